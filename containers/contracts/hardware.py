@@ -1,0 +1,131 @@
+"""What a stage is promised (GPU profile) and what it really got (measured contract)."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from containers.contracts.base import Frozen
+
+GIB = 1024**3
+UNLIMITED = -1
+
+
+class NcclSettings(Frozen):
+    """Typed NCCL settings; rendered to variables by `containers.launch.environment`.
+
+    There is no key for a time-out: `NCCL_TIMEOUT` is read by nobody. The collective time-out is
+    `GpuProfile.collective_timeout_s`, which reaches `init_process_group`.
+    """
+
+    debug: Literal["WARN", "INFO", "VERSION", "TRACE"] = Field("WARN", description="NCCL_DEBUG")
+    p2p_disable: bool = Field(False, description="NCCL_P2P_DISABLE; first thing to try when P2P hangs (ACS/IOMMU)")
+    p2p_level: Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"] | None = Field(
+        None, description="NCCL_P2P_LEVEL: the farthest distance over which P2P is used; LOC means never"
+    )
+    shm_disable: bool = Field(False, description="NCCL_SHM_DISABLE; the slow last resort, traffic goes over sockets")
+    ib_disable: bool = Field(False, description="NCCL_IB_DISABLE")
+    socket_ifname: str | None = Field(None, description="NCCL_SOCKET_IFNAME, for example `eth0` or `^docker0,lo`")
+
+    @model_validator(mode="after")
+    def _refuse_combinations_that_fall_back_to_tcp(self) -> "NcclSettings":
+        no_p2p = self.p2p_disable or self.p2p_level == "LOC"
+        if no_p2p and self.shm_disable:
+            raise ValueError(
+                "p2p off (p2p_disable, or p2p_level LOC, which means never) together with shm_disable makes the GPUs "
+                "of one box talk over TCP. Turn off p2p alone first: traffic then goes over shared memory."
+            )
+        return self
+
+
+class TorchSettings(Frozen):
+    """Typed torch variables. The allocator variable is PYTORCH_ALLOC_CONF; TORCH_CUDA_ALLOC_CONF does nothing."""
+
+    alloc_conf: str | None = Field("expandable_segments:True", description="PYTORCH_ALLOC_CONF (GPU stages only)")
+    nccl_async_error_handling: bool = Field(True, description="TORCH_NCCL_ASYNC_ERROR_HANDLING")
+    nccl_dump_on_timeout: bool = Field(True, description="TORCH_NCCL_DUMP_ON_TIMEOUT")
+    nccl_trace_buffer_size: int = Field(2000, ge=0, description="TORCH_NCCL_TRACE_BUFFER_SIZE, entries")
+
+
+class GpuProfile(Frozen):
+    """The hardware contract of a stage: what it needs, what it is limited to, and how it computes."""
+
+    name: str = Field(min_length=1)
+    num_gpus: int = Field(ge=0, le=64)
+    gpu_memory_gib: float = Field(0, ge=0, description="Memory per GPU that the profile was made for; 0 on CPU")
+    shm_size_gib: float = Field(1, gt=0, le=1024, description="Size of /dev/shm; Docker's own default is 64 MiB")
+    host_memory_gib: float | None = Field(None, gt=0, description="Memory limit of the container; null: none")
+    num_processes: int = Field(1, ge=1, le=64, description="Training ranks; on GPUs, one per GPU")
+    num_threads: Annotated[int, Field(ge=1, le=256)] = Field(
+        1, description="OMP_NUM_THREADS per rank. Two on a loaded two-core machine were 12 times slower than one"
+    )
+    memlock_bytes: int = Field(UNLIMITED, ge=-1, description="ulimit -l; -1 is unlimited")
+    stack_bytes: int = Field(64 * 1024**2, ge=-1, description="ulimit -s; -1 is unlimited")
+    precision: Literal["bf16", "float32"] = Field("bf16", description="bf16 on a CPU was 10.8 times slower")
+    tf32: bool = Field(True, description="TF32 matrix products on GPU")
+    default_global_batch_size: int = Field(16, ge=1, description="Pairs per optimizer step where the run names none")
+    max_per_device_batch_size: int = Field(1, ge=1, description="Pairs per GPU and forward that fit")
+    collective_timeout_s: int = Field(1800, ge=30, description="Reaches init_process_group as ddp_timeout")
+    nccl: NcclSettings = NcclSettings()
+    torch: TorchSettings = TorchSettings()
+
+    @model_validator(mode="after")
+    def _one_rank_per_gpu(self) -> "GpuProfile":
+        if self.num_gpus and self.num_processes != self.num_gpus:
+            raise ValueError(f"num_processes is {self.num_processes}, num_gpus {self.num_gpus}: one rank per GPU.")
+        if not self.num_gpus and self.precision == "bf16":
+            raise ValueError("precision bf16 on a profile without GPUs: 10.8 times slower than float32. Use float32.")
+        return self
+
+
+class BatchPlan(Frozen):
+    """How a global batch is cut over ranks; per_device × num_processes × accumulation = global, exactly."""
+
+    global_batch_size: int = Field(ge=1)
+    per_device_batch_size: int = Field(ge=1)
+    num_processes: int = Field(ge=1)
+    gradient_accumulation_steps: int = Field(ge=1)
+
+
+class RequiredContract(Frozen):
+    """What the program must find inside before it imports torch."""
+
+    shm_size_bytes: int = Field(ge=0)
+    memlock_bytes: int = UNLIMITED
+    stack_bytes: int = UNLIMITED
+    num_gpus: int = Field(ge=0)
+    environment: tuple[tuple[str, str], ...] = Field((), description="Variables that must have exactly these values")
+    stages_digest: str = Field("", description="Digest of the stage sources that the orchestrator knows")
+    enforced: bool = Field(description="Docker enforces limits; the process runtime can only check them")
+
+
+class ContractFinding(Frozen):
+    """One line of the measured contract."""
+
+    name: str
+    wanted: str
+    found: str
+    verdict: Literal["ok", "not enforced", "drift"]
+    advice: str = ""
+
+
+class MeasuredContract(Frozen):
+    """What the stage measured before importing torch."""
+
+    findings: tuple[ContractFinding, ...]
+    hostname: str
+    python: str
+    packages: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[str, ...] = ()
+    cpu: str = ""
+    num_cpus: int = Field(ge=1)
+    memory_bytes: int = Field(ge=0)
+    user_id: int = Field(ge=0)
+    capabilities: str = Field("", description="CapEff of /proc/self/status, hexadecimal")
+    no_new_privileges: bool = False
+    runtime: Literal["docker", "process", "slurm"] = "process"
+    image_digest: str = ""
+
+    @property
+    def drifted(self) -> tuple[ContractFinding, ...]:
+        """The findings that must stop the stage."""
+        return tuple(finding for finding in self.findings if finding.verdict == "drift")

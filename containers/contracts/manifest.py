@@ -1,0 +1,34 @@
+"""What an artifact is: a folder of regular files and the manifest that was written last."""
+
+from pydantic import Field
+
+from containers.contracts.base import Frozen
+from containers.contracts.names import StageName
+from containers.contracts.outcome import Metric
+
+
+class FileEntry(Frozen):
+    """One regular file; `path` is relative to the artifact folder, with forward slashes."""
+
+    path: str = Field(min_length=1)
+    size_bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class LineageEntry(Frozen):
+    """One input of the stage: its name in the spec, its digest, and where it came from in words."""
+
+    name: str
+    digest: str
+    origin: str = ""
+
+
+class Manifest(Frozen):
+    """Written by the stage as the last file of its output; the artifact's digest is a hash over `files`."""
+
+    stage: StageName
+    key: str
+    files: tuple[FileEntry, ...]
+    metrics: tuple[Metric, ...] = ()
+    lineage: tuple[LineageEntry, ...] = ()
+    created_at: str = Field(description="UTC, ISO 8601")

@@ -1,0 +1,230 @@
+"""Tables that stages write as JSON into their output and that the report and MLflow read."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from containers.contracts.base import Frozen
+from containers.contracts.names import StageName
+from containers.contracts.outcome import Metric
+
+
+class Message(Frozen):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class FunnelStep(Frozen):
+    """One filter: rows in, rows out, and the rows dropped under this reason."""
+
+    reason: str
+    rows_in: int = Field(ge=0)
+    rows_out: int = Field(ge=0)
+    dropped_by_domain: tuple[tuple[str, int], ...] = ()
+    dropped_by_language: tuple[tuple[str, int], ...] = ()
+    examples: tuple[str, ...] = Field((), description="`file:line: what was seen`, at most five, shortened")
+
+    @property
+    def dropped(self) -> int:
+        """Rows dropped under this reason."""
+        return self.rows_in - self.rows_out
+
+
+class Funnel(Frozen):
+    """`funnel.json`: what became of every row. kept + dropped = read."""
+
+    sources: tuple[str, ...]
+    rows_read: int = Field(ge=0)
+    steps: tuple[FunnelStep, ...]
+    train_pairs: int = Field(ge=0)
+    validation_pairs: int = Field(ge=0)
+    policy_train_prompts: int = Field(ge=0)
+    policy_eval_prompts: int = Field(ge=0)
+    pairs_set_aside_for_policy: int = Field(
+        0, ge=0, description="Good pairs whose prompt went to the policy; they train no reward model"
+    )
+    kept_by_domain: tuple[tuple[str, int], ...] = ()
+    kept_by_strength: tuple[tuple[int, int], ...] = ()
+    language_detector: str = ""
+
+
+class TrainingInfo(Frozen):
+    """`training_info.json` of every training stage."""
+
+    stage: StageName
+    algorithm: str
+    num_steps: int = Field(ge=1)
+    planned_steps: int = Field(ge=1)
+    num_examples: int = Field(ge=0)
+    examples_left_out: int = Field(0, ge=0, description="Longer than max_length")
+    global_batch_size: int = Field(ge=1)
+    trainable_parameters: int = Field(ge=0)
+    total_parameters: int = Field(ge=1)
+    best_step: int | None = None
+    best_metric_name: str = ""
+    best_metric: float | None = None
+    resumed_from_step: int | None = None
+    duration_s: float = Field(ge=0)
+    peak_memory_bytes: int | None = Field(None, ge=0, description="Peak GPU memory; on CPU, peak resident memory")
+    device: str = ""
+    precision: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+
+
+class SamplePrediction(Frozen):
+    """A pair and its two scores."""
+
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    score_chosen: float
+    score_rejected: float
+    domain: str = ""
+
+
+class Histogram(Frozen):
+    """`edges` has one entry more than `counts`."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+class CalibrationBin(Frozen):
+    """Pairs whose predicted probability lies in one bin, and how often the prediction was right."""
+
+    mean_predicted: float = Field(ge=0, le=1)
+    observed: float = Field(ge=0, le=1)
+    count: int = Field(ge=1)
+
+
+class PairFileEvaluation(Frozen):
+    """All figures of one pair file."""
+
+    name: str
+    origin: str = ""
+    num_pairs: int = Field(ge=0)
+    left_out: int = Field(0, ge=0, description="Longer than max_length, or malformed")
+    num_ties: int = Field(0, ge=0, description="Equal scores; each counts as half right")
+    accuracy: Metric | None = Field(None, description="null where no pair was left")
+    mean_margin: Metric | None = None
+    log_loss: Metric | None = None
+    expected_calibration_error: Metric | None = None
+    margins: Histogram | None = None
+    calibration: tuple[CalibrationBin, ...] = ()
+    by_domain: tuple[Metric, ...] = Field((), description="Accuracy; `name` is the domain")
+    by_strength: tuple[Metric, ...] = ()
+    by_length_difference: tuple[Metric, ...] = Field((), description="Accuracy; chosen minus rejected, characters")
+    minimum_accuracy: float | None = None
+
+
+class RewardModelEvaluation(Frozen):
+    """`reward_model_evaluation.json`. The first file is always the validation split, named `validation`."""
+
+    files: tuple[PairFileEvaluation, ...]
+    samples: tuple[SamplePrediction, ...] = ()
+    score_mean: float
+    score_std: float
+    score_head_sha256: str = Field(description="Digest of the score head's weights, float32, row-major")
+    reload_max_difference: float = Field(
+        ge=0, description="Largest difference to the scores that training logged for the same conversations"
+    )
+
+
+class SideBySide(Frozen):
+    """One held-out prompt answered by both policies."""
+
+    prompt: tuple[Message, ...]
+    policy: str
+    reference: str
+    reward_policy: float
+    reward_reference: float
+
+
+class PolicyEvaluation(Frozen):
+    """`policy_evaluation.json`: policy against reference."""
+
+    num_prompts: int = Field(ge=1)
+    reward_policy: Metric
+    reward_reference: Metric
+    reward_difference: Metric = Field(description="Paired by prompt, with bootstrap interval")
+    win_rate: Metric = Field(description="By the reward model; a tie counts half")
+    kl: Metric = Field(description="Sampled estimate of KL(policy ‖ reference) per completion, nats")
+    length_policy: Metric
+    length_reference: Metric
+    ended_policy: Metric = Field(description="Share of completions that ended by themselves")
+    ended_reference: Metric
+    reward_differences: Histogram
+    samples: tuple[SideBySide, ...] = ()
+
+
+class GateRule(Frozen):
+    """One demand of a gate, with the figure that was found."""
+
+    name: str
+    wanted: str
+    found: str
+    passed: bool
+
+
+class GateVerdict(Frozen):
+    """A gate's decision; a waived gate did not pass, it was overruled by a person who gave a reason."""
+
+    name: Literal["reward_model", "policy"]
+    passed: bool
+    rules: tuple[GateRule, ...]
+    waived_by: str = ""
+    waiver_reason: str = ""
+
+    @property
+    def opens(self) -> bool:
+        """Whether the pipeline goes on."""
+        return self.passed or bool(self.waiver_reason)
+
+
+class CheckFinding(Frozen):
+    """One row of the system check."""
+
+    name: str
+    found: str
+    wanted: str
+    verdict: Literal["ok", "warning", "failure"]
+    advice: str = ""
+
+
+class StageRecord(Frozen):
+    """What happened to one stage in this run."""
+
+    stage: StageName
+    status: Literal["ran", "reused", "failed", "skipped"]
+    key: str = ""
+    digest: str = ""
+    path: str = ""
+    runtime: str = ""
+    image_digest: str = ""
+    duration_s: float = Field(0, ge=0)
+    attempts: int = Field(0, ge=0)
+    message: str = Field("", description="Why it was skipped or failed")
+    metrics: tuple[Metric, ...] = ()
+    mlflow_run_id: str = ""
+
+
+class PipelineRecord(Frozen):
+    """`pipeline.json`: what the orchestrator knows; input of write_report."""
+
+    run_id: str
+    run_name: str
+    started_at: str
+    command: str
+    config_yaml: str
+    git_commit: str = ""
+    mlflow_url: str = ""
+    prefect_url: str = ""
+    profile_name: str = ""
+    checks: tuple[CheckFinding, ...] = ()
+    stages: tuple[StageRecord, ...] = ()
+    gates: tuple[GateVerdict, ...] = ()
+    dataset_origin: str = ""
+    base_model_origin: str = ""
+    measured: tuple[tuple[str, str], ...] = Field((), description="Per stage: measured_contract.json as text")

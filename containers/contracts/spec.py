@@ -1,0 +1,54 @@
+"""What goes into a stage: one file, `spec.json`, mounted read-only."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from containers.contracts.base import Frozen
+from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
+from containers.contracts.names import StageName
+from containers.contracts.stage_configs import StageConfig
+
+CONTRACT_VERSION = 1
+
+
+class StageInput(Frozen):
+    """A file or folder that the stage reads.
+
+    `digest` names its content: `sha256:…` (manifest or file), `hub:<commit>` (a snapshot of a hub revision).
+    `path` is where the stage sees it; the runtime rewrites it when it mounts the input.
+    """
+
+    name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    path: str = Field(min_length=1)
+    digest: str = Field(min_length=1)
+    origin: str = Field("", description="For people: `nvidia/HelpSteer3@2f1a… preference/train.jsonl.gz`")
+
+
+class StageSpec(Frozen):
+    """Everything that a stage program is told."""
+
+    contract_version: Literal[1] = CONTRACT_VERSION
+    stage: StageName
+    key: str = Field(pattern=r"^[0-9a-f]{64}$", description="Content key: what this work is, whoever runs it")
+    config: StageConfig
+    inputs: tuple[StageInput, ...] = ()
+    seed: int = Field(ge=0, lt=2**32)
+    profile: GpuProfile
+    batch: BatchPlan
+    required: RequiredContract
+    runtime: Literal["docker", "process", "slurm"]
+    image_digest: str = Field("", description="`sha256:…` of the stage image; empty for the process runtime")
+    run_id: str = Field("", description="Pipeline run; not part of the key")
+    attempt: int = Field(1, ge=1, description="Not part of the key")
+    timeout_s: float | None = Field(None, gt=0, description="Not part of the key")
+    work_path: str = Field(min_length=1, description="The one folder that the stage may write, as the stage sees it")
+
+
+class ArtifactRef(Frozen):
+    """A published artifact: verified folder plus digest."""
+
+    stage: StageName
+    key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    path: str
+    digest: str

@@ -1,0 +1,58 @@
+"""Writes what happens in a stage to its own disk first: `events.jsonl`, one JSON object a line.
+
+The orchestrator tails the file and feeds MLflow, the terminal and Prefect from it. So a lost MLflow never stops a
+stage, and the container needs neither network nor credentials.
+
+Lines:
+    {"type": "metrics", "time": …, "step": 3, "values": {"loss": 0.6}, "non_finite": {"grad_norm": "nan"}}
+    {"type": "progress", "time": …, "done": 3, "total": 50, "unit": "steps", "text": ""}
+    {"type": "note", "time": …, "text": "no valid checkpoint, starting at 0"}
+"""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Appends events to a file; each line is flushed, so a killed stage loses at most the line being written.
+
+    Args:
+        path: the events file; parent folder exists.
+        enabled: False on every rank but the first.
+    """
+
+    def __init__(self, path: Path, *, enabled: bool = True) -> None:
+        self._path = path
+        self._enabled = enabled
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Record curves at an optimizer step. NaN and infinity are kept as text, never as null or zero."""
+        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        non_finite = {name: str(float(value)) for name, value in values.items() if not math.isfinite(value)}
+        event: dict[str, Any] = {"type": "metrics", "step": int(step), "values": finite}
+        if non_finite:
+            event["non_finite"] = non_finite
+        self._append(event)
+
+    def progress(self, done: int, total: int, *, unit: str, text: str = "") -> None:
+        """Say how far the stage is; the caller throttles."""
+        self._append({"type": "progress", "done": done, "total": total, "unit": unit, "text": text})
+
+    def note(self, text: str) -> None:
+        """Say something that a person should read later: a resume, a skipped checkpoint, rows left out."""
+        logger.info("%s", text)
+        self._append({"type": "note", "text": text})
+
+    def _append(self, event: dict[str, Any]) -> None:
+        if not self._enabled:
+            return
+        line = json.dumps({"time": time.time(), **event}, allow_nan=False, ensure_ascii=False)
+        with open(self._path, "a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
