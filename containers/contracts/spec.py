@@ -9,8 +9,6 @@ from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContrac
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import StageConfig
 
-CONTRACT_VERSION = 1
-
 
 class StageInput(Frozen):
     """A file or folder that the stage reads.
@@ -28,7 +26,7 @@ class StageInput(Frozen):
 class StageSpec(Frozen):
     """Everything that a stage program is told."""
 
-    contract_version: Literal[1] = CONTRACT_VERSION
+    contract_version: Literal[1] = 1
     stage: StageName
     key: str = Field(pattern=r"^[0-9a-f]{64}$", description="Content key: what this work is, whoever runs it")
     config: StageConfig

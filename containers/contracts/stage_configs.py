@@ -34,8 +34,9 @@ class FilterDatasetConfig(Frozen):
         0.05, description="Share of prompts held out for validation where the source has no validation file"
     )
     policy_prompt_fraction: Fraction = Field(
-        0.2, description="Share of training prompts set aside for policy training; no pair of theirs trains the "
-        "reward model. With 0 the policy trains on prompts that the reward model has seen"
+        0.2,
+        description="Share of training prompts set aside for policy training; no pair of theirs trains the "
+        "reward model. With 0 the policy trains on prompts that the reward model has seen",
     )
     policy_eval_prompt_fraction: Fraction = Field(
         0.1, description="Share of the prompts set aside that is held out for policy evaluation"
@@ -118,9 +119,7 @@ class TrainRewardModelConfig(Frozen):
     max_length: int = Field(2048, ge=8, description="Tokens of prompt plus completion; longer pairs are counted out")
     lora: LoraSettings | None = LoraSettings()
     use_margin: bool = Field(False, description="Demand a larger margin of strongly preferred pairs (strength 1 to 3)")
-    center_rewards_coefficient: float | None = Field(
-        0.01, ge=0, description="Pull the mean score to zero; null: off"
-    )
+    center_rewards_coefficient: float | None = Field(0.01, ge=0, description="Pull the mean score to zero; null: off")
     gradient_checkpointing: bool = True
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: TrainingSchedule = TrainingSchedule()
