@@ -1,4 +1,4 @@
-"""What a stage program is given. Every program is `run(context) -> tuple[Metric, ...]`, in a module named as the stage."""
+"""What a stage program is given. A program is `run(context) -> tuple[Metric, ...]`, in a module named as the stage."""
 
 from dataclasses import dataclass
 from pathlib import Path
