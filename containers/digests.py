@@ -113,13 +113,13 @@ def verify_artifact(folder: Path) -> Manifest:
 
 
 def source_digest(package: Path) -> str:
-    """`sha256:…` over the Python sources below `package`: what the stage programs are."""
-    entries = tuple(
+    """`sha256:…` over the sources below `package` that an image receives: what the stage programs are."""
+    sources = (path for pattern in ("*.py", "*.jinja") for path in package.rglob(pattern))
+    return content_digest(
         FileEntry(path=path.relative_to(package).as_posix(), size_bytes=path.stat().st_size, sha256=file_sha256(path))
-        for path in sorted(package.rglob("*.py"))
+        for path in sources
         if "__pycache__" not in path.parts and path.relative_to(package).parts[0] not in ("launch", "images")
     )
-    return content_digest(entries)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -129,7 +129,7 @@ def write_atomically(path: Path, text: str) -> None:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    temporary.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

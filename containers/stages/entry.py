@@ -1,0 +1,191 @@
+"""The command of every stage container: `python -m containers.stages.entry SPEC`.
+
+Reads the spec, measures the contract before torch is imported, refuses on drift, runs the stage's program, and writes
+manifest and outcome, the outcome last and atomically: a missing outcome means that the stage died, whatever the exit
+code says. Stages with several ranks turn this process into torchrun (exec, so that signals reach it), which starts
+this module again once per rank.
+"""
+
+import importlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from containers.contracts.manifest import LineageEntry, Manifest
+from containers.contracts.names import (
+    CHECKPOINTS_FOLDER,
+    EVENTS_FILE,
+    MANIFEST_FILE,
+    MEASURED_FILE,
+    OUTCOME_FILE,
+    OUTPUT_FOLDER,
+    TENSORBOARD_FOLDER,
+)
+from containers.contracts.outcome import FailureKind, Metric, StageFailure, StageResult
+from containers.contracts.spec import StageSpec
+from containers.digests import file_entries, write_atomically
+from containers.stages.context import StageContext
+from containers.stages.errors import StageError
+from containers.stages.measure import drift_message, measure_contract
+from containers.stages.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+_RANK_VARIABLE = "RANK"
+_RANK_FAILURES = "failure-rank-*.json"
+_MAX_EVIDENCE_LINES = 60
+
+Value = TypeVar("Value")
+
+
+class StageCancelledError(StageError):
+    """SIGTERM arrived: somebody stopped the container in good order."""
+
+    kind = FailureKind.CANCELLED
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the stage that the spec names. Returns 0 after a result, 1 after a failure, 2 for an unreadable spec."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
+        logger.error("usage: python -m containers.stages.entry SPEC")
+        return 2
+    try:
+        spec = StageSpec.model_validate_json(Path(arguments[0]).read_bytes())
+    except (OSError, ValidationError) as error:
+        logger.error("The spec %s cannot be read: %s", arguments[0], error)
+        return 2
+    signal.signal(signal.SIGTERM, _cancel)
+    started = time.monotonic()
+    rank = os.environ.get(_RANK_VARIABLE)
+    if rank is None:
+        failure = _guarded(spec, started, lambda: _prepare(spec))
+        if isinstance(failure, StageFailure):
+            return _finish(spec, failure)
+        if spec.batch.num_processes > 1:
+            _become_torchrun(arguments[0], spec.batch.num_processes)
+    outcome = _guarded(spec, started, lambda: _run_program(spec, rank=int(rank or 0), started=started))
+    return _finish(spec, outcome) if int(rank or 0) == 0 else _finish_rank(spec, outcome, rank=int(rank or 0))
+
+
+def _prepare(spec: StageSpec) -> StageFailure | None:
+    """Empty the output, measure, and fail on drift."""
+    work = Path(spec.work_path)
+    for stale in (work / OUTCOME_FILE, *work.glob(_RANK_FAILURES)):
+        stale.unlink(missing_ok=True)
+    shutil.rmtree(work / OUTPUT_FOLDER, ignore_errors=True)
+    for folder in (OUTPUT_FOLDER, CHECKPOINTS_FOLDER, TENSORBOARD_FOLDER):
+        (work / folder).mkdir(parents=True, exist_ok=True)
+    measured = measure_contract(spec)
+    write_atomically(work / MEASURED_FILE, measured.model_dump_json(indent=2))
+    for finding in measured.findings:
+        if finding.verdict == "not enforced":
+            logger.warning("%s: wanted %s, found %s; not enforced.", finding.name, finding.wanted, finding.found)
+    if not measured.drifted:
+        return None
+    return StageFailure(
+        stage=spec.stage,
+        key=spec.key,
+        kind=FailureKind.MISSING_PREREQUISITE,
+        message=f"{spec.stage} does not start: what it got is not what was declared.\n{drift_message(measured)}",
+    )
+
+
+def _become_torchrun(spec_file: str, num_processes: int) -> None:
+    command = ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc-per-node={num_processes}"]
+    os.execv(sys.executable, [sys.executable, *command, "-m", "containers.stages.entry", spec_file])  # noqa: S606
+
+
+def _run_program(spec: StageSpec, *, rank: int, started: float) -> StageResult:
+    """Import and run the stage's program, then write the manifest."""
+    program = importlib.import_module(f"containers.stages.{spec.stage}")
+    work = Path(spec.work_path)
+    context = StageContext(spec=spec, work=work, recorder=Recorder(work / EVENTS_FILE, enabled=rank == 0))
+    metrics: tuple[Metric, ...] = program.run(context)
+    duration_s = time.monotonic() - started
+    if rank == 0:
+        manifest = Manifest(
+            stage=spec.stage,
+            key=spec.key,
+            files=file_entries(context.output),
+            metrics=metrics,
+            lineage=tuple(LineageEntry(name=i.name, digest=i.digest, origin=i.origin) for i in spec.inputs),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        write_atomically(context.output / MANIFEST_FILE, manifest.model_dump_json(indent=2))
+    return StageResult(stage=spec.stage, key=spec.key, metrics=metrics, duration_s=duration_s)
+
+
+def _guarded(spec: StageSpec, started: float, work: Callable[[], Value]) -> Value | StageFailure:
+    """The value of `work`, or the failure that its exception means."""
+    try:
+        return work()
+    except StageError as error:
+        logger.error("%s", error)
+        return _failure(spec, error.kind, str(error), started=started)
+    except MemoryError as error:
+        traceback.print_exc()
+        return _failure(spec, FailureKind.OUT_OF_HOST_MEMORY, f"Python ran out of memory: {error}", started=started)
+    except Exception as error:
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _failure(spec, FailureKind.UNEXPECTED, message, started=started)
+
+
+def _failure(spec: StageSpec, kind: FailureKind, message: str, *, started: float) -> StageFailure:
+    expected = kind is not FailureKind.UNEXPECTED
+    evidence = () if expected else tuple(traceback.format_exc().splitlines()[-_MAX_EVIDENCE_LINES:])
+    return StageFailure(
+        stage=spec.stage,
+        key=spec.key,
+        kind=kind,
+        message=message or kind.value,
+        evidence=evidence,
+        duration_s=time.monotonic() - started,
+    )
+
+
+def _finish_rank(spec: StageSpec, outcome: StageResult | StageFailure, *, rank: int) -> int:
+    """Leave a failed rank's reason where rank 0 finds it: torchrun answers a dead rank with SIGTERM to the others."""
+    if isinstance(outcome, StageResult):
+        return 0
+    write_atomically(
+        Path(spec.work_path) / _RANK_FAILURES.replace("*", str(rank)),
+        outcome.model_copy(update={"message": f"Rank {rank}: {outcome.message}"}).model_dump_json(indent=2),
+    )
+    return 1
+
+
+def _finish(spec: StageSpec, outcome: StageResult | StageFailure) -> int:
+    if isinstance(outcome, StageFailure) and outcome.kind is FailureKind.CANCELLED:
+        for cause in sorted(Path(spec.work_path).glob(_RANK_FAILURES)):
+            failure = StageFailure.model_validate_json(cause.read_bytes())
+            outcome = failure if failure.kind is not FailureKind.CANCELLED else outcome
+    write_atomically(Path(spec.work_path) / OUTCOME_FILE, outcome.model_dump_json(indent=2))
+    if isinstance(outcome, StageFailure):
+        logger.error("%s failed (%s): %s", spec.stage, outcome.kind, outcome.message)
+        return 1
+    logger.info("%s finished in %.1f s.", spec.stage, outcome.duration_s)
+    return 0
+
+
+def _cancel(signum: int, frame: FrameType | None) -> None:
+    raise StageCancelledError(
+        "The stage was stopped (SIGTERM). Start it again and it goes on from its last checkpoint."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

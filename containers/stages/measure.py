@@ -1,0 +1,170 @@
+"""Measures what the stage really got, before torch is imported, and compares it with what the spec promises."""
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredContract
+from containers.contracts.spec import StageSpec
+from containers.digests import source_digest
+
+_MIB = 1024**2
+_PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "tokenizers", "pyarrow")
+# A tmpfs of the size asked for reports exactly that size; a page of slack covers rounding.
+_SHM_SLACK_BYTES = 4096
+
+
+def measure_contract(spec: StageSpec) -> MeasuredContract:
+    """Everything that was measured, with a verdict on each demand of `spec.required`."""
+    status = _process_status()
+    return MeasuredContract(
+        findings=(
+            _shared_memory(spec),
+            _limit("memlock", resource.RLIMIT_MEMLOCK, spec.required.memlock_bytes, spec=spec),
+            _limit("stack", resource.RLIMIT_STACK, spec.required.stack_bytes, spec=spec),
+            _gpus(spec),
+            *_environment(spec),
+            _sources(spec),
+        ),
+        hostname=socket.gethostname(),
+        python=platform.python_version(),
+        packages=tuple((name, _version(name)) for name in _PACKAGES),
+        gpus=visible_gpus(),
+        cpu=_cpu_model(),
+        num_cpus=len(os.sched_getaffinity(0)),
+        memory_bytes=_memory_bytes(),
+        user_id=os.getuid(),
+        capabilities=status.get("CapEff", ""),
+        no_new_privileges=status.get("NoNewPrivs") == "1",
+        runtime=spec.runtime,
+        image_digest=spec.image_digest,
+    )
+
+
+def drift_message(measured: MeasuredContract) -> str:
+    """One line per demand that is not met: what, wanted, found, what to do. Empty where all is well."""
+    return "\n".join(
+        f"{finding.name}: the spec asks for {finding.wanted}, this process has {finding.found}. {finding.advice}"
+        for finding in measured.drifted
+    )
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Name and UUID of each GPU that `nvidia-smi` shows here; empty where there is none or the tool is missing."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return ()
+    try:
+        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    lines = tuple(line.strip() for line in listing.stdout.splitlines() if line.startswith("GPU "))
+    return lines if listing.returncode == 0 else ()
+
+
+def _shared_memory(spec: StageSpec) -> ContractFinding:
+    wanted = spec.required.shm_size_bytes
+    try:
+        stats = os.statvfs("/dev/shm")  # noqa: S108 - the shared memory mount itself is what is measured
+        found = stats.f_frsize * stats.f_blocks
+    except OSError:
+        found = 0
+    return ContractFinding(
+        name="/dev/shm",  # noqa: S108
+        wanted=f"{wanted / _MIB:,.0f} MiB",
+        found=f"{found / _MIB:,.0f} MiB",
+        verdict="drift" if found + _SHM_SLACK_BYTES < wanted else "ok",
+        advice="Start the container with that --shm-size, or lower shm_size_gib in the GPU profile.",
+    )
+
+
+def _limit(name: str, which: int, wanted: int, *, spec: StageSpec) -> ContractFinding:
+    found = resource.getrlimit(which)[0]
+    enough = found == resource.RLIM_INFINITY or (wanted != UNLIMITED and found >= wanted)
+    lacking: Literal["drift", "not enforced"] = "drift" if spec.required.enforced else "not enforced"
+    return ContractFinding(
+        name=f"ulimit {name}",
+        wanted="unlimited" if wanted == UNLIMITED else f"{wanted / _MIB:,.0f} MiB",
+        found="unlimited" if found == resource.RLIM_INFINITY else f"{found / _MIB:,.2f} MiB",
+        verdict="ok" if enough else lacking,
+        advice=f"Raise the {name} limit of the host or of the Docker daemon.",
+    )
+
+
+def _gpus(spec: StageSpec) -> ContractFinding:
+    wanted, found = spec.required.num_gpus, len(visible_gpus())
+    return ContractFinding(
+        name="GPUs",
+        wanted=str(wanted),
+        found=str(found),
+        verdict="ok" if found == wanted or (wanted == 0 and spec.runtime == "process") else "drift",
+        advice="Check the driver, the NVIDIA container toolkit and CUDA_VISIBLE_DEVICES, or choose another profile.",
+    )
+
+
+def _environment(spec: StageSpec) -> tuple[ContractFinding, ...]:
+    return tuple(
+        ContractFinding(
+            name=f"variable {name}",
+            wanted=wanted,
+            found=os.environ.get(name, "not set"),
+            verdict="ok" if os.environ.get(name) == wanted else "drift",
+            advice="Something between the orchestrator and this process changed it.",
+        )
+        for name, wanted in spec.required.environment
+    )
+
+
+def _sources(spec: StageSpec) -> ContractFinding:
+    found = source_digest(Path(__file__).resolve().parents[1])
+    wanted = spec.required.stages_digest
+    return ContractFinding(
+        name="stage programs",
+        wanted=wanted[:19] or "any",
+        found=found[:19],
+        verdict="ok" if wanted in ("", found) else "drift",
+        advice="The image was built from other sources than the orchestrator's: run `make image`.",
+    )
+
+
+def _process_status() -> dict[str, str]:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int:
+    """The smaller of the machine's memory and this cgroup's limit."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return min(physical, int(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+    return physical
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return f"not installed (Python {sys.version_info.major}.{sys.version_info.minor})"
