@@ -1,0 +1,65 @@
+# `make demo` and `make test` set everything up on a fresh machine: Python 3.11+, make, git.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+IMAGE ?= rlhf-stage:cpu
+BASE_IMAGE ?= python:3.11-slim-bookworm
+SHARED_DATA ?= ../shared/data
+
+.PHONY: help setup demo real-small test test-docker test-browser check format image image-if-docker ui clean
+
+help:  ## Show what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+setup: $(VENV)/.stamp  ## Make the virtual environment with everything in it
+
+$(VENV)/.stamp: pyproject.toml
+	@echo "Setting up $(VENV); the first time this takes some minutes."
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "rlhf-flows needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -e '.[stages,dev]'
+	touch $@
+
+demo: setup image-if-docker  ## Run the whole pipeline on CPU with a tiny model, in minutes
+	$(BIN)/rlhf demo-data
+	$(BIN)/rlhf run -c configs/runs/demo.yaml
+
+real-small: setup image-if-docker  ## The same DAG on real dialogues (needs ../shared/data)
+	$(BIN)/rlhf run -c configs/runs/real-small.yaml
+
+ui: setup  ## Open Prefect and MLflow on what the demo left, until Ctrl-C
+	$(BIN)/rlhf ui -c configs/runs/demo.yaml
+
+test: setup  ## The tests that need neither Docker nor a browser
+	$(BIN)/pytest
+
+test-docker: setup  ## The tests that need a Docker daemon and the stage image
+	$(BIN)/pytest -m docker
+
+test-browser: setup  ## The tests that need Chromium
+	$(BIN)/pytest -m browser
+
+check: setup  ## Lint, format, types, layers, fast tests; before each commit
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/unit tests/architecture -m 'not docker and not browser and not slow and not stages'
+
+format: setup  ## Let ruff format and fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+image: setup  ## Build the stage image: BASE_IMAGE=…, IMAGE=…
+	containers/images/build.sh --base $(BASE_IMAGE) --tag $(IMAGE)
+
+image-if-docker: setup
+	@if docker info >/dev/null 2>&1 && ! docker image inspect $(IMAGE) >/dev/null 2>&1; then \
+	  echo "A Docker daemon answers: building $(IMAGE) from $(BASE_IMAGE)."; \
+	  containers/images/build.sh --base $(BASE_IMAGE) --tag $(IMAGE) \
+	    || echo "The image could not be built; going on without Docker."; \
+	fi
+
+clean:  ## Remove what the runs left (outputs/)
+	rm -rf outputs

@@ -1,0 +1,46 @@
+"""Do two runs of one configuration give the same numbers? `python -m benchmarks.same_numbers outputs/a outputs/b`
+
+Compares the metrics in the manifests of the last artifact of each stage. Durations and memory are left out.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+from containers.contracts.manifest import Manifest
+from containers.contracts.names import CONTAINER_STAGES, MANIFEST_FILE, StageName
+
+_NOT_NUMERIC_RESULTS = ("s", "bytes")
+
+
+def latest_metrics(output_dir: Path, stage: StageName) -> dict[str, float]:
+    """Metric values of the newest artifact of that stage; empty where there is none."""
+    manifests = sorted(
+        (output_dir / "artifacts" / stage).glob(f"*/{MANIFEST_FILE}"), key=lambda path: path.stat().st_mtime
+    )
+    if not manifests:
+        return {}
+    manifest = Manifest.model_validate_json(manifests[-1].read_bytes())
+    return {metric.name: metric.value for metric in manifest.metrics if metric.unit not in _NOT_NUMERIC_RESULTS}
+
+
+def main() -> int:
+    """Print each metric side by side; 1 where any differs or nothing was compared."""
+    first, second = (Path(argument) for argument in sys.argv[1:3])
+    compared = different = 0
+    for stage in CONTAINER_STAGES:
+        if stage is StageName.WRITE_REPORT:
+            continue
+        left, right = latest_metrics(first, stage), latest_metrics(second, stage)
+        for name in sorted(left.keys() | right.keys()):
+            a, b = left.get(name, math.nan), right.get(name, math.nan)
+            same = a == b
+            compared += 1
+            different += not same
+            print(f"{'same     ' if same else 'DIFFERENT'}  {stage:<22} {name:<40} {a:<24.17g} {b:.17g}")
+    print(f"{compared} figures compared, {different} differ.")
+    return int(different > 0 or compared == 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

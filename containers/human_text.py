@@ -1,0 +1,182 @@
+"""Numbers, durations and foreign texts as people read them; pure. Used by the report and by the Prefect tables."""
+
+import math
+import unicodedata
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from containers.contracts.outcome import Metric
+
+MISSING = "—"
+_MINUS = "−"
+_MARKDOWN_SPECIALS = "\\`*[]|~"
+_WHOLE_UNITS = frozenset({"rows", "pairs", "steps", "prompts", "figures", "files", "examples"})
+# Controls, surrogates, and the format characters that reorder or hide text on a page.
+_BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def number(value: float | None, *, signed: bool = False) -> str:
+    """Three significant digits, thousands separators, a true minus; `—` for None.
+
+    Example: 0.87345 gives `0.873`, 20142 gives `20,142`, -0.5 gives `−0.500`, 0.0000123 gives `1.23e−5`.
+    """
+    if value is None:
+        return MISSING
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if isinstance(value, int):
+        text = f"{size:,}"
+    elif size == 0:
+        text = "0"
+    elif size >= 999.5:
+        text = f"{size:,.0f}"
+    elif size < 0.00099950:
+        mantissa, exponent = f"{size:.2e}".split("e")
+        text = f"{mantissa}e{int(exponent)}".replace("-", _MINUS)
+    else:
+        digits = 2 - math.floor(math.log10(float(f"{size:.2e}")))
+        text = f"{size:.{max(0, digits)}f}"
+    if value < 0:
+        return f"{_MINUS}{text}"
+    return f"+{text}" if signed and value > 0 else text
+
+
+def percent(value: float | None) -> str:
+    """A fraction as percent with one decimal; two significant digits below one percent. 0.9125 gives `91.3 %`."""
+    if value is None:
+        return MISSING
+    share = 100 * value
+    if share == 0 or share == 100:
+        return f"{share:.0f} %"
+    digits = 1 if abs(share) >= 1 else min(4, 1 - math.floor(math.log10(abs(share))))
+    return f"{share:.{digits}f} %".replace("-", _MINUS)
+
+
+def duration(seconds: float | None) -> str:
+    """134 gives `2 min 14 s`, 3723 gives `1 h 2 min`, 0.34 gives `0.34 s`."""
+    if seconds is None:
+        return MISSING
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def size(num_bytes: int | float | None) -> str:
+    """Bytes in the largest binary unit that leaves at least 1: 1536 gives `1.50 KiB`."""
+    if num_bytes is None:
+        return MISSING
+    amount = float(num_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1000 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "bytes" else f"{number(amount)} {unit}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value in its unit, as `Metric` names units: fractions as percent, seconds and bytes made readable."""
+    if value is None:
+        return MISSING
+    if unit == "fraction":
+        return percent(value)
+    if unit == "s":
+        return duration(value)
+    if unit == "bytes":
+        return size(value)
+    if unit in _WHOLE_UNITS and float(value).is_integer():
+        value = int(value)
+    return f"{number(value)} {unit}".rstrip() if unit not in ("", "score") else number(value)
+
+
+def interval(metric: Metric | None) -> str:
+    """`89.1 % to 93.2 %`; empty where the metric has no interval."""
+    if metric is None or metric.ci_low is None or metric.ci_high is None:
+        return ""
+    return f"{quantity(metric.ci_low, metric.unit)} to {quantity(metric.ci_high, metric.unit)}"
+
+
+def metric_text(metric: Metric | None) -> str:
+    """One line: value, interval, sample size, and `estimated` where it is; `—` for None.
+
+    Example: `91.3 % (89.1 % to 93.2 %, n = 812)`.
+    """
+    if metric is None:
+        return MISSING
+    parts = [interval(metric), f"n = {metric.count:,}" if metric.count is not None else ""]
+    parts.append("estimated" if metric.origin == "estimated" else "")
+    details = ", ".join(part for part in parts if part)
+    return quantity(metric.value, metric.unit) + (f" ({details})" if details else "")
+
+
+def clean(text: str) -> str:
+    """`text` with controls, lone surrogates and direction marks made visible as `\\x1b`; newlines and tabs stay."""
+    return "".join(_visible(character) for character in text.replace("\r\n", "\n"))
+
+
+def shorten(text: str, limit: int) -> str:
+    """`text`, cleaned, with at most `limit` of its characters; a shortened text says how long it was."""
+    if len(text) <= limit:
+        return clean(text)
+    return f"{clean(text[:limit])}… [first {limit:,} of {len(text):,} characters]"
+
+
+def one_line(text: str, limit: int) -> str:
+    """`shorten`, with every run of white space made one blank."""
+    return shorten(" ".join(text.split()), limit)
+
+
+def humanize(name: str) -> str:
+    """`over_long` and `over-long` as a person writes it: `Over long`."""
+    words = name.replace("_", " ").replace("-", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
+def short_digest(digest: str) -> str:
+    """The first 12 characters of a digest, with its scheme; empty for an empty one."""
+    scheme, found, rest = digest.partition(":")
+    return f"{scheme}:{rest[:12]}" if found else digest[:12]
+
+
+def markdown_text(text: str, *, limit: int = 300) -> str:
+    """Foreign text inside Markdown: one line, shortened, neither HTML nor link, image, code or table cell border."""
+    escaped = escape(one_line(text, limit), quote=False)
+    return "".join(f"\\{character}" if character in _MARKDOWN_SPECIALS else character for character in escaped)
+
+
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+    """A Markdown table with escaped cells; columns in `right` are aligned right. Empty text where there is no row.
+
+    Raises:
+        ValueError: a row has more or fewer cells than there are headers.
+    """
+    aligned = set(right)
+    lines = [_markdown_row(headers), "|" + "|".join("--:" if i in aligned else "---" for i in range(len(headers))) + "|"]
+    for row in rows:
+        if len(row) != len(headers):
+            raise ValueError(f"A row has {len(row)} cells, the table {len(headers)} columns: {row!r}")
+        lines.append(_markdown_row(row))
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t":
+        return character
+    code = ord(character)
+    if unicodedata.category(character) not in ("Cc", "Cs") and character not in _BIDIRECTIONAL:
+        return character
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Builds the stage image from a temporary build context.
+#
+#   containers/images/build.sh [--tag rlhf-stage:gpu] [--base IMAGE] [--wheels DIR] [--ca-bundle FILE]
+#
+#   --tag        name of the image; the project uses rlhf-stage:gpu and rlhf-stage:cpu
+#   --base       image to build on; default: the one in the Dockerfile (official PyTorch with CUDA)
+#   --wheels     folder of wheels that pip may take instead of downloading (default: $PIP_FIND_LINKS, if that is a folder)
+#   --ca-bundle  certificates that pip trusts, for hosts behind an inspecting proxy (default: $PIP_CERT, if set)
+#
+# PIP_INDEX_URL, PIP_EXTRA_INDEX_URL and PIP_DEFAULT_TIMEOUT of the caller are passed on, so are the proxy variables.
+# Neither wheels nor certificates stay in the image.
+set -euo pipefail
+
+tag=rlhf-stage:gpu
+base=
+wheels=
+ca_bundle=${PIP_CERT:-}
+if [ -d "${PIP_FIND_LINKS:-}" ]; then wheels=$PIP_FIND_LINKS; fi
+
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --tag) tag=$2; shift 2 ;;
+    --base) base=$2; shift 2 ;;
+    --wheels) wheels=$2; shift 2 ;;
+    --ca-bundle) ca_bundle=$2; shift 2 ;;
+    *) echo "build.sh: unknown option $1. Known: --tag, --base, --wheels, --ca-bundle." >&2; exit 2 ;;
+  esac
+done
+
+project=$(cd "$(dirname "$0")/../.." && pwd)
+if ! docker version --format '{{.Server.Version}}' >/dev/null 2>&1; then
+  echo "build.sh: no Docker daemon answers. Start it (for example: systemctl start docker), or add yourself to the" \
+    "docker group, then run this again." >&2
+  exit 1
+fi
+if [ -n "$wheels" ] && [ ! -d "$wheels" ]; then
+  echo "build.sh: --wheels $wheels is not a folder." >&2; exit 2
+fi
+if [ -n "$ca_bundle" ] && [ ! -r "$ca_bundle" ]; then
+  echo "build.sh: --ca-bundle $ca_bundle cannot be read." >&2; exit 2
+fi
+
+context=$(mktemp -d)
+trap 'rm -rf "$context"' EXIT
+
+mkdir -p "$context/wheels" "$context/certificates" "$context/rlhf/containers"
+cp "$project/pyproject.toml" "$project/containers/images/stage_requirements.py" \
+  "$project/containers/images/Dockerfile" "$context/"
+cp "$project"/containers/{__init__,digests,schedule}.py "$context/rlhf/containers/"
+cp -r "$project/containers/contracts" "$project/containers/stages" "$context/rlhf/containers/"
+find "$context/rlhf" -name __pycache__ -type d -prune -exec rm -rf {} +
+chmod -R a+rX,go-w "$context/rlhf"
+# COPY compares times as well as bytes in some builders; a fixed time keeps the layer cache of unchanged sources.
+find "$context" -exec touch -h -d '2000-01-01 00:00:00 UTC' {} +
+if [ -n "$wheels" ]; then cp -p "$wheels"/*.whl "$context/wheels/" 2>/dev/null || true; fi
+if [ -n "$ca_bundle" ]; then cp -pL "$ca_bundle" "$context/certificates/ca-bundle.pem"; fi
+
+arguments=()
+if [ -n "$base" ]; then arguments+=(--build-arg "BASE_IMAGE=$base"); fi
+for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_DEFAULT_TIMEOUT \
+  HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy; do
+  if [ -n "${!name:-}" ]; then arguments+=(--build-arg "$name"); fi
+done
+
+docker build --tag "$tag" "${arguments[@]}" "$context"
+docker image inspect --format 'Built {{index .RepoTags 0}}: {{.Id}}, {{.Size}} bytes.' "$tag"

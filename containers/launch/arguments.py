@@ -1,0 +1,192 @@
+"""With what a stage is started: pure functions from a spec to the arguments of `docker create` or of a process."""
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+
+from containers.contracts.hardware import GIB
+from containers.contracts.names import SPEC_FILE
+from containers.contracts.spec import StageInput, StageSpec
+from containers.launch.environment import folder_environment, inherited_environment, stage_environment
+from containers.launch.runtime import Launch
+
+INSIDE_SPEC = "/rlhf/spec"
+INSIDE_INPUTS = "/rlhf/inputs"
+INSIDE_WORK = "/rlhf/work"
+
+ENTRY_MODULE = "containers.stages.entry"
+DOCKER_COMMAND = ("python", "-m", ENTRY_MODULE, f"{INSIDE_SPEC}/{SPEC_FILE}")
+
+_PIDS_LIMIT = 4096
+_NUM_OPEN_FILES = 65_536
+_TMP_SIZE = "1g"
+_DAEMON_LOG = {"max-size": "64m", "max-file": "2"}
+
+
+def container_name(spec: StageSpec) -> str:
+    """`rlhf-<stage>-<first 12 of the key>`. Docker refuses a second container of that name: a lock on the key that
+    dies with its holder."""
+    return f"rlhf-{spec.stage}-{spec.key[:12]}"
+
+
+def docker_spec(spec: StageSpec, *, refused_limits: frozenset[str] = frozenset()) -> StageSpec:
+    """The spec as the container sees it: its own paths, its own network, and limits that the host can give.
+
+    Args:
+        refused_limits: ulimits (`memlock`, `stack`) that the host refused; they are demanded no more.
+    """
+    required = spec.required.model_copy(
+        update={
+            "environment": tuple(sorted(_docker_demands(spec).items())),
+            **{f"{name}_bytes": 0 for name in refused_limits if name in ("memlock", "stack")},
+        }
+    )
+    inputs = tuple(item.model_copy(update={"path": f"{INSIDE_INPUTS}/{item.name}"}) for item in spec.inputs)
+    return spec.model_copy(update={"inputs": inputs, "work_path": INSIDE_WORK, "required": required})
+
+
+def docker_environment(spec: StageSpec) -> dict[str, str]:
+    """Every variable of the container that the image does not set."""
+    # A user without passwd entry needs HOME and USER.
+    identity = {"HOME": "/tmp", "USER": "rlhf", "LOGNAME": "rlhf"}  # noqa: S108 - a private tmpfs
+    # CUDA images ask for all GPUs by themselves; where the NVIDIA runtime is the default they would get them.
+    gpus = (
+        {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+        if spec.profile.num_gpus
+        else {"NVIDIA_VISIBLE_DEVICES": "void"}
+    )
+    return {**identity, **gpus, **folder_environment(INSIDE_WORK), **_docker_demands(spec)}
+
+
+def _docker_demands(spec: StageSpec) -> dict[str, str]:
+    """Without a network there is only the loopback interface; a name meant for the host would match nothing."""
+    variables = {**dict(stage_environment(spec.profile, seed=spec.seed)), **dict(spec.required.environment)}
+    if spec.batch.num_processes > 1:
+        variables["GLOO_SOCKET_IFNAME"] = "lo"
+    if "NCCL_SOCKET_IFNAME" in variables:
+        variables["NCCL_SOCKET_IFNAME"] = "lo"
+    return variables
+
+
+def docker_arguments(
+    launch: Launch,
+    *,
+    image_id: str,
+    user: str,
+    labels: Mapping[str, str],
+    command: tuple[str, ...] = DOCKER_COMMAND,
+    refused_limits: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """Keyword arguments of `docker.containers.create`; the policy of the wall stands here and nowhere else.
+
+    Args:
+        image_id: `sha256:…`, never a tag: a tag can move between check and start.
+        user: `uid:gid`, not root.
+        refused_limits: names of ulimits that the host refused on the first try.
+    """
+    spec = launch.spec
+    memory = int(spec.profile.host_memory_gib * GIB) if spec.profile.host_memory_gib else None
+    arguments: dict[str, Any] = {
+        "image": image_id,
+        "command": list(command),
+        "name": container_name(spec),
+        "labels": {**stage_labels(spec), **launch.labels, **labels},
+        "environment": docker_environment(spec),
+        "user": user,
+        "working_dir": INSIDE_WORK,
+        "mounts": _mounts(launch),
+        # Without init, PID 1 ignores SIGTERM and even its own SIGSEGV.
+        "init": True,
+        # A removed container cannot say whether the kernel killed it.
+        "auto_remove": False,
+        "network_mode": "none",
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "read_only": True,
+        "tmpfs": {"/tmp": f"size={_TMP_SIZE},mode=1777"},  # noqa: S108 - a private tmpfs
+        "pids_limit": _PIDS_LIMIT,
+        "shm_size": int(spec.profile.shm_size_gib * GIB),
+        "ulimits": [limit for limit in _ulimits(spec) if limit.name not in refused_limits],
+        "log_config": LogConfig(type="json-file", config=_DAEMON_LOG),
+    }
+    if memory:
+        # Equal limits: no swap, so that too little memory shows as such and not as a run that crawls.
+        arguments |= {"mem_limit": memory, "memswap_limit": memory}
+    if spec.profile.num_gpus:
+        arguments["device_requests"] = [_gpus(launch)]
+    return arguments
+
+
+def stage_labels(spec: StageSpec) -> dict[str, str]:
+    """What the container is, for people and for the reaper."""
+    return {
+        "rlhf.stage": spec.stage.value,
+        "rlhf.key": spec.key,
+        "rlhf.run_id": spec.run_id,
+        "rlhf.attempt": str(spec.attempt),
+    }
+
+
+def _mounts(launch: Launch) -> list[Mount]:
+    # Mount, not `volumes=`: the latter creates a missing host folder, as root.
+    inputs = [_read_only(f"{INSIDE_INPUTS}/{item.name}", item) for item in launch.spec.inputs]
+    spec_mount = Mount(INSIDE_SPEC, str(launch.spec_folder.resolve()), type="bind", read_only=True)
+    work_mount = Mount(INSIDE_WORK, str(launch.work_folder.resolve()), type="bind")
+    return [spec_mount, *inputs, work_mount]
+
+
+def _read_only(target: str, item: StageInput) -> Mount:
+    return Mount(target, str(Path(item.path).resolve()), type="bind", read_only=True)
+
+
+def _ulimits(spec: StageSpec) -> list[Ulimit]:
+    wanted = {
+        "memlock": spec.profile.memlock_bytes,
+        "stack": spec.profile.stack_bytes,
+        "nofile": _NUM_OPEN_FILES,
+    }
+    return [Ulimit(name=name, soft=value, hard=value) for name, value in wanted.items()]
+
+
+def _gpus(launch: Launch) -> DeviceRequest:
+    if launch.gpu_ids:
+        return DeviceRequest(device_ids=list(launch.gpu_ids), capabilities=[["gpu"]])
+    return DeviceRequest(count=launch.spec.profile.num_gpus, capabilities=[["gpu"]])
+
+
+# Numbers of the kernel's resource limits (include/uapi/asm-generic/resource.h) that runc names in its error.
+_LIMIT_NUMBERS = {"3": "stack", "7": "nofile", "8": "memlock"}
+
+
+def refused_limit(message: str) -> str | None:
+    """The ulimit that the host refused, from runc's words; None where the message is about something else.
+
+    Example: `error setting rlimit type 8: operation not permitted` gives `memlock`.
+    """
+    found = re.search(r"error setting rlimits?.*?rlimit type (\d+)", message)
+    return _LIMIT_NUMBERS.get(found.group(1)) if found else None
+
+
+def process_arguments(spec_file: Path) -> tuple[str, ...]:
+    """The command of the process runtime: this interpreter, the same entry program."""
+    return (sys.executable, "-m", ENTRY_MODULE, str(spec_file))
+
+
+def process_environment(spec: StageSpec, *, parent: Mapping[str, str], sources: Path) -> dict[str, str]:
+    """The whole environment of a stage process: an allow-list of the parent's, then what the spec demands.
+
+    Args:
+        sources: folder that holds the package `containers`.
+    """
+    return {
+        **inherited_environment(parent),
+        **folder_environment(spec.work_path),
+        "PYTHONPATH": str(sources),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **dict(stage_environment(spec.profile, seed=spec.seed)),
+        **dict(spec.required.environment),
+    }

@@ -1,0 +1,210 @@
+"""Takes a finished work folder into the artifact store, and finds what is there.
+
+A stage may have written anything: links, FIFOs, sparse giants. Nothing is followed, and nothing is written into the
+folder that the stage could write; what is good is renamed out of it.
+
+CollectError
+├── NoResultError      the work folder holds no result of this stage and key
+└── UnsafeOutputError  the output is not what an artifact may be
+"""
+
+import errno
+import logging
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from containers.contracts.manifest import Manifest
+from containers.contracts.names import OUTCOME_FILE, OUTPUT_FOLDER, StageName
+from containers.contracts.outcome import FailureKind, StageFailure, StageOutcome, StageResult
+from containers.contracts.spec import ArtifactRef
+from containers.digests import DamagedArtifactError, UnsafeFileError, content_digest, regular_files, verify_artifact
+
+logger = logging.getLogger(__name__)
+
+_OUTCOME_ADAPTER: TypeAdapter[StageResult | StageFailure] = TypeAdapter(StageOutcome)
+_MAX_OUTCOME_BYTES = 16 * 1024**2
+_MAX_FILES = 200_000
+# A file system that compresses shows small holes; a hostile sparse file of terabytes would be hashed for hours.
+_MAX_HOLE_BYTES = 64 * 1024**3
+
+
+class CollectError(Exception):
+    """Base: what, why, and what to do."""
+
+    kind = FailureKind.UNEXPECTED
+
+
+class NoResultError(CollectError):
+    """There is nothing to publish."""
+
+
+class UnsafeOutputError(CollectError):
+    """The output holds something that no artifact may hold, or does not match its manifest."""
+
+
+@dataclass(frozen=True)
+class ArtifactLookup:
+    """What the store holds for a key. `damage` says what was wrong with it and where it was set aside."""
+
+    artifact: ArtifactRef | None
+    damage: str = ""
+
+
+def read_outcome(work_folder: Path) -> StageResult | StageFailure | None:
+    """What the stage said of itself; None where it said nothing that can be read."""
+    path = work_folder / OUTCOME_FILE
+    try:
+        text = _read_regular_file(path, max_bytes=_MAX_OUTCOME_BYTES)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnsafeFileError) as error:
+        logger.warning("%s is not believed: %s", path, error)
+        return None
+    try:
+        return _OUTCOME_ADAPTER.validate_json(text)
+    except ValidationError as error:
+        logger.warning("%s is not believed: %s", path, error)
+        return None
+
+
+def find_artifact(artifacts: Path, *, stage: StageName, key: str) -> ArtifactLookup:
+    """The verified artifact of a key, if there is one.
+
+    A damaged one is renamed to `<key>.damaged-<n>`, so that the stage runs again and nothing is lost or reused.
+    """
+    folder = artifacts / stage / key
+    if not os.path.lexists(folder):
+        return ArtifactLookup(artifact=None)
+    try:
+        return ArtifactLookup(artifact=_reference(folder, _verified(folder, stage=stage, key=key)))
+    except (DamagedArtifactError, UnsafeOutputError) as error:
+        aside = _set_aside(folder)
+        return ArtifactLookup(artifact=None, damage=f"{error} It was set aside as {aside.name}; {stage} runs again.")
+
+
+def publish(work_folder: Path, artifacts: Path, *, stage: StageName, key: str) -> ArtifactRef:
+    """Verify `work_folder/output` and rename it to `artifacts/<stage>/<key>`; the one rename makes it visible.
+
+    Where a verified artifact of that key is there already, it stays and is returned. Call it only after the
+    stage's program is dead.
+
+    Raises:
+        NoResultError: no result of this stage and key in the work folder.
+        UnsafeOutputError: a link, FIFO, device or giant lies in the output, or the manifest does not match.
+    """
+    outcome = read_outcome(work_folder)
+    if not isinstance(outcome, StageResult) or (outcome.stage, outcome.key) != (stage, key):
+        raise NoResultError(
+            f"{work_folder / OUTCOME_FILE} holds no result of {stage} {key[:12]}; nothing is published."
+        )
+    output = work_folder / OUTPUT_FOLDER
+    _refuse_unsafe(output)
+    try:
+        manifest = _verified(output, stage=stage, key=key)
+    except DamagedArtifactError as error:
+        raise UnsafeOutputError(f"The output of {stage} does not match its manifest: {error}") from error
+    _take_over(output)
+    return _move_in(output, artifacts / stage / key, manifest)
+
+
+def _verified(folder: Path, *, stage: StageName, key: str) -> Manifest:
+    if folder.is_symlink() or not folder.is_dir():
+        raise UnsafeOutputError(f"{folder} is not a folder.")
+    manifest = verify_artifact(folder)
+    if (manifest.stage, manifest.key) != (stage, key):
+        raise DamagedArtifactError(
+            f"The manifest in {folder} is that of {manifest.stage} {manifest.key[:12]}, not of {stage} {key[:12]}."
+        )
+    return manifest
+
+
+def _reference(folder: Path, manifest: Manifest) -> ArtifactRef:
+    return ArtifactRef(stage=manifest.stage, key=manifest.key, path=str(folder), digest=content_digest(manifest.files))
+
+
+def _set_aside(folder: Path) -> Path:
+    number = 1
+    while os.path.lexists(aside := folder.with_name(f"{folder.name}.damaged-{number}")):
+        number += 1
+    folder.rename(aside)
+    return aside
+
+
+def _refuse_unsafe(output: Path) -> None:
+    """Before anything is read: no links, no special files, not too many, no giant holes."""
+    if output.is_symlink() or not output.is_dir():
+        raise UnsafeOutputError(f"{output} is not a folder.")
+    hole_bytes = 0
+    try:
+        for number, path in enumerate(regular_files(output), start=1):
+            status = path.lstat()
+            hole_bytes += max(0, status.st_size - status.st_blocks * 512)
+            if number > _MAX_FILES:
+                raise UnsafeOutputError(f"{output} holds more than {_MAX_FILES:,} files.")
+            if hole_bytes > _MAX_HOLE_BYTES:
+                raise UnsafeOutputError(f"{path} is a sparse file of {status.st_size:,} bytes with nothing in it.")
+    except UnsafeFileError as error:
+        raise UnsafeOutputError(str(error)) from error
+
+
+def _take_over(output: Path) -> None:
+    """Make everything ours, readable by a later stage's user, without setuid bits, and on disk before the rename."""
+    for path in regular_files(output):
+        _own(path, mode=0o644)
+    for folder, _, _ in os.walk(output, topdown=False, followlinks=False):
+        _own(Path(folder), mode=0o755)
+
+
+def _own(path: Path, *, mode: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.geteuid() == 0:
+            os.fchown(descriptor, 0, 0)
+        os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _move_in(output: Path, folder: Path, manifest: Manifest) -> ArtifactRef:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lookup = find_artifact(folder.parent.parent, stage=manifest.stage, key=manifest.key)
+    if lookup.damage:
+        logger.warning("%s", lookup.damage)
+    if lookup.artifact:
+        return lookup.artifact
+    try:
+        output.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            # Another run of the same key was a moment faster.
+            other = find_artifact(folder.parent.parent, stage=manifest.stage, key=manifest.key)
+            if other.artifact:
+                return other.artifact
+        raise
+    _sync_folder(folder.parent)
+    return _reference(folder, manifest)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_regular_file(path: Path, *, max_bytes: int) -> bytes:
+    """Bytes of a regular file. Refuses links (OSError), and FIFOs, devices and giants (UnsafeFileError)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UnsafeFileError("it is not a regular file.")
+        if status.st_size > max_bytes:
+            raise UnsafeFileError(f"it has {status.st_size:,} bytes; {max_bytes:,} are allowed.")
+        return stream.read(max_bytes)

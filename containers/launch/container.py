@@ -1,0 +1,142 @@
+"""A started container as the supervisor sees it: survives a daemon that goes away and comes back."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import docker
+import requests
+from docker.models.containers import Container
+
+logger = logging.getLogger(__name__)
+
+INSPECT_S = 1.0
+# A daemon restart with live-restore takes some ten seconds; containers live on meanwhile.
+LOST_AFTER_S = 120.0
+
+# What a client sees while a daemon goes away or comes back (a broken `wait` is a ChunkedEncodingError).
+DAEMON_ERRORS = (requests.exceptions.RequestException, docker.errors.DockerException)
+CONNECTION_ERRORS = (*DAEMON_ERRORS, OSError)
+
+
+class ContainerProgram:
+    """Follows one container by asking for its state; a broken connection is tried again, not taken for its death.
+
+    Args:
+        log_client: a client of its own, for the thread that follows the log.
+        lost_after_s: how long the daemon may be silent before the container counts as lost.
+    """
+
+    def __init__(
+        self, container: Container, log_client: docker.DockerClient, *, lost_after_s: float = LOST_AFTER_S
+    ) -> None:
+        self._container = container
+        self._log_client = log_client
+        self._lost_after_s = lost_after_s
+        self._next_inspect = 0.0
+        self._silent_since: float | None = None
+        self._log_over = threading.Event()
+        self._closed = threading.Event()
+        self._has_ended = False
+        self.problem = ""
+        self.unreachable_s = 0.0
+
+    def ended(self) -> bool:
+        """Whether the container is over or lost; asks the daemon once a second, and at once when the log ended."""
+        now = time.monotonic()
+        if self._has_ended or (now < self._next_inspect and not self._log_over.is_set()):
+            return self._has_ended
+        self._next_inspect = now + INSPECT_S
+        self._log_over.clear()
+        try:
+            self._container.reload()
+        except docker.errors.NotFound:
+            self._give_up("somebody removed the container while it ran")
+        except CONNECTION_ERRORS as error:
+            self._wait_for_daemon(now, error)
+        else:
+            self._daemon_answers(now)
+            self._has_ended = self._container.status in ("exited", "dead")
+        return self._has_ended
+
+    def terminate(self) -> None:
+        """SIGTERM, passed on by the container's init."""
+        self._signal("SIGTERM")
+
+    def kill(self) -> None:
+        """SIGKILL to everything inside."""
+        self._signal("SIGKILL")
+
+    def close(self) -> None:
+        """The log is followed no more."""
+        self._closed.set()
+
+    @property
+    def lost(self) -> bool:
+        """Whether its end was never seen."""
+        return bool(self.problem)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Docker's `State`, as it was read last."""
+        return dict(self._container.attrs.get("State") or {})
+
+    def chunks(self) -> Iterator[bytes]:
+        """The log from its beginning; goes on after a broken connection where it stopped."""
+        since: float | None = None
+        while not self._closed.is_set():
+            try:
+                container = self._log_client.containers.get(str(self._container.id))
+                for chunk in container.logs(stream=True, follow=True, stdout=True, stderr=True, since=since):
+                    since = time.time()
+                    yield chunk
+                container.reload()
+                if container.status not in ("running", "paused", "created", "restarting"):
+                    self._log_over.set()
+                    return
+            except docker.errors.NotFound:
+                self._log_over.set()
+                return
+            except CONNECTION_ERRORS as error:
+                logger.debug("The log of %s broke off: %s", self._container.name, error)
+            self._closed.wait(INSPECT_S)
+
+    def _signal(self, name: str) -> None:
+        try:
+            if self._container.status == "paused":
+                self._container.unpause()
+            self._container.kill(signal=name)
+        except CONNECTION_ERRORS as error:
+            # It may have ended by itself this moment; if it has not, the next inspection shows it.
+            logger.debug("%s to %s: %s", name, self._container.name, error)
+
+    def _wait_for_daemon(self, now: float, error: Exception) -> None:
+        if self._silent_since is None:
+            logger.warning("The Docker daemon does not answer (%s); %s may live on.", error, self._container.name)
+            self._silent_since = now
+        if now - self._silent_since >= self._lost_after_s:
+            self._give_up(f"the Docker daemon did not answer for {now - self._silent_since:.0f} s: {error}")
+
+    def _daemon_answers(self, now: float) -> None:
+        if self._silent_since is not None:
+            self.unreachable_s += now - self._silent_since
+            self._silent_since = None
+            logger.warning("The Docker daemon answers again; %s is %s.", self._container.name, self._container.status)
+
+    def _give_up(self, problem: str) -> None:
+        self.problem = problem
+        self._has_ended = True
+
+
+def removed(container: Container) -> bool:
+    """Remove a container, dead or alive. Returns False, with a warning, where the daemon could not be asked."""
+    try:
+        with contextlib.suppress(docker.errors.NotFound):
+            container.remove(force=True, v=True)
+    except CONNECTION_ERRORS as error:
+        logger.warning("%s could not be removed (%s); the next run will.", container.name, error)
+        return False
+    return True

@@ -1,0 +1,238 @@
+"""Runs a stage in a container of its own, behind the policy that stands in `arguments.docker_arguments`."""
+
+import logging
+from typing import Literal
+
+import docker
+from docker.models.containers import Container
+
+from containers.launch.arguments import DOCKER_COMMAND, container_name, docker_arguments, docker_spec, refused_limit
+from containers.launch.cleanup import STAGE_LABEL, Owner, current_owner, is_abandoned, remove_container
+from containers.launch.container import CONNECTION_ERRORS, DAEMON_ERRORS, LOST_AFTER_S, ContainerProgram, removed
+from containers.launch.daemon_errors import image_missing, launch_error
+from containers.launch.folders import prepare_folders, stage_user
+from containers.launch.inputs import check_inputs
+from containers.launch.runtime import (
+    STAGE_LOG_FILE,
+    STOP_GRACE_S,
+    DaemonUnreachableError,
+    ImageChangedError,
+    ImageMissingError,
+    Launch,
+    NameTakenError,
+    StageExit,
+)
+from containers.launch.stage_log import StageLog
+from containers.launch.supervise import ChunkReader, Watch, watch
+
+logger = logging.getLogger(__name__)
+
+_CLIENT_TIMEOUT_S = 30
+_STATE_FACTS = ("Status", "ExitCode", "OOMKilled", "Error", "StartedAt", "FinishedAt")
+_MAX_FACT_CHARACTERS = 300
+
+
+def connect() -> docker.DockerClient:
+    """A client of the daemon that the environment names.
+
+    Raises:
+        DaemonUnreachableError: none answers.
+    """
+    try:
+        client = docker.from_env(timeout=_CLIENT_TIMEOUT_S)
+        client.ping()
+    except CONNECTION_ERRORS as error:
+        raise DaemonUnreachableError(
+            f"No Docker daemon answers: {error}\nStart it (for example `systemctl start docker`), make sure that you "
+            "may use it (group docker, or DOCKER_HOST), or run with `runtime: process`."
+        ) from error
+    return client
+
+
+def stage_image_digest(image: str) -> str:
+    """`sha256:…` of the image's configuration: what a tag means on this machine now.
+
+    Raises:
+        DaemonUnreachableError: no daemon answers.
+        ImageMissingError: there is no such image here.
+    """
+    client = connect()
+    try:
+        return _image_id(client, image)
+    finally:
+        client.close()
+
+
+class DockerRuntime:
+    """A stage as a container without network, capabilities or root, with exactly one writable folder.
+
+    Args:
+        command: replaces the entry program; for tests of the runtime itself.
+        stop_grace_s: between SIGTERM and SIGKILL.
+        lost_after_s: how long the daemon may be silent before the container counts as lost.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: tuple[str, ...] = DOCKER_COMMAND,
+        stop_grace_s: float = STOP_GRACE_S,
+        lost_after_s: float = LOST_AFTER_S,
+    ) -> None:
+        self._command = command
+        self._stop_grace_s = stop_grace_s
+        self._lost_after_s = lost_after_s
+
+    @property
+    def name(self) -> Literal["docker", "process"]:
+        """The value of `StageSpec.runtime`."""
+        return "docker"
+
+    def run(self, launch: Launch) -> StageExit:
+        """The container's end, read before it is removed; when this returns or raises, the container is gone.
+
+        Raises:
+            LaunchError: it was not started; see the tree in `runtime.py`.
+        """
+        client = connect()
+        log_client = docker.from_env(timeout=_CLIENT_TIMEOUT_S)
+        try:
+            image_id = _checked_image(client, launch)
+            user = stage_user(launch)
+            check_inputs(launch.spec.inputs, uid=user[0], gid=user[1])
+            with StageLog(launch.spec_folder / STAGE_LOG_FILE, launch.on_line) as log:
+                container = self._started(client, launch, image_id=image_id, user=user, log=log)
+                try:
+                    return self._supervise(container, log_client, launch, image_id=image_id, log=log)
+                finally:
+                    removed(container)
+        finally:
+            client.close()
+            log_client.close()
+
+    def _supervise(
+        self, container: Container, log_client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog
+    ) -> StageExit:
+        program = ContainerProgram(container, log_client, lost_after_s=self._lost_after_s)
+        reader = ChunkReader(program.chunks)
+        try:
+            seen = watch(program, launch, log=log, reader=reader, stop_grace_s=self._stop_grace_s)
+        finally:
+            program.close()
+        return _stage_exit(program, seen, container_id=str(container.id), image_id=image_id, log=log)
+
+    def _started(
+        self,
+        client: docker.DockerClient,
+        launch: Launch,
+        *,
+        image_id: str,
+        user: tuple[int, int],
+        log: StageLog,
+    ) -> Container:
+        """Create and start; a ulimit that the host refuses is left out, demanded no more, and said so.
+
+        The container's name is the lock on the key, so nothing in the work folder is touched before it exists.
+        """
+        owner = current_owner()
+        refused: frozenset[str] = frozenset()
+        while True:
+            arguments = docker_arguments(
+                launch,
+                image_id=image_id,
+                user=f"{user[0]}:{user[1]}",
+                labels=owner.labels(),
+                command=self._command,
+                refused_limits=refused,
+            )
+            _clear_name(client, container_name(launch.spec), owner=owner, stop_grace_s=self._stop_grace_s)
+            container = None
+            try:
+                container = client.containers.create(**arguments)
+                prepare_folders(launch, docker_spec(launch.spec, refused_limits=refused), user=user)
+                container.start()
+                return container
+            except BaseException as error:
+                if container is not None:
+                    # A refused start leaves the container in `created`, where it would block the name.
+                    removed(container)
+                if not isinstance(error, DAEMON_ERRORS):
+                    raise
+                limit = refused_limit(str(error))
+                if limit is None or limit in refused:
+                    raise launch_error(error, launch) from error
+                refused |= {limit}
+                log.note(f"The host refuses ulimit {limit}; the stage runs with the daemon's own. ({error})")
+
+
+def _clear_name(client: docker.DockerClient, name: str, *, owner: Owner, stop_grace_s: float) -> None:
+    """Make the name free if its holder is a leftover of ours; never take it from a live run.
+
+    Raises:
+        NameTakenError: a live run holds it, or a container that is not ours.
+    """
+    try:
+        holder = client.containers.get(name)
+    except docker.errors.NotFound:
+        return
+    ours = STAGE_LABEL in holder.labels
+    finished = holder.status in ("exited", "dead", "created")
+    if ours and (is_abandoned(holder.labels, owner=owner) or (finished and _is_mine(holder, owner))):
+        logger.warning("Removing %s (%s), a leftover.", name, holder.status)
+        remove_container(holder, stop_grace_s=stop_grace_s)
+        return
+    starter = holder.labels.get("rlhf.owner_pid", "unknown")
+    raise NameTakenError(
+        f"Container {name} ({str(holder.id)[:12]}, {holder.status}, run "
+        f"{holder.labels.get('rlhf.run_id') or 'unknown'}, started by process {starter}) works on the same key. "
+        f"Wait for it, or stop it: docker stop {name}"
+    )
+
+
+def _is_mine(holder: Container, owner: Owner) -> bool:
+    return owner.labels().items() <= holder.labels.items()
+
+
+def _image_id(client: docker.DockerClient, image: str) -> str:
+    try:
+        return str(client.images.get(image).id)
+    except docker.errors.ImageNotFound as error:
+        raise ImageMissingError(image_missing(image)) from error
+
+
+def _checked_image(client: docker.DockerClient, launch: Launch) -> str:
+    if launch.image is None:
+        raise ImageMissingError("The docker runtime needs an image, and the launch names none. Build one: make image")
+    image_id, wanted = _image_id(client, launch.image), launch.spec.image_digest
+    if wanted and image_id != wanted:
+        raise ImageChangedError(
+            f"{launch.image} is {image_id[:19]} now; the spec was made for {wanted[:19]}. It was rebuilt meanwhile: "
+            "start the run again."
+        )
+    return image_id
+
+
+def _stage_exit(
+    program: ContainerProgram, seen: Watch, *, container_id: str, image_id: str, log: StageLog
+) -> StageExit:
+    state = program.state
+    code = None if program.lost or seen.unkillable else int(state.get("ExitCode", -1))
+    facts = {name: str(state.get(name, ""))[:_MAX_FACT_CHARACTERS] for name in _STATE_FACTS if state.get(name) != ""}
+    if program.unreachable_s:
+        facts["daemon_unreachable_s"] = f"{program.unreachable_s:.0f}"
+    problem = program.problem or ("it did not die from SIGKILL" if seen.unkillable else "")
+    if problem:
+        facts["problem"] = problem
+    return StageExit(
+        exit_code=code,
+        oom_killed=bool(state.get("OOMKilled")),
+        timed_out=seen.timed_out,
+        cancelled=seen.cancelled,
+        signal=code - 128 if code is not None and 128 < code <= 192 else None,
+        duration_s=seen.duration_s,
+        log_tail=log.tail,
+        container_id=container_id,
+        image_digest=image_id,
+        lost=bool(problem),
+        state=facts,
+    )

@@ -1,0 +1,233 @@
+"""May we start? What Docker and this host offer against what the run needs; one row per question, nothing is spent.
+
+GPUs have their own file, `gpu_findings`.
+"""
+
+import os
+import resource
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
+from containers.contracts.records import CheckFinding
+from containers.launch.docker_state import DockerState, ImageState
+from containers.launch.host_limits import Memory, available_cpus, read_memory, shared_memory
+
+Runtime = Literal["docker", "process"]
+Verdict = Literal["ok", "warning", "failure"]
+_GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+_SHOWN_DIGEST = len("sha256:") + 12
+
+
+def docker_findings(
+    docker: DockerState, image: ImageState, profile: GpuProfile, *, stages_digest: str
+) -> tuple[CheckFinding, ...]:
+    """Daemon, NVIDIA runtime and stage image, for a run that is to use Docker.
+
+    Args:
+        stages_digest: of the sources that the orchestrator has; the image must have been built from the same.
+    """
+    daemon = CheckFinding(
+        name="Docker daemon",
+        found=f"version {docker.version}" if docker.answers else docker.problem,
+        wanted="a daemon that answers",
+        verdict="ok" if docker.answers else "failure",
+        advice=docker.advice,
+    )
+    if not docker.answers:
+        return (daemon,)
+    gpus = (_nvidia_runtime(docker),) if profile.num_gpus else ()
+    return (daemon, *gpus, *_image(image, stages_digest=stages_digest))
+
+
+def _nvidia_runtime(docker: DockerState) -> CheckFinding:
+    advice = "Install the NVIDIA container toolkit; `nvidia-ctk runtime configure --runtime=docker`; restart Docker."
+    wanted = "registered with Docker, or CDI"
+    if docker.hands_out_gpus:
+        return _row("NVIDIA runtime", "registered" if "nvidia" in docker.runtimes else "by CDI", wanted, "ok")
+    if any(shutil.which(hook) for hook in _GPU_HOOKS):
+        return _row("NVIDIA runtime", "not registered, but its hook is installed", wanted, "warning", advice)
+    found = f"not registered; there are {', '.join(docker.runtimes) or 'none'}"
+    return _row("NVIDIA runtime", found, wanted, "failure", advice)
+
+
+def _image(image: ImageState, *, stages_digest: str) -> tuple[CheckFinding, ...]:
+    if not image.present:
+        advice = f"`make image IMAGE={image.name}` builds it; runtime.image names another."
+        return (_row("stage image", f"{image.name} is {image.problem}", "on this machine", "failure", advice),)
+    found = f"{image.name} {image.digest[:_SHOWN_DIGEST]}"
+    there = _row("stage image", found, "on this machine", "ok")
+    wanted = stages_digest[:_SHOWN_DIGEST]
+    verdict: Verdict = "ok" if image.stages_digest == stages_digest else "failure"
+    found = image.stages_digest[:_SHOWN_DIGEST]
+    if not image.stages_digest:
+        found, verdict = "the image does not say (no label); each stage compares before it starts", "warning"
+    advice = "" if verdict == "ok" else f"`make image IMAGE={image.name}` builds it from the present sources."
+    return (there, _row("stage programs in the image", found, wanted, verdict, advice))
+
+
+def shm_finding(profile: GpuProfile, *, runtime: Runtime, docker_memory_bytes: int = 0) -> CheckFinding:
+    """Shared memory: Docker makes its own, which must fit into memory; a process has the host's.
+
+    Args:
+        docker_memory_bytes: memory of the daemon's machine; 0 takes this host's.
+    """
+    wanted = int(profile.shm_size_gib * GIB)
+    if runtime == "process":
+        return _host_shm(wanted)
+    memory = docker_memory_bytes or read_memory().total_bytes
+    limit = min(memory, int(profile.host_memory_gib * GIB)) if profile.host_memory_gib else memory
+    fits = wanted < limit
+    return _row(
+        "/dev/shm",  # noqa: S108 - a mount, not a file
+        f"Docker makes it; {_gib(limit)} of memory hold it",
+        _gib(wanted),
+        "ok" if fits else "failure",
+        "" if fits else "Shared memory counts as memory: lower shm_size_gib, or raise host_memory_gib.",
+    )
+
+
+def _host_shm(wanted: int) -> CheckFinding:
+    size, free = shared_memory()
+    found = f"{_gib(size)}, {_gib(free)} free"
+    if size < wanted:
+        advice = f"`mount -o remount,size={_gib(wanted).replace(' GiB', 'G')} /dev/shm`, start the container with "
+        advice += "--shm-size, or lower shm_size_gib."
+        verdict: Verdict = "failure"
+    elif free < wanted:
+        verdict, advice = "warning", "Others fill it: `ls -la /dev/shm` shows what is left from dead processes."
+    else:
+        verdict, advice = "ok", ""
+    return _row("/dev/shm", found, _gib(wanted), verdict, advice)  # noqa: S108
+
+
+def memlock_finding(profile: GpuProfile, *, runtime: Runtime) -> CheckFinding:
+    """The limit of locked memory, which NCCL needs for its buffers; only a process takes it over from us."""
+    wanted = "unlimited" if profile.memlock_bytes == UNLIMITED else f"{profile.memlock_bytes / 1024**2:,.0f} MiB"
+    if not profile.num_gpus or runtime == "docker":
+        why = "not needed on CPU" if not profile.num_gpus else "set by Docker"
+        return _row("ulimit memlock", why, wanted if profile.num_gpus else "any", "ok")
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    unlimited = soft == resource.RLIM_INFINITY
+    enough = unlimited or (profile.memlock_bytes != UNLIMITED and soft >= profile.memlock_bytes)
+    return _row(
+        "ulimit memlock",
+        "unlimited" if unlimited else f"{soft / 1024**2:,.2f} MiB",
+        wanted,
+        "ok" if enough else "warning",
+        "" if enough else "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the service; NCCL may fail without.",
+    )
+
+
+def memory_finding(profile: GpuProfile, *, needed_bytes: int, memory: Memory | None = None) -> CheckFinding:
+    """Memory that is free now against what the run needs, shared memory included.
+
+    Args:
+        needed_bytes: estimate for the whole run; 0 where nobody estimated.
+        memory: what this host or cgroup has; None measures it.
+    """
+    memory = memory or read_memory()
+    found = f"{_gib(memory.available_bytes)} free of {_gib(memory.total_bytes)}"
+    limit = int((profile.host_memory_gib or 0) * GIB)
+    if needed_bytes > memory.available_bytes:
+        missing = _gib(needed_bytes - memory.available_bytes)
+        advice = f"{missing} are missing: end other programs, choose a smaller model or a larger machine."
+        return _row("memory", found, _gib(needed_bytes), "failure", advice)
+    if limit > memory.total_bytes:
+        advice = f"host_memory_gib {profile.host_memory_gib:g} is more than there is, so it protects nothing."
+        return _row("memory", found, _gib(limit), "warning", advice)
+    return _row("memory", found, _gib(needed_bytes) if needed_bytes else "not estimated", "ok")
+
+
+def cpu_finding(profile: GpuProfile) -> CheckFinding:
+    """CPUs that this process may use against ranks × threads."""
+    found, wanted = available_cpus(), profile.num_processes * profile.num_threads
+    enough = found >= wanted
+    return _row(
+        "CPUs",
+        f"{found:g}",
+        f"{wanted} ({profile.num_processes} ranks × {profile.num_threads} threads)",
+        "ok" if enough else "warning",
+        "" if enough else "Threads that wait for a CPU slow all others down: lower num_threads in the GPU profile.",
+    )
+
+
+def disk_finding(output_dir: Path, *, needed_bytes: int) -> CheckFinding:
+    """Space where the run writes, and whether it may write there; the folder itself need not exist yet."""
+    place = output_dir.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        advice = "Move the file away, or set run.output_dir to another folder."
+        return _row("disk", f"{place} is a file", "a folder", "failure", advice)
+    if not os.access(place, os.W_OK | os.X_OK):
+        advice = "Change its owner, or set run.output_dir to another folder."
+        return _row("disk", f"{place} cannot be written by user {os.getuid()}", "writable", "failure", advice)
+    free = shutil.disk_usage(place).free
+    found, wanted = f"{_gib(free)} free at {place}", f"{_gib(needed_bytes)} (estimated)"
+    if free < needed_bytes:
+        advice = f"{_gib(needed_bytes - free)} are missing: free them, set run.output_dir to another disk, or lower "
+        return _row("disk", found, wanted, "failure", advice + "schedule.save_total_limit.")
+    if free < 2 * needed_bytes:
+        return _row("disk", found, wanted, "warning", "Enough for one run as estimated, with little to spare.")
+    return _row("disk", found, wanted, "ok")
+
+
+def network_finding(
+    profile: GpuProfile, *, runtime: Runtime, interfaces: Collection[str] | None = None
+) -> CheckFinding:
+    """An interface over which ranks find each other; NCCL needs one even where all traffic stays in the box.
+
+    Args:
+        interfaces: names of those that are up; None asks the host.
+    """
+    if profile.num_processes == 1:
+        return _row("network interface", "not needed by one rank", "none", "ok")
+    if runtime == "docker":
+        return _row("network interface", "loopback of the container", "loopback", "ok")
+    names = sorted(up_interfaces() if interfaces is None else interfaces)
+    found = ", ".join(names) or "only loopback"
+    asked = profile.nccl.socket_ifname
+    if asked and not matching_interfaces(asked, [*names, "lo"]):
+        advice = "Correct nccl.socket_ifname in the GPU profile: NCCL stops when no interface matches."
+        return _row("network interface", found, f"one that matches {asked}", "failure", advice)
+    advice = "" if names else "NCCL falls back to loopback, which is enough within one machine."
+    return _row("network interface", found, asked or "one that is up", "ok" if names else "warning", advice)
+
+
+def up_interfaces() -> tuple[str, ...]:
+    """Names of the interfaces that are up and have an address, without loopback."""
+    addresses = psutil.net_if_addrs()
+    return tuple(
+        name
+        for name, stats in psutil.net_if_stats().items()
+        if stats.isup and name != "lo" and "loopback" not in stats.flags.split(",") and addresses.get(name)
+    )
+
+
+def matching_interfaces(pattern: str, names: Collection[str]) -> tuple[str, ...]:
+    """The interfaces that NCCL_SOCKET_IFNAME lets NCCL use.
+
+    `^` excludes, `=` wants whole names, otherwise the beginning of a name is enough: `^docker0,lo`, `=eth0`, `eth`.
+    """
+    excluded = pattern.startswith("^")
+    rest = pattern[1:] if excluded else pattern
+    whole = rest.startswith("=")
+    entries = [entry for entry in (rest[1:] if whole else rest).split(",") if entry]
+
+    def listed(name: str) -> bool:
+        return any(name == entry if whole else name.startswith(entry) for entry in entries)
+
+    return tuple(name for name in names if listed(name) != excluded)
+
+
+def _row(name: str, found: str, wanted: str, verdict: Verdict, advice: str = "") -> CheckFinding:
+    return CheckFinding(name=name, found=found, wanted=wanted, verdict=verdict, advice=advice)
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:,.1f} GiB" if size_bytes >= GIB else f"{size_bytes / 1024**2:,.0f} MiB"

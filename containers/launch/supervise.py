@@ -1,0 +1,159 @@
+"""Watches a program to its end: log, ticks, time-out, cancel. The same loop for every runtime."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from containers.launch.runtime import Launch
+from containers.launch.stage_log import StageLog
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+TICK_S = 1.0
+# After SIGKILL a process is gone at once, unless the kernel holds it (a dead disk, a hung driver).
+UNKILLABLE_AFTER_S = 30.0
+DRAIN_S = 5.0
+
+
+class Program(Protocol):
+    """A started program, container or process."""
+
+    def ended(self) -> bool:
+        """Whether it is over (or lost); cheap, called several times a second."""
+
+    def terminate(self) -> None:
+        """Ask it to stop in good order (SIGTERM)."""
+
+    def kill(self) -> None:
+        """Stop it (SIGKILL)."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What the loop saw."""
+
+    timed_out: bool
+    cancelled: bool
+    unkillable: bool
+    duration_s: float
+
+
+class ChunkReader:
+    """Pulls an iterator of bytes in a thread of its own, so that waiting for output never holds up a time-out.
+
+    The queue is bounded: a program that floods its log is slowed down, the orchestrator's memory is not filled.
+    """
+
+    def __init__(self, chunks: Callable[[], Iterator[bytes]]) -> None:
+        self._queue: queue.Queue[bytes] = queue.Queue(maxsize=256)
+        self._chunks = chunks
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._pull, name="stage-log", daemon=True)
+        self._thread.start()
+
+    def take(self, timeout_s: float) -> bytes:
+        """The next chunk, or nothing if none came in time."""
+        try:
+            return self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return b""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether every chunk was taken and no more can come."""
+        return not self._thread.is_alive() and self._queue.empty()
+
+    def abandon(self) -> None:
+        """Take no more; the thread ends when its iterator yields or ends."""
+        self._abandoned.set()
+
+    def _pull(self) -> None:
+        try:
+            for chunk in self._chunks():
+                while not self._abandoned.is_set():
+                    try:
+                        self._queue.put(chunk, timeout=POLL_S)
+                        break
+                    except queue.Full:
+                        continue
+                if self._abandoned.is_set():
+                    return
+        except Exception:
+            logger.exception("The stage's log can no longer be read; the stage itself goes on.")
+
+
+def watch(program: Program, launch: Launch, *, log: StageLog, reader: ChunkReader, stop_grace_s: float) -> Watch:
+    """Follow the program until it is over; stop it at the time-out or when `launch.should_stop` says so.
+
+    Whatever is raised meanwhile (KeyboardInterrupt, an error of a callback) stops the program first and then rises.
+    """
+    started = time.monotonic()
+    try:
+        seen = _follow(program, launch, log=log, reader=reader, stop_grace_s=stop_grace_s)
+        _drain(log, reader)
+        launch.on_tick()
+    except BaseException:
+        _stop(program, log=log, reader=reader, stop_grace_s=stop_grace_s)
+        raise
+    finally:
+        reader.abandon()
+    return Watch(*seen, duration_s=time.monotonic() - started)
+
+
+def _follow(
+    program: Program, launch: Launch, *, log: StageLog, reader: ChunkReader, stop_grace_s: float
+) -> tuple[bool, bool, bool]:
+    started = next_tick = time.monotonic()
+    deadline = started + launch.spec.timeout_s if launch.spec.timeout_s else float("inf")
+    timed_out = cancelled = killed = False
+    kill_at = float("inf")
+    while not program.ended():
+        log.feed(reader.take(POLL_S))
+        if reader.at_end:
+            time.sleep(POLL_S / 4)
+        now = time.monotonic()
+        if now >= next_tick:
+            next_tick = now + TICK_S
+            launch.on_tick()
+        if not (timed_out or cancelled):
+            timed_out = now >= deadline
+            cancelled = not timed_out and launch.should_stop()
+            if timed_out or cancelled:
+                why = f"the time-out of {launch.spec.timeout_s:g} s is over" if timed_out else "it was cancelled"
+                log.note(f"Stopping {launch.spec.stage}: {why}. It has {stop_grace_s:g} s to save its state.")
+                program.terminate()
+                kill_at = now + stop_grace_s
+        elif not killed and now >= kill_at:
+            log.note(f"{launch.spec.stage} did not stop within {stop_grace_s:g} s and is killed.")
+            program.kill()
+            killed = True
+        elif killed and now >= kill_at + UNKILLABLE_AFTER_S:
+            return timed_out, cancelled, True
+    return timed_out, cancelled, False
+
+
+def _drain(log: StageLog, reader: ChunkReader) -> None:
+    """Take what was written before the end; a grandchild that holds the pipe open must not hold us."""
+    deadline = time.monotonic() + DRAIN_S
+    while not reader.at_end and time.monotonic() < deadline:
+        log.feed(reader.take(POLL_S / 4))
+    log.finish()
+
+
+def _stop(program: Program, *, log: StageLog, reader: ChunkReader, stop_grace_s: float) -> None:
+    """SIGTERM, grace, SIGKILL, while the original exception waits. A second interrupt shortens the grace to nothing."""
+    try:
+        if program.ended():
+            return
+        program.terminate()
+        kill_at = time.monotonic() + stop_grace_s
+        while not program.ended() and time.monotonic() < kill_at:
+            reader.take(POLL_S)
+    finally:
+        if not program.ended():
+            program.kill()

@@ -1,0 +1,59 @@
+"""Reads the pairs that filter_dataset wrote, and counts out those that a model cannot take."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from datasets import Dataset
+
+from containers.stages.errors import BadDataError, MissingPrerequisiteError
+
+Row = dict[str, Any]
+_COLUMNS = {"prompt", "chosen", "rejected", "margin", "domain", "language", "pair_id"}
+
+
+def read_pair_rows(artifact: Path, file: str) -> list[Row]:
+    """The rows of `train.parquet` or `validation.parquet`: prompt, chosen and rejected as lists of messages.
+
+    Raises:
+        MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
+        BadDataError: it has no row.
+    """
+    path = artifact / file
+    try:
+        table = pq.read_table(path)
+    except Exception as error:
+        raise MissingPrerequisiteError(f"{path} is no readable parquet file of pairs: {error}") from error
+    lacking = sorted(_COLUMNS - set(table.column_names))
+    if lacking:
+        raise MissingPrerequisiteError(f"{path} lacks the columns {lacking}; it has {table.column_names}.")
+    rows: list[Row] = table.to_pylist()
+    if not rows:
+        raise BadDataError(f"{path} has no row. See the funnel of filter_dataset: every row was dropped there.")
+    return rows
+
+
+def as_dataset(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Dataset:
+    """These columns of the rows as an in-memory dataset, which leaves no cache on disk."""
+    return Dataset.from_list([{name: row[name] for name in columns} for row in rows])
+
+
+def both_sides(row: Mapping[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The two conversations of a pair: prompt plus chosen, prompt plus rejected."""
+    return row["prompt"] + row["chosen"], row["prompt"] + row["rejected"]
+
+
+def that_fit(rows: Sequence[Row], fits: Callable[[Row], bool], *, name: str, max_length: int) -> list[Row]:
+    """The rows that `fits` accepts.
+
+    Raises:
+        BadDataError: there is none; says how many there were.
+    """
+    kept = [row for row in rows if fits(row)]
+    if not kept:
+        raise BadDataError(
+            f"Not one of {len(rows):,} {name} fits in max_length {max_length} tokens. Raise max_length, or lower "
+            f"max_characters of filter_dataset."
+        )
+    return kept

@@ -1,0 +1,142 @@
+"""Data files to objects, line by line: jsonl, jsonl.gz and parquet. Nothing that lies in a file crashes the reader.
+
+A line that is no JSON object comes back with the reason; a file that cannot be read at all raises BadDataError.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from containers.stages.errors import BadDataError
+
+MAX_LINE_BYTES = 8 * 1024**2
+DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+
+# Text shrinks three to ten times. Zeros shrink a thousand times: a small file that would fill hours and disks.
+_MAX_EXPANSION = 200
+_EXPANSION_GRACE_BYTES = 64 * 1024**2
+_BOM = b"\xef\xbb\xbf"
+_PARQUET_BATCH_ROWS = 512
+_SEEN_CHARACTERS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line (parquet: one row) of a data file; numbers begin with 1.
+
+    Either `value` is an object, or `reason` names why there is none and `seen` shows the beginning of the line.
+    """
+
+    number: int
+    value: dict[str, Any] | None
+    reason: str = ""
+    seen: str = ""
+
+
+def data_files(path: Path) -> tuple[Path, ...]:
+    """The data files at `path`: itself, or every jsonl, jsonl.gz and parquet below the folder, sorted by path.
+
+    Raises:
+        BadDataError: nothing is there, or the folder holds no data file.
+    """
+    if path.is_file():
+        return (path,)
+    if not path.is_dir():
+        raise BadDataError(
+            f"{path} does not exist. A data file (jsonl, jsonl.gz, parquet) or a folder of them is wanted."
+        )
+    files = tuple(sorted(file for file in path.rglob("*") if file.name.endswith(DATA_SUFFIXES) and file.is_file()))
+    if not files:
+        found = ", ".join(sorted(file.name for file in path.iterdir())[:10]) or "nothing"
+        raise BadDataError(f"{path} holds no data file. Wanted: {', '.join(DATA_SUFFIXES)}; found: {found}.")
+    return files
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Every line of a data file, in order; the kind of file is told by its first bytes, not by its name.
+
+    Raises:
+        BadDataError: the file is damaged, or it is compressed so far beyond what text allows that it looks like a bomb.
+    """
+    with open(path, "rb") as stream:
+        magic = stream.read(4)
+        stream.seek(0)
+        if magic == b"PAR1":
+            yield from _read_parquet(path)
+        elif magic[:2] == b"\x1f\x8b":
+            yield from _read_gzip(path, stream)
+        else:
+            yield from _read_json_lines(stream.readline)
+
+
+def _read_gzip(path: Path, stream: BinaryIO) -> Iterator[Line]:
+    number = 0
+    with gzip.GzipFile(fileobj=stream, mode="rb") as expanded:
+
+        def readline(limit: int) -> bytes:
+            raw = expanded.readline(limit)
+            out, packed = expanded.tell(), stream.tell()
+            if out > _EXPANSION_GRACE_BYTES + _MAX_EXPANSION * packed:
+                raise BadDataError(
+                    f"{path.name} expands more than {_MAX_EXPANSION}-fold (at line {number + 1}: {out:,} bytes from "
+                    f"{packed:,}). No text does that; it looks like a decompression bomb. Check where it comes from."
+                )
+            return raw
+
+        try:
+            for line in _read_json_lines(readline):
+                number = line.number
+                yield line
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise BadDataError(f"{path.name} is damaged after line {number}: {error}. Download it again.") from error
+
+
+def _read_json_lines(readline: Callable[[int], bytes]) -> Iterator[Line]:
+    number = 0
+    while raw := readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(raw) > MAX_LINE_BYTES:
+            yield Line(number, None, "line_too_long", f"more than {MAX_LINE_BYTES:,} bytes")
+            while raw and not raw.endswith(b"\n"):
+                raw = readline(MAX_LINE_BYTES)
+        else:
+            yield _parse_line(number, raw)
+
+
+def _parse_line(number: int, raw: bytes) -> Line:
+    raw = raw.removeprefix(_BOM).strip()
+    if not raw:
+        return Line(number, None, "blank_line", "")
+    try:
+        value = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError:
+        return Line(number, None, "invalid_utf8", _beginning(raw))
+    except (ValueError, RecursionError):
+        return Line(number, None, "invalid_json", _beginning(raw))
+    if not isinstance(value, dict):
+        return Line(number, None, "not_an_object", _beginning(raw))
+    return Line(number, value)
+
+
+def _beginning(raw: bytes) -> str:
+    return raw[:_SEEN_CHARACTERS].decode("utf-8", errors="replace")
+
+
+def _read_parquet(path: Path) -> Iterator[Line]:
+    # Imported late: pyarrow takes 0.2 s and most files are JSON lines.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_PARQUET_BATCH_ROWS):
+                for value in batch.to_pylist():
+                    number += 1
+                    yield Line(number, value)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise BadDataError(f"{path.name} is damaged after row {number}: {error}. Download it again.") from error

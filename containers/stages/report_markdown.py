@@ -1,0 +1,65 @@
+"""The report for the Prefect page: the verdict, the figures, the stages and gates as short tables."""
+
+from containers.human_text import MISSING, duration, markdown_table, markdown_text, one_line
+from containers.stages.report_inputs import ReportInputs
+from containers.stages.report_verdict import headline_cards, run_verdict
+
+_MARKS = {"good": "✅", "warn": "⚠️", "bad": "❌", "plain": "ℹ️"}
+
+
+def report_markdown(inputs: ReportInputs, *, title: str) -> str:
+    """Markdown without images or links by path; foreign text is escaped."""
+    pipeline, verdict = inputs.pipeline, run_verdict(inputs)
+    cards = markdown_table(
+        ("Figure", "Value", "Interval", "Based on", "Origin"),
+        [
+            (card.label, card.value or MISSING, card.interval, card.detail, card.origin if card.value else "")
+            for card in headline_cards(inputs)
+        ],
+        right=(1,),
+    )
+    stages = markdown_table(
+        ("Stage", "Status", "Duration", "Note"),
+        [
+            (
+                record.stage,
+                record.status,
+                duration(record.duration_s) if record.status in ("ran", "failed") else MISSING,
+                record.message,
+            )
+            for record in pipeline.stages
+        ],
+        right=(2,),
+    )
+    gates = markdown_table(
+        ("Gate", "Rule", "Wanted", "Found", "Verdict"),
+        [
+            (gate.name, rule.name, rule.wanted, rule.found, "passed" if rule.passed else "missed")
+            for gate in pipeline.gates
+            for rule in gate.rules
+        ],
+    )
+    parts = [
+        f"# {markdown_text(title)}: {markdown_text(pipeline.run_name)}",
+        f"{_MARKS[verdict.tone]} **{markdown_text(verdict.headline)}**",
+        *(markdown_text(detail, limit=900) for detail in verdict.details),
+        cards,
+        f"## Stages\n\n{stages}" if stages else "",
+        f"## Gates\n\n{gates}" if gates else "",
+        _repeat(inputs),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _repeat(inputs: ReportInputs) -> str:
+    pipeline = inputs.pipeline
+    rows = (
+        ("Dataset", pipeline.dataset_origin),
+        ("Base model", pipeline.base_model_origin),
+        ("Command", one_line(pipeline.command, 280)),
+        ("Git commit", pipeline.git_commit),
+        ("Seed", f"{inputs.seed}"),
+        ("Hardware profile", pipeline.profile_name),
+    )
+    table = markdown_table(("How to repeat", "Value"), [(name, value) for name, value in rows if value])
+    return f"## How to repeat\n\n{table}\n\nThe whole page with plots and samples is `report.html`."

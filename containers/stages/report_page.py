@@ -1,0 +1,120 @@
+"""The HTML page: templates from this package, every text escaped by Jinja's autoescape."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from importlib import resources
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from containers import human_text
+from containers.contracts.names import StageName
+from containers.stages import report_sections as sections
+from containers.stages.report_glossary import GLOSSARY
+from containers.stages.report_inputs import ReportInputs
+from containers.stages.report_plot import Plot
+from containers.stages.report_verdict import absence, dag_nodes, headline_cards, run_verdict
+
+_TEMPLATES = "report_templates"
+_TEXT_LIMIT = 900
+_MAX_TURNS = 6
+_NAVIGATION = (
+    ("stages", "What ran"),
+    ("gates", "Gates"),
+    ("data", "Data"),
+    ("reward-model", "Reward model"),
+    ("policy", "Policy"),
+    ("hardware", "Hardware"),
+    ("lineage", "Lineage"),
+    ("repeat", "How to repeat"),
+    ("glossary", "Words"),
+)
+
+
+def report_plots(inputs: ReportInputs) -> dict[str, tuple[Plot, ...]]:
+    """Every plot of the page by the section that shows it."""
+    return {
+        "funnel": sections.funnel_plots(inputs),
+        "sft": sections.sft_plots(inputs),
+        "reward_training": sections.reward_training_plots(inputs),
+        "reward_evaluation": sections.reward_evaluation_plots(inputs),
+        "policy_training": sections.policy_training_plots(inputs),
+        "policy_evaluation": sections.policy_evaluation_plots(inputs),
+    }
+
+
+def report_html(
+    inputs: ReportInputs, *, title: str, num_samples: int, plots: Mapping[str, tuple[Plot, ...]]
+) -> str:
+    """The whole page as one document: no script, no request, nothing from outside."""
+    html = _environment().get_template("page.html.jinja").render(
+        inputs=inputs,
+        title=title,
+        num_samples=num_samples,
+        plots=plots,
+        verdict=run_verdict(inputs),
+        cards=headline_cards(inputs),
+        nodes=dag_nodes(inputs),
+        navigation=_NAVIGATION,
+        funnel=inputs.funnel,
+        dropped=sections.breakdowns(inputs.funnel) if inputs.funnel else (),
+        unaccounted=sections.unaccounted_rows(inputs.funnel) if inputs.funnel else 0,
+        training={stage: sections.training_facts(info) for stage, info in inputs.training.items()},
+        machines=sections.machines(inputs),
+        versions=sections.versions(inputs),
+        descents=sections.descents(inputs),
+        seed=inputs.seed,
+        glossary=GLOSSARY,
+        absence=absence,
+        text_limit=_TEXT_LIMIT,
+        max_turns=_MAX_TURNS,
+    )  # fmt: skip
+    return html.strip() + "\n"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_template),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=human_text.number,
+        signed=lambda value: human_text.number(value, signed=True),
+        percent=human_text.percent,
+        quantity=human_text.quantity,
+        interval=human_text.interval,
+        duration=human_text.duration,
+        shorten=human_text.shorten,
+        oneline=human_text.one_line,
+        humanize=human_text.humanize,
+        humanize_first=lambda text: text[:1].upper() + text[1:],
+        when=_when,
+        runtime=sections.runtime_text,
+        safe_url=sections.safe_url,
+        mlflow_run_url=sections.mlflow_run_url,
+        inline_svg=_inline_svg,
+        stage=StageName,
+    )
+    return environment
+
+
+def _template(name: str) -> str:
+    return resources.files("containers.stages").joinpath(_TEMPLATES, name).read_text(encoding="utf-8")
+
+
+def _inline_svg(svg: str) -> Markup:
+    """Matplotlib's own SVG, in which matplotlib has escaped every label."""
+    return Markup(svg)  # noqa: S704
+
+
+def _when(moment: str) -> str:
+    """`21 November 2026, 11:29 UTC` for an ISO time; the text itself where it is none."""
+    try:
+        parsed = datetime.fromisoformat(moment)
+    except ValueError:
+        return human_text.one_line(moment, 60)
+    zone = parsed.tzname() or ""
+    return f"{parsed.day} {parsed:%B %Y, %H:%M} {zone}".strip()

@@ -1,0 +1,296 @@
+"""The sections of the page as rows of text and plots. Foreign text goes through as it is: the template escapes it."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from containers.contracts.hardware import ContractFinding, MeasuredContract
+from containers.contracts.names import StageName
+from containers.contracts.records import Funnel, StageRecord, TrainingInfo
+from containers.human_text import MISSING, duration, humanize, number, percent, short_digest, size
+from containers.stages import report_figures as figures
+from containers.stages.report_inputs import Curves, ReportInputs
+from containers.stages.report_plot import Plot
+
+_MAX_GROUPS = 12
+_MAX_LISTED_FILES = 12
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Rows dropped by domain or language, most first."""
+
+    title: str
+    rows: tuple[tuple[str, int, str], ...]
+    num_left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where some stages ran and what they found there; stages that found the same share one."""
+
+    stages: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    attention: tuple[ContractFinding, ...]
+    fulfilled: tuple[ContractFinding, ...]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """One artifact: what it is and what it was made from."""
+
+    name: str
+    digest: str
+    inputs: tuple[tuple[str, str, str], ...]
+    path: str = ""
+    files: tuple[tuple[str, str], ...] = ()
+    num_files: int = 0
+    total_size: str = ""
+
+
+def safe_url(url: str) -> str:
+    """`url` if it leads to http or https; empty for anything else, such as `javascript:`."""
+    return url if url.startswith(("http://", "https://")) else ""
+
+
+def mlflow_run_url(base: str, run_id: str) -> str:
+    """Page of an MLflow run; empty where the server's address or the run is unknown."""
+    return f"{base.rstrip('/')}/#/runs/{run_id}" if safe_url(base) and run_id.isalnum() else ""
+
+
+def breakdowns(funnel: Funnel) -> tuple[Breakdown, ...]:
+    """Dropped rows by domain and by language, each with its most frequent reason."""
+    by_domain = [(step.reason, step.dropped_by_domain) for step in funnel.steps]
+    by_language = [(step.reason, step.dropped_by_language) for step in funnel.steps]
+    found = (_breakdown("Domain", by_domain), _breakdown("Language", by_language))
+    return tuple(item for item in found if item.rows)
+
+
+def unaccounted_rows(funnel: Funnel) -> int:
+    """Rows read that are neither dropped nor used nor set aside; 0 when the funnel adds up."""
+    used = funnel.train_pairs + funnel.validation_pairs + funnel.pairs_set_aside_for_policy
+    return funnel.rows_read - used - sum(step.dropped for step in funnel.steps)
+
+
+def training_facts(info: TrainingInfo) -> tuple[tuple[str, str], ...]:
+    """How a model was trained, as label and value."""
+    steps = f"{info.num_steps:,}" + ("" if info.num_steps == info.planned_steps else f" of {info.planned_steps:,} planned")
+    resumed = "" if info.resumed_from_step is None else f", resumed from step {info.resumed_from_step:,}"
+    best = f"{number(info.best_metric)} {info.best_metric_name} at step {number(info.best_step)}"
+    share = percent(info.trainable_parameters / info.total_parameters)
+    facts = (
+        ("Algorithm", info.algorithm),
+        ("Optimizer steps", f"{steps}{resumed}"),
+        ("Global batch size", f"{info.global_batch_size:,}"),
+        ("Examples", f"{info.num_examples:,}"),
+        ("Left out as too long", f"{info.examples_left_out:,}"),
+        ("Parameters trained", f"{info.trainable_parameters:,} of {info.total_parameters:,} ({share})"),
+        ("Best checkpoint", best if info.best_metric is not None else ""),
+        ("Training time", duration(info.duration_s)),
+        ("Peak memory", size(info.peak_memory_bytes) if info.peak_memory_bytes else ""),
+        ("Device", " · ".join(part for part in (info.device, info.precision) if part)),
+    )
+    return tuple((label, value) for label, value in facts if value)
+
+
+def machines(inputs: ReportInputs) -> tuple[Machine, ...]:
+    """What the stages measured before they started; equal findings are shown once."""
+    groups: dict[str, list[str]] = {}
+    for stage, measured in inputs.measured.items():
+        groups.setdefault(_machine_key(measured), []).append(stage)
+    return tuple(_machine(tuple(stages), inputs.measured[stages[0]]) for stages in groups.values())
+
+
+def versions(inputs: ReportInputs) -> tuple[tuple[str, str], ...]:
+    """Package versions; where stages differ, each version is named with its stages."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for stage, measured in inputs.measured.items():
+        for package, version in (("python", measured.python), *measured.packages):
+            found.setdefault(package, {}).setdefault(version, []).append(stage)
+    for training_stage, info in inputs.training.items():
+        for package, version in info.versions:
+            if training_stage not in inputs.measured:
+                found.setdefault(package, {}).setdefault(version, []).append(training_stage)
+    return tuple((package, _version_text(by_version)) for package, by_version in found.items())
+
+
+def descents(inputs: ReportInputs) -> tuple[Descent, ...]:
+    """Every artifact in the order of the pipeline, with its digest, the inputs it was made from, and its files."""
+    found = []
+    for stage in StageName:
+        record, manifest = inputs.stage(stage), inputs.manifests.get(stage)
+        if record is None or not (manifest or record.digest):
+            continue
+        files = sorted(manifest.files, key=lambda entry: -entry.size_bytes) if manifest else []
+        lineage = manifest.lineage if manifest else ()
+        found.append(
+            Descent(
+                name=stage,
+                digest=short_digest(record.digest),
+                inputs=tuple((entry.name, short_digest(entry.digest), entry.origin) for entry in lineage),
+                path=record.path,
+                files=tuple((entry.path, size(entry.size_bytes)) for entry in files[:_MAX_LISTED_FILES]),
+                num_files=len(files),
+                total_size=size(sum(entry.size_bytes for entry in files)) if files else "",
+            )
+        )
+    return tuple(found)
+
+
+def funnel_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Where every row went."""
+    return _present([figures.funnel_plot(inputs.funnel, salt="rows by fate")] if inputs.funnel else [])
+
+
+def sft_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Curves of supervised fine-tuning."""
+    curves = inputs.curves.get(StageName.TRAIN_SFT, Curves())
+    loss = (("training", curves.first("loss")), ("held out", curves.first("eval_loss")))
+    accuracy = (
+        ("training", curves.first("mean_token_accuracy")),
+        ("held out", curves.first("eval_mean_token_accuracy")),
+    )
+    return _present(
+        [
+            figures.curve_plot("Loss", loss, unit="nats per token", salt="sft loss"),
+            figures.curve_plot("Token accuracy", accuracy, unit="share of tokens", salt="sft accuracy"),
+        ]
+    )
+
+
+def reward_training_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Curves of reward-model training."""
+    curves = inputs.curves.get(StageName.TRAIN_REWARD_MODEL, Curves())
+
+    def plot(title: str, name: str, unit: str) -> Plot | None:
+        both = (("training", curves.first(name)), ("held out", curves.first(f"eval_{name}")))
+        return figures.curve_plot(title, both, unit=unit, salt=f"reward model {name}")
+
+    return _present(
+        [
+            plot("Loss", "loss", "nats per pair"),
+            plot("Pairwise accuracy", "accuracy", "share of pairs"),
+            plot("Mean margin", "margin", "score"),
+        ]
+    )
+
+
+def reward_evaluation_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Accuracy by file and by kind of pair, margins, calibration."""
+    if inputs.reward_model is None:
+        return ()
+    measured = [file for file in inputs.reward_model.files if file.accuracy]
+    by_file = figures.accuracy_plot(
+        "Accuracy by file",
+        [(file.name, file.accuracy) for file in measured if file.accuracy],
+        minimums=[file.minimum_accuracy for file in measured],
+        salt="accuracy by file",
+    )
+    plots: list[Plot | None] = [by_file]
+    for file in inputs.reward_model.files[:1]:
+        name = humanize(file.name)
+        groups = (("domain", file.by_domain), ("strength of preference", file.by_strength))
+        for word, metrics in (*groups, ("length difference", file.by_length_difference)):
+            note = "Characters, chosen minus rejected." if word == "length difference" else ""
+            rows = [(metric.name, metric) for metric in metrics]
+            plots.append(
+                figures.accuracy_plot(f"{name}: accuracy by {word}", rows, note=note, salt=f"accuracy by {word}")
+            )
+        plots.append(
+            figures.histogram_plot(
+                f"{name}: margins", file.margins, unit="score(chosen) − score(rejected)", count_of="pairs", salt="margins"
+            )
+        )
+        plots.append(figures.calibration_plot(f"{name}: calibration", file.calibration, salt="calibration"))
+    return _present(plots)
+
+
+def policy_training_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Reward, KL, length and entropy over the steps of policy training."""
+    curves = inputs.curves.get(StageName.TRAIN_POLICY, Curves())
+    wanted = (
+        ("Reward", ("reward",), "reward"),
+        ("KL to the reference", ("kl",), "nats per completion"),
+        ("Completion length", ("completions/mean_length", "completion_length"), "tokens"),
+        ("Entropy", ("entropy",), "nats per token"),
+    )
+    return _present(
+        figures.curve_plot(title, ((title.lower(), curves.first(*names)),), unit=unit, salt=f"policy {names[0]}")
+        for title, names, unit in wanted
+    )
+
+
+def policy_evaluation_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Paired reward differences."""
+    if inputs.policy is None:
+        return ()
+    return _present(
+        [
+            figures.histogram_plot(
+                "Reward of the policy minus reward of the reference",
+                inputs.policy.reward_differences,
+                unit="reward difference on the same prompt",
+                count_of="prompts",
+                salt="reward differences",
+            )
+        ]
+    )
+
+
+def runtime_text(record: StageRecord) -> str:
+    """`docker sha256:1f2e…` or `process`; a dash where the stage did not run."""
+    return " ".join(part for part in (record.runtime, short_digest(record.image_digest)) if part) or MISSING
+
+
+def _breakdown(title: str, steps: Sequence[tuple[str, tuple[tuple[str, int], ...]]]) -> Breakdown:
+    counts: dict[str, dict[str, int]] = {}
+    for reason, groups in steps:
+        for group, dropped in groups:
+            if dropped:
+                by_reason = counts.setdefault(group, {})
+                by_reason[reason] = by_reason.get(reason, 0) + dropped
+    rows = sorted(((group, sum(found.values()), _top(found)) for group, found in counts.items()), key=lambda row: -row[1])
+    return Breakdown(title, tuple(rows[:_MAX_GROUPS]), max(0, len(rows) - _MAX_GROUPS))
+
+
+def _top(by_reason: dict[str, int]) -> str:
+    reason = max(by_reason, key=lambda name: by_reason[name])
+    return f"{humanize(reason).lower()} ({by_reason[reason]:,})"
+
+
+def _machine_key(measured: MeasuredContract) -> str:
+    shared = measured.model_dump(mode="json", exclude={"hostname", "packages", "python"})
+    return json.dumps(shared, sort_keys=True)
+
+
+def _machine(stages: tuple[str, ...], measured: MeasuredContract) -> Machine:
+    facts = (
+        ("Runtime", measured.runtime),
+        ("Image", short_digest(measured.image_digest)),
+        ("CPU", f"{measured.cpu or 'unknown'}, {measured.num_cpus} usable"),
+        ("Memory", size(measured.memory_bytes)),
+        ("GPUs", "; ".join(measured.gpus) or "none"),
+        ("User id", f"{measured.user_id}" + (" (root)" if measured.user_id == 0 else "")),
+        ("Capabilities", _capabilities(measured.capabilities)),
+        ("No new privileges", "yes" if measured.no_new_privileges else "no"),
+    )
+    return Machine(
+        stages=stages,
+        facts=tuple((label, value) for label, value in facts if value),
+        attention=tuple(finding for finding in measured.findings if finding.verdict != "ok"),
+        fulfilled=tuple(finding for finding in measured.findings if finding.verdict == "ok"),
+    )
+
+
+def _capabilities(hexadecimal: str) -> str:
+    return "none" if hexadecimal and not hexadecimal.strip("0") else hexadecimal
+
+
+def _version_text(by_version: dict[str, list[str]]) -> str:
+    if len(by_version) == 1:
+        return next(iter(by_version))
+    return "; ".join(f"{version} ({', '.join(stages)})" for version, stages in by_version.items())
+
+
+def _present(plots: Iterable[Plot | None]) -> tuple[Plot, ...]:
+    return tuple(plot for plot in plots if plot is not None)

@@ -1,0 +1,253 @@
+"""The top of the page: what became of the run in one sentence, the few figures that matter, and the DAG."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from containers.contracts.names import StageName
+from containers.contracts.outcome import Metric
+from containers.contracts.records import GateVerdict, StageRecord
+from containers.human_text import duration, humanize, interval, one_line, quantity
+from containers.stages.report_inputs import ReportInputs
+
+Tone = Literal["good", "warn", "bad", "plain"]
+
+GATE_STAGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_POLICY: "policy"}
+_OPTIONAL_STAGES = (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
+_STATUS_TONES: dict[str, Tone] = {"ran": "good", "reused": "good", "failed": "bad", "skipped": "plain"}
+_WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "plain", "good")
+_MESSAGE_LIMIT = 600
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The banner: one sentence, and what a reader must know before reading on."""
+
+    tone: Tone
+    headline: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """One thing that happened, and the facts behind it."""
+
+    tone: Tone
+    text: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One figure that matters; `value` is empty where there is none, and `detail` then says why."""
+
+    label: str
+    term: str
+    value: str = ""
+    interval: str = ""
+    detail: str = ""
+    origin: Literal["measured", "estimated"] = "measured"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage or a gate in the drawing of the DAG."""
+
+    title: str
+    status: str
+    tone: Tone
+    detail: str = ""
+    is_gate: bool = False
+
+
+def run_verdict(inputs: ReportInputs) -> Verdict:
+    """What became of the run; the worst thing that happened is the headline, the rest follows in order."""
+    statements = _statements(inputs)
+    first = next(item for tone in _WORST_FIRST for item in statements if item.tone == tone)
+    others = [item for item in statements if item is not first]
+    texts = [first.detail, *(" ".join(part for part in (item.text, item.detail) if part) for item in others)]
+    return Verdict(first.tone, first.text, (*(text for text in texts if text), *inputs.problems))
+
+
+def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
+    """The figures that matter, each with unit, sample size, interval and origin."""
+    files = inputs.reward_model.files if inputs.reward_model else ()
+    accuracy = next((file.accuracy for file in files if file.name == "validation"), None)
+    policy = inputs.policy
+    judged, trained = StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY
+    return (
+        _card("Reward model accuracy", "accuracy", accuracy, noun="held-out pairs", absent=absence(inputs, judged)),
+        _card(
+            "Reward gain over the reference", "reward gain", policy.reward_difference if policy else None,
+            noun="held-out prompts", absent=absence(inputs, trained), signed=True,
+        ),
+        _card(
+            "Win rate against the reference", "win rate", policy.win_rate if policy else None,
+            noun="held-out prompts", absent=absence(inputs, trained),
+        ),
+        _card(
+            "KL to the reference", "KL", policy.kl if policy else None,
+            noun="completions", absent=absence(inputs, trained),
+        ),
+        _pairs_card(inputs),
+        _duration_card(inputs),
+    )  # fmt: skip
+
+
+def dag_nodes(inputs: ReportInputs) -> tuple[Node, ...]:
+    """Every stage in order, with the gates between; optional stages that are no part of the run are left out."""
+    nodes: list[Node] = []
+    for stage in StageName:
+        record = inputs.stage(stage)
+        if record is None and stage in _OPTIONAL_STAGES:
+            continue
+        nodes.append(_check_node(inputs) if stage is StageName.CHECK_SYSTEM else _stage_node(inputs, stage, record))
+        if stage in GATE_STAGES:
+            nodes.append(_gate_node(inputs.gate(GATE_STAGES[stage])))
+    return tuple(nodes)
+
+
+def absence(inputs: ReportInputs, stage: StageName) -> str:
+    """Why there is nothing from that stage, in words."""
+    record = inputs.stage(stage)
+    if record is not None and record.status == "failed":
+        return f"{stage} failed"
+    if record is not None and record.status == "skipped":
+        return one_line(record.message, _MESSAGE_LIMIT) or f"{stage} was skipped"
+    if record is not None:
+        return f"{stage} left no readable figures"
+    return _why_not_started(inputs, stage)
+
+
+def _statements(inputs: ReportInputs) -> list[_Statement]:
+    """What happened, in the order of the pipeline; never empty."""
+    pipeline = inputs.pipeline
+    failed_checks = ", ".join(check.name for check in pipeline.checks if check.verdict == "failure")
+    statements = [
+        _Statement("bad", f"{record.stage} failed.", one_line(record.message, _MESSAGE_LIMIT))
+        for record in pipeline.stages
+        if record.status == "failed"
+    ]
+    if failed_checks:
+        statements.insert(0, _Statement("bad", "The system check failed: nothing was started.", f"{failed_checks}."))
+    passed = {verdict.name for verdict in pipeline.gates if verdict.passed}
+    if passed == set(GATE_STAGES.values()):
+        statements.append(_Statement("good", "All gates passed."))
+    statements += [_gate_statement(inputs, verdict) for verdict in pipeline.gates]
+    if passed == {"reward_model"} and inputs.gate("policy") is None:
+        statements.append(
+            _Statement("plain", "The policy was not judged.", _sentence(absence(inputs, StageName.EVALUATE_POLICY)))
+        )
+    if not pipeline.gates:
+        statements.append(
+            _Statement("plain", "No gate was reached.", _sentence(absence(inputs, StageName.EVALUATE_REWARD_MODEL)))
+        )
+    return statements
+
+
+def _gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> _Statement:
+    name = f"The {humanize(verdict.name).lower()}"
+    figures = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in verdict.rules)
+    figures = _sentence(one_line(figures, _MESSAGE_LIMIT))
+    if verdict.passed:
+        return _Statement("good", f"{name} passed its gate.", figures)
+    if verdict.opens:
+        reason = _sentence(one_line(verdict.waiver_reason, _MESSAGE_LIMIT))
+        who = one_line(verdict.waived_by, 80) or "nobody named"
+        waiver = f"Waived by {who} because: {reason}"
+        return _Statement("warn", f"{name} did not pass its gate, and the gate was waived.", f"{waiver} {figures}")
+    if verdict.name == "policy":
+        return _Statement("bad", f"{name} did not pass its gate.", f"{figures} Do not use it in place of its reference.")
+    trained = inputs.stage(StageName.TRAIN_POLICY)
+    stopped = ": policy training was not started" if trained is None or trained.status == "skipped" else ""
+    return _Statement("bad", f"{name} did not pass its gate{stopped}.", figures)
+
+
+def _sentence(text: str) -> str:
+    """`text` with a capital and a full stop; empty for an empty one."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def _card(
+    label: str, term: str, metric: Metric | None, *, noun: str, absent: str, signed: bool = False
+) -> Card:
+    if metric is None:
+        return Card(label, term, detail=absent)
+    value = quantity(metric.value, metric.unit)
+    return Card(
+        label,
+        term,
+        value=f"+{value}" if signed and metric.value > 0 else value,
+        interval=interval(metric),
+        detail=f"n = {metric.count:,} {noun}" if metric.count is not None else "",
+        origin=metric.origin,
+    )
+
+
+def _pairs_card(inputs: ReportInputs) -> Card:
+    funnel = inputs.funnel
+    if funnel is None:
+        return Card("Preference pairs used", "pair", detail=absence(inputs, StageName.FILTER_DATASET))
+    return Card(
+        "Preference pairs used",
+        "pair",
+        value=f"{funnel.train_pairs + funnel.validation_pairs:,} pairs",
+        interval=f"{funnel.train_pairs:,} to train, {funnel.validation_pairs:,} held out",
+        detail=f"of {funnel.rows_read:,} rows read",
+    )
+
+
+def _duration_card(inputs: ReportInputs) -> Card:
+    ran = [record for record in inputs.pipeline.stages if record.status in ("ran", "failed")]
+    reused = sum(record.status == "reused" for record in inputs.pipeline.stages)
+    return Card(
+        "Time spent in stages",
+        "duration",
+        value=duration(sum(record.duration_s for record in ran)),
+        interval=f"{len(ran)} run, {reused} reused",
+        detail="without the writing of this page",
+    )
+
+
+def _check_node(inputs: ReportInputs) -> Node:
+    verdicts = [check.verdict for check in inputs.pipeline.checks]
+    if not verdicts:
+        return Node("check_system", "not recorded", "plain")
+    tone: Tone = "bad" if "failure" in verdicts else "warn" if "warning" in verdicts else "good"
+    words = {"bad": "failed", "warn": f"{verdicts.count('warning')} warned", "good": "ok", "plain": ""}
+    return Node("check_system", words[tone], tone, detail=f"{len(verdicts)} checks")
+
+
+def _stage_node(inputs: ReportInputs, stage: StageName, record: StageRecord | None) -> Node:
+    if record is None and stage is StageName.WRITE_REPORT:
+        return Node(stage, "this page", "good")
+    if record is None:
+        return Node(stage, "not started", "plain", detail=_why_not_started(inputs, stage))
+    details = [duration(record.duration_s)] if record.status in ("ran", "failed") else []
+    if record.status != "skipped" and record.runtime:
+        details.append(record.runtime)
+    return Node(stage, record.status, _STATUS_TONES[record.status], detail=" · ".join(details))
+
+
+def _gate_node(verdict: GateVerdict | None) -> Node:
+    if verdict is None:
+        return Node("gate", "not reached", "plain", is_gate=True)
+    if verdict.passed:
+        return Node("gate", "passed", "good", is_gate=True)
+    return Node("gate", "waived", "warn", is_gate=True) if verdict.opens else Node("gate", "closed", "bad", is_gate=True)
+
+
+def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:
+    """The first thing before `stage` that stopped the run."""
+    if any(check.verdict == "failure" for check in inputs.pipeline.checks):
+        return "the system check failed"
+    for earlier in StageName:
+        if earlier is stage:
+            break
+        record = inputs.stage(earlier)
+        if record is not None and record.status == "failed":
+            return f"{earlier} failed"
+        verdict = inputs.gate(GATE_STAGES[earlier]) if earlier in GATE_STAGES else None
+        if verdict is not None and not verdict.opens:
+            return f"the gate of the {humanize(verdict.name).lower()} closed"
+    return "not part of this run"
+

@@ -1,0 +1,162 @@
+"""The one scorer: every score of a reward model, wherever it is used, is made here."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from safetensors import safe_open
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from containers.stages.errors import BadDataError, DivergedError, MissingPrerequisiteError
+from containers.stages.models import SCORE_HEAD, load_reward_model, load_tokenizer
+
+Conversation = Sequence[Mapping[str, str]]
+
+
+class RewardScorer:
+    """Scores conversations with a reward model.
+
+    The score is read at the last token that is no pad token, as in transformers and so in training. Batches are sorted
+    by length and padded on the right: under causal attention a pad token behind it cannot reach a real token, so no
+    padding mask is passed, which keeps attention on its fast path, and a score does not depend on its batch (but for
+    the last bits). The head is applied in float32 to the last tokens only.
+
+    Args:
+        model: sequence classifier with one output, plain or with LoRA adapters; put into evaluation mode.
+        max_length: longest conversation in tokens; a longer one is an error, never cut.
+        batch_size: conversations per forward.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | PeftModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int,
+        batch_size: int,
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.batch_size = batch_size
+        self._classifier = classifier_of(model)
+        self._pad_token_id = int(self._classifier.config.get_text_config().pad_token_id)
+
+    @classmethod
+    def load(
+        cls, folder: Path, *, device: torch.device | str, dtype: torch.dtype, max_length: int, batch_size: int
+    ) -> "RewardScorer":
+        """The scorer of a saved reward model with its tokenizer.
+
+        Raises:
+            MissingPrerequisiteError: weights are missing, above all the score head, or the folder is damaged.
+            DivergedError: a weight is NaN or infinite.
+        """
+        model = load_reward_model(folder, dtype=dtype, device=device)
+        return cls(model, load_tokenizer(folder), max_length=max_length, batch_size=batch_size)
+
+    def tokenize(self, conversation: Conversation) -> list[int]:
+        """The tokens that RewardTrainer trains on for prompt plus completion: the chat template over all messages."""
+        messages = [dict(message) for message in conversation]
+        encoded: Mapping[str, list[int]] = self.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
+        return list(encoded["input_ids"])
+
+    def fits(self, conversation: Conversation) -> bool:
+        """Whether the conversation is at most `max_length` tokens."""
+        return len(self.tokenize(conversation)) <= self.max_length
+
+    def score(self, conversations: Sequence[Conversation]) -> list[float]:
+        """One score per conversation, in order; each ends with the assistant's message.
+
+        Raises:
+            BadDataError: a conversation has more than `max_length` tokens; ask `fits` first.
+            DivergedError: a score is NaN or infinite.
+        """
+        return self.score_tokens([self.tokenize(conversation) for conversation in conversations])
+
+    def score_tokens(self, token_ids: Sequence[Sequence[int]]) -> list[float]:
+        """One score per token sequence, in order; raises as `score`."""
+        sequences = [self._without_padding(ids, number=number) for number, ids in enumerate(token_ids, start=1)]
+        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]), reverse=True)
+        scores = [math.nan] * len(sequences)
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            for index, score in zip(batch, self._forward([sequences[i] for i in batch]), strict=True):
+                scores[index] = score
+        self._refuse_non_finite(scores)
+        return scores
+
+    def _without_padding(self, ids: Sequence[int], *, number: int) -> list[int]:
+        tokens = [int(token) for token in ids]
+        while len(tokens) > 1 and tokens[-1] == self._pad_token_id:
+            tokens.pop()
+        if not tokens:
+            raise BadDataError(f"Conversation {number} has no token, so it has no score.")
+        if len(tokens) > self.max_length:
+            raise BadDataError(
+                f"Conversation {number} has {len(tokens)} tokens, more than max_length {self.max_length}. "
+                f"Leave it out or raise max_length: a score of a cut conversation means nothing."
+            )
+        return tokens
+
+    @torch.no_grad()
+    def _forward(self, sequences: Sequence[list[int]]) -> list[float]:
+        """[B] scores of B sequences, the longest first."""
+        device = self._classifier.device
+        width = len(sequences[0])
+        padded = [tokens + [self._pad_token_id] * (width - len(tokens)) for tokens in sequences]
+        input_ids = torch.tensor(padded, dtype=torch.long, device=device)
+        last = torch.tensor([len(tokens) - 1 for tokens in sequences], device=device)
+        trunk: Any = getattr(self._classifier, self._classifier.base_model_prefix)
+        hidden: Tensor = trunk(input_ids=input_ids, use_cache=False).last_hidden_state
+        final = hidden[torch.arange(len(sequences), device=device), last].float()
+        scores: list[float] = (final @ score_head_weight(self._classifier).float().T).squeeze(-1).tolist()
+        return scores
+
+    def _refuse_non_finite(self, scores: Sequence[float]) -> None:
+        bad = [index for index, score in enumerate(scores, start=1) if not math.isfinite(score)]
+        if bad:
+            raise DivergedError(
+                f"{len(bad)} of {len(scores)} scores are not finite, the first one that of conversation {bad[0]} "
+                f"({scores[bad[0] - 1]}). The reward model cannot be used."
+            )
+
+
+def classifier_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    """The sequence classifier itself, with adapters in place where there are some."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def score_head_weight(model: PreTrainedModel | PeftModel) -> Tensor:
+    """[1, hidden] weight of the score head that is in use; with LoRA, the trained copy in modules_to_save."""
+    head: Any = getattr(classifier_of(model), SCORE_HEAD)
+    copies = getattr(head, "modules_to_save", None)
+    weight: Tensor = head.weight if copies is None else copies[head.active_adapters[0]].weight
+    return weight
+
+
+def score_head_sha256(folder_or_model: Path | PreTrainedModel | PeftModel) -> str:
+    """Digest of the score head's weight as float32, row-major; of a saved folder (merged or adapter) or a model.
+
+    Raises:
+        MissingPrerequisiteError: the folder's files hold no score head.
+    """
+    weight = _saved_head(folder_or_model) if isinstance(folder_or_model, Path) else score_head_weight(folder_or_model)
+    values = weight.detach().float().cpu().contiguous().numpy().astype("<f4")
+    return hashlib.sha256(values.tobytes()).hexdigest()
+
+
+def _saved_head(folder: Path) -> Tensor:
+    wanted = f"{SCORE_HEAD}.weight"
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                if name == wanted or name.endswith(f".{wanted}"):
+                    weight: Tensor = tensors.get_tensor(name)
+                    return weight
+    raise MissingPrerequisiteError(f"{folder} holds no {wanted}: its scores would come from a random head.")

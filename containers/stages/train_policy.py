@@ -1,0 +1,273 @@
+"""train_policy: RLOO against the reward model, with the KL to the start model inside the reward."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from trl import RLOOConfig
+
+from containers.contracts.names import (
+    ADAPTER_FOLDER,
+    COMPLETIONS_FILE,
+    MERGED_FOLDER,
+    MODEL_FOLDER,
+    POLICY_TRAIN_PROMPTS_FILE,
+)
+from containers.contracts.outcome import Metric
+from containers.contracts.stage_configs import TrainPolicyConfig
+from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.stages.completion_log import CompletionLog
+from containers.stages.context import StageContext
+from containers.stages.errors import BadConfigError
+from containers.stages.models import (
+    compute_device,
+    compute_dtype,
+    load_causal_model,
+    load_tokenizer,
+    parameter_counts,
+    peft_config,
+    save_merged,
+)
+from containers.stages.policy_trainer import PolicyTrainer
+from containers.stages.prompts import PolicyPrompts, read_policy_prompts, shuffled_passes
+from containers.stages.reward_function import PolicyReward
+from containers.stages.rollouts import turn_end_ids
+from containers.stages.scoring import RewardScorer, score_head_sha256
+from containers.stages.training import (
+    checkpoint_step,
+    common_arguments,
+    is_first_rank,
+    join_ranks,
+    resume_point,
+    training_callbacks,
+    training_info,
+    verify_training,
+    wait_for_all_ranks,
+    write_training_records,
+)
+
+REWARD_MODEL_USED_FILE = "reward_model_used.json"
+_COMPLETION_LOG_FILE = "completions.jsonl"
+# Start and end of a curve: the mean over this share of its points.
+_CURVE_END_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Everything that is loaded before the trainer is built."""
+
+    config: TrainPolicyConfig
+    prompts: PolicyPrompts
+    schedule: ResolvedSchedule
+    tokenizer: Any
+    model: Any
+    scorer: RewardScorer
+
+
+def run(context: StageContext) -> tuple[Metric, ...]:
+    """Train the policy and save it merged and, with LoRA, as adapter.
+
+    Raises:
+        BadConfigError: a schedule or length that cannot work; nothing was trained.
+        BadDataError: no prompt fits.
+        DivergedError: loss, gradient, reward or KL is not finite; names the step.
+    """
+    started_at_s = time.monotonic()
+    join_ranks(context)
+    parts = _load(context)
+    checkpoint = resume_point(context)
+    resumed_from = checkpoint_step(checkpoint)
+    log = None
+    if is_first_rank():
+        _record_reward_model(context, parts.scorer)
+        log = CompletionLog(context.checkpoints / _COMPLETION_LOG_FILE, resumed_from_step=resumed_from or 0)
+    trainer = _trainer(context, parts, log)
+    parameters = parameter_counts(trainer.model)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    verify_training(trainer, planned_steps=parts.schedule.num_steps)
+    if log is not None:
+        info = training_info(
+            context,
+            trainer=trainer,
+            algorithm=f"TRL RLOOTrainer, K = {parts.config.num_generations}",
+            planned_steps=parts.schedule.num_steps,
+            num_examples=len(parts.prompts.prompts),
+            examples_left_out=parts.prompts.left_out,
+            parameters=parameters,
+            started_at_s=started_at_s,
+            resumed_from_step=resumed_from,
+        )
+        write_training_records(context, trainer=trainer, info=info)
+        log.write_parquet(context.output / COMPLETIONS_FILE)
+        _save(context, trainer, parts)
+    wait_for_all_ranks()
+    return curve_metrics(trainer.state.log_history, num_steps=parts.schedule.num_steps)
+
+
+def resolve_policy_schedule(config: TrainPolicyConfig, *, num_prompts: int, global_batch_size: int) -> ResolvedSchedule:
+    """The schedule with every number filled in, saved only between two generated batches.
+
+    A checkpoint holds neither the completions that were generated nor how often they were used, so an exact resume
+    starts with a new batch: `save_steps` is a multiple of `num_iterations`. The default is raised to the next one.
+
+    Raises:
+        BadConfigError: the schedule cannot work in this number of steps, or `save_steps` breaks the rule.
+    """
+    wanted = config.schedule
+    try:
+        resolved = resolve_schedule(
+            wanted, num_examples=num_prompts * config.num_generations, global_batch_size=global_batch_size
+        )
+        remainder = resolved.save_steps % config.num_iterations
+        if remainder and wanted.save_steps is None and wanted.eval_steps is None:
+            raised = min(resolved.save_steps + config.num_iterations - remainder, resolved.num_steps)
+            return ResolvedSchedule(**{**vars(resolved), "save_steps": raised})
+    except ScheduleError as error:
+        raise BadConfigError(f"train_policy.schedule: {error}") from error
+    if remainder:
+        raise BadConfigError(
+            f"train_policy.schedule.save_steps is {resolved.save_steps}, no multiple of num_iterations "
+            f"{config.num_iterations}: a run resumed from the middle of a generated batch would not go on exactly. "
+            f"Use {resolved.save_steps - remainder + config.num_iterations}."
+        )
+    return resolved
+
+
+def curve_metrics(history: list[dict[str, float]], *, num_steps: int) -> tuple[Metric, ...]:
+    """Reward at start and end, and KL, length and share of ended completions at the end.
+
+    Each is the mean over the first or last tenth of the logged points, at least one; `count` is their number.
+    """
+    points = [entry for entry in history if "reward" in entry]
+    tail = max(1, round(len(points) * _CURVE_END_SHARE))
+
+    def mean(name: str, curve: str, unit: str, entries: list[dict[str, float]]) -> list[Metric]:
+        values = [entry[curve] for entry in entries if curve in entry]
+        return [Metric(name=name, value=sum(values) / len(values), unit=unit, count=len(values))] if values else []
+
+    return (
+        *mean("reward_start", "reward", "score", points[:tail]),
+        *mean("reward_end", "reward", "score", points[-tail:]),
+        *mean("kl_end", "kl", "nats", points[-tail:]),
+        *mean("completion_length_end", "completion_length", "tokens", points[-tail:]),
+        *mean("ended_fraction_end", "ended_fraction", "fraction", points[-tail:]),
+        Metric(name="num_steps", value=num_steps, unit="steps"),
+    )
+
+
+def _load(context: StageContext) -> _Parts:
+    """Everything that training needs, cheap checks first."""
+    config = context.spec.config
+    if not isinstance(config, TrainPolicyConfig):
+        raise BadConfigError(f"train_policy was given the config of {config.stage}.")
+    start = context.input_path("start_model")
+    tokenizer = load_tokenizer(start)
+    prompts = read_policy_prompts(
+        context.input_path("pairs") / POLICY_TRAIN_PROMPTS_FILE, tokenizer, max_prompt_length=config.max_prompt_length
+    )
+    if prompts.left_out:
+        context.recorder.note(
+            f"{prompts.left_out} of {prompts.left_out + len(prompts.prompts)} prompts are longer than "
+            f"{config.max_prompt_length} tokens and were left out."
+        )
+    schedule = resolve_policy_schedule(
+        config, num_prompts=len(prompts.prompts), global_batch_size=context.spec.batch.global_batch_size
+    )
+    profile = context.spec.profile
+    device, dtype = compute_device(profile), compute_dtype(profile)
+    # Adapters train in float32 on a frozen base; a whole model trains in float32 under autocast.
+    model = load_causal_model(start, dtype=dtype if config.lora else torch.float32, device=device)
+    _check_lengths(config, max_positions=model.config.max_position_embeddings)
+    scorer = RewardScorer.load(
+        context.input_path("reward_model") / MERGED_FOLDER,
+        device=device,
+        dtype=dtype,
+        max_length=model.config.max_position_embeddings,
+        batch_size=context.spec.batch.per_device_batch_size,
+    )
+    return _Parts(config=config, prompts=prompts, schedule=schedule, tokenizer=tokenizer, model=model, scorer=scorer)
+
+
+def _check_lengths(config: TrainPolicyConfig, *, max_positions: int) -> None:
+    wanted = config.max_prompt_length + config.max_completion_length
+    if wanted > max_positions:
+        raise BadConfigError(
+            f"train_policy.max_prompt_length {config.max_prompt_length} + max_completion_length "
+            f"{config.max_completion_length} = {wanted} tokens; the start model has {max_positions} positions. "
+            f"Lower one of the two."
+        )
+
+
+def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) -> PolicyTrainer:
+    config, batch = parts.config, context.spec.batch
+    common = common_arguments(
+        context, optimizer=config.optimizer, schedule=parts.schedule, batch=batch, evaluates=False
+    )
+    arguments = RLOOConfig(
+        **common,
+        num_generations=config.num_generations,
+        num_iterations=config.num_iterations,
+        # One generated batch per optimizer step: with save_steps, that makes a resumed run exact.
+        steps_per_generation=batch.gradient_accumulation_steps,
+        max_completion_length=config.max_completion_length,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        beta=config.beta,
+        gradient_checkpointing=config.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
+        shuffle_dataset=False,
+    )
+    reward = PolicyReward(
+        parts.scorer,
+        end_ids=turn_end_ids(parts.model, parts.tokenizer),
+        missing_eos_penalty=config.missing_eos_penalty,
+    )
+    origin = context.input("start_model").origin
+    trainer = PolicyTrainer(
+        completion_log=log,
+        num_logged_completions=config.num_logged_completions,
+        model=parts.model,
+        reward_funcs=reward,
+        args=arguments,
+        train_dataset=_training_order(context, parts),
+        processing_class=parts.tokenizer,
+        callbacks=training_callbacks(context, planned_steps=parts.schedule.num_steps),
+        peft_config=peft_config(config.lora, task_type="CAUSAL_LM", base_model=origin),
+    )
+    if config.lora:
+        # PEFT put this machine's path there.
+        trainer.model.peft_config["default"].base_model_name_or_path = origin or None
+    return trainer
+
+
+def _training_order(context: StageContext, parts: _Parts) -> Dataset:
+    """The prompts of every step of the run, in order, as one epoch.
+
+    TRL's sampler forgets its random state in a checkpoint, so a run resumed in a later epoch would draw the first
+    epoch's order again. Here there is no later epoch.
+    """
+    prompts = parts.prompts.prompts
+    per_generation = context.spec.batch.global_batch_size // parts.config.num_generations
+    num_generations = -(-parts.schedule.num_steps // parts.config.num_iterations)
+    order = shuffled_passes(len(prompts), length=num_generations * per_generation, seed=context.spec.seed)
+    return Dataset.from_list([{"prompt": list(prompts[index].conversation)} for index in order])
+
+
+def _record_reward_model(context: StageContext, scorer: RewardScorer) -> None:
+    """Say which reward model this is, so that the report can check that it is the one that was evaluated."""
+    item = context.input("reward_model")
+    head = score_head_sha256(scorer.model)
+    context.recorder.note(f"Rewards come from {item.origin or item.digest}; its score head is sha256:{head[:16]}…")
+    text = json.dumps({"digest": item.digest, "score_head_sha256": head}, indent=2)
+    (context.output / REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
+
+
+def _save(context: StageContext, trainer: PolicyTrainer, parts: _Parts) -> None:
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if parts.config.lora:
+        model.save_pretrained(context.output / ADAPTER_FOLDER)
+    save_merged(model, parts.tokenizer, Path(context.output / MODEL_FOLDER))

@@ -1,0 +1,339 @@
+"""What every training stage shares around the Hugging Face Trainer: ranks, arguments, curves, guards, records."""
+
+import json
+import logging
+import math
+import os
+import platform
+import resource
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import TensorBoardCallback
+
+from containers.contracts.hardware import BatchPlan
+from containers.contracts.names import CURVES_FILE, EVENTS_FILE, TRAINING_INFO_FILE
+from containers.contracts.records import TrainingInfo
+from containers.contracts.stage_configs import (
+    OptimizerSettings,
+    TrainingSchedule,
+    TrainPolicyConfig,
+    TrainRewardModelConfig,
+    TrainSftConfig,
+)
+from containers.schedule import ResolvedSchedule
+from containers.stages.checkpoints import CheckpointManifestCallback, newest_valid_checkpoint
+from containers.stages.context import StageContext
+from containers.stages.errors import BadConfigError, DivergedError, MissingPrerequisiteError, StageError
+from containers.stages.models import check_finite, compute_device
+from containers.stages.recorder import Recorder
+
+__all__ = ["CheckpointManifestCallback", "newest_valid_checkpoint"]
+
+logger = logging.getLogger(__name__)
+
+TRAINER_STATE_FILE = "trainer_state.json"
+_PROGRESS_INTERVAL_S = 1.0
+# Figures of the Trainer that are no curves: durations and throughput, and the summary at the end of training.
+_NO_CURVES = ("epoch", "total_flos", "train_loss")
+_NO_CURVE_SUFFIXES = ("_runtime", "_per_second")
+# Where one of these is not finite, training is over; it goes on to exit 0 otherwise.
+_MUST_BE_FINITE = frozenset(
+    {"loss", "grad_norm", "learning_rate", "reward", "kl", "min_reward", "mean_reward", "max_reward", "margin"}
+)
+_PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
+
+
+def join_ranks(context: StageContext) -> None:
+    """Join this process with the other ranks that torchrun started, and check that they are as many as planned.
+
+    Without this, ranks on a CPU train alone, each into the same folder, and exit with 0; and the Trainer ignores the
+    collective time-out there.
+
+    Raises:
+        MissingPrerequisiteError: another number of ranks than the batch plan has.
+    """
+    wanted, found = context.spec.batch.num_processes, int(os.environ.get("WORLD_SIZE", "1"))
+    if wanted != found:
+        raise MissingPrerequisiteError(
+            f"The batch plan has {wanted} ranks, this process is one of {found}. "
+            f"Start the stage through its entry program, which starts torchrun where several ranks are planned."
+        )
+    device = compute_device(context.spec.profile)
+    if found > 1 and device.type == "cpu" and not distributed.is_initialized():
+        timeout = timedelta(seconds=context.spec.profile.collective_timeout_s)
+        distributed.init_process_group("gloo", timeout=timeout)
+
+
+def wait_for_all_ranks() -> None:
+    """Return when every rank is here; at once where there is only one."""
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
+def is_first_rank() -> bool:
+    """Whether this rank writes outputs."""
+    return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def common_arguments(
+    context: StageContext,
+    *,
+    optimizer: OptimizerSettings,
+    schedule: ResolvedSchedule,
+    batch: BatchPlan,
+    evaluates: bool = True,
+) -> dict[str, Any]:
+    """Keyword arguments of TrainingArguments that all training stages share.
+
+    The best checkpoint is the one with the lowest `eval_loss`. Same-seed runs were bit-exact on CPU without the
+    Trainer's full determinism, which slows GPUs down; so it stays off.
+
+    Args:
+        evaluates: False where the trainer has nothing to evaluate on; the last checkpoint then counts.
+    """
+    profile = context.spec.profile
+    on_gpu = profile.num_gpus > 0
+    limit = _training_schedule(context).save_total_limit
+    arguments: dict[str, Any] = {
+        "output_dir": str(context.checkpoints),
+        "max_steps": schedule.num_steps,
+        "per_device_train_batch_size": batch.per_device_batch_size,
+        "per_device_eval_batch_size": profile.max_per_device_batch_size,
+        "gradient_accumulation_steps": batch.gradient_accumulation_steps,
+        "learning_rate": optimizer.learning_rate,
+        "lr_scheduler_type": optimizer.scheduler,
+        "warmup_steps": math.ceil(optimizer.warmup_fraction * schedule.num_steps),
+        "weight_decay": optimizer.weight_decay,
+        "max_grad_norm": optimizer.max_grad_norm,
+        "logging_strategy": "steps",
+        "logging_steps": schedule.logging_steps,
+        "logging_first_step": True,
+        # The filter would replace a NaN loss by a number, and a dead run would look alive.
+        "logging_nan_inf_filter": False,
+        "save_strategy": "steps",
+        "save_steps": schedule.save_steps,
+        "save_total_limit": limit + 1 if evaluates else limit,
+        "eval_strategy": "no",
+        "seed": context.spec.seed,
+        "data_seed": context.spec.seed,
+        "bf16": on_gpu and profile.precision == "bf16",
+        "tf32": profile.tf32 if on_gpu else None,
+        "use_cpu": not on_gpu,
+        "ddp_backend": None if on_gpu or batch.num_processes == 1 else "gloo",
+        "ddp_timeout": profile.collective_timeout_s,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": on_gpu,
+        # TensorBoard is a callback of ours, which writes where the stage may write; MLflow is fed from outside.
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    if evaluates:
+        arguments |= {
+            "eval_strategy": "steps",
+            "eval_steps": schedule.eval_steps,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "eval_loss",
+            "greater_is_better": False,
+        }
+    return arguments
+
+
+def training_callbacks(context: StageContext, *, planned_steps: int) -> list[TrainerCallback]:
+    """Curves and guards, checkpoint manifests, and TensorBoard files on the first rank."""
+    callbacks = [
+        RecorderCallback(context.recorder, planned_steps=planned_steps),
+        CheckpointManifestCallback(context.spec),
+    ]
+    if is_first_rank():
+        from torch.utils.tensorboard import SummaryWriter
+
+        callbacks.append(TensorBoardCallback(SummaryWriter(str(context.tensorboard))))
+    return callbacks
+
+
+class RecorderCallback(TrainerCallback):  # type: ignore[misc]
+    """Feeds the recorder with curves and progress, and stops training at the first number that is not finite.
+
+    Training metrics keep their plain names (`loss`, `grad_norm`), evaluation ones begin with `eval_`.
+
+    Args:
+        planned_steps: optimizer steps of the whole run.
+    """
+
+    def __init__(self, recorder: Recorder, *, planned_steps: int) -> None:
+        self.num_steps = 0
+        self.last: dict[str, float] = {}
+        self._recorder = recorder
+        self._planned_steps = planned_steps
+        self._told_at_s = -math.inf
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Say where training starts."""
+        self._recorder.progress(state.global_step, self._planned_steps, unit="steps")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Count the step, tell progress at most once a second, and ask for a log line before a save."""
+        self.num_steps += 1
+        # Log before every save, so that a checkpoint is never written after a number that is not finite.
+        control.should_log = control.should_log or control.should_save or control.should_evaluate
+        now = time.monotonic()
+        if now - self._told_at_s >= _PROGRESS_INTERVAL_S or state.global_step >= self._planned_steps:
+            self._told_at_s = now
+            loss = f"loss {self.last['loss']:.4f}" if "loss" in self.last else ""
+            self._recorder.progress(state.global_step, self._planned_steps, unit="steps", text=loss)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Record the curves; raise DivergedError where one that must be finite is not."""
+        curves = {
+            name: float(value)
+            for name, value in (logs or {}).items()
+            if isinstance(value, int | float) and name not in _NO_CURVES and not name.endswith(_NO_CURVE_SUFFIXES)
+        }
+        if not curves:
+            return
+        self._recorder.metrics(state.global_step, curves)
+        self.last |= curves
+        for name, value in curves.items():
+            if name.removeprefix("eval_") in _MUST_BE_FINITE and not math.isfinite(value):
+                raise DivergedError(
+                    f"{name} is {value} at step {state.global_step} of {self._planned_steps}. Nothing was saved from "
+                    f"here on. Lower optimizer.learning_rate ({args.learning_rate:g}), or look at that step's data."
+                )
+
+
+def resume_point(context: StageContext) -> Path | None:
+    """The newest checkpoint of an earlier attempt that is whole, the same on every rank; None starts at step 0."""
+    found: list[Path | None] = [None]
+    if is_first_rank():
+        found = [newest_valid_checkpoint(context.checkpoints, spec=context.spec, recorder=context.recorder)]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(found)
+    if found[0] is not None:
+        context.recorder.note(f"Resuming from {found[0].name}.")
+    return found[0]
+
+
+def checkpoint_step(checkpoint: Path | None) -> int | None:
+    """The optimizer step of a checkpoint folder: 40 for `checkpoint-40`."""
+    return None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+
+
+def verify_training(trainer: Any, *, planned_steps: int) -> None:
+    """Raise unless training did all its steps, kept its best checkpoint, and ended with finite weights.
+
+    The exit code of a Trainer says none of this.
+
+    Raises:
+        StageError: fewer steps than planned, or the best checkpoint is gone.
+        DivergedError: a weight is not finite.
+    """
+    state = trainer.state
+    if state.global_step != planned_steps:
+        raise StageError(f"Training ended at step {state.global_step}, {planned_steps} were planned.")
+    best = state.best_model_checkpoint
+    if trainer.args.load_best_model_at_end and (best is None or not Path(best).is_dir()):
+        raise StageError(f"The best checkpoint ({best}) is gone, so the last weights would have been taken for it.")
+    check_finite(trainer.model, name=f"the model after {planned_steps} steps")
+
+
+def training_info(
+    context: StageContext,
+    *,
+    trainer: Any,
+    algorithm: str,
+    planned_steps: int,
+    num_examples: int,
+    parameters: tuple[int, int],
+    started_at_s: float,
+    examples_left_out: int = 0,
+    resumed_from_step: int | None = None,
+) -> TrainingInfo:
+    """The record of a finished training.
+
+    Args:
+        parameters: trainable and total number, as `models.parameter_counts` gives them.
+        started_at_s: `time.monotonic()` at the start of this attempt.
+    """
+    state, keeps_best = trainer.state, bool(trainer.args.load_best_model_at_end)
+    return TrainingInfo(
+        stage=context.spec.stage,
+        algorithm=algorithm,
+        num_steps=state.global_step,
+        planned_steps=planned_steps,
+        num_examples=num_examples,
+        examples_left_out=examples_left_out,
+        global_batch_size=context.spec.batch.global_batch_size,
+        trainable_parameters=parameters[0],
+        total_parameters=parameters[1],
+        best_step=state.best_global_step if keeps_best else None,
+        best_metric_name=trainer.args.metric_for_best_model if keeps_best else "",
+        best_metric=state.best_metric if keeps_best else None,
+        resumed_from_step=resumed_from_step,
+        duration_s=time.monotonic() - started_at_s,
+        peak_memory_bytes=peak_memory_bytes(),
+        device=_device_name(),
+        precision=context.spec.profile.precision,
+        versions=(("python", platform.python_version()), *((name, metadata.version(name)) for name in _PACKAGES)),
+    )
+
+
+def write_training_records(context: StageContext, *, trainer: Any, info: TrainingInfo) -> None:
+    """Write training_info.json, trainer_state.json and curves.jsonl into the artifact."""
+    (context.output / TRAINING_INFO_FILE).write_text(info.model_dump_json(indent=2), encoding="utf-8")
+    state_file = context.output / TRAINER_STATE_FILE
+    trainer.state.save_to_json(str(state_file))
+    state = json.loads(state_file.read_text(encoding="utf-8"))
+    if state.get("best_model_checkpoint"):
+        # The Trainer writes this machine's path; the same run elsewhere must give the same artifact.
+        state["best_model_checkpoint"] = Path(state["best_model_checkpoint"]).name
+    state_file.write_text(json.dumps(state, indent=2), encoding="utf-8")
+    write_curves(context)
+
+
+def write_curves(context: StageContext) -> None:
+    """Copy the metrics lines of the events into curves.jsonl, one point per step and set of names.
+
+    An attempt that went on from a checkpoint records some steps a second time; the later line counts.
+    """
+    points: dict[tuple[int, tuple[str, ...]], str] = {}
+    events = context.work / EVENTS_FILE
+    for line in events.read_text(encoding="utf-8").splitlines() if events.is_file() else ():
+        event = json.loads(line)
+        if event["type"] == "metrics":
+            names = sorted([*event["values"], *event.get("non_finite", {})])
+            points[(event["step"], tuple(names))] = line
+    lines = [line for _, line in sorted(points.items(), key=lambda item: item[0])]
+    (context.output / CURVES_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def peak_memory_bytes() -> int:
+    """Peak memory of this rank: allocated on its GPU, or resident where there is no GPU."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
+
+
+def _training_schedule(context: StageContext) -> TrainingSchedule:
+    config = context.spec.config
+    if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
+        raise BadConfigError(f"{config.stage} trains nothing, so it has no schedule.")
+    return config.schedule

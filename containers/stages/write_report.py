@@ -1,0 +1,37 @@
+"""write_report: one self-contained HTML page about the run, and Markdown for the Prefect page.
+
+The report is written whether the gates opened or not: whatever is missing is said on the page with its reason.
+"""
+
+from containers.contracts.names import REPORT_HTML_FILE, REPORT_MARKDOWN_FILE
+from containers.contracts.outcome import Metric
+from containers.contracts.stage_configs import WriteReportConfig
+from containers.stages.context import StageContext
+from containers.stages.errors import BadConfigError
+from containers.stages.report_inputs import load_report_inputs
+from containers.stages.report_markdown import report_markdown
+from containers.stages.report_page import report_html, report_plots
+
+
+def run(context: StageContext) -> tuple[Metric, ...]:
+    """Write `report.html` and `report.md`; returns the page's size and its number of figures.
+
+    Raises:
+        MissingPrerequisiteError: there is no pipeline record among the inputs.
+        BadDataError: the pipeline record cannot be read.
+    """
+    config = context.spec.config
+    if not isinstance(config, WriteReportConfig):
+        raise BadConfigError(f"write_report was given the config of `{config.stage}`.")
+    inputs = load_report_inputs(context)
+    for problem in inputs.problems:
+        context.recorder.note(problem)
+    plots = report_plots(inputs)
+    html = report_html(inputs, title=config.title, num_samples=config.num_samples, plots=plots)
+    page = context.output / REPORT_HTML_FILE
+    page.write_text(html, encoding="utf-8")
+    (context.output / REPORT_MARKDOWN_FILE).write_text(report_markdown(inputs, title=config.title), encoding="utf-8")
+    return (
+        Metric(name="report_size", value=page.stat().st_size, unit="bytes"),
+        Metric(name="num_figures", value=sum(len(shown) for shown in plots.values()), unit="figures"),
+    )

@@ -1,0 +1,198 @@
+"""What is wrong with a configuration, in the house's words: the key, the value found, the value wanted, a near match.
+
+ConfigError                 what is wrong with a configuration, as a message for the person who wrote it
+└── InvalidConfigError      the file can be read; its mistakes are all listed, one line each
+"""
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+# `stage` tells sections apart inside the contract; no person sets it.
+_NOT_FOR_PEOPLE = frozenset({"stage"})
+_MAX_SHOWN_CHARACTERS = 60
+
+_WANTED_TYPES = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text; put quotes around it if YAML reads it as something else",
+    "path_type": "a path",
+    "model_type": "a section of keys",
+    "model_attributes_type": "a section of keys",
+    "dict_type": "a section of keys",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "none_required": "null",
+}
+_BOUNDS = {
+    "greater_than": ("ge", "gt", "more than"),
+    "greater_than_equal": ("ge", "ge", "at least"),
+    "less_than": ("le", "lt", "less than"),
+    "less_than_equal": ("le", "le", "at most"),
+}
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message says what, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing that is wrong: the dotted path of the key, and what about it."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.key else self.text
+
+
+class InvalidConfigError(ConfigError):
+    """All mistakes of one configuration; `source` is the file as the person named it."""
+
+    def __init__(self, source: str, mistakes: Sequence[Mistake]) -> None:
+        self.source = source
+        self.mistakes = tuple(mistakes)
+        count = f"{len(self.mistakes)} mistake" + ("s" if len(self.mistakes) != 1 else "")
+        lines = "".join(f"\n  {mistake}" for mistake in self.mistakes)
+        super().__init__(f"{source} has {count}:{lines}")
+
+
+class MistakesError(ValueError):
+    """Raised by a model's own validator: mistakes that concern several keys."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("; ".join(str(mistake) for mistake in self.mistakes))
+
+
+def mistakes_of(error: ValidationError, model: type[BaseModel], *, prefix: str = "") -> list[Mistake]:
+    """Every mistake that pydantic found, in the house's words.
+
+    Args:
+        model: what was being validated; knows the keys that exist and their help.
+        prefix: stands before each key.
+    """
+    found: list[Mistake] = []
+    for item in error.errors():
+        inner = item.get("ctx", {}).get("error")
+        if isinstance(inner, MistakesError):
+            found.extend(inner.mistakes)
+            continue
+        loc = item["loc"]
+        key = ".".join(str(part) for part in ((prefix, *loc) if prefix else loc))
+        found.append(Mistake(key, _text(item["type"], loc, item["input"], item.get("ctx", {}), item["msg"], model)))
+    return found
+
+
+def near_match(word: str, known: Sequence[str]) -> str:
+    """`Did you mean …?` for a misspelt word, else the words that exist; empty where there are none."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean `{close[0]}`?"
+    return f"Known: {', '.join(f'`{name}`' for name in sorted(known))}." if known else ""
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """The keys that a person may set in this section."""
+    return [name for name in model.model_fields if name not in _NOT_FOR_PEOPLE]
+
+
+def section_model(annotation: Any) -> type[BaseModel] | None:
+    """The model behind an annotation: through `| None`, `Annotated` and tuples; None where there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated, tuple):
+        models = (section_model(part) for part in typing.get_args(annotation))
+        return next((model for model in models if model is not None), None)
+    return None
+
+
+def _text(
+    kind: str, loc: tuple[int | str, ...], value: Any, ctx: Mapping[str, Any], said: str, model: type[BaseModel]
+) -> str:
+    field = _field_at(model, loc)
+    help_text = f" {field.description.rstrip('.')}." if field is not None and field.description else ""
+    if kind == "extra_forbidden":
+        return _unknown_key(loc, model)
+    if kind == "missing":
+        return f"is missing.{help_text}"
+    if kind in _BOUNDS:
+        side, name, words = _BOUNDS[kind]
+        counted = str(loc[-1]).startswith("num_")
+        too = {"ge": "too few" if counted else "too small", "le": "too many" if counted else "too large"}[side]
+        return f"{_shown(value)} is {too}; wanted {words} {ctx[name]:g}.{help_text}"
+    if kind in ("literal_error", "enum"):
+        expected = [part.strip("'") for part in ctx["expected"].replace(" or ", ", ").split(", ")]
+        close = difflib.get_close_matches(str(value), expected, n=1, cutoff=0.6)
+        hint = f" Did you mean `{close[0]}`?" if close else ""
+        return f"{_shown(value)} is not one of {', '.join(f'`{word}`' for word in expected)}.{hint}{help_text}"
+    if kind == "value_error":
+        return str(ctx["error"])
+    if kind == "string_pattern_mismatch":
+        return f"{_shown(value)} does not look as wanted (pattern {ctx['pattern']}).{help_text}"
+    if kind in _WANTED_TYPES:
+        return f"{_shown(value)} found, wanted {_WANTED_TYPES[kind]}.{help_text}"
+    return f"{_shown(value)}: {said}.{help_text}"
+
+
+def _unknown_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    name = str(loc[-1])
+    section = _model_at(model, loc[:-1])
+    known = keys_of(section) if section is not None else []
+    if difflib.get_close_matches(name, known, n=1, cutoff=0.6):
+        return f"unknown key. {near_match(name, known)}"
+    # A right key in the wrong place: look below this section first, then everywhere.
+    for start, prefix in ((section, ".".join(str(part) for part in loc[:-1])), (model, "")):
+        elsewhere = next(_paths_to(name, start, prefix), None) if start is not None else None
+        if elsewhere:
+            return f"unknown key here. Did you mean `{elsewhere}`?"
+    return f"unknown key. {near_match(name, known)}".rstrip()
+
+
+def _paths_to(name: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for key, field in model.model_fields.items():
+        path = f"{prefix}.{key}" if prefix else key
+        if key == name:
+            yield path
+        inner = section_model(field.annotation)
+        if inner is not None:
+            yield from _paths_to(name, inner, path)
+
+
+def _model_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel] | None:
+    current: type[BaseModel] | None = model
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part) if current is not None else None
+        current = section_model(field.annotation) if field is not None else None
+    return current
+
+
+def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | None:
+    names = [part for part in loc if isinstance(part, str)]
+    if not names:
+        return None
+    section = _model_at(model, names[:-1])
+    return section.model_fields.get(names[-1]) if section is not None else None
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    text = " ".join(text.split())
+    text = text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
+    return text if isinstance(value, int | float) or value is None else f"`{text}`"

@@ -1,0 +1,224 @@
+"""From a YAML file, overrides and the name of a GPU profile to one checked RunConfig; all mistakes in one message."""
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from containers.contracts.hardware import GpuProfile
+from flows.config_errors import (
+    ConfigError,
+    InvalidConfigError,
+    Mistake,
+    mistakes_of,
+    near_match,
+    section_model,
+)
+from flows.run_config import RunConfig
+from flows.run_rules import broken_rules
+from flows.yaml_reading import read_yaml_file, read_yaml_value
+
+_CONFIGS = "configs"
+_MAX_LISTED = 12
+# A number of epochs replaces a default number of steps; otherwise it would be read and have no effect.
+_REPLACES = {"num_epochs": "max_steps"}
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A checked configuration and where it came from.
+
+    Attributes:
+        path: the file as the person named it.
+        yaml_text: the effective configuration, overrides, profile and defaults written out; loads to the same run.
+    """
+
+    config: RunConfig
+    profile: GpuProfile
+    yaml_text: str
+    path: Path
+
+
+def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile: str | None = None) -> LoadedConfig:
+    """The run that the file describes. Relative paths inside it start at the current directory.
+
+    Args:
+        overrides: `section.key=value` with the value in YAML; later ones win.
+        profile: name in configs/gpu_profiles or a YAML file; wins over `gpu_profile` in the file.
+
+    Raises:
+        ConfigError: the file cannot be read as YAML.
+        InvalidConfigError: it can, and these are all its mistakes.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(_missing_file(path))
+    tree = read_yaml_file(path, shown=str(path))
+    origins: dict[str, str] = {}
+    # The profile's name comes first, so that other overrides can change keys of the profile that it names.
+    names_profile = [item for item in overrides if item.partition("=")[0].strip() == "gpu_profile"]
+    mistakes = _apply_all(tree, names_profile, origins)
+    if profile is not None:
+        tree["gpu_profile"] = profile
+    mistakes += _resolve_profile(tree)
+    mistakes += _apply_all(tree, [item for item in overrides if item not in names_profile], origins)
+    checked = check_run_config(tree)
+    if isinstance(checked, RunConfig) and not mistakes:
+        return LoadedConfig(checked, checked.gpu_profile, effective_yaml(checked), path)
+    already_said = {mistake.key for mistake in mistakes if mistake.key}
+    found = [] if isinstance(checked, RunConfig) else checked
+    mistakes += [mistake for mistake in found if mistake.key not in already_said]
+    raise InvalidConfigError(str(path), [_with_origin(mistake, origins) for mistake in mistakes])
+
+
+def check_run_config(tree: Tree) -> RunConfig | list[Mistake]:
+    """The configuration that the tree stands for, or everything that is wrong with it.
+
+    A section with a mistake does not hide the mistakes that the others make together.
+    """
+    filled = _with_defaults(tree, RunConfig)
+    try:
+        return RunConfig.model_validate(filled)
+    except ValidationError as error:
+        mistakes = mistakes_of(error, RunConfig)
+        broken = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
+    if broken:
+        mistakes += _mistakes_of_valid_sections(filled, broken)
+    return mistakes
+
+
+def effective_yaml(config: RunConfig) -> str:
+    """The whole configuration as YAML, defaults written out; loads to an equal configuration."""
+    tree = config.model_dump(mode="json")
+    for section in tree.values():
+        if isinstance(section, dict):
+            section.pop("stage", None)
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
+
+
+def config_files(kind: str) -> list[Path]:
+    """The YAML files in configs/<kind> of the current directory or, without such a folder, of this checkout."""
+    for root in (Path(), Path(__file__).resolve().parents[1]):
+        if (root / _CONFIGS / kind).is_dir():
+            return sorted((root / _CONFIGS / kind).glob("*.yaml"))
+    return []
+
+
+def _missing_file(path: Path) -> str:
+    found = [str(item) for item in config_files("runs")]
+    near = sorted(str(item) for item in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+    names = sorted(set(found) | set(near))[:_MAX_LISTED]
+    there = f" Configurations that exist: {', '.join(names)}." if names else " There is no configuration beside it."
+    what = "is a folder, not a file" if path.is_dir() else "does not exist"
+    return f"{path.absolute()} {what}.{there}"
+
+
+def _mistakes_of_valid_sections(tree: Tree, broken: set[str]) -> list[Mistake]:
+    valid: Tree = {}
+    for name, field in RunConfig.model_fields.items():
+        if name in broken:
+            continue
+        value = tree[name] if name in tree else field.get_default(call_default_factory=True)
+        adapter: TypeAdapter[Any] = TypeAdapter(field.annotation)  # type: ignore[arg-type]  # None stands for no type
+        valid[name] = adapter.validate_python(value)
+    return broken_rules(RunConfig.model_construct(**valid), valid_sections=valid)
+
+
+def _with_defaults(tree: Tree, model: type[BaseModel]) -> Tree:
+    """`tree` with partial sections laid over the default of their field.
+
+    `train_policy.optimizer` has a learning rate of its own; naming only its scheduler must not bring back that of
+    every optimizer.
+    """
+    filled = dict(tree)
+    for name, field in model.model_fields.items():
+        value, inner = tree.get(name), section_model(field.annotation)
+        if not isinstance(value, dict) or inner is None:
+            continue
+        if isinstance(field.default, BaseModel):
+            default = field.default.model_dump(exclude_unset=True)
+            for key, replaced in _REPLACES.items():
+                if value.get(key) is not None:
+                    default.pop(replaced, None)
+            value = {**default, **value}
+        filled[name] = _with_defaults(value, inner)
+    return filled
+
+
+def _resolve_profile(tree: Tree) -> list[Mistake]:
+    """Put the profile itself where its name stands."""
+    named = tree.get("gpu_profile")
+    if not isinstance(named, str):
+        return []
+    files = {path.stem: path for path in config_files("gpu_profiles")}
+    path = Path(named) if named.endswith((".yaml", ".yml")) else files.get(named)
+    if path is None or not path.is_file():
+        tree.pop("gpu_profile")
+        what = "no such profile." if path is None else f"{path.absolute()} does not exist."
+        return [Mistake("gpu_profile", f"`{named}`: {what} {near_match(named, sorted(files))}".rstrip())]
+    try:
+        content = read_yaml_file(path, shown=str(path))
+        GpuProfile.model_validate(content)
+        tree["gpu_profile"] = content
+        return []
+    except ValidationError as error:
+        said = [f"{path}: {mistake}" for mistake in mistakes_of(error, GpuProfile)]
+    except ConfigError as error:
+        said = [str(error)]
+    tree.pop("gpu_profile")
+    return [Mistake("gpu_profile", text) for text in said]
+
+
+def _apply_all(tree: Tree, overrides: Sequence[str], origins: dict[str, str]) -> list[Mistake]:
+    mistakes = []
+    for override in overrides:
+        try:
+            origins[_apply(tree, override)] = override
+        except ConfigError as error:
+            mistakes.append(Mistake("", str(error)))
+    return mistakes
+
+
+def _apply(tree: Tree, override: str) -> str:
+    """Set one `a.b.c=value` in `tree`; the dotted key."""
+    shown = f"--set {override}"
+    key, equals, text = override.partition("=")
+    key = key.strip()
+    if not equals or not re.fullmatch(r"\w+(\.\w+)*", key, re.ASCII):
+        raise ConfigError(f"{shown}: wanted section.key=value, for example --set train_policy.beta=0.1.")
+    value = read_yaml_value(text, shown=shown)
+    *above, last = key.split(".")
+    place: Any = tree
+    for depth, part in enumerate(above):
+        index = _index_in(place, part, path=".".join(above[:depth]), shown=shown)
+        inner = place.get(index) if isinstance(place, dict) else place[index]
+        # A copy, since an alias shares its section with others; only this place changes.
+        place[index] = {} if inner is None else copy.copy(inner)
+        place = place[index]
+    place[_index_in(place, last, path=".".join(above), shown=shown)] = value
+    return key
+
+
+def _index_in(place: Any, part: str, *, path: str, shown: str) -> str | int:
+    """`part` as index of `place`; raises ConfigError where nothing can be set there."""
+    if isinstance(place, dict):
+        return part
+    if not isinstance(place, list):
+        raise ConfigError(f"{shown}: {path} holds `{place}`, not a section, so `{part}` cannot be set below it.")
+    if not part.isdecimal() or int(part) >= len(place):
+        raise ConfigError(f"{shown}: {path} is a list of {len(place)}; wanted a number below that, not `{part}`.")
+    return int(part)
+
+
+def _with_origin(mistake: Mistake, origins: dict[str, str]) -> Mistake:
+    for key, override in origins.items():
+        if mistake.key == key or mistake.key.startswith(f"{key}."):
+            return Mistake(mistake.key, f"{mistake.text} (from --set {override})")
+    return mistake

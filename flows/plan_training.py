@@ -1,0 +1,248 @@
+"""Plans of the three training stages: batch, schedule, parameters, memory, disk and time."""
+
+from containers.contracts.hardware import BatchPlan
+from containers.contracts.names import StageName
+from containers.contracts.stage_configs import LoraSettings, TrainingSchedule
+from containers.schedule import ResolvedSchedule, ScheduleError, plan_batch, resolve_schedule
+from flows import estimates
+from flows.config_errors import Mistake
+from flows.estimates import TrainingLoad
+from flows.model_shape import Head, lora_parameters, total_parameters
+from flows.plan_figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure
+from flows.plan_inputs import Count, Origin
+
+
+def _train_sft(known: Known) -> StagePlan:
+    config = known.config.train_sft
+    assert config is not None
+    pairs = known.data.train_pairs
+    examples = None if pairs is None else Count(pairs.value * (2 if config.completions == "both" else 1), pairs.origin)
+    stage = StageName.TRAIN_SFT
+    batch = plan_batch(config.global_batch_size, known.profile)
+    schedule = _schedule(known, stage, config.schedule, examples, batch, known.data.validation_pairs)
+    load = _load(
+        known,
+        config.lora,
+        head="language",
+        sequences=batch.per_device_batch_size,
+        max_tokens=config.max_length,
+        logit_tokens=config.max_length,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+    seconds = _training_seconds(known, load, batch, schedule, sequences_per_example=1)
+    return _training_plan(known, stage, batch, schedule, examples, load, config.schedule, seconds=seconds)
+
+
+def _train_reward_model(known: Known) -> StagePlan:
+    config = known.config.train_reward_model
+    stage, pairs = StageName.TRAIN_REWARD_MODEL, known.data.train_pairs
+    batch = plan_batch(config.global_batch_size, known.profile)
+    schedule = _schedule(known, stage, config.schedule, pairs, batch, known.data.validation_pairs)
+    load = _load(
+        known,
+        config.lora,
+        head="score",
+        sequences=2 * batch.per_device_batch_size,
+        max_tokens=config.max_length,
+        logit_tokens=0,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+    seconds = _training_seconds(known, load, batch, schedule, sequences_per_example=2)
+    return _training_plan(known, stage, batch, schedule, pairs, load, config.schedule, seconds=seconds)
+
+
+def _train_policy(known: Known) -> StagePlan:
+    config = known.config.train_policy
+    stage, prompts = StageName.TRAIN_POLICY, known.data.policy_train_prompts
+    completions = None if prompts is None else Count(prompts.value * config.num_generations, prompts.origin)
+    batch = plan_batch(config.global_batch_size, known.profile, multiple_of=config.num_generations)
+    schedule = _schedule(known, stage, config.schedule, completions, batch, None, multiple_of=config.num_iterations)
+    tokens = config.max_prompt_length + config.max_completion_length
+    load = _load(
+        known,
+        config.lora,
+        head="language",
+        sequences=batch.per_device_batch_size,
+        max_tokens=tokens,
+        logit_tokens=config.max_completion_length,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+    seconds, memory = None, ()
+    if known.model is not None and load is not None:
+        generated = batch.per_device_batch_size * batch.gradient_accumulation_steps
+        memory = _policy_memory(known, load, generated=generated, tokens=tokens)
+        seconds = _policy_seconds(known, load, batch, schedule, generated=generated, tokens=tokens)
+    return _training_plan(
+        known, stage, batch, schedule, completions, load, config.schedule, seconds=seconds, more_memory=memory
+    )
+
+
+def _policy_memory(known: Known, load: TrainingLoad, *, generated: int, tokens: int) -> tuple[Figure, ...]:
+    """What stands beside the trained policy: reward model, reference, and the cache of generation."""
+    reward_model = total_parameters(load.shape, head="score")
+    parts = {
+        "reward model": estimates.inference_memory(reward_model, known.profile),
+        "generation cache": estimates.generation_cache(
+            load.shape, known.profile, sequences=generated, tokens=tokens
+        ),
+    }
+    if load.trains_all:
+        parts["reference policy"] = estimates.inference_memory(load.total, known.profile)
+    return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items())
+
+
+def _policy_seconds(
+    known: Known, load: TrainingLoad, batch: BatchPlan, schedule: ResolvedSchedule | None, *, generated: int, tokens: int
+) -> float | None:
+    """Generation, then policy, reference and reward forward for each generated batch; then the updates."""
+    if schedule is None:
+        return None
+    config, profile = known.config.train_policy, known.profile
+    generation = estimates.generation_seconds(
+        load.shape,
+        profile,
+        total=load.total,
+        sequences=generated,
+        batch=generated,
+        max_tokens=config.max_completion_length,
+    )
+    forwards = 3 * estimates.forward_seconds(
+        load.shape,
+        profile,
+        sequences=batch.global_batch_size,
+        max_tokens=tokens,
+        num_processes=profile.num_processes,
+    )
+    updates = estimates.training_seconds(load, profile, sequences=batch.global_batch_size)
+    return schedule.num_steps * ((generation + forwards) / config.num_iterations + updates)
+
+
+def _load(
+    known: Known,
+    lora: LoraSettings | None,
+    *,
+    head: Head,
+    sequences: int,
+    max_tokens: int,
+    logit_tokens: int,
+    gradient_checkpointing: bool,
+) -> TrainingLoad | None:
+    if known.model is None:
+        return None
+    shape = known.model.shape
+    total = total_parameters(shape, head=head)
+    # The score head is new, so it is trained in full beside its adapters.
+    head_parameters = shape.hidden_size if head == "score" else 0
+    trainable = total if lora is None else lora_parameters(shape, r=lora.r) + head_parameters
+    return TrainingLoad(
+        shape=shape,
+        total=total,
+        trainable=trainable,
+        sequences=sequences,
+        max_tokens=max_tokens,
+        logit_tokens=logit_tokens,
+        gradient_checkpointing=gradient_checkpointing,
+        uses_adapters=lora is not None,
+    )
+
+
+def _schedule(
+    known: Known,
+    stage: StageName,
+    schedule: TrainingSchedule,
+    examples: Count | None,
+    batch: BatchPlan,
+    validation: Count | None,
+    *,
+    multiple_of: int = 1,
+) -> ResolvedSchedule | None:
+    """The schedule with its numbers, None where they depend on data not seen yet; notes a mistake if it cannot work."""
+    if examples is None and schedule.max_steps is None:
+        return None
+    num_examples = batch.global_batch_size * (schedule.max_steps or 1) if examples is None else examples.value
+    try:
+        resolved = resolve_schedule(
+            schedule,
+            num_examples=num_examples,
+            global_batch_size=batch.global_batch_size,
+            num_eval_examples=None if stage is StageName.TRAIN_POLICY else (validation.value if validation else 1),
+        )
+    except ScheduleError as error:
+        worth = f" The number of examples is {examples.origin} right." if examples is not None else ""
+        known.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error}{worth}"))
+        return None
+    if resolved.save_steps % multiple_of:
+        known.mistakes.append(
+            Mistake(
+                f"{stage.value}.schedule.save_steps",
+                f"{resolved.save_steps} follows from the run's {resolved.num_steps} steps and is no multiple of "
+                f"num_iterations {multiple_of}, so training could not be resumed exactly. Set it to one.",
+            )
+        )
+    return resolved
+
+
+def _training_seconds(
+    known: Known,
+    load: TrainingLoad | None,
+    batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
+    *,
+    sequences_per_example: int,
+) -> float | None:
+    """All updates, and every evaluation on the validation pairs."""
+    if load is None or schedule is None:
+        return None
+    sequences = schedule.num_steps * batch.global_batch_size * sequences_per_example
+    updates = estimates.training_seconds(load, known.profile, sequences=sequences)
+    evaluated = known.data.validation_pairs.value if known.data.validation_pairs else 0
+    evaluations = schedule.num_steps // schedule.eval_steps * estimates.forward_seconds(
+        load.shape,
+        known.profile,
+        sequences=evaluated * sequences_per_example,
+        max_tokens=load.max_tokens,
+        num_processes=known.profile.num_processes,
+    )
+    return updates + evaluations
+
+
+def _training_plan(
+    known: Known,
+    stage: StageName,
+    batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
+    examples: Count | None,
+    load: TrainingLoad | None,
+    asked: TrainingSchedule,
+    *,
+    seconds: float | None,
+    more_memory: tuple[Figure, ...] = (),
+) -> StagePlan:
+    exact_steps = asked.max_steps is not None
+    steps_origin: Origin = "exact" if exact_steps else (examples.origin if examples else "unknown")
+    steps = None if schedule is None else schedule.num_steps
+    unit = "completions" if stage is StageName.TRAIN_POLICY else "pairs"
+    figures = [count_figure("examples an epoch", examples, unit), Figure("steps", steps, "steps", steps_origin)]
+    memory: tuple[Figure, ...] = ()
+    disk = None
+    if load is not None and known.model is not None:
+        origin = known.model.origin
+        figures += [
+            Figure("parameters", load.total, "parameters", origin),
+            Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
+        ]
+        parts = estimates.training_memory(load, known.profile)
+        memory = (*(Figure(name, count, "bytes", "estimated") for name, count in parts), *more_memory)
+        disk = _trainingdisk_figure(known, load, asked)
+    return StagePlan(stage, known.cached(stage), batch, schedule, tuple(figures), memory, disk, time_figure(seconds))
+
+
+def _trainingdisk_figure(known: Known, load: TrainingLoad, asked: TrainingSchedule) -> Figure:
+    """Checkpoints (the best one stays beside the limit), the whole model, and its adapter."""
+    checkpoints = (asked.save_total_limit + 1) * estimates.checkpoint_bytes(load)
+    model = estimates.inference_memory(load.total, known.profile)
+    adapter = load.trainable * 4 if load.uses_adapters else 0
+    note = f"{asked.save_total_limit + 1} checkpoints, whole model" + (", adapter" if adapter else "")
+    return disk_figure(checkpoints + model + adapter, note=note)
+
+

@@ -1,0 +1,76 @@
+"""The product on one screen: from preferences to a judged reward model, a judged policy and an honest report."""
+
+from pathlib import Path
+
+from prefect import flow
+
+from flows.open_run import check_request, open_run
+from flows.run_config import RunConfig
+from tasks.build_base_model import build_base_model
+from tasks.check_system import check_system
+from tasks.evaluate_policy import evaluate_policy
+from tasks.evaluate_reward_model import evaluate_reward_model
+from tasks.filter_dataset import filter_dataset
+from tasks.gates import demand
+from tasks.named_model import named_model
+from tasks.pipeline_run import PipelineRun
+from tasks.train_policy import train_policy
+from tasks.train_reward_model import train_reward_model
+from tasks.train_sft import train_sft
+from tasks.write_report import write_report
+
+
+@flow(name="rlhf", flow_run_name="{config.run.name}", validate_parameters=False)
+def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path:
+    """Run the pipeline and return where its report lies; the report is also written when a gate closes or a stage fails.
+
+    Args:
+        config: the run, as `configs/runs/*.yaml` say it.
+        command: how to repeat this run; stands in the report.
+        config_yaml: the effective configuration as text; stands in the report.
+
+    Raises:
+        SystemCheckError: something that the run needs is missing; nothing was spent.
+        StageFailedError: a stage failed.
+        GateClosedError: a model did not pass its gate and nobody waived it.
+    """
+    with open_run(config, command=command, config_yaml=config_yaml) as run:
+        checked = check_system(run, check_request(config))
+        try:
+            judged = train_and_judge(run, config, checked)
+        except Exception:
+            write_report(run, config.write_report)
+            raise
+        return write_report(run, config.write_report, judged=judged)
+
+
+def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> object:
+    """Every stage between system check and report, in order; the last verdict."""
+    pairs = filter_dataset(run, config.filter_dataset, config.dataset, base_model=config.base_model, checked=checked)
+    if config.build_base_model:
+        model = build_base_model(run, config.build_base_model, pairs, tokenizer_file=config.tokenizer_file)
+    else:
+        model = named_model(run, config.base_model)
+    if config.train_sft:
+        model = train_sft(run, config.train_sft, pairs, model)
+
+    reward_model = train_reward_model(run, config.train_reward_model, pairs, model)
+    may_be_optimised = evaluate_reward_model(
+        run, config.evaluate_reward_model, config.gates.reward_model, pairs=pairs, reward_model=reward_model
+    )
+    demand(may_be_optimised)
+
+    policy = train_policy(
+        run, config.train_policy, pairs=pairs, start_model=model, reward_model=reward_model, gate=may_be_optimised
+    )
+    is_better = evaluate_policy(
+        run,
+        config.evaluate_policy,
+        config.gates.policy,
+        pairs=pairs,
+        start_model=model,
+        policy=policy,
+        reward_model=reward_model,
+    )
+    demand(is_better)
+    return is_better

@@ -1,0 +1,110 @@
+"""What `rlhf run`, `check`, `report` and `ui` do, once the configuration stands. Heavy imports happen here, late."""
+
+import os
+import sys
+import time
+import webbrowser
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from flows.config_loading import LoadedConfig
+from flows.local_servers import Servers, ServerSettings, local_servers, serve_until_interrupted
+from flows.plan import plan_run
+from flows.terminal import TerminalDisplay
+from tasks.display import install_display
+
+_EXIT_FAILED = 1
+_EXIT_INTERRUPTED = 130
+
+
+def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
+    """Run the pipeline with its servers behind it. Returns 0 only when every stage ran and every gate opened."""
+    plan_run(loaded)  # refuses schedules that would never evaluate or save, before any server starts
+    display = TerminalDisplay()
+    install_display(display)
+    started = time.monotonic()
+    with local_servers(server_settings(loaded), say=display.say) as servers:
+        _use(servers)
+        display.say(f"Prefect  {servers.prefect_ui_url}\nMLflow   {servers.mlflow_uri}")
+        exit_code = _run_flow(loaded, servers, command=command, display=display)
+    display.say(f"{time.monotonic() - started:.0f} s in all.")
+    _where_to_look(loaded, display)
+    return exit_code
+
+
+def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: TerminalDisplay) -> int:
+    from flows.rlhf import rlhf
+
+    tracking = loaded.config.tracking.model_copy(update={"mlflow_uri": servers.mlflow_uri})
+    config = loaded.config.model_copy(update={"tracking": tracking})
+    try:
+        rlhf(config, command=command, config_yaml=loaded.yaml_text)
+    except KeyboardInterrupt:
+        display.say("Interrupted. The same command goes on from the last good step.")
+        return _EXIT_INTERRUPTED
+    except Exception as error:  # the terminal is the last place where it can be said plainly
+        display.console.print(f"\n[red]{escape(type(error).__name__)}[/]: {escape(str(error))}")
+        return _EXIT_FAILED
+    return 0
+
+
+def check(loaded: LoadedConfig) -> int:
+    """Print the system check. Returns 0 where nothing hinders a run."""
+    from flows.open_run import check_request
+    from tasks.check_system import failures, run_checks, table
+
+    findings = run_checks(check_request(loaded.config))
+    console = Console(highlight=False)
+    console.print(table(findings), markup=False)
+    hindrances = failures(findings)
+    console.print(f"{len(hindrances)} of {len(findings)} checks failed." if hindrances else "Ready to run.")
+    return _EXIT_FAILED if hindrances else 0
+
+
+def open_report(loaded: LoadedConfig) -> int:
+    """Say where the last report lies, and open it where there is a browser."""
+    report = loaded.config.output_dir / "report.html"
+    if not report.is_file():
+        sys.stderr.write(f"There is no report at {report.resolve()} yet. Start a run: rlhf run -c {loaded.path}\n")
+        return _EXIT_FAILED
+    sys.stdout.write(f"{report.resolve()}\n")
+    if sys.stdout.isatty():
+        webbrowser.open(report.resolve().as_uri())
+    return 0
+
+
+def serve_ui(loaded: LoadedConfig) -> int:
+    """Keep Prefect and MLflow open on what the runs left, until Ctrl-C."""
+    serve_until_interrupted(server_settings(loaded), say=lambda text: Console(highlight=False).print(text))
+    return 0
+
+
+def server_settings(loaded: LoadedConfig) -> ServerSettings:
+    """The servers that this configuration asks for; the environment's own come first."""
+    tracking = loaded.config.tracking
+    return ServerSettings(
+        state_dir=Path("outputs") / ".servers",
+        prefect_api_url=tracking.prefect_api_url or os.environ.get("PREFECT_API_URL"),
+        mlflow_uri=tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI"),
+        prefect_port=tracking.prefect_port,
+        mlflow_port=tracking.mlflow_port,
+    )
+
+
+def _use(servers: Servers) -> None:
+    """Point this process at the servers, before Prefect is imported; its own console lines give way to the display."""
+    os.environ["PREFECT_API_URL"] = servers.prefect_api_url
+    os.environ["MLFLOW_TRACKING_URI"] = servers.mlflow_uri
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+
+
+def _where_to_look(loaded: LoadedConfig, display: TerminalDisplay) -> None:
+    output_dir = loaded.config.output_dir
+    display.say(
+        f"\nReport     {(output_dir / 'report.html').resolve()}\n"
+        f"Artifacts  {(output_dir / 'artifacts').resolve()}\n"
+        f"Look again in Prefect and MLflow: rlhf ui -c {loaded.path}"
+    )

@@ -1,0 +1,155 @@
+"""One run of the pipeline as a person describes it: a frozen tree, a section per stage, all rules checked at once."""
+
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from containers.contracts.base import Frozen
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.names import StageName
+from containers.contracts.stage_configs import (
+    BuildBaseModelConfig,
+    EvaluatePolicyConfig,
+    EvaluateRewardModelConfig,
+    FilterDatasetConfig,
+    TrainPolicyConfig,
+    TrainRewardModelConfig,
+    TrainSftConfig,
+    WriteReportConfig,
+)
+from flows.config_errors import MistakesError
+from flows.run_rules import broken_rules
+from tasks.gates import Gates
+from tasks.sources import DatasetSource, ModelSource
+
+
+class RunSection(Frozen):
+    """What the run is called and where it lies."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+        description="Lower-case letters, digits, dashes; names the output folder, the Prefect run and the MLflow run",
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="One seed for every stage")
+    output_dir: Path | None = Field(None, description="Where everything of this run goes; null: outputs/<name>")
+    tags: tuple[str, ...] = Field((), description="Free words; shown in Prefect and MLflow")
+
+
+class StageTimeouts(Frozen):
+    """How many seconds a stage may take; a stage that is null gets `default`, and null there is no limit."""
+
+    default: float | None = Field(None, gt=0)
+    filter_dataset: float | None = Field(None, gt=0)
+    build_base_model: float | None = Field(None, gt=0)
+    train_sft: float | None = Field(None, gt=0)
+    train_reward_model: float | None = Field(None, gt=0)
+    evaluate_reward_model: float | None = Field(None, gt=0)
+    train_policy: float | None = Field(None, gt=0)
+    evaluate_policy: float | None = Field(None, gt=0)
+    write_report: float | None = Field(None, gt=0)
+
+    def of(self, stage: StageName) -> float | None:
+        """Seconds for that stage; None without limit."""
+        named: float | None = getattr(self, stage.value, None)
+        return self.default if named is None else named
+
+
+class RuntimeSection(Frozen):
+    """With what the stages are started."""
+
+    kind: Literal["auto", "docker", "process"] = Field(
+        "auto", description="`auto` takes Docker where a daemon answers, else processes of this Python"
+    )
+    image: str | None = Field(
+        None, min_length=1, description="Stage image; null: rlhf-stage:gpu, or rlhf-stage:cpu on a profile without GPU"
+    )
+    timeout_s: StageTimeouts = StageTimeouts()
+    verify: Literal["full"] = Field(
+        "full", description="Before an artifact is reused, the sha256 of each of its files is compared"
+    )
+
+
+class TrackingSection(Frozen):
+    """Where curves and runs are shown."""
+
+    mlflow_uri: str | None = Field(None, description="MLflow server; null: one is started here, on SQLite")
+    experiment: str = Field("rlhf-flows", min_length=1, description="MLflow experiment")
+    mlflow_port: int = Field(5000, ge=0, le=65535, description="Port of the MLflow started here; 0: any free one")
+    prefect_api_url: str | None = Field(None, description="Prefect server; null: one is started here")
+    prefect_port: int = Field(4200, ge=0, le=65535, description="Port of the Prefect started here; 0: any free one")
+
+    @field_validator("mlflow_uri", "prefect_api_url")
+    @classmethod
+    def _holds_no_password(cls, value: str | None) -> str | None:
+        if value is not None and "@" in urlsplit(value).netloc:
+            raise ValueError(
+                "holds a user or password, and the configuration is copied into the report. Leave it out here and set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PREFECT_API_AUTH_STRING."
+            )
+        return value
+
+
+class RunConfig(Frozen):
+    """Everything that decides what a run does. Relative paths start at the current directory.
+
+    Made by `flows.config_loading.load_run_config`, which also turns the name of a GPU profile into the profile.
+    """
+
+    run: RunSection
+    runtime: RuntimeSection = RuntimeSection()
+    gpu_profile: GpuProfile = Field(description="A name in configs/gpu_profiles, or the profile itself")
+    base_model: ModelSource | None = Field(None, description="The model to start from: hub id and revision, or path")
+    build_base_model: BuildBaseModelConfig | None = Field(
+        None, description="Build a small model with random weights instead of starting from `base_model`"
+    )
+    tokenizer_file: Path | None = Field(
+        None, description="For build_base_model: a tiktoken rank file; null: a tokenizer is trained on the pairs"
+    )
+    dataset: DatasetSource = Field(description="Where the preference rows come from")
+    filter_dataset: FilterDatasetConfig = FilterDatasetConfig()
+    train_sft: TrainSftConfig | None = Field(None, description="Supervised fine-tuning first; null: left out")
+    train_reward_model: TrainRewardModelConfig = TrainRewardModelConfig()
+    evaluate_reward_model: EvaluateRewardModelConfig = EvaluateRewardModelConfig()
+    train_policy: TrainPolicyConfig = TrainPolicyConfig()
+    evaluate_policy: EvaluatePolicyConfig = EvaluatePolicyConfig()
+    write_report: WriteReportConfig = WriteReportConfig()
+    gates: Gates = Gates()
+    tracking: TrackingSection = TrackingSection()
+
+    @model_validator(mode="after")
+    def _obeys_every_rule(self) -> Self:
+        mistakes = broken_rules(self)
+        if mistakes:
+            raise MistakesError(mistakes)
+        return self
+
+    def with_mlflow(self, uri: str) -> Self:
+        """The same run, tracked at that MLflow server."""
+        return self.model_copy(update={"tracking": self.tracking.model_copy(update={"mlflow_uri": uri})})
+
+    @property
+    def output_dir(self) -> Path:
+        """Folder of everything that this run writes."""
+        return self.run.output_dir or Path("outputs") / self.run.name
+
+    @property
+    def image(self) -> str:
+        """Name of the stage image for the Docker runtime."""
+        return self.runtime.image or ("rlhf-stage:gpu" if self.gpu_profile.num_gpus else "rlhf-stage:cpu")
+
+    @property
+    def timeouts_s(self) -> dict[StageName, float | None]:
+        """Seconds that each stage may take; None without limit."""
+        return {stage: self.runtime.timeout_s.of(stage) for stage in StageName}
+
+    @property
+    def stages(self) -> tuple[StageName, ...]:
+        """The stages of this run in order."""
+        left_out = set()
+        if self.build_base_model is None:
+            left_out.add(StageName.BUILD_BASE_MODEL)
+        if self.train_sft is None:
+            left_out.add(StageName.TRAIN_SFT)
+        return tuple(stage for stage in StageName if stage not in left_out)

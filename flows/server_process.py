@@ -1,0 +1,172 @@
+"""One server as a child process: its port, its start, its health, its end. Imports neither Prefect nor MLflow."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+
+LOOPBACK = "127.0.0.1"
+_STOP_LIMIT_S = 10.0
+_LOG_LINES_SHOWN = 20
+
+
+class ServerError(Exception):
+    """A server cannot be reached, started or stopped; the message says which config key to change."""
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """How to start one server; `folder` holds its state and its log."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
+    port: int
+
+    @property
+    def log_path(self) -> Path:
+        """Where the server's own output goes."""
+        return self.folder / "server.log"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for item in sockets:
+            item.bind((LOOPBACK, 0))
+        return [int(item.getsockname()[1]) for item in sockets]
+    finally:
+        for item in sockets:
+            item.close()
+
+
+def require_free_port(port: int, *, title: str, port_key: str, url_key: str) -> None:
+    """Do nothing where the port can be had.
+
+    Raises:
+        ServerError: somebody listens there; names the port, the process, and what to change.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise ServerError(
+                f"Port {port} for {title} cannot be used ({error.strerror}); it is held by {_port_holder(port)}. "
+                f"Set {port_key} to another port, or to 0 for any free one; or, if that process is the {title} server "
+                f"that you want, set {url_key}."
+            ) from error
+
+
+def _port_holder(port: int) -> str:
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except psutil.Error:
+        return "a process that this user may not see"
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            try:
+                process = psutil.Process(connection.pid)
+                return f"pid {process.pid} ({' '.join(process.cmdline())[:120] or process.name()})"
+            except (psutil.Error, ValueError, TypeError):
+                break
+    return "a process that this user may not see"
+
+
+def start_process(plan: ServerPlan) -> subprocess.Popen[bytes]:
+    """Start the server in its own session, so that Ctrl-C reaches only the orchestrator, which then stops it."""
+    plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    plan.folder.chmod(0o700)
+    with open(plan.log_path, "wb") as log:
+        return subprocess.Popen(
+            plan.command,
+            cwd=plan.folder,
+            env=dict(plan.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def health_problem(url: str, *, timeout_s: float = 2.0) -> str | None:
+    """None where the address answers 200; else what was seen. Proxies are left out for the loopback interface."""
+    parts = urlsplit(url)
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "not an http(s) address"
+    proxies: dict[str, str] | None = {} if parts.hostname in (LOOPBACK, "localhost", "::1") else None
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+    try:
+        with opener.open(bare, timeout=timeout_s) as response:
+            return None if response.status == 200 else f"HTTP {response.status}"
+    except urllib.error.HTTPError as error:
+        return f"HTTP {error.code} {error.reason}"
+    except urllib.error.URLError as error:
+        return str(error.reason)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def log_tail(path: Path) -> str:
+    """The last lines of a server's log, indented."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = deque((line.rstrip() for line in stream), maxlen=_LOG_LINES_SHOWN)
+    except OSError as error:
+        return f"  (no log: {error})"
+    return "\n".join(f"  {line}" for line in lines if line) or "  (the log is empty)"
+
+
+def is_same_process(pid: int, created: float) -> bool:
+    """Whether the process that was recorded still lives; a pid that was given to another process does not count."""
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def stop_groups(leaders: Iterable[int], *, children: Mapping[int, subprocess.Popen[bytes]]) -> None:
+    """End the process groups led by these pids: SIGTERM, up to ten seconds of patience, SIGKILL.
+
+    Args:
+        children: those of the leaders that this process started; they are reaped.
+    """
+    groups = list(leaders)
+    for number, limit_s in ((signal.SIGTERM, _STOP_LIMIT_S), (signal.SIGKILL, _STOP_LIMIT_S)):
+        groups = [group for group in groups if _group_lives(group, children)]
+        for group in groups:
+            try:
+                os.killpg(group, number)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + limit_s
+        while groups and time.monotonic() < deadline:
+            time.sleep(0.05)
+            groups = [group for group in groups if _group_lives(group, children)]
+
+
+def _group_lives(group: int, children: Mapping[int, subprocess.Popen[bytes]]) -> bool:
+    if group in children:
+        children[group].poll()
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+        except (OSError, psutil.Error):
+            continue
+    return False

@@ -1,0 +1,106 @@
+"""`servers.json`: which servers run for a state folder and who uses them. Read and written under a lock.
+
+The lock is `flock`: it is freed when its holder dies. Users are counted, so that the servers end with the last of
+several pipelines, and servers that a killed orchestrator left behind end with the next one.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from containers.contracts.base import Frozen
+from containers.digests import write_atomically
+from flows.server_process import ServerError, is_same_process
+
+RECORD_FILE = "servers.json"
+_LOCK_FILE = "servers.lock"
+_LOCK_LIMIT_S = 180.0
+
+
+class ServerEntry(Frozen):
+    """A server that was started for this folder."""
+
+    name: str
+    pid: int
+    created: float
+    port: int
+    log_path: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process is still the one that was started."""
+        return is_same_process(self.pid, self.created)
+
+
+class UserEntry(Frozen):
+    """A process that needs the servers; `token` tells apart two uses by one process."""
+
+    token: str
+    pid: int
+    created: float
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process still runs."""
+        return is_same_process(self.pid, self.created)
+
+
+class ServersRecord(Frozen):
+    """Content of `servers.json`."""
+
+    servers: tuple[ServerEntry, ...] = ()
+    users: tuple[UserEntry, ...] = ()
+
+
+def read_record(state_dir: Path) -> ServersRecord:
+    """What runs for this folder; empty where there is no record or it cannot be read."""
+    try:
+        return ServersRecord.model_validate_json((state_dir / RECORD_FILE).read_bytes())
+    except (OSError, ValueError):
+        return ServersRecord()
+
+
+def write_record(state_dir: Path, record: ServersRecord) -> None:
+    """Replace the record; an empty one is removed."""
+    if record.servers:
+        write_atomically(state_dir / RECORD_FILE, record.model_dump_json(indent=1))
+    else:
+        (state_dir / RECORD_FILE).unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(state_dir: Path, *, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the folder's lock; whoever starts servers holds it until they are healthy.
+
+    Raises:
+        ServerError: somebody else held it for three minutes.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(state_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _take(descriptor, state_dir, say)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, state_dir: Path, say: Callable[[str], None]) -> None:
+    deadline = time.monotonic() + _LOCK_LIMIT_S
+    told = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"{state_dir / _LOCK_FILE} is held by another rlhf process that has been starting or stopping "
+                    f"servers for {_LOCK_LIMIT_S:.0f} s. End that process, or use another output folder."
+                ) from error
+        if not told:
+            say("Another rlhf process is starting or stopping the servers; waiting for it.")
+            told = True
+        time.sleep(0.2)

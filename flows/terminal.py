@@ -1,0 +1,63 @@
+"""The terminal's view of a run: one line per stage, a live bar while it works; plain lines where there is no terminal."""
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from containers.contracts.names import StageName
+from containers.contracts.records import StageRecord
+
+_PLAIN_PROGRESS_EVERY_S = 15.0
+_MARKS = {"ran": "[green]✔[/]", "reused": "[cyan]↺[/]", "failed": "[red]✘[/]", "skipped": "[yellow]–[/]"}
+
+
+class TerminalDisplay:
+    """A `tasks.display.Display` on a rich console."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self._progress: Progress | None = None
+        self._bar: TaskID | None = None
+        self._last_plain_s = 0.0
+
+    def stage_started(self, stage: StageName, text: str) -> None:
+        """Show a bar on a terminal, a line elsewhere."""
+        self._last_plain_s = time.monotonic()
+        if not self.console.is_terminal:
+            self.console.print(f"… {stage} ({text})")
+            return
+        self._progress = Progress(
+            TextColumn("  {task.description:<22}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self.console,
+            transient=True,
+        )
+        self._progress.start()
+        self._bar = self._progress.add_task(stage, total=None, note=text)
+
+    def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
+        """Move the bar; without a terminal, a line every quarter of a minute."""
+        if self._progress is not None and self._bar is not None:
+            self._progress.update(self._bar, completed=done, total=total, note=text)
+        elif time.monotonic() - self._last_plain_s > _PLAIN_PROGRESS_EVERY_S:
+            self._last_plain_s = time.monotonic()
+            self.console.print(f"  {stage}: {done:,} of {total:,} {text}")
+
+    def stage_ended(self, record: StageRecord) -> None:
+        """One line: what became of the stage, and its first figures."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress, self._bar = None, None
+        figures = ", ".join(f"{metric.name} {metric.value:.4g}" for metric in record.metrics[:3])
+        duration = f"{record.duration_s:.0f} s" if record.status == "ran" else record.status
+        text = record.message if record.status in ("failed", "skipped") else figures
+        self.console.print(f"{_MARKS[record.status]} {record.stage:<22} {duration:>8}  ", end="")
+        self.console.print(text, markup=False)
+
+    def say(self, text: str) -> None:
+        """Print a line as it is."""
+        self.console.print(text, markup=False)

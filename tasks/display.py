@@ -1,0 +1,51 @@
+"""What a person sees while the pipeline runs. The CLI installs a terminal display; elsewhere the Prefect log suffices."""
+
+from typing import Protocol
+
+from containers.contracts.names import StageName
+from containers.contracts.records import StageRecord
+
+
+class Display(Protocol):
+    """Receives what happens; never raises."""
+
+    def stage_started(self, stage: StageName, text: str) -> None:
+        """A stage begins."""
+
+    def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
+        """A stage is so far."""
+
+    def stage_ended(self, record: StageRecord) -> None:
+        """A stage ran, was reused, failed or was skipped."""
+
+    def say(self, text: str) -> None:
+        """One line for the person."""
+
+
+class SilentDisplay:
+    """Shows nothing."""
+
+    def stage_started(self, stage: StageName, text: str) -> None:
+        """Nothing."""
+
+    def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
+        """Nothing."""
+
+    def stage_ended(self, record: StageRecord) -> None:
+        """Nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+
+_current: list[Display] = [SilentDisplay()]
+
+
+def current_display() -> Display:
+    """The display that was installed last."""
+    return _current[-1]
+
+
+def install_display(display: Display) -> None:
+    """Show what happens on `display` from now on, in this process."""
+    _current.append(display)

@@ -1,0 +1,42 @@
+"""evaluate_policy: policy against reference on held-out prompts, and the gate."""
+
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from containers.contracts.names import POLICY_EVALUATION_FILE
+from containers.contracts.records import GateVerdict, PolicyEvaluation
+from containers.contracts.spec import ArtifactRef, StageInput
+from containers.contracts.stage_configs import EvaluatePolicyConfig
+from tasks.gates import PolicyGate, judge_policy
+from tasks.markdown import policy_markdown
+from tasks.pipeline_run import PipelineRun
+from tasks.prefect_artifacts import show_markdown
+from tasks.run_stage import artifact_input, run_stage
+
+
+@task(name="evaluate_policy", cache_policy=NO_CACHE, persist_result=False)
+def evaluate_policy(
+    run: PipelineRun,
+    config: EvaluatePolicyConfig,
+    gate: PolicyGate,
+    *,
+    pairs: ArtifactRef,
+    start_model: StageInput,
+    policy: ArtifactRef,
+    reward_model: ArtifactRef,
+) -> GateVerdict:
+    """Whether the policy is better than its reference, beyond chance."""
+    inputs = [
+        artifact_input("pairs", pairs),
+        start_model,
+        artifact_input("policy", policy),
+        artifact_input("reward_model", reward_model),
+    ]
+    artifact = run_stage(run, config, inputs)
+    evaluation = PolicyEvaluation.model_validate_json((Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes())
+    verdict = judge_policy(evaluation, gate)
+    run.gates.append(verdict)
+    show_markdown("evaluate-policy", policy_markdown(evaluation, verdict), description="Policy against reference")
+    return verdict

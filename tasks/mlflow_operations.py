@@ -1,0 +1,285 @@
+"""What is told to MLflow, as records: each can be sent now, or be kept in a file and sent later.
+
+Each may be sent twice without harm, for an answer can be lost after the server did its work: a run is looked up by its
+handle before it is created, and a point of a curve carries its time from the events file.
+"""
+
+import math
+import posixpath
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter
+
+from containers.contracts.base import Frozen
+from tasks.event_feed import MAX_POINTS_PER_BATCH, MetricPoint, Reconciliation, read_points
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+Pairs = tuple[tuple[str, str], ...]
+RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+
+HANDLE_TAG = "rlhf.handle"
+_MAX_PAIRS_PER_BATCH = 100
+_MAX_DIGEST_CHARACTERS = 36
+_MAX_KEY_CHARACTERS = 250
+_LARGEST_FLOAT = 1.7976931348623157e308
+
+T = TypeVar("T")
+
+
+class CreateRun(Frozen):
+    """A run, child of `parent` where that is not empty. `run` is its handle until the server gives an id."""
+
+    kind: Literal["create_run"] = "create_run"
+    run: str
+    experiment: str
+    name: str
+    parent: str = ""
+    start_time_ms: int
+    tags: Pairs = ()
+
+    def create(self, client: "MlflowClient", *, parent_id: str) -> tuple[str, str]:
+        """Ids of run and experiment; a run with this handle is made only if there is none."""
+        experiment_id = _experiment_id(client, self.experiment)
+        found = client.search_runs([experiment_id], f"tags.`{HANDLE_TAG}` = '{self.run}'", max_results=1)
+        if found:
+            return str(found[0].info.run_id), experiment_id
+        tags = {**dict(self.tags), HANDLE_TAG: self.run}
+        if parent_id:
+            tags["mlflow.parentRunId"] = parent_id
+        made = client.create_run(experiment_id, start_time=self.start_time_ms, tags=tags, run_name=self.name)
+        return str(made.info.run_id), experiment_id
+
+
+def _experiment_id(client: "MlflowClient", name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            # The kind keeps the page from asking whether this is about traces of an agent.
+            return str(client.create_experiment(name, tags={"mlflow.experimentKind": "custom_model_development"}))
+        except MlflowException:  # another pipeline made it meanwhile
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+    return str(experiment.experiment_id)
+
+
+class LogParams(Frozen):
+    """Parameters of a run; MLflow refuses to change them."""
+
+    kind: Literal["params"] = "params"
+    run: str
+    params: Pairs
+
+    def send(self, client: "MlflowClient", run_id: str) -> None:
+        """Send them, a hundred at a time."""
+        from mlflow.entities import Param
+
+        for some in chunks(self.params, _MAX_PAIRS_PER_BATCH):
+            client.log_batch(run_id, params=[Param(mlflow_name(key), value) for key, value in some])
+
+
+class SetTags(Frozen):
+    """Tags of a run."""
+
+    kind: Literal["tags"] = "tags"
+    run: str
+    tags: Pairs
+
+    def send(self, client: "MlflowClient", run_id: str) -> None:
+        """Send them, a hundred at a time."""
+        from mlflow.entities import RunTag
+
+        for some in chunks(self.tags, _MAX_PAIRS_PER_BATCH):
+            client.log_batch(run_id, tags=[RunTag(mlflow_name(key), value) for key, value in some])
+
+
+class LogFigures(Frozen):
+    """Final figures of a stage: finite, once."""
+
+    kind: Literal["figures"] = "figures"
+    run: str
+    figures: tuple[tuple[str, float], ...]
+    timestamp_ms: int
+
+    def send(self, client: "MlflowClient", run_id: str) -> None:
+        """Send them at step 0."""
+        send_points(client, run_id, [MetricPoint(key, value, self.timestamp_ms, 0) for key, value in self.figures])
+
+
+class LogText(Frozen):
+    """A text that becomes an artifact file."""
+
+    kind: Literal["text"] = "text"
+    run: str
+    text: str
+    file: str
+
+    def send(self, client: "MlflowClient", run_id: str) -> None:
+        """Upload it under its path."""
+        folder, name = posixpath.split(self.file)
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / name
+            path.write_text(self.text, encoding="utf-8")
+            client.log_artifact(run_id, str(path), folder or None)
+
+
+class LogFile(Frozen):
+    """A file that is uploaded as it is; it must still be there when it is sent."""
+
+    kind: Literal["file"] = "file"
+    run: str
+    path: str
+    folder: str = ""
+
+    def send(self, client: "MlflowClient", run_id: str) -> None:
+        """Upload it into `folder` of the run's artifacts."""
+        if not Path(self.path).is_file() or Path(self.path).is_symlink():
+            raise FileNotFoundError(f"{self.path} is no regular file.")
+        client.log_artifact(run_id, self.path, self.folder or None)
+
+
+class DatasetUse(Frozen):
+    """One input as the run page shows it: name, digest, source."""
+
+    name: str
+    digest: str
+    source_type: str
+    source: str
+    context: str = "input"
+
+
+class LogInputs(Frozen):
+    """What a stage read."""
+
+    kind: Literal["inputs"] = "inputs"
+    run: str
+    datasets: tuple[DatasetUse, ...]
+
+    def send(self, client: "MlflowClient", run_id: str) -> None:
+        """Send them; MLflow keeps 36 characters of a digest, so the whole one stands in a tag."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        client.log_inputs(
+            run_id,
+            datasets=[
+                DatasetInput(
+                    Dataset(
+                        item.name,
+                        item.digest.removeprefix("sha256:")[:_MAX_DIGEST_CHARACTERS],
+                        item.source_type,
+                        item.source,
+                    ),
+                    [InputTag("mlflow.data.context", item.context)],
+                )
+                for item in self.datasets
+            ],
+        )
+
+
+class SendCurves(Frozen):
+    """The curves of an events file: one point per key and step, whatever the run holds already."""
+
+    kind: Literal["curves"] = "curves"
+    run: str
+    events_path: str
+    size_bytes: int = Field(description="Size of the file when the stage ended; a later attempt writes behind that")
+
+    def points(self) -> tuple[MetricPoint, ...]:
+        """What the file says.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        if not Path(self.events_path).is_file():
+            raise FileNotFoundError(f"{self.events_path} is gone, and its curves with it.")
+        return read_points(Path(self.events_path), up_to_bytes=self.size_bytes)
+
+    def send(self, client: "MlflowClient", run_id: str) -> Reconciliation:
+        """Send the points that the run lacks. A point that it holds with another value stays, and is counted."""
+        points = self.points()
+        known = client.get_run(run_id).data.metrics
+        missing, conflicting = [], 0
+        for key in sorted({point.key for point in points}):
+            name = mlflow_name(key)
+            history = client.get_metric_history(run_id, name) if name in known else ()
+            stored = {item.step: item.value for item in history}
+            for point in (point for point in points if point.key == key):
+                if point.step not in stored:
+                    missing.append(point)
+                elif not _same(point.value, stored[point.step]):
+                    conflicting += 1
+        send_points(client, run_id, missing)
+        odd = [f"{point.key}@{point.step}={point.value}" for point in points if not math.isfinite(point.value)]
+        if odd:
+            client.set_tag(run_id, "rlhf.non_finite", ", ".join(odd)[:5000])
+        return Reconciliation(in_file=len(points), delivered=len(missing), pending=0, conflicting=conflicting)
+
+
+class EndRun(Frozen):
+    """The end of a run."""
+
+    kind: Literal["end_run"] = "end_run"
+    run: str
+    status: RunStatus
+    end_time_ms: int
+
+    def send(self, client: "MlflowClient", run_id: str) -> None:
+        """Set status and end."""
+        client.set_terminated(run_id, status=self.status, end_time=self.end_time_ms)
+
+
+RunOperation = LogParams | SetTags | LogFigures | LogText | LogFile | LogInputs | SendCurves | EndRun
+Operation = Annotated[CreateRun | RunOperation, Field(discriminator="kind")]
+OPERATION: TypeAdapter[CreateRun | RunOperation] = TypeAdapter(Operation)
+
+
+def send_points(client: "MlflowClient", run_id: str, points: Sequence[MetricPoint]) -> None:
+    """Send points a thousand at a time; NaN stays NaN, infinity becomes the largest float on SQL stores."""
+    from mlflow.entities import Metric
+
+    for some in chunks(points, MAX_POINTS_PER_BATCH):
+        metrics = [Metric(mlflow_name(item.key), item.value, item.timestamp_ms, item.step) for item in some]
+        client.log_batch(run_id, metrics=metrics)
+
+
+def mlflow_name(key: str) -> str:
+    """The nearest name that MLflow takes: one bad character would have the whole batch refused."""
+    name = posixpath.normpath(re.sub(r"[^\w\-. /:]", "_", key, flags=re.ASCII)).lstrip("./ ")
+    return name[:_MAX_KEY_CHARACTERS] or "unnamed"
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in order, at most `size` at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def can_be_sent_later(error: Exception) -> bool:
+    """Whether the same message may succeed another time: the server was away, slow or broken, not of another mind."""
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+
+    if isinstance(error, MlflowException):
+        return not 400 <= error.get_http_status_code() < 500 or error.get_http_status_code() in (401, 403, 408, 429)
+    if isinstance(error, RequestException):
+        code = error.response.status_code if error.response is not None else 503
+        return code >= 500 or code in (401, 403, 408, 429)
+    return isinstance(error, (ConnectionError, TimeoutError))
+
+
+def _same(left: float, right: float) -> bool:
+    if math.isnan(left) or math.isnan(right):
+        return math.isnan(left) and math.isnan(right)
+    return math.isclose(_clipped(left), _clipped(right), rel_tol=1e-12)
+
+
+def _clipped(value: float) -> float:
+    return max(-_LARGEST_FLOAT, min(_LARGEST_FLOAT, value))

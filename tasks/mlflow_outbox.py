@@ -1,0 +1,191 @@
+"""Delivers operations to MLflow, or keeps them: a stage never dies of a lost MLflow, and never waits long for it.
+
+A server that is away, broken or slow costs one short wait, then rests for a while; what it should have been told goes
+into the spool and is delivered, in order, when it answers again.
+"""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from tasks.event_feed import MetricPoint, Reconciliation, read_points
+from tasks.mlflow_operations import CreateRun, RunOperation, SendCurves, can_be_sent_later, send_points
+from tasks.mlflow_spool import Spool
+
+logger = logging.getLogger(__name__)
+
+HANDLE_PREFIX = "pending-"
+_DRAIN_LIMIT_S = 10.0
+_FINAL_DRAIN_LIMIT_S = 20.0
+_SLOW_S = 4.0
+
+
+class Outbox:
+    """What one pipeline run tells MLflow. No method raises.
+
+    Runs are named by their id or, before the server gave one, by the handle with which they were created.
+
+    Args:
+        uri: tracking URI.
+        spool_path: file for what cannot be delivered; what an earlier process left there is taken over.
+        request_timeout_s: longest wait for one answer.
+        rest_after_failure_s: how long a server that failed or was slow is left alone.
+    """
+
+    def __init__(self, uri: str, *, spool_path: Path, request_timeout_s: int, rest_after_failure_s: float) -> None:
+        # MLflow reads these at each call. With its own defaults a dead server costs 246 s, and a creation that it
+        # repeats by itself after a time-out makes two runs.
+        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(request_timeout_s)
+        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
+
+        self.experiment_id = ""
+        self.refused: tuple[str, ...] = ()
+        self.spool_path = spool_path
+        self._uri = uri
+        self._client = MlflowClient(tracking_uri=uri)
+        self._rest_after_failure_s = rest_after_failure_s
+        self._rest_until = 0.0
+        self._spool = Spool(spool_path)
+        self._ids: dict[str, str] = {}
+        self._sent: dict[str, set[tuple[str, int]]] = {}
+        self._warned = False
+
+    @property
+    def pending(self) -> int:
+        """Operations that wait."""
+        return len(self._spool)
+
+    @property
+    def pending_points(self) -> int:
+        """Points of curves that wait; those that this process saw arrive are not counted."""
+        return sum(self._unsent(item) for item in self._spool.operations if isinstance(item, SendCurves))
+
+    def real_id(self, run: str) -> str:
+        """MLflow's id of a run, or its handle where there is none yet."""
+        return self._ids.get(run, run)
+
+    def do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> bool:
+        """Deliver an operation, after what waits; keep it where that fails. Returns whether it is done with."""
+        return self._do(operation, now=now)[0]
+
+    def reconcile(self, run: str, events_path: Path) -> Reconciliation:
+        """Deliver what the run lacks of an events file; where that fails, it is kept for later."""
+        try:
+            size_bytes = events_path.stat().st_size
+        except OSError:  # the stage died before it said anything
+            return Reconciliation(in_file=0, delivered=0, pending=0, conflicting=0)
+        operation = SendCurves(run=self.real_id(run), events_path=str(events_path.resolve()), size_bytes=size_bytes)
+        done, result = self._do(operation)
+        if result is not None:
+            return result
+        in_file = len(read_points(events_path, up_to_bytes=size_bytes))
+        return Reconciliation(
+            in_file=in_file, delivered=0, pending=0 if done else self._unsent(operation), conflicting=0
+        )
+
+    def send_points(self, run: str, points: tuple[MetricPoint, ...]) -> bool:
+        """Send points. Returns whether they need not be sent again; callable from another thread."""
+        run_id = self.real_id(run)
+        if self._resting or run_id.startswith(HANDLE_PREFIX):
+            return False
+        began = time.monotonic()
+        try:
+            send_points(self._client, run_id, points)
+        except Exception as error:  # whatever MLflow throws, the stage goes on
+            return not self._can_wait(error, f"{len(points)} points")
+        self._sent.setdefault(run_id, set()).update((point.key, point.step) for point in points)
+        self._rest_if_slow(began)
+        return True
+
+    def deliver_pending(self) -> int:
+        """Try now to deliver what waits. Returns how many operations still wait."""
+        self._rest_until = 0.0
+        self._drain(limit_s=_FINAL_DRAIN_LIMIT_S)
+        return self.pending
+
+    def refuse(self, reason: str) -> None:
+        """Note what will never be delivered."""
+        logger.warning("MLflow lacks something: %s", reason)
+        self.refused += (reason,)
+
+    @property
+    def _resting(self) -> bool:
+        return time.monotonic() < self._rest_until
+
+    def _do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> tuple[bool, Reconciliation | None]:
+        if now and not self._resting and self._drain(limit_s=_DRAIN_LIMIT_S):
+            done, result = self._attempt(operation)
+            if done:
+                return True, result
+        self._spool.append(self._with_real_id(operation))
+        return False, None
+
+    def _drain(self, *, limit_s: float) -> bool:
+        """Deliver what waits, oldest first, until something fails or time is up. Returns whether nothing waits."""
+        if not self.pending:
+            return True
+        deadline = time.monotonic() + limit_s
+        waiting = list(self._spool.operations)
+        while waiting and not self._resting and self._attempt(waiting[0])[0]:
+            waiting.pop(0)
+            if time.monotonic() > deadline:
+                self._rest()
+        self._spool.replace([self._with_real_id(item) for item in waiting])
+        return not waiting
+
+    def _attempt(self, operation: CreateRun | RunOperation) -> tuple[bool, Reconciliation | None]:
+        """Send it. Returns whether it is done with (sent or refused), and what a reconciliation found."""
+        began = time.monotonic()
+        result = None
+        try:
+            if isinstance(operation, CreateRun):
+                parent_id = self.real_id(operation.parent)
+                parent_id = "" if parent_id.startswith(HANDLE_PREFIX) else parent_id  # its parent was refused
+                self._ids[operation.run], self.experiment_id = operation.create(self._client, parent_id=parent_id)
+            else:
+                run_id = self.real_id(operation.run)
+                if run_id.startswith(HANDLE_PREFIX):
+                    raise LookupError("its run was refused")
+                result = operation.send(self._client, run_id)
+        except Exception as error:  # whatever MLflow throws, the stage goes on
+            return not self._can_wait(error, operation.kind), None
+        self._rest_if_slow(began)
+        return True, result
+
+    def _can_wait(self, error: Exception, what: str) -> bool:
+        if not can_be_sent_later(error):
+            self.refuse(f"{what}: {type(error).__name__}: {error}")
+            return False
+        self._rest()
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "MLflow at %s cannot be told (%s): %s. The run goes on; what it should have been told waits in %s.",
+                self._uri,
+                what,
+                error,
+                self.spool_path,
+            )
+        return True
+
+    def _rest(self) -> None:
+        self._rest_until = time.monotonic() + self._rest_after_failure_s
+
+    def _rest_if_slow(self, began: float) -> None:
+        if time.monotonic() - began > _SLOW_S:
+            self._rest()
+
+    def _with_real_id(self, operation: CreateRun | RunOperation) -> CreateRun | RunOperation:
+        if isinstance(operation, CreateRun):
+            return operation.model_copy(update={"parent": self.real_id(operation.parent)})
+        return operation.model_copy(update={"run": self.real_id(operation.run)})
+
+    def _unsent(self, operation: SendCurves) -> int:
+        sent = self._sent.get(self.real_id(operation.run), set())
+        try:
+            return sum((point.key, point.step) not in sent for point in operation.points())
+        except OSError:
+            return 0

@@ -1,0 +1,147 @@
+"""One run of the pipeline: where its state lies, with what it is run, and what has happened so far."""
+
+import os
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.names import MEASURED_FILE, StageName
+from containers.contracts.records import CheckFinding, GateVerdict, PipelineRecord, StageRecord
+from containers.digests import source_digest
+from containers.launch.runtime import StageRuntime
+from tasks.stage_key import process_code_digest
+from tasks.tracking import Tracking
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run needs to know that is no stage's config."""
+
+    name: str
+    seed: int
+    output_dir: Path
+    profile: GpuProfile
+    timeouts_s: dict[StageName, float | None] = field(default_factory=dict)
+    command: str = ""
+    config_yaml: str = ""
+    mlflow_url: str = ""
+    prefect_url: str = ""
+
+
+class PipelineRun:
+    """State of a run, shared by its tasks.
+
+    A plain class on purpose: Prefect walks through dataclasses and pydantic models that are passed to tasks.
+    """
+
+    def __init__(
+        self, settings: RunSettings, *, runtime: StageRuntime, image: str | None, image_digest: str, tracking: Tracking
+    ) -> None:
+        self.settings = settings
+        self.runtime = runtime
+        self.image = image
+        self.image_digest = image_digest
+        self.tracking = tracking
+        self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.stages_digest = source_digest(Path(__file__).resolve().parents[1] / "containers")
+        self.checks: tuple[CheckFinding, ...] = ()
+        self.gates: list[GateVerdict] = []
+        self.records: list[StageRecord] = []
+        self.dataset_origin = ""
+        self.base_model_origin = ""
+
+    @property
+    def artifacts(self) -> Path:
+        """Published artifacts, `<stage>/<key>/`."""
+        return self.settings.output_dir / "artifacts"
+
+    @property
+    def code_digest(self) -> str:
+        """Identity of the stage programs: the image, or sources and installed versions."""
+        return self.image_digest or process_code_digest(self.stages_digest)
+
+    def work_folder(self, stage: StageName, key: str) -> Path:
+        """The one folder that the stage may write; outlives failed attempts."""
+        return self.settings.output_dir / "work" / stage / key
+
+    def spec_folder(self, stage: StageName, key: str, *, attempt: int) -> Path:
+        """Spec and full log of one attempt; the stage cannot write here."""
+        return self.settings.output_dir / "specs" / stage / key / f"attempt-{attempt}"
+
+    def next_attempt(self, stage: StageName, key: str) -> int:
+        """1 for the first attempt at this key, in any run."""
+        folder = self.spec_folder(stage, key, attempt=1).parent
+        return 1 + len(list(folder.glob("attempt-*"))) if folder.exists() else 1
+
+    def remember(self, record: StageRecord) -> None:
+        """Keep what happened to a stage; the last word on a stage stands."""
+        self.records = [known for known in self.records if known.stage != record.stage] + [record]
+
+    def record_of(self, stage: StageName) -> StageRecord | None:
+        """What happened to that stage so far."""
+        return next((record for record in self.records if record.stage == stage), None)
+
+    def as_record(self) -> PipelineRecord:
+        """What the report is written from."""
+        return PipelineRecord(
+            run_id=self.run_id,
+            run_name=self.settings.name,
+            started_at=self.started_at,
+            command=self.settings.command,
+            config_yaml=self.settings.config_yaml,
+            git_commit=git_commit(),
+            mlflow_url=self.settings.mlflow_url,
+            prefect_url=self.settings.prefect_url,
+            profile_name=self.settings.profile.name,
+            checks=self.checks,
+            stages=tuple(self.records),
+            gates=tuple(self.gates),
+            dataset_origin=self.dataset_origin,
+            base_model_origin=self.base_model_origin,
+            measured=tuple(self._measured()),
+        )
+
+    def _measured(self) -> list[tuple[str, str]]:
+        found = []
+        for record in self.records:
+            path = self.work_folder(record.stage, record.key) / MEASURED_FILE
+            if record.key and path.is_file():
+                found.append((record.stage.value, path.read_text(encoding="utf-8")))
+        return found
+
+
+def git_commit() -> str:
+    """Commit of the sources, with `+changes` where the tree differs from it; empty outside a checkout."""
+    folder = Path(__file__).resolve().parents[1]
+    if not (folder / ".git").exists():
+        return ""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(  # noqa: S603
+            ["git", *arguments],  # noqa: S607
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        ).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "HEAD")
+        return f"{commit}+changes" if commit and git("status", "--porcelain") else commit
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def default_command() -> str:
+    """The command line of this process, as a person would type it."""
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]) if sys.argv else str(os.getpid())
+
+
+RuntimeName = Literal["docker", "process"]

@@ -1,0 +1,246 @@
+"""The only road through the wall: reuse the stage's artifact, or start its program and publish what it made."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_run_logger
+
+from containers.contracts.hardware import GIB, BatchPlan, GpuProfile, RequiredContract
+from containers.contracts.names import EVENTS_FILE, MEASURED_FILE, SPEC_FILE, StageName
+from containers.contracts.outcome import StageFailure
+from containers.contracts.records import StageRecord
+from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
+from containers.contracts.stage_configs import StageConfig
+from containers.digests import read_manifest
+from containers.launch.collect import find_artifact, publish, read_outcome
+from containers.launch.environment import stage_environment
+from containers.launch.failure import classify
+from containers.launch.runtime import Launch, StageExit
+from tasks.display import current_display
+from tasks.event_feed import EventFeed, MetricsDelivery
+from tasks.pipeline_run import PipelineRun
+from tasks.stage_key import stage_key
+
+_TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+_EVALUATION_STAGES = (StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY)
+SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_processes=1, gradient_accumulation_steps=1)
+
+
+class StageFailedError(Exception):
+    """A stage failed; `failure` says how, and its message what to do."""
+
+    def __init__(self, failure: StageFailure, *, log: Path) -> None:
+        self.failure = failure
+        super().__init__(
+            f"{failure.stage} failed ({failure.kind}): {failure.message}\n"
+            f"What to change: {failure.kind.change_before_retry}. Full log: {log}"
+        )
+
+
+def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
+    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none."""
+    if stage in _TRAINING_STAGES:
+        return profile
+    num_gpus = min(1, profile.num_gpus) if stage in _EVALUATION_STAGES else 0
+    precision = profile.precision if num_gpus else "float32"
+    return profile.model_copy(update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision})
+
+
+def artifact_input(name: str, artifact: ArtifactRef, *, folder: str = "") -> StageInput:
+    """An artifact, or a folder in it, as input of the next stage."""
+    return StageInput(
+        name=name,
+        path=str(Path(artifact.path) / folder),
+        digest=artifact.digest,
+        origin=f"{artifact.stage} {artifact.key[:12]}",
+    )
+
+
+def run_stage(
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, batch: BatchPlan = SINGLE_BATCH
+) -> ArtifactRef:
+    """The verified artifact of this work: reused where it exists, made where it does not.
+
+    Raises:
+        StageFailedError: the stage failed; nothing of it was published.
+    """
+    stage = StageName(config.stage)
+    key = stage_key(
+        config,
+        seed=run.settings.seed,
+        inputs=inputs,
+        code_digest=run.code_digest,
+        profile=stage_profile(run.settings.profile, stage),
+        batch=batch,
+    )
+    found = find_artifact(run.artifacts, stage=stage, key=key)
+    if found.damage:
+        _logger().warning("%s is damaged and was set aside; the stage runs again. %s", stage, found.damage)
+        current_display().say(f"{stage}: {found.damage} Running it again.")
+    if found.artifact is not None:
+        return _reuse(run, found.artifact)
+    return _make(run, _spec(run, config, inputs, key=key, batch=batch))
+
+
+def _spec(
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, key: str, batch: BatchPlan
+) -> StageSpec:
+    stage = StageName(config.stage)
+    profile = stage_profile(run.settings.profile, stage)
+    return StageSpec(
+        stage=stage,
+        key=key,
+        config=config,
+        inputs=tuple(inputs),
+        seed=run.settings.seed,
+        profile=profile,
+        batch=batch,
+        required=RequiredContract(
+            shm_size_bytes=int(profile.shm_size_gib * GIB),
+            memlock_bytes=profile.memlock_bytes,
+            stack_bytes=profile.stack_bytes,
+            num_gpus=profile.num_gpus,
+            environment=stage_environment(profile, seed=run.settings.seed),
+            stages_digest=run.stages_digest,
+            enforced=run.runtime.name == "docker",
+        ),
+        runtime=run.runtime.name,
+        image_digest=run.image_digest,
+        run_id=run.run_id,
+        attempt=run.next_attempt(stage, key),
+        timeout_s=run.settings.timeouts_s.get(stage),
+        work_path=str(run.work_folder(stage, key)),
+    )
+
+
+def _reuse(run: PipelineRun, artifact: ArtifactRef) -> ArtifactRef:
+    manifest = read_manifest(Path(artifact.path))
+    _logger().info("%s: reused %s, verified (%d files)", artifact.stage, artifact.path, len(manifest.files))
+    mlflow_run = run.tracking.start_stage(artifact.stage, attempt=0, tags={"rlhf.reused": "true"})
+    run.tracking.log_final_metrics(mlflow_run, manifest.metrics)
+    run.tracking.log_lineage(mlflow_run, manifest.lineage, output_digest=artifact.digest)
+    run.tracking.finish_stage(mlflow_run, succeeded=True)
+    _end(
+        run,
+        StageRecord(
+            stage=artifact.stage,
+            status="reused",
+            key=artifact.key,
+            digest=artifact.digest,
+            path=artifact.path,
+            metrics=manifest.metrics,
+            runtime=run.runtime.name,
+            image_digest=run.image_digest,
+            mlflow_run_id=mlflow_run,
+            message=f"made {manifest.created_at}",
+        ),
+    )
+    return artifact
+
+
+def _make(run: PipelineRun, spec: StageSpec) -> ArtifactRef:
+    spec_folder = run.spec_folder(spec.stage, spec.key, attempt=spec.attempt)
+    work_folder = run.work_folder(spec.stage, spec.key)
+    for folder in (spec_folder, work_folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.key": spec.key})
+    run.tracking.log_spec(mlflow_run, spec)
+    current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}")
+    stage_exit = _launch(run, spec, spec_folder=spec_folder, work_folder=work_folder, mlflow_run=mlflow_run)
+    failure = classify(spec, stage_exit, read_outcome(work_folder))
+    for name in (EVENTS_FILE, MEASURED_FILE):
+        run.tracking.log_file(mlflow_run, work_folder / name)
+    for name in (SPEC_FILE, "stage.log"):
+        run.tracking.log_file(mlflow_run, spec_folder / name)
+    if failure is not None:
+        raise _failed(run, spec, failure, mlflow_run=mlflow_run, log=spec_folder / "stage.log")
+    artifact = publish(work_folder, run.artifacts, stage=spec.stage, key=spec.key)
+    manifest = read_manifest(Path(artifact.path))
+    run.tracking.log_final_metrics(mlflow_run, manifest.metrics)
+    run.tracking.log_artifact_folder(mlflow_run, Path(artifact.path))
+    run.tracking.log_lineage(mlflow_run, manifest.lineage, output_digest=artifact.digest)
+    run.tracking.finish_stage(mlflow_run, succeeded=True)
+    _end(
+        run,
+        StageRecord(
+            stage=spec.stage,
+            status="ran",
+            key=spec.key,
+            digest=artifact.digest,
+            path=artifact.path,
+            runtime=spec.runtime,
+            image_digest=spec.image_digest,
+            duration_s=stage_exit.duration_s,
+            attempts=spec.attempt,
+            metrics=manifest.metrics,
+            mlflow_run_id=mlflow_run,
+        ),
+    )
+    return artifact
+
+
+def _launch(run: PipelineRun, spec: StageSpec, *, spec_folder: Path, work_folder: Path, mlflow_run: str) -> StageExit:
+    """Run the program to its end, with its log in Prefect and its curves in MLflow while it runs."""
+    logger, display = _logger(), current_display()
+    delivery = MetricsDelivery(run.tracking, mlflow_run)
+    feed = EventFeed(
+        work_folder / EVENTS_FILE,
+        on_metrics=delivery.add,
+        on_progress=lambda done, total, text: display.stage_progress(spec.stage, done, total, text),
+        on_note=logger.info,
+    )
+    try:
+        stage_exit = run.runtime.run(
+            Launch(
+                spec=spec,
+                spec_folder=spec_folder,
+                work_folder=work_folder,
+                image=run.image,
+                labels={"rlhf.run_name": run.settings.name},
+                on_line=logger.info,
+                should_stop=lambda: False,
+                on_tick=feed.poll,
+            )
+        )
+        feed.poll()
+        return stage_exit
+    finally:
+        delivery.close()
+        delivery.reconcile(work_folder / EVENTS_FILE)
+
+
+def _failed(
+    run: PipelineRun, spec: StageSpec, failure: StageFailure, *, mlflow_run: str, log: Path
+) -> StageFailedError:
+    run.tracking.log_text(mlflow_run, "\n".join((failure.message, "", *failure.evidence)), "failure.txt")
+    run.tracking.finish_stage(mlflow_run, succeeded=False)
+    _end(
+        run,
+        StageRecord(
+            stage=spec.stage,
+            status="failed",
+            key=spec.key,
+            runtime=spec.runtime,
+            image_digest=spec.image_digest,
+            duration_s=failure.duration_s,
+            attempts=spec.attempt,
+            message=f"{failure.kind}: {failure.message}",
+            mlflow_run_id=mlflow_run,
+        ),
+    )
+    return StageFailedError(failure, log=log)
+
+
+def _end(run: PipelineRun, record: StageRecord) -> None:
+    run.remember(record)
+    current_display().stage_ended(record)
+
+
+def _logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
+    """Prefect's run logger inside a run, the module's own outside."""
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger(__name__)

@@ -1,0 +1,62 @@
+"""The content key of a stage: the same work has the same key, whoever runs it, wherever, in whatever attempt."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib import metadata
+
+from containers.contracts.hardware import BatchPlan, GpuProfile
+from containers.contracts.spec import StageInput
+from containers.contracts.stage_configs import EvaluateRewardModelConfig, StageConfig
+
+# The installed versions that can change a number, for the process runtime; an image's digest covers them in Docker.
+_VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy")
+
+
+def stage_key(
+    config: StageConfig,
+    *,
+    seed: int,
+    inputs: Sequence[StageInput],
+    code_digest: str,
+    profile: GpuProfile,
+    batch: BatchPlan,
+) -> str:
+    """64 hexadecimal digits over everything that can change the stage's result.
+
+    Paths, run id, attempt, time-out and tracking are left out: they change where and when, not what.
+
+    Args:
+        code_digest: the image's digest, or `process_code_digest` without an image.
+    """
+    identity = {
+        "config": _without_paths(config).model_dump(mode="json"),
+        "seed": seed,
+        "inputs": sorted((item.name, item.digest) for item in inputs),
+        "code": code_digest,
+        "numerics": profile.model_dump(mode="json", include={"num_gpus", "precision", "tf32", "num_threads"}),
+        "batch": batch.model_dump(mode="json"),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def process_code_digest(stages_digest: str) -> str:
+    """Identity of the programs where there is no image: their sources and the installed versions that matter."""
+    versions = {name: _version(name) for name in _VERSIONS_THAT_MATTER}
+    text = json.dumps({"sources": stages_digest, "versions": versions}, sort_keys=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _without_paths(config: StageConfig) -> StageConfig:
+    """Pair files count by the content of their inputs, not by where they lie."""
+    if not isinstance(config, EvaluateRewardModelConfig):
+        return config
+    files = tuple(item.model_copy(update={"path": item.name}) for item in config.pair_files)
+    return config.model_copy(update={"pair_files": files})
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"

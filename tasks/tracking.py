@@ -1,0 +1,307 @@
+"""The MLflow side of a pipeline run: one parent run, one child per attempt at a stage.
+
+Nothing here raises, and nothing waits long: see `tasks.mlflow_outbox`.
+"""
+
+import getpass
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from containers.contracts.manifest import LineageEntry
+from containers.contracts.names import ADAPTER_FOLDER, REPORT_HTML_FILE, REPORT_MARKDOWN_FILE, StageName
+from containers.contracts.outcome import Metric
+from containers.contracts.spec import StageInput, StageSpec
+from containers.digests import UnsafeFileError, regular_files
+from tasks.event_feed import MetricPoint, Reconciliation
+from tasks.mlflow_operations import (
+    CreateRun,
+    DatasetUse,
+    EndRun,
+    LogFigures,
+    LogFile,
+    LogInputs,
+    LogParams,
+    LogText,
+    RunStatus,
+    SetTags,
+)
+from tasks.mlflow_outbox import HANDLE_PREFIX, Outbox
+
+logger = logging.getLogger(__name__)
+
+SPOOL_FILE = "mlflow_pending.jsonl"
+_MIB = 1024**2
+_NOTE_CHARACTERS = 7500
+
+
+class Tracking:
+    """Tells MLflow what happens in one pipeline run. No method raises; see `pending`, `pending_points` and `refused`.
+
+    Run ids that the methods return and take are MLflow's own, or a handle starting with `pending-` for a run that the
+    server could not be told of yet; both work everywhere here.
+
+    Args:
+        uri: tracking server, or any other tracking URI of MLflow.
+        output_dir: the run's folder; what cannot be delivered waits there in `mlflow_pending.jsonl`.
+        experiment: name of the MLflow experiment, made where missing.
+        request_timeout_s: longest wait for one answer.
+        rest_after_failure_s: how long a server that failed or was slow is left alone.
+        upload_limit_s: time that the upload of one folder may take; what is left then waits.
+        largest_file_bytes: larger files are named, not uploaded; adapters always are.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        output_dir: Path,
+        experiment: str = "rlhf-flows",
+        request_timeout_s: int = 6,
+        rest_after_failure_s: float = 20.0,
+        upload_limit_s: float = 30.0,
+        largest_file_bytes: int = 64 * _MIB,
+    ) -> None:
+        self.uri = uri.rstrip("/")
+        self._experiment = experiment
+        self._upload_limit_s = upload_limit_s
+        self._largest_file_bytes = largest_file_bytes
+        self._outbox = Outbox(
+            uri,
+            spool_path=output_dir / SPOOL_FILE,
+            request_timeout_s=request_timeout_s,
+            rest_after_failure_s=rest_after_failure_s,
+        )
+        self._tables: dict[str, list[str]] = {}
+        self._parent = ""
+
+    @property
+    def pipeline_run_id(self) -> str:
+        """Id of the parent run; empty before `start_pipeline`."""
+        return self._outbox.real_id(self._parent)
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait for delivery."""
+        return self._outbox.pending
+
+    @property
+    def pending_points(self) -> int:
+        """Points of curves that wait for delivery."""
+        return self._outbox.pending_points
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """What MLflow will not take, however often it is told: a changed parameter, a deleted run."""
+        return self._outbox.refused
+
+    def run_url(self, run_id: str) -> str:
+        """The run's page; empty while the run is pending or where the tracking URI is no web address."""
+        real = self._outbox.real_id(run_id)
+        if not self.uri.startswith("http") or not real or real.startswith(HANDLE_PREFIX):
+            return ""
+        return f"{self.uri}/#/experiments/{self._outbox.experiment_id}/runs/{real}"
+
+    def start_pipeline(
+        self, name: str, *, tags: Mapping[str, str] | None = None, params: Mapping[str, object] | None = None
+    ) -> str:
+        """Open the parent run. Returns its id."""
+        self._parent = self._create(name, parent="", tags=tags or {})
+        if params:
+            self.log_params(self._parent, params)
+        return self.pipeline_run_id
+
+    def start_stage(self, stage: StageName, *, attempt: int, tags: Mapping[str, str] | None = None) -> str:
+        """Open a child run for one attempt at a stage; attempt 0 reuses an artifact. Returns its id."""
+        own = {"rlhf.stage": stage.value, "rlhf.attempt": str(attempt)}
+        return self._create(stage.value, parent=self._parent, tags={**own, **(tags or {})})
+
+    def finish_stage(self, run_id: str, *, succeeded: bool) -> None:
+        """Close a child run."""
+        self._end(run_id, "FINISHED" if succeeded else "FAILED")
+
+    def finish_pipeline(self, status: RunStatus) -> None:
+        """Close the parent run; deliver what waits, and say what could not be delivered."""
+        self._end(self._parent, status)
+        if self.deliver_pending():
+            logger.warning(
+                "MLflow at %s was not told everything: %d messages with %d points of curves wait in %s. They go out "
+                "with the next run in this folder.",
+                self.uri,
+                self.pending,
+                self.pending_points,
+                self._outbox.spool_path,
+            )
+
+    def deliver_pending(self) -> int:
+        """Try to deliver what waits, also what an earlier process left. Returns how many messages still wait."""
+        return self._outbox.deliver_pending()
+
+    def send_points(self, run_id: str, points: tuple[MetricPoint, ...]) -> bool:
+        """Send points of curves. Returns whether they need not be sent again; callable from any thread."""
+        return self._outbox.send_points(run_id, points)
+
+    def reconcile(self, run_id: str, events_path: Path) -> Reconciliation:
+        """Deliver exactly what the run lacks of the file's curves: one point per key and step."""
+        return self._outbox.reconcile(run_id, events_path)
+
+    def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
+        """Log parameters; a nested mapping becomes dotted names."""
+        self._outbox.do(LogParams(run=run_id, params=tuple(_flat(params))))
+
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags."""
+        self._outbox.do(SetTags(run=run_id, tags=tuple(tags.items())))
+
+    def set_note(self, run_id: str, markdown: str) -> None:
+        """Show a text on top of the run's page."""
+        shown = markdown if len(markdown) <= _NOTE_CHARACTERS else markdown[:_NOTE_CHARACTERS] + "\n\n…"
+        self.set_tags(run_id, {"mlflow.note.content": shown})
+
+    def log_spec(self, run_id: str, spec: StageSpec) -> None:
+        """What a stage was told: its settings as parameters, its inputs as datasets with digests."""
+        params = {**spec.config.model_dump(mode="json", exclude={"stage"}), "seed": spec.seed}
+        params |= {"batch": spec.batch.model_dump(), "profile": spec.profile.name}
+        self.log_params(run_id, params)
+        tags = {"rlhf.key": spec.key, "rlhf.runtime": spec.runtime, "rlhf.image_digest": spec.image_digest or "none"}
+        self.set_tags(run_id, {**tags, "rlhf.attempt": str(spec.attempt)})
+        self.log_inputs(run_id, spec.inputs)
+
+    def log_inputs(self, run_id: str, inputs: Sequence[StageInput]) -> None:
+        """Name what a stage reads, with digests, as datasets of the run."""
+        if inputs:
+            self._outbox.do(LogInputs(run=run_id, datasets=tuple(_dataset(item) for item in inputs)))
+
+    def log_lineage(self, run_id: str, lineage: Iterable[LineageEntry], *, output_digest: str) -> None:
+        """Tag the run with the whole digests of what went in and what came out."""
+        tags = {f"lineage.input.{item.name}": f"{item.digest} {item.origin}".strip() for item in lineage}
+        self.set_tags(run_id, {**tags, "lineage.output": output_digest})
+
+    def log_final_metrics(self, run_id: str, metrics: Iterable[Metric]) -> None:
+        """Log a stage's figures as `final/<name>`, with `_ci_low` and `_ci_high`; units and counts in a table.
+
+        The prefix keeps them apart from curves of the same name.
+        """
+        known = tuple(metrics)
+        figures = [
+            (f"final/{metric.name}{suffix}", value)
+            for metric in known
+            for suffix, value in (("", metric.value), ("_ci_low", metric.ci_low), ("_ci_high", metric.ci_high))
+            if value is not None
+        ]
+        if figures:
+            self._outbox.do(LogFigures(run=run_id, figures=tuple(figures), timestamp_ms=_now_ms()))
+            columns = list(Metric.model_fields)
+            self.log_table(run_id, columns, [[getattr(m, name) for name in columns] for m in known], "figures.json")
+
+    def log_text(self, run_id: str, text: str, file: str) -> None:
+        """Keep a text as an artifact file."""
+        self._outbox.do(LogText(run=run_id, text=text, file=file))
+
+    def log_json(self, run_id: str, value: object, file: str) -> None:
+        """Keep a value as a JSON file."""
+        self.log_text(run_id, json.dumps(value, indent=2, ensure_ascii=False, default=str), file)
+
+    def log_table(self, run_id: str, columns: Sequence[str], rows: Sequence[Sequence[object]], file: str) -> None:
+        """Keep rows as a table that the run page shows; `file` ends in .json."""
+        self.log_json(run_id, {"columns": list(columns), "data": [list(row) for row in rows]}, file)
+        tables = self._tables.setdefault(run_id, [])
+        if file not in tables:
+            tables.append(file)
+        shown = json.dumps([{"path": path, "type": "table"} for path in tables])
+        self.set_tags(run_id, {"mlflow.loggedArtifacts": shown})
+
+    def log_file(self, run_id: str, path: Path, *, folder: str = "") -> None:
+        """Upload a file where it exists and is not too large."""
+        if _size_bytes(path) <= self._largest_file_bytes and path.is_file() and not path.is_symlink():
+            self._outbox.do(LogFile(run=run_id, path=str(path.resolve()), folder=folder))
+
+    def log_artifact_folder(self, run_id: str, folder: Path, *, under: str = "output") -> None:
+        """Upload an artifact but for files that are too large; `NOT_UPLOADED.txt` names those and where they lie.
+
+        A folder with a symbolic link, FIFO or device in it is not uploaded at all.
+        """
+        try:
+            files = list(regular_files(folder))
+        except (UnsafeFileError, OSError) as error:
+            self._outbox.refuse(f"{folder} is not uploaded: {error}")
+            return
+        deadline = time.monotonic() + self._upload_limit_s
+        left_out = []
+        for path in files:
+            relative = path.relative_to(folder)
+            size = _size_bytes(path)
+            if size > self._largest_file_bytes and ADAPTER_FOLDER not in relative.parts[:-1]:
+                left_out.append(f"{size:>16,} bytes  {path.resolve()}")
+                continue
+            parent = relative.parent.as_posix()
+            target = under if parent == "." else f"{under}/{parent}"
+            operation = LogFile(run=run_id, path=str(path.resolve()), folder=target)
+            self._outbox.do(operation, now=time.monotonic() < deadline)
+        if left_out:
+            head = f"Larger than {self._largest_file_bytes / _MIB:.0f} MiB each, so they stay where they are:"
+            self.log_text(run_id, "\n".join((head, *left_out, "")), f"{under}/NOT_UPLOADED.txt")
+
+    def log_report(self, folder: Path) -> None:
+        """Put the report on the parent run: as files, and its Markdown on top of the page."""
+        for name in (REPORT_HTML_FILE, REPORT_MARKDOWN_FILE):
+            self.log_file(self._parent, folder / name, folder="report")
+        try:
+            self.set_note(self._parent, (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8", errors="replace"))
+        except OSError as error:
+            self._outbox.refuse(f"The report's text: {error}")
+
+    def _create(self, name: str, *, parent: str, tags: Mapping[str, str]) -> str:
+        handle = f"{HANDLE_PREFIX}{uuid.uuid4().hex}"
+        own = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL", "mlflow.source.name": "rlhf-flows"}
+        operation = CreateRun(
+            run=handle,
+            experiment=self._experiment,
+            name=name,
+            parent=parent,
+            start_time_ms=_now_ms(),
+            tags=tuple({**own, **tags}.items()),
+        )
+        self._outbox.do(operation)
+        return self._outbox.real_id(handle)
+
+    def _end(self, run_id: str, status: RunStatus) -> None:
+        self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=_now_ms()))
+
+
+def _dataset(item: StageInput) -> DatasetUse:
+    source = json.dumps({"uri": item.path, "digest": item.digest, "origin": item.origin}, ensure_ascii=False)
+    source_type = "hub" if item.digest.startswith("hub:") else "local"
+    return DatasetUse(name=item.name, digest=item.digest, source_type=source_type, source=source)
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, (list, tuple)):
+            yield f"{prefix}{key}", json.dumps(value, default=str)
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return str(os.getuid())

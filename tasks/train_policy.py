@@ -1,0 +1,36 @@
+"""train_policy: TRL RLOOTrainer against that reward model, with KL to the start model."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from containers.contracts.records import GateVerdict
+from containers.contracts.spec import ArtifactRef, StageInput
+from containers.contracts.stage_configs import TrainPolicyConfig
+from containers.schedule import plan_batch
+from tasks.gates import demand
+from tasks.pipeline_run import PipelineRun
+from tasks.prefect_artifacts import show_training
+from tasks.run_stage import artifact_input, run_stage
+
+
+@task(name="train_policy", cache_policy=NO_CACHE, persist_result=False)
+def train_policy(
+    run: PipelineRun,
+    config: TrainPolicyConfig,
+    *,
+    pairs: ArtifactRef,
+    start_model: StageInput,
+    reward_model: ArtifactRef,
+    gate: GateVerdict,
+) -> ArtifactRef:
+    """The policy, merged and as adapter.
+
+    Raises:
+        GateClosedError: the reward model did not pass and nobody waived it.
+    """
+    demand(gate)
+    batch = plan_batch(config.global_batch_size, run.settings.profile, multiple_of=config.num_generations)
+    inputs = [artifact_input("pairs", pairs), start_model, artifact_input("reward_model", reward_model)]
+    artifact = run_stage(run, config, inputs, batch=batch)
+    show_training(artifact)
+    return artifact

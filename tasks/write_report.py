@@ -1,0 +1,41 @@
+"""write_report: one self-contained page that says what ran and how good it is."""
+
+import shutil
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from containers.contracts.names import REPORT_HTML_FILE, REPORT_INPUT_FILE, REPORT_MARKDOWN_FILE, StageName
+from containers.contracts.spec import ArtifactRef, StageInput
+from containers.contracts.stage_configs import WriteReportConfig
+from containers.digests import file_sha256, write_atomically
+from tasks.pipeline_run import PipelineRun
+from tasks.prefect_artifacts import show_markdown
+from tasks.run_stage import artifact_input, run_stage
+
+
+@task(name="write_report", cache_policy=NO_CACHE, persist_result=False)
+def write_report(run: PipelineRun, config: WriteReportConfig, *, judged: object = None) -> Path:
+    """Where the report lies: `reports/<run id>/report.html` below the run's output folder.
+
+    `judged` is only there so that Prefect draws the edge from the last gate.
+    """
+    folder = run.settings.output_dir / "reports" / run.run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    pipeline = folder / REPORT_INPUT_FILE
+    write_atomically(pipeline, run.as_record().model_dump_json(indent=2))
+    inputs = [
+        StageInput(name="pipeline", path=str(pipeline), digest=f"sha256:{file_sha256(pipeline)}", origin=run.run_id)
+    ]
+    for record in run.records:
+        if record.path and record.stage is not StageName.WRITE_REPORT:
+            made = ArtifactRef(stage=record.stage, key=record.key, path=record.path, digest=record.digest)
+            inputs.append(artifact_input(record.stage.value, made))
+    artifact = run_stage(run, config, inputs)
+    for name in (REPORT_HTML_FILE, REPORT_MARKDOWN_FILE):
+        shutil.copyfile(Path(artifact.path) / name, folder / name)
+    shutil.copyfile(folder / REPORT_HTML_FILE, run.settings.output_dir / REPORT_HTML_FILE)
+    run.tracking.log_report(folder)
+    show_markdown("report", (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8"), description="The report")
+    return folder / REPORT_HTML_FILE

@@ -1,0 +1,64 @@
+"""The house stays a house: layers, and one name per stage everywhere."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from containers.contracts.names import CONTAINER_STAGES, StageName
+
+FORBIDDEN = ("torch", "transformers", "trl", "datasets", "peft", "accelerate")
+
+
+def _loaded_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*[name for name in sys.modules])"
+    return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+
+
+@pytest.mark.parametrize("module", ["flows.rlhf", "flows.cli", "tasks.run_stage", "containers.stages.entry"])
+def test_importing_it_loads_nothing_that_trains(module: str) -> None:
+    assert not _loaded_after(f"import {module}").intersection(FORBIDDEN)
+
+
+def test_the_contract_loads_neither_prefect_nor_mlflow() -> None:
+    loaded = _loaded_after("import containers.contracts.spec, containers.contracts.records, containers.digests")
+    assert not loaded.intersection((*FORBIDDEN, "prefect", "mlflow", "docker"))
+
+
+@pytest.mark.parametrize("stage", StageName)
+def test_every_stage_has_a_task_of_its_name(stage: StageName, project: Path) -> None:
+    assert (project / "tasks" / f"{stage}.py").is_file()
+    assert f"def {stage}(" in (project / "tasks" / f"{stage}.py").read_text()
+
+
+@pytest.mark.parametrize("stage", CONTAINER_STAGES)
+def test_every_stage_behind_the_wall_has_a_program_of_its_name(stage: StageName) -> None:
+    assert importlib.util.find_spec(f"containers.stages.{stage}") is not None
+
+
+def test_every_stage_behind_the_wall_has_a_config_whose_discriminator_is_its_name() -> None:
+    from typing import get_args
+
+    from containers.contracts.stage_configs import StageConfig
+
+    union = get_args(StageConfig)[0]
+    names = {model.model_fields["stage"].default for model in get_args(union)}
+    assert names == {str(stage) for stage in CONTAINER_STAGES}
+
+
+def test_the_layers_of_the_import_contracts_hold(project: Path) -> None:
+    from importlinter.cli import lint_imports
+
+    assert lint_imports(config_filename=str(project / "pyproject.toml"), no_cache=True) == 0
+
+
+def test_no_file_outgrew_its_question(project: Path) -> None:
+    too_long = {
+        str(path.relative_to(project)): lines
+        for folder in ("flows", "tasks", "containers")
+        for path in (project / folder).rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 330
+    }
+    assert not too_long

@@ -1,0 +1,84 @@
+"""A gate that opens for a bad model costs GPU days; one that hides a waiver costs trust."""
+
+from containers.contracts.outcome import Metric
+from containers.contracts.records import Histogram, PairFileEvaluation, PolicyEvaluation, RewardModelEvaluation
+from tasks.gates import PolicyGate, RewardModelGate, Waiver, judge_policy, judge_reward_model
+
+
+def _file(name: str, accuracy: float | None, minimum: float | None = None) -> PairFileEvaluation:
+    metric = None if accuracy is None else Metric(name="accuracy", value=accuracy, unit="fraction", count=100)
+    return PairFileEvaluation(name=name, num_pairs=100, accuracy=metric, minimum_accuracy=minimum)
+
+
+def _reward_model(*files: PairFileEvaluation) -> RewardModelEvaluation:
+    return RewardModelEvaluation(
+        files=files, score_mean=0, score_std=1, score_head_sha256="0" * 64, reload_max_difference=0
+    )
+
+
+def _policy(gain: float, low: float, kl: float = 0.1) -> PolicyEvaluation:
+    def metric(value: float, **more: float) -> Metric:
+        return Metric(name="m", value=value, unit="score", count=50, **more)  # type: ignore[arg-type]
+
+    return PolicyEvaluation(
+        num_prompts=50,
+        reward_policy=metric(1),
+        reward_reference=metric(0),
+        reward_difference=metric(gain, ci_low=low, ci_high=gain + 1),
+        win_rate=metric(0.6),
+        kl=metric(kl),
+        length_policy=metric(9),
+        length_reference=metric(9),
+        ended_policy=metric(1),
+        ended_reference=metric(1),
+        reward_differences=Histogram(edges=(0, 1), counts=(50,)),
+    )
+
+
+def test_a_reward_model_at_its_minimum_passes() -> None:
+    assert judge_reward_model(_reward_model(_file("validation", 0.6)), RewardModelGate(minimum_accuracy=0.6)).opens
+
+
+def test_a_reward_model_below_its_minimum_stops_the_pipeline_and_the_rule_says_both_figures() -> None:
+    verdict = judge_reward_model(_reward_model(_file("validation", 0.59)), RewardModelGate(minimum_accuracy=0.6))
+    assert not verdict.opens
+    assert (verdict.rules[0].wanted, verdict.rules[0].found) == ("at least 0.600", "0.590 on 100 pairs")
+
+
+def test_inverted_labels_pass_their_own_validation_but_not_the_labelled_rows() -> None:
+    evaluation = _reward_model(_file("validation", 0.99), _file("labelled_pairs", 0.02, minimum=0.8))
+    verdict = judge_reward_model(evaluation, RewardModelGate())
+    assert [rule.passed for rule in verdict.rules] == [True, False]
+    assert not verdict.opens
+
+
+def test_a_file_without_a_minimum_is_reported_but_does_not_judge() -> None:
+    verdict = judge_reward_model(_reward_model(_file("validation", 0.9), _file("other", 0.1)), RewardModelGate())
+    assert verdict.passed
+    assert len(verdict.rules) == 1
+
+
+def test_a_file_of_which_no_pair_was_left_fails_rather_than_passing_by_silence() -> None:
+    assert not judge_reward_model(_reward_model(_file("validation", None)), RewardModelGate()).passed
+
+
+def test_a_waived_gate_opens_but_still_says_that_it_did_not_pass() -> None:
+    gate = RewardModelGate(minimum_accuracy=0.9, waive=Waiver(by="ada", reason="smoke test"))
+    verdict = judge_reward_model(_reward_model(_file("validation", 0.5)), gate)
+    assert verdict.opens
+    assert not verdict.passed
+    assert (verdict.waived_by, verdict.waiver_reason) == ("ada", "smoke test")
+
+
+def test_a_waiver_that_was_not_needed_leaves_no_trace() -> None:
+    gate = RewardModelGate(waive=Waiver(by="ada", reason="smoke test"))
+    assert judge_reward_model(_reward_model(_file("validation", 0.9)), gate).waiver_reason == ""
+
+
+def test_a_gain_whose_interval_reaches_zero_is_no_gain() -> None:
+    assert not judge_policy(_policy(0.5, low=-0.01), PolicyGate()).passed
+    assert judge_policy(_policy(0.5, low=0.01), PolicyGate()).passed
+
+
+def test_a_policy_that_ran_away_from_its_reference_fails_a_bounded_kl() -> None:
+    assert not judge_policy(_policy(0.5, low=0.1, kl=12), PolicyGate(maximum_kl=10)).passed
