@@ -100,16 +100,18 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def interval(metric: Metric | None) -> str:
-    """`89.1 % to 93.2 %`; empty where the metric has no interval."""
+    """`89.1 to 93.2 %`; empty where the metric has no interval."""
     if metric is None or metric.ci_low is None or metric.ci_high is None:
         return ""
-    return f"{quantity(metric.ci_low, metric.unit)} to {quantity(metric.ci_high, metric.unit)}"
+    low, high = quantity(metric.ci_low, metric.unit), quantity(metric.ci_high, metric.unit)
+    unit = high.partition(" ")[2]
+    return f"{low.removesuffix(f' {unit}') if unit else low} to {high}"
 
 
 def metric_text(metric: Metric | None) -> str:
     """One line: value, interval, sample size, and `estimated` where it is; `—` for None.
 
-    Example: `91.3 % (89.1 % to 93.2 %, n = 812)`.
+    Example: `91.3 % (89.1 to 93.2 %, n = 812)`.
     """
     if metric is None:
         return MISSING

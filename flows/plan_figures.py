@@ -66,5 +66,3 @@ def time_figure(seconds: float | None, *, note: str = "") -> Figure:
     if seconds is None:
         return Figure("time", None, "s", "unknown", note)
     return Figure("time", estimates.START_SECONDS + seconds, "s", "estimated", note)
-
-

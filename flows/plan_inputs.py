@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from containers.contracts.stage_configs import FilterDatasetConfig
+from containers.contracts.stage_configs import BuildBaseModelConfig, FilterDatasetConfig
 from flows.config_errors import ConfigError
 from flows.config_loading import config_files
 from flows.model_shape import ModelShape, read_model_shape, shape_of_built_model
@@ -89,7 +89,7 @@ def find_model_shape(config: RunConfig, *, model_config: Path | None = None) -> 
     if model_config is not None:
         return _found(read_model_shape(model_config), str(model_config))
     if config.build_base_model is not None:
-        return _built_shape(config)
+        return _built_shape(config.build_base_model, config.tokenizer_file)
     return None if config.base_model is None else _named_shape(config.base_model)
 
 
@@ -97,15 +97,14 @@ def _found(shape: ModelShape, words: str) -> FoundShape:
     return FoundShape(shape, words, "exact" if shape.is_exact else "estimated")
 
 
-def _built_shape(config: RunConfig) -> FoundShape:
-    build = config.build_base_model
-    assert build is not None
-    if config.tokenizer_file is None:
-        size, origin, words = build.vocabulary_size or 0, "at most", "the vocabulary may come out smaller"
-    else:
-        size, origin, words = _ranks(config.tokenizer_file) + _SPECIAL_TOKENS, "estimated", str(config.tokenizer_file)
+def _built_shape(build: BuildBaseModelConfig, tokenizer_file: Path | None) -> FoundShape:
+    if tokenizer_file is None:
+        size = build.vocabulary_size or 0
+        shape = shape_of_built_model(build, vocabulary_size=size)
+        return FoundShape(shape, f"build_base_model, vocabulary of at most {size:,}", "at most")
+    size = _ranks(tokenizer_file) + _SPECIAL_TOKENS
     shape = shape_of_built_model(build, vocabulary_size=size)
-    return FoundShape(shape, f"build_base_model, vocabulary {size:,} ({words})", origin)
+    return FoundShape(shape, f"build_base_model, vocabulary of {size:,} from {tokenizer_file}", "estimated")
 
 
 def _named_shape(model: ModelSource) -> FoundShape | None:

@@ -12,9 +12,11 @@ from flows.plan_figures import Figure, Known, StagePlan, count_figure, disk_figu
 from flows.plan_inputs import Count, Origin
 
 
-def _train_sft(known: Known) -> StagePlan:
+def plan_train_sft(known: Known) -> StagePlan:
+    """Supervised fine-tuning."""
     config = known.config.train_sft
-    assert config is not None
+    if config is None:
+        return StagePlan(StageName.TRAIN_SFT, "left out")
     pairs = known.data.train_pairs
     examples = None if pairs is None else Count(pairs.value * (2 if config.completions == "both" else 1), pairs.origin)
     stage = StageName.TRAIN_SFT
@@ -33,7 +35,8 @@ def _train_sft(known: Known) -> StagePlan:
     return _training_plan(known, stage, batch, schedule, examples, load, config.schedule, seconds=seconds)
 
 
-def _train_reward_model(known: Known) -> StagePlan:
+def plan_train_reward_model(known: Known) -> StagePlan:
+    """Reward model training; a pair is two sequences."""
     config = known.config.train_reward_model
     stage, pairs = StageName.TRAIN_REWARD_MODEL, known.data.train_pairs
     batch = plan_batch(config.global_batch_size, known.profile)
@@ -51,7 +54,8 @@ def _train_reward_model(known: Known) -> StagePlan:
     return _training_plan(known, stage, batch, schedule, pairs, load, config.schedule, seconds=seconds)
 
 
-def _train_policy(known: Known) -> StagePlan:
+def plan_train_policy(known: Known) -> StagePlan:
+    """Policy training; an example is a completion."""
     config = known.config.train_policy
     stage, prompts = StageName.TRAIN_POLICY, known.data.policy_train_prompts
     completions = None if prompts is None else Count(prompts.value * config.num_generations, prompts.origin)
@@ -67,7 +71,8 @@ def _train_policy(known: Known) -> StagePlan:
         logit_tokens=config.max_completion_length,
         gradient_checkpointing=config.gradient_checkpointing,
     )
-    seconds, memory = None, ()
+    seconds: float | None = None
+    memory: tuple[Figure, ...] = ()
     if known.model is not None and load is not None:
         generated = batch.per_device_batch_size * batch.gradient_accumulation_steps
         memory = _policy_memory(known, load, generated=generated, tokens=tokens)
@@ -82,17 +87,21 @@ def _policy_memory(known: Known, load: TrainingLoad, *, generated: int, tokens: 
     reward_model = total_parameters(load.shape, head="score")
     parts = {
         "reward model": estimates.inference_memory(reward_model, known.profile),
-        "generation cache": estimates.generation_cache(
-            load.shape, known.profile, sequences=generated, tokens=tokens
-        ),
+        "generation cache": estimates.generation_cache(load.shape, known.profile, sequences=generated, tokens=tokens),
     }
-    if load.trains_all:
+    if not load.uses_adapters:
         parts["reference policy"] = estimates.inference_memory(load.total, known.profile)
     return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items())
 
 
 def _policy_seconds(
-    known: Known, load: TrainingLoad, batch: BatchPlan, schedule: ResolvedSchedule | None, *, generated: int, tokens: int
+    known: Known,
+    load: TrainingLoad,
+    batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
+    *,
+    generated: int,
+    tokens: int,
 ) -> float | None:
     """Generation, then policy, reference and reward forward for each generated batch; then the updates."""
     if schedule is None:
@@ -168,8 +177,7 @@ def _schedule(
             num_eval_examples=None if stage is StageName.TRAIN_POLICY else (validation.value if validation else 1),
         )
     except ScheduleError as error:
-        worth = f" The number of examples is {examples.origin} right." if examples is not None else ""
-        known.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error}{worth}"))
+        known.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error} {_worth(examples)}".rstrip()))
         return None
     if resolved.save_steps % multiple_of:
         known.mistakes.append(
@@ -180,6 +188,14 @@ def _schedule(
             )
         )
     return resolved
+
+
+def _worth(examples: Count | None) -> str:
+    if examples is None or examples.origin == "exact":
+        return ""
+    if examples.origin == "at most":
+        return "Examples were counted before any filter: there are at most so many."
+    return "The number of examples is estimated."
 
 
 def _training_seconds(
@@ -196,12 +212,16 @@ def _training_seconds(
     sequences = schedule.num_steps * batch.global_batch_size * sequences_per_example
     updates = estimates.training_seconds(load, known.profile, sequences=sequences)
     evaluated = known.data.validation_pairs.value if known.data.validation_pairs else 0
-    evaluations = schedule.num_steps // schedule.eval_steps * estimates.forward_seconds(
-        load.shape,
-        known.profile,
-        sequences=evaluated * sequences_per_example,
-        max_tokens=load.max_tokens,
-        num_processes=known.profile.num_processes,
+    evaluations = (
+        schedule.num_steps
+        // schedule.eval_steps
+        * estimates.forward_seconds(
+            load.shape,
+            known.profile,
+            sequences=evaluated * sequences_per_example,
+            max_tokens=load.max_tokens,
+            num_processes=known.profile.num_processes,
+        )
     )
     return updates + evaluations
 
@@ -233,16 +253,14 @@ def _training_plan(
         ]
         parts = estimates.training_memory(load, known.profile)
         memory = (*(Figure(name, count, "bytes", "estimated") for name, count in parts), *more_memory)
-        disk = _trainingdisk_figure(known, load, asked)
+        disk = _training_disk(known, load, asked)
     return StagePlan(stage, known.cached(stage), batch, schedule, tuple(figures), memory, disk, time_figure(seconds))
 
 
-def _trainingdisk_figure(known: Known, load: TrainingLoad, asked: TrainingSchedule) -> Figure:
+def _training_disk(known: Known, load: TrainingLoad, asked: TrainingSchedule) -> Figure:
     """Checkpoints (the best one stays beside the limit), the whole model, and its adapter."""
     checkpoints = (asked.save_total_limit + 1) * estimates.checkpoint_bytes(load)
     model = estimates.inference_memory(load.total, known.profile)
     adapter = load.trainable * 4 if load.uses_adapters else 0
     note = f"{asked.save_total_limit + 1} checkpoints, whole model" + (", adapter" if adapter else "")
     return disk_figure(checkpoints + model + adapter, note=note)
-
-

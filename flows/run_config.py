@@ -125,10 +125,6 @@ class RunConfig(Frozen):
             raise MistakesError(mistakes)
         return self
 
-    def with_mlflow(self, uri: str) -> Self:
-        """The same run, tracked at that MLflow server."""
-        return self.model_copy(update={"tracking": self.tracking.model_copy(update={"mlflow_uri": uri})})
-
     @property
     def output_dir(self) -> Path:
         """Folder of everything that this run writes."""

@@ -158,6 +158,8 @@ def stop_groups(leaders: Iterable[int], *, children: Mapping[int, subprocess.Pop
         while groups and time.monotonic() < deadline:
             time.sleep(0.05)
             groups = [group for group in groups if _group_lives(group, children)]
+    for child in children.values():
+        child.poll()
 
 
 def _group_lives(group: int, children: Mapping[int, subprocess.Popen[bytes]]) -> bool:

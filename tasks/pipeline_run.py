@@ -1,13 +1,10 @@
 """One run of the pipeline: where its state lies, with what it is run, and what has happened so far."""
 
-import os
 import subprocess
-import sys
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import MEASURED_FILE, StageName
@@ -26,11 +23,11 @@ class RunSettings:
     seed: int
     output_dir: Path
     profile: GpuProfile
+    stages: tuple[StageName, ...] = tuple(StageName)
+    tags: tuple[str, ...] = ()
     timeouts_s: dict[StageName, float | None] = field(default_factory=dict)
     command: str = ""
     config_yaml: str = ""
-    mlflow_url: str = ""
-    prefect_url: str = ""
 
 
 class PipelineRun:
@@ -53,6 +50,8 @@ class PipelineRun:
         self.checks: tuple[CheckFinding, ...] = ()
         self.gates: list[GateVerdict] = []
         self.records: list[StageRecord] = []
+        self.mlflow_run_id = ""
+        self.prefect_url = ""
         self.dataset_origin = ""
         self.base_model_origin = ""
 
@@ -96,16 +95,29 @@ class PipelineRun:
             command=self.settings.command,
             config_yaml=self.settings.config_yaml,
             git_commit=git_commit(),
-            mlflow_url=self.settings.mlflow_url,
-            prefect_url=self.settings.prefect_url,
+            mlflow_url=self.tracking.run_url(self.mlflow_run_id),
+            prefect_url=self.prefect_url,
             profile_name=self.settings.profile.name,
             checks=self.checks,
-            stages=tuple(self.records),
+            stages=tuple(self.record_of(stage) or self._not_reached(stage) for stage in self.settings.stages),
             gates=tuple(self.gates),
             dataset_origin=self.dataset_origin,
             base_model_origin=self.base_model_origin,
             measured=tuple(self._measured()),
         )
+
+    def _not_reached(self, stage: StageName) -> StageRecord:
+        if stage is StageName.WRITE_REPORT:
+            return StageRecord(stage=stage, status="ran", runtime=self.runtime.name, message="wrote this page")
+        failed = next((record.stage for record in self.records if record.status == "failed"), None)
+        closed = next((gate.name.replace("_", " ") for gate in self.gates if not gate.opens), None)
+        if failed:
+            reason = f"{failed} failed"
+        elif closed:
+            reason = f"the {closed} did not pass its gate"
+        else:
+            reason = "the run did not come this far"
+        return StageRecord(stage=stage, status="skipped", message=reason)
 
     def _measured(self) -> list[tuple[str, str]]:
         found = []
@@ -123,7 +135,7 @@ def git_commit() -> str:
         return ""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(  # noqa: S603
+        return subprocess.run(
             ["git", *arguments],  # noqa: S607
             cwd=folder,
             capture_output=True,
@@ -137,11 +149,3 @@ def git_commit() -> str:
         return f"{commit}+changes" if commit and git("status", "--porcelain") else commit
     except (OSError, subprocess.TimeoutExpired):
         return ""
-
-
-def default_command() -> str:
-    """The command line of this process, as a person would type it."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]) if sys.argv else str(os.getpid())
-
-
-RuntimeName = Literal["docker", "process"]

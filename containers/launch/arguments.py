@@ -22,7 +22,7 @@ ENTRY_MODULE = "containers.stages.entry"
 DOCKER_COMMAND = ("python", "-m", ENTRY_MODULE, f"{INSIDE_SPEC}/{SPEC_FILE}")
 
 _PIDS_LIMIT = 4096
-_NUM_OPEN_FILES = 65_536
+_NUM_OPEN_FILES = 16_384
 _TMP_SIZE = "1g"
 _DAEMON_LOG = {"max-size": "64m", "max-file": "2"}
 

@@ -1,6 +1,7 @@
 """Runs a stage in a container of its own, behind the policy that stands in `arguments.docker_arguments`."""
 
 import logging
+from dataclasses import replace
 from typing import Literal
 
 import docker
@@ -101,9 +102,10 @@ class DockerRuntime:
             user = stage_user(launch)
             check_inputs(launch.spec.inputs, uid=user[0], gid=user[1])
             with StageLog(launch.spec_folder / STAGE_LOG_FILE, launch.on_line) as log:
-                container = self._started(client, launch, image_id=image_id, user=user, log=log)
+                container, refused = self._started(client, launch, image_id=image_id, user=user, log=log)
                 try:
-                    return self._supervise(container, log_client, launch, image_id=image_id, log=log)
+                    stage_exit = self._supervise(container, log_client, launch, image_id=image_id, log=log)
+                    return replace(stage_exit, state={**stage_exit.state, **refused})
                 finally:
                     removed(container)
         finally:
@@ -129,7 +131,7 @@ class DockerRuntime:
         image_id: str,
         user: tuple[int, int],
         log: StageLog,
-    ) -> Container:
+    ) -> tuple[Container, dict[str, str]]:
         """Create and start; a ulimit that the host refuses is left out, demanded no more, and said so.
 
         The container's name is the lock on the key, so nothing in the work folder is touched before it exists.
@@ -151,7 +153,7 @@ class DockerRuntime:
                 container = client.containers.create(**arguments)
                 prepare_folders(launch, docker_spec(launch.spec, refused_limits=refused), user=user)
                 container.start()
-                return container
+                return container, {f"ulimit {name}": "refused by the host" for name in sorted(refused)}
             except BaseException as error:
                 if container is not None:
                     # A refused start leaves the container in `created`, where it would block the name.
@@ -162,7 +164,7 @@ class DockerRuntime:
                 if limit is None or limit in refused:
                     raise launch_error(error, launch) from error
                 refused |= {limit}
-                log.note(f"The host refuses ulimit {limit}; the stage runs with the daemon's own. ({error})")
+                log.note(f"The host refuses the ulimit {limit} of the profile; the stage runs with the daemon's own.")
 
 
 def _clear_name(client: docker.DockerClient, name: str, *, owner: Owner, stop_grace_s: float) -> None:

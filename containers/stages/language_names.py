@@ -15,7 +15,7 @@ _NAME_OF_CODE = {
     "ro": "romanian", "ru": "russian", "si": "sinhala", "sk": "slovak", "sl": "slovenian", "so": "somali",
     "sq": "albanian", "sr": "serbian", "sv": "swedish", "sw": "swahili", "ta": "tamil", "te": "telugu",
     "th": "thai", "tl": "tagalog", "tr": "turkish", "uk": "ukrainian", "ur": "urdu", "uz": "uzbek",
-    "vi": "vietnamese", "yo": "yoruba", "zh": "chinese", "zu": "zulu",
+    "vi": "vietnamese", "wuu": "chinese", "yo": "yoruba", "yue": "chinese", "zh": "chinese", "zu": "zulu",
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def normalised_language(value: str | None) -> str:
 
 
 def language_codes(name: str) -> tuple[str, ...]:
-    """The ISO 639-1 codes of a language; empty where its name is not in the table."""
+    """The ISO 639 codes of a language; empty where its name is not in the table."""
     return tuple(code for code, known in _NAME_OF_CODE.items() if known == name)
 
 

@@ -179,6 +179,8 @@ def save_merged(
     Adapters are merged into the weights of `model` itself, which is used up by that.
     """
     merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
+    # One type for all weights: the score head and others that were trained in float32 follow the first one.
+    merged = merged.to(merged.dtype)
     merged.config.use_cache = True
     merged.name_or_path = ""
     merged.config.name_or_path = ""

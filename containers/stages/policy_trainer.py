@@ -26,6 +26,8 @@ _CURVE_NAMES = {
     "clip_ratio/region_mean": "ratio_clipped_fraction",
     "step_time": "step_time_s",
 }
+# What sampling from logits that are not finite raises, on a CPU and on a GPU.
+_SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 
 
 class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
@@ -45,6 +47,14 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
         self._num_logged_completions = num_logged_completions
         super().__init__(**arguments)
 
+    def _generate_single_turn(self, *arguments: Any) -> Any:
+        try:
+            return super()._generate_single_turn(*arguments)
+        except RuntimeError as error:
+            if not any(text in str(error) for text in _SAMPLING_ERRORS):
+                raise
+            raise DivergedError(self._message("logits are not finite, so nothing can be sampled from them")) from error
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         metrics = self._metrics["train"]
@@ -52,7 +62,7 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
             # TRL logs the mean per token; both means are over the same completions.
             metrics["kl_per_completion"].append(metrics["kl"][-1] * metrics["completions/mean_length"][-1])
             self._demand_finite("KL to the reference", metrics["kl"][-1])
-        self._demand_finite("sum of the policy's log-probabilities", float(batch["old_logps"].sum()))
+        self._demand_finite("sum of log-probabilities", float(batch["old_logps"].sum()))
         return batch
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -101,7 +111,10 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
 
     def _demand_finite(self, name: str, value: float) -> None:
         if not math.isfinite(value):
-            raise DivergedError(
-                f"Step {self.state.global_step + 1}: the {name} is {value}. A lower learning rate "
-                f"(train_policy.optimizer.learning_rate) or a higher train_policy.beta keeps the policy in bounds."
-            )
+            raise DivergedError(self._message(f"{name} is {value}"))
+
+    def _message(self, found: str) -> str:
+        return (
+            f"Step {self.state.global_step + 1}: the policy's {found}. A lower train_policy.optimizer.learning_rate or "
+            f"a higher train_policy.beta keeps the policy in bounds."
+        )

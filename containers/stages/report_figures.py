@@ -1,9 +1,10 @@
 """The report's plots, each a function from records to a `Plot`. No text in a plot comes from a dataset unshortened."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
 
 from containers.contracts.outcome import Metric
 from containers.contracts.records import CalibrationBin, Funnel, Histogram
@@ -58,7 +59,11 @@ def curve_plot(title: str, series: Sequence[tuple[str, Points]], *, unit: str, s
         ax.grid(axis="x", visible=False)
         if len(drawn) > 1:
             ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
-        ends = ", ".join(f"{label} {number(points[0][1])} → {number(points[-1][1])}" for label, points in drawn)
+        names = [f"{label} " if len(drawn) > 1 else "" for label, _ in drawn]
+        ends = ", ".join(
+            f"{name}{number(points[0][1])} → {number(points[-1][1])}"
+            for name, (_, points) in zip(names, drawn, strict=True)
+        )
         mean = f" Bold: running mean over {smoothed} points." if smoothed else ""
         return Plot(title, svg(), note=f"First to last: {ends}.{mean}")
 
@@ -81,17 +86,22 @@ def accuracy_plot(
             hollow = metric.origin == "estimated"
             face = "none" if hollow else BLUE
             ax.plot([metric.value], [row], "o", color=BLUE, markerfacecolor=face, markersize=6.5, clip_on=False)
-            text = percent(metric.value) + (f"  n = {metric.count:,}" if metric.count is not None else "")
-            ax.text(1.03, row, text, transform=ax.get_yaxis_transform(), va="center", color=INK)
+            count = f"n = {metric.count:,}" if metric.count is not None else ""
+            for text, offset, side, colour in ((percent(metric.value), 50, "right", INK), (count, 58, "left", INK_2)):
+                ax.annotate(
+                    text, (1, row), (offset, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
+                    ha=side, va="center", color=colour, annotation_clip=False,
+                )  # fmt: skip
         for row, minimum in enumerate(list(minimums)[: len(rows)]):
             if minimum is not None:
                 ax.plot([minimum, minimum], [row - 0.32, row + 0.32], color=ORANGE, linewidth=2)
                 lowest = min(lowest, minimum)
         ax.set_yticks(range(len(rows)), [axis_label(name) for name, _ in rows])
         ax.set_ylim(len(rows) - 0.4, -0.6)
-        ax.set_xlim(max(0.0, lowest - 0.05), 1.0)
+        start = max(0.0, math.floor(lowest * 10 - 1e-9) / 10)
+        ax.set_xlim(start, 1.0)
         ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        ax.xaxis.set_major_locator(MultipleLocator(0.2 if start <= 0.4 else 0.1))
         ax.grid(axis="y", visible=False)
         ax.spines["left"].set_visible(False)
         left_out = len(groups) - len(rows)
@@ -133,7 +143,7 @@ def calibration_plot(title: str, bins: Sequence[CalibrationBin], *, salt: str) -
         ax.scatter(predicted, observed, s=areas, color=BLUE, linewidths=0, clip_on=False, zorder=3)
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-            axis.set_major_locator(MaxNLocator(nbins=5))
+            axis.set_major_locator(MultipleLocator(0.1 if low > 0.3 else 0.2))
         ax.set_xlim(low - 0.02, 1.02)
         ax.set_ylim(low - 0.02, 1.02)
         ax.set_xlabel("confidence of the prediction")

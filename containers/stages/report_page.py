@@ -93,6 +93,7 @@ def _environment() -> Environment:
         humanize_first=lambda text: text[:1].upper() + text[1:],
         when=_when,
         runtime=sections.runtime_text,
+        short_path=sections.short_path,
         safe_url=sections.safe_url,
         mlflow_run_url=sections.mlflow_run_url,
         inline_svg=_inline_svg,

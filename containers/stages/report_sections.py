@@ -171,6 +171,12 @@ def reward_training_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
             plot("Loss", "loss", "nats per pair"),
             plot("Pairwise accuracy", "accuracy", "share of pairs"),
             plot("Mean margin", "margin", "score"),
+            figures.curve_plot(
+                "Gradient norm",
+                (("gradient norm", curves.first("grad_norm")),),
+                unit="norm before clipping",
+                salt="reward model gradient norm",
+            ),
         ]
     )
 
@@ -238,8 +244,15 @@ def policy_evaluation_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
 
 
 def runtime_text(record: StageRecord) -> str:
-    """`docker sha256:1f2e…` or `process`; a dash where the stage did not run."""
-    return " ".join(part for part in (record.runtime, short_digest(record.image_digest)) if part) or MISSING
+    """`docker 1f2e…` (the image) or `process`; a dash where the stage did not run."""
+    image = short_digest(record.image_digest).removeprefix("sha256:")
+    return " ".join(part for part in (record.runtime, image) if part) or MISSING
+
+
+def short_path(record: StageRecord) -> str:
+    """The end of an artifact's path, its key shortened: `artifacts/train_sft/3f9a01b2c4d5…`."""
+    folder, _, key = record.path.rpartition("/")
+    return f"{'/'.join(folder.split('/')[-2:])}/{key[:12]}…" if record.key and key == record.key else record.path
 
 
 def _breakdown(title: str, steps: Sequence[tuple[str, tuple[tuple[str, int], ...]]]) -> Breakdown:

@@ -41,7 +41,7 @@ def tokenizer_from_texts(texts: Sequence[str], *, vocabulary_size: int, max_leng
 
 
 def tokenizer_from_ranks(path: Path, *, max_length: int, sample: Sequence[str]) -> PreTrainedTokenizerFast:
-    """The tokenizer of a tiktoken rank file (lines of `base64 rank`), with Qwen's splitting and special tokens after it.
+    """The tokenizer of a tiktoken rank file (lines `base64 rank`), with Qwen's splitting and special tokens after it.
 
     tiktoken joins whichever neighbours form the token of lowest rank; so every way to cut a token into two tokens is a
     merge here, in the order of ranks, and a word that is a token needs no merge at all.

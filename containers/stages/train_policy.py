@@ -3,7 +3,6 @@
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -226,8 +225,7 @@ def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) ->
         end_ids=turn_end_ids(parts.model, parts.tokenizer),
         missing_eos_penalty=config.missing_eos_penalty,
     )
-    origin = context.input("start_model").origin
-    trainer = PolicyTrainer(
+    return PolicyTrainer(
         completion_log=log,
         num_logged_completions=config.num_logged_completions,
         model=parts.model,
@@ -236,12 +234,8 @@ def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) ->
         train_dataset=_training_order(context, parts),
         processing_class=parts.tokenizer,
         callbacks=training_callbacks(context, planned_steps=parts.schedule.num_steps),
-        peft_config=peft_config(config.lora, task_type="CAUSAL_LM", base_model=origin),
+        peft_config=peft_config(config.lora, task_type="CAUSAL_LM"),
     )
-    if config.lora:
-        # PEFT put this machine's path there.
-        trainer.model.peft_config["default"].base_model_name_or_path = origin or None
-    return trainer
 
 
 def _training_order(context: StageContext, parts: _Parts) -> Dataset:
@@ -269,5 +263,7 @@ def _record_reward_model(context: StageContext, scorer: RewardScorer) -> None:
 def _save(context: StageContext, trainer: PolicyTrainer, parts: _Parts) -> None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     if parts.config.lora:
-        model.save_pretrained(context.output / ADAPTER_FOLDER)
-    save_merged(model, parts.tokenizer, Path(context.output / MODEL_FOLDER))
+        # PEFT would write this machine's path; and with a hub name in its place it would ask the hub about embeddings.
+        model.peft_config["default"].base_model_name_or_path = context.input("start_model").origin or None
+        model.save_pretrained(context.output / ADAPTER_FOLDER, save_embedding_layers=False)
+    save_merged(model, parts.tokenizer, context.output / MODEL_FOLDER)

@@ -1,17 +1,16 @@
 """What every training stage shares around the Hugging Face Trainer: ranks, arguments, curves, guards, records."""
 
 import json
-import logging
 import math
 import os
 import platform
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
@@ -37,7 +36,8 @@ from containers.stages.recorder import Recorder
 
 __all__ = ["CheckpointManifestCallback", "newest_valid_checkpoint"]
 
-logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 TRAINER_STATE_FILE = "trainer_state.json"
 _PROGRESS_INTERVAL_S = 1.0
@@ -81,6 +81,16 @@ def wait_for_all_ranks() -> None:
 def is_first_rank() -> bool:
     """Whether this rank writes outputs."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def spread_over_ranks(items: Sequence[Item], work: Callable[[list[Item]], list[Value]]) -> list[Value]:
+    """The values that `work` gives for all items, in order, on every rank; each rank works on every n-th item."""
+    if not distributed.is_initialized():
+        return work(list(items))
+    num_ranks = distributed.get_world_size()
+    parts: list[list[Value]] = [[] for _ in range(num_ranks)]
+    distributed.all_gather_object(parts, work(list(items[distributed.get_rank() :: num_ranks])))
+    return [parts[index % num_ranks][index // num_ranks] for index in range(len(items))]
 
 
 def common_arguments(

@@ -60,7 +60,7 @@ def make_context(
 
 def colour_rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
     """Pairs that can be learnt: the chosen side answers politely and to the point, the rejected one is rude."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     rows = []
     for number in range(count):
         animal, colour = chance.choice(_ANIMALS), chance.choice(_COLOURS)

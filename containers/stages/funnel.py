@@ -1,0 +1,124 @@
+"""Counts what becomes of every row, and draws it as a text table. kept + dropped = read, or it raises."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from containers.contracts.records import FunnelStep
+
+MAX_EXAMPLES = 5
+MAX_DROPPED_KEPT_PER_REASON = 20
+_EXAMPLE_CHARACTERS = 160
+_TEXT_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class DroppedRow:
+    """A row that left, as `dropped.jsonl` shows it; `seen` says what was wrong."""
+
+    file: str
+    line: int
+    seen: str = ""
+    domain: str = ""
+    language: str = ""
+    prompt: str = ""
+    chosen: str = ""
+    rejected: str = ""
+
+    def as_json(self, reason: str) -> dict[str, str | int]:
+        """One line of `dropped.jsonl`; texts are shortened, columns that are empty left out."""
+        texts = {name: getattr(self, name) for name in ("seen", "domain", "language", "prompt", "chosen", "rejected")}
+        return {"reason": reason, "file": self.file, "line": self.line} | {
+            name: shortened(text, _TEXT_CHARACTERS) for name, text in texts.items() if text
+        }
+
+
+@dataclass
+class FunnelCounter:
+    """Collects steps in order. The rows in of a step are the rows out of the one before."""
+
+    rows_read: int
+    steps: list[FunnelStep] = field(default_factory=list)
+    examples: list[dict[str, str | int]] = field(default_factory=list)
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that no step has dropped yet."""
+        return self.steps[-1].rows_out if self.steps else self.rows_read
+
+    @property
+    def num_dropped(self) -> int:
+        """Rows that the steps have dropped."""
+        return sum(step.dropped for step in self.steps)
+
+    def step(self, reason: str, dropped: Sequence[DroppedRow]) -> None:
+        """Record a filter and the rows that it dropped; a filter that dropped none is recorded too."""
+        self.steps.append(
+            FunnelStep(
+                reason=reason,
+                rows_in=self.rows_left,
+                rows_out=self.rows_left - len(dropped),
+                dropped_by_domain=counted(row.domain or "unknown" for row in dropped),
+                dropped_by_language=counted(row.language or "unknown" for row in dropped),
+                examples=tuple(
+                    shortened(f"{row.file}:{row.line}: {row.seen or row.prompt}", _EXAMPLE_CHARACTERS)
+                    for row in dropped[:MAX_EXAMPLES]
+                ),
+            )
+        )
+        self.examples.extend(row.as_json(reason) for row in dropped[:MAX_DROPPED_KEPT_PER_REASON])
+
+    def check(self, kept: Mapping[str, int]) -> None:
+        """Make sure that no row was lost or counted twice.
+
+        Raises:
+            RuntimeError: kept + dropped is not read; a fault of this program, not of the data.
+        """
+        num_kept = sum(kept.values())
+        if num_kept + self.num_dropped != self.rows_read:
+            raise RuntimeError(
+                f"Rows were lost: read {self.rows_read}, kept {num_kept} ({dict(kept)}), dropped {self.num_dropped}. "
+                f"This is a fault of filter_dataset, please report it."
+            )
+
+
+def counted(names: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Names with their counts, most frequent first, then by name."""
+    return tuple(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` on one line and at most `limit` characters long."""
+    line = " ".join(text[: 4 * limit].split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def funnel_table(steps: Iterable[FunnelStep], *, rows_read: int) -> str:
+    """The funnel as text: reason, rows in, dropped, rows out, and where the dropped rows came from."""
+    header = ("filter", "in", "dropped", "out", "dropped by domain", "dropped by language")
+    rows = [header, ("read", "", "", f"{rows_read:,}", "", "")]
+    rows += [
+        (
+            step.reason,
+            f"{step.rows_in:,}",
+            f"{step.dropped:,}",
+            f"{step.rows_out:,}",
+            _in_words(step.dropped_by_domain),
+            _in_words(step.dropped_by_language),
+        )
+        for step in steps
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in (1, 2, 3) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _in_words(counts: tuple[tuple[str, int], ...], *, most: int = 3) -> str:
+    shown = ", ".join(f"{shortened(name, 24)} {count:,}" for name, count in counts[:most])
+    return f"{shown}, …" if len(counts) > most else shown
+

@@ -1,0 +1,68 @@
+"""Pairs with their scores, as the training stage logs them and the evaluation stage checks them again."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from containers.contracts.records import SamplePrediction
+from containers.stages.errors import MissingPrerequisiteError
+
+SAMPLE_PREDICTIONS_FILE = "sample_predictions.json"
+# 64 conversations.
+NUM_RELOAD_PAIRS = 32
+_SAMPLES = TypeAdapter(tuple[SamplePrediction, ...])
+
+
+def sample_predictions(
+    rows: Sequence[dict[str, Any]], scores: Sequence[tuple[float, float]], *, limit: int = NUM_RELOAD_PAIRS
+) -> tuple[SamplePrediction, ...]:
+    """The first `limit` rows with their two scores; rows are as `pair_artifact` reads them."""
+    return tuple(
+        SamplePrediction.model_validate(
+            {
+                "prompt": tuple(row["prompt"]),
+                "chosen": row["chosen"][-1]["content"],
+                "rejected": row["rejected"][-1]["content"],
+                "score_chosen": chosen,
+                "score_rejected": rejected,
+                "domain": row["domain"] or "",
+            }
+        )
+        for row, (chosen, rejected) in zip(rows[:limit], scores[:limit], strict=True)
+    )
+
+
+def write_sample_predictions(folder: Path, samples: Sequence[SamplePrediction]) -> None:
+    """Write sample_predictions.json into `folder`."""
+    text = json.dumps([sample.model_dump() for sample in samples], indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / SAMPLE_PREDICTIONS_FILE).write_text(text, encoding="utf-8")
+
+
+def read_sample_predictions(folder: Path) -> tuple[SamplePrediction, ...]:
+    """The samples of a reward-model artifact.
+
+    Raises:
+        MissingPrerequisiteError: the file is missing, damaged or empty.
+    """
+    path = folder / SAMPLE_PREDICTIONS_FILE
+    try:
+        samples = _SAMPLES.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise MissingPrerequisiteError(f"{path} cannot be read: {error}") from error
+    if not samples:
+        raise MissingPrerequisiteError(
+            f"{path} is empty, so the saved reward model cannot be compared with the trained."
+        )
+    return samples
+
+
+def both_conversations(sample: SamplePrediction) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Prompt plus chosen, prompt plus rejected."""
+    prompt = [message.model_dump() for message in sample.prompt]
+    return (
+        [*prompt, {"role": "assistant", "content": sample.chosen}],
+        [*prompt, {"role": "assistant", "content": sample.rejected}],
+    )

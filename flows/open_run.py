@@ -1,0 +1,64 @@
+"""From a configuration to an open run: runtime chosen, tracking open, closed again whatever happens."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.config_loading import LoadedConfig
+from flows.plan import plan_run
+from flows.run_config import RunConfig
+from tasks.check_system import CheckRequest
+from tasks.open_pipeline import open_pipeline
+from tasks.pipeline_run import PipelineRun, RunSettings
+from tasks.sources import hub_token
+
+DEFAULT_MLFLOW_URI = "http://127.0.0.1:5000"
+
+
+@contextmanager
+def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[PipelineRun]:
+    """The run that `config` describes, with its MLflow parent run open for as long as the block lasts."""
+    settings = RunSettings(
+        name=config.run.name,
+        seed=config.run.seed,
+        output_dir=config.output_dir.resolve(),
+        profile=config.gpu_profile,
+        stages=config.stages,
+        timeouts_s=config.timeouts_s,
+        command=command,
+        config_yaml=config_yaml,
+        tags=config.run.tags,
+    )
+    with open_pipeline(
+        settings,
+        runtime=config.runtime.kind,
+        image=config.image,
+        mlflow_uri=mlflow_uri(config),
+        experiment=config.tracking.experiment,
+        params=config.model_dump(mode="json", include={"run", "dataset", "base_model", "gates", "gpu_profile"}),
+    ) as run:
+        yield run
+
+
+def check_request(config: RunConfig) -> CheckRequest:
+    """What the system check looks at for this run."""
+    plan = plan_run(LoadedConfig(config=config, profile=config.gpu_profile, yaml_text="", path=Path(config.run.name)))
+    return CheckRequest(
+        profile=config.gpu_profile,
+        runtime=config.runtime.kind,
+        image=config.image,
+        output_dir=config.output_dir,
+        disk_needed_bytes=int(plan.disk_bytes),
+        model=config.base_model,
+        dataset=config.dataset,
+        pair_files=tuple(Path(file.path) for file in config.evaluate_reward_model.pair_files),
+        prefect_api_url=os.environ.get("PREFECT_API_URL") or config.tracking.prefect_api_url,
+        mlflow_tracking_uri=mlflow_uri(config),
+        token_present=hub_token() is not None,
+    )
+
+
+def mlflow_uri(config: RunConfig) -> str:
+    """The configured MLflow server, the environment's, or the one that the CLI starts."""
+    return config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_MLFLOW_URI

@@ -1,0 +1,103 @@
+"""Files and folders that a configuration names: found, plain, readable, and with a digest of their content."""
+
+import os
+import stat
+from functools import lru_cache
+from pathlib import Path
+
+from containers.contracts.manifest import FileEntry
+from containers.digests import UnsafeFileError, content_digest, file_sha256, regular_files
+from tasks.hub import SourceAccessError, SourceNotFoundError, UnusableSourceError
+
+DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+
+
+def data_file_or_folder(path: Path | str, *, key: str) -> Path:
+    """The absolute path of a plain, non-empty file, or of a folder that holds at least one data file.
+
+    Raises:
+        SourceError: it is neither; the message has the absolute path and the configuration key.
+    """
+    place = _existing(path, key=key)
+    if place.is_dir():
+        folder = readable_folder(place, key=key)
+        if not any(file.name.endswith(DATA_SUFFIXES) for file in _files(folder)):
+            found = ", ".join(sorted(file.name for file in folder.iterdir())[:10]) or "nothing"
+            raise UnusableSourceError(
+                f"{key}: {folder} holds no data file. Wanted: {', '.join(DATA_SUFFIXES)}; found: {found}."
+            )
+        return folder
+    facts = place.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise UnusableSourceError(f"{key}: {place} is a device, pipe or socket. Name a plain file.")
+    if facts.st_size == 0:
+        raise UnusableSourceError(f"{key}: {place} is empty (0 bytes). Make or download it again.")
+    if not os.access(place, os.R_OK):
+        raise SourceAccessError(f"{key}: {place} cannot be read by user {os.getuid()}. Change its mode or owner.")
+    return place
+
+
+def readable_folder(path: Path | str, *, key: str) -> Path:
+    """The absolute path of a folder of plain files that can be listed.
+
+    Raises:
+        SourceError: it is none, or a link lies in it: links lead nowhere once the folder is mounted.
+    """
+    place = _existing(path, key=key)
+    if not place.is_dir():
+        raise UnusableSourceError(f"{key}: {place} is a file; a folder is wanted.")
+    if not os.access(place, os.R_OK | os.X_OK):
+        raise SourceAccessError(f"{key}: {place} cannot be listed by user {os.getuid()}. Change its mode or owner.")
+    _files(place)
+    return place
+
+
+def file_digest(path: Path) -> str:
+    """`sha256:…` of the bytes."""
+    return f"sha256:{_sha256(path)}"
+
+
+def folder_digest(folder: Path) -> str:
+    """`sha256:…` over paths, sizes and contents of all files below that are not hidden."""
+    return content_digest(
+        FileEntry(path=path.relative_to(folder).as_posix(), size_bytes=path.stat().st_size, sha256=_sha256(path))
+        for path in _files(folder)
+    )
+
+
+def _existing(path: Path | str, *, key: str) -> Path:
+    wanted = Path(path).expanduser()
+    place = wanted.absolute()
+    try:
+        return place.resolve(strict=True)
+    except OSError as error:
+        hint = " Patterns work inside hub repositories only: name a folder." if set("*?[") & set(str(path)) else ""
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error.strerror})"
+        raise SourceNotFoundError(f"{key}: {place} {why}. Correct the path.{hint}") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    """All plain files below that are not hidden: .git and download caches are no content."""
+    try:
+        files = list(regular_files(folder))
+    except UnsafeFileError as error:
+        raise UnusableSourceError(
+            f"{folder} cannot be mounted into a stage: {error} Copy it without links: `cp -rL {folder} <new folder>`."
+        ) from error
+    except OSError as error:
+        raise SourceAccessError(f"{folder} cannot be read: {error}.") from error
+    return [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+
+
+def _sha256(path: Path) -> str:
+    facts = path.stat()
+    return _sha256_of_version(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> str:
+    """Hashing a large model takes minutes, and several stages ask; a changed file has another version."""
+    try:
+        return file_sha256(path)
+    except (UnsafeFileError, OSError) as error:
+        raise SourceAccessError(f"{path} cannot be read: {error}.") from error

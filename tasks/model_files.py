@@ -1,0 +1,91 @@
+"""Which files of a model folder or repository a run uses, and whether they suffice. Pure: names in, verdict out."""
+
+import json
+from collections.abc import Callable, Collection, Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tasks.hub import UnusableSourceError
+
+# Weights, configuration and tokenizer at the top of the repository. No *.bin and *.pt (pickle executes code when it is
+# loaded), no *.py (code of the repository is never run), no folders (checkpoints, other formats).
+_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
+# A second copy of the weights in another layout.
+_LEFT_OUT = ("consolidated*.safetensors",)
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.json", "vocab.txt")
+_INDEX = "model.safetensors.index.json"
+_TEMPLATE_FILE = "chat_template.jinja"
+
+
+def model_file_names(paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of a repository's files that are fetched, sorted."""
+    return tuple(
+        sorted(path for path in paths if "/" not in path and _any(path, _PATTERNS) and not _any(path, _LEFT_OUT))
+    )
+
+
+def demand_model_files(names: Collection[str], read: Callable[[str], str], *, where: str) -> None:
+    """Refuse what cannot be started from: no configuration, no safetensors, missing shards, no tokenizer or template.
+
+    Args:
+        names: files at the top of the folder.
+        read: text of one of them.
+        where: folder or repository, for the message.
+
+    Raises:
+        UnusableSourceError: something is missing; the message names it.
+    """
+    if "config.json" not in names:
+        raise UnusableSourceError(f"{where} has no config.json, so it is no model folder. Correct base_model.")
+    _object(read("config.json"), name="config.json", where=where)
+    _demand_weights(names, read, where=where)
+    if not any(_any(name, _TOKENIZERS) for name in names):
+        raise UnusableSourceError(
+            f"{where} has no tokenizer (tokenizer.json, *.model, *.tiktoken or vocab files). Put the tokenizer files of "
+            f"its base model beside the weights."
+        )
+    if _TEMPLATE_FILE not in names and not _template_in_configuration(names, read, where=where):
+        raise UnusableSourceError(
+            f"{where} has no chat template ({_TEMPLATE_FILE}, or `chat_template` in tokenizer_config.json), so nobody "
+            f"knows how it wants a dialogue written. Start from an instruct model, or put a {_TEMPLATE_FILE} beside its "
+            f"tokenizer files."
+        )
+
+
+def _demand_weights(names: Collection[str], read: Callable[[str], str], *, where: str) -> None:
+    weights = {name for name in names if _any(name, ("*.safetensors",)) and not _any(name, _LEFT_OUT)}
+    if not weights:
+        pickled = sorted(name for name in names if _any(name, _PICKLED))
+        found = f"only {', '.join(pickled[:3])}, and loading pickle executes code" if pickled else "none"
+        raise UnusableSourceError(
+            f"{where} has no weights as safetensors: {found}. Take a revision with safetensors, or convert it on a "
+            f"machine of no value: `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)`."
+        )
+    if _INDEX in names:
+        shards = _object(read(_INDEX), name=_INDEX, where=where).get("weight_map")
+        missing = sorted(set(shards.values()) - weights) if isinstance(shards, dict) else []
+        if missing:
+            raise UnusableSourceError(
+                f"{where} is incomplete: {len(missing)} of {len(set(shards.values()))} weight files that {_INDEX} lists "
+                f"are missing, the first is {missing[0]}. Download it again."
+            )
+
+
+def _template_in_configuration(names: Collection[str], read: Callable[[str], str], *, where: str) -> bool:
+    name = "tokenizer_config.json"
+    return name in names and bool(_object(read(name), name=name, where=where).get("chat_template"))
+
+
+def _object(text: str, *, name: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnusableSourceError(f"{name} of {where} is no JSON ({error}). Download it again.") from error
+    if not isinstance(value, dict):
+        raise UnusableSourceError(f"{name} of {where} is JSON, but no object. Download it again.")
+    return value
+
+
+def _any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
