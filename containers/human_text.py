@@ -163,7 +163,10 @@ def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, rig
         ValueError: a row has more or fewer cells than there are headers.
     """
     aligned = set(right)
-    lines = [_markdown_row(headers), "|" + "|".join("--:" if i in aligned else "---" for i in range(len(headers))) + "|"]
+    lines = [
+        _markdown_row(headers),
+        "|" + "|".join("--:" if i in aligned else "---" for i in range(len(headers))) + "|",
+    ]
     for row in rows:
         if len(row) != len(headers):
             raise ValueError(f"A row has {len(row)} cells, the table {len(headers)} columns: {row!r}")

@@ -31,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = parsed.command
     parsed.command_line = shlex.join(["rlhf", *arguments])
     try:
-        return command(parsed)
+        exit_code = command(parsed)
+        sys.stdout.flush()
+        return exit_code
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -58,60 +60,37 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_configured(
-        commands,
-        "run",
-        _run,
-        summary="run the pipeline; finished stages are reused",
-        example="rlhf run -c configs/runs/demo.yaml --set run.seed=7 --set train_policy.beta=0.1",
-    )
-    _add_configured(
-        commands,
-        "check",
-        _check,
-        summary="check GPUs, Docker, memory, disk, servers, model and data; start nothing",
-        example="rlhf check -c configs/runs/helpsteer3-qwen3-8b.yaml",
-    )
-    plan = _add_configured(
-        commands,
-        "plan",
-        _plan,
-        summary="show stages, steps, estimated memory, time and disk; needs no GPU and no network",
-        example="rlhf plan -c configs/runs/helpsteer3-qwen3-8b.yaml --profile 1x48gb",
-    )
-    plan.add_argument(
-        "--model-config",
-        type=Path,
-        metavar="FILE",
-        help="config.json of the base model, where its size is not known here (example: ~/models/mine/config.json)",
-    )
-    _add_configured(
-        commands,
-        "report",
-        _report,
-        summary="say where the last report lies, and open it",
-        example="rlhf report -c configs/runs/demo.yaml",
-    )
-    _add_configured(
-        commands,
-        "ui",
-        _ui,
-        summary="keep Prefect and MLflow open on what the runs left",
-        example="rlhf ui -c configs/runs/demo.yaml",
-    )
+    for name, (command, summary, example) in _configured_commands().items():
+        configured = _add_command(commands, name, command, summary=summary, example=f"rlhf {name} {example}")
+        _add_config_options(configured)
+        if name == "plan":
+            configured.add_argument(
+                "--model-config",
+                type=Path,
+                metavar="FILE",
+                help="config.json of the base model, where its size is not known (example: models/mine/config.json)",
+            )
     _add_demo_data(commands)
     return parser
 
 
-def _add_configured(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    command: Callable[[argparse.Namespace], int],
-    *,
-    summary: str,
-    example: str,
-) -> argparse.ArgumentParser:
-    parser = _add_command(commands, name, command, summary=summary, example=example)
+def _configured_commands() -> dict[str, tuple[Callable[[argparse.Namespace], int], str, str]]:
+    """The commands that read a run: what they do, in words, and an example."""
+    demo, production = f"-c {_DEMO_CONFIG}", "-c configs/runs/helpsteer3-qwen3-8b.yaml"
+    return {
+        "run": (_run, "run the pipeline; finished stages are reused", f"{demo} --set run.seed=7"),
+        "check": (_check, "check GPUs, Docker, memory, disk, servers, model and data; start nothing", production),
+        "plan": (
+            _plan,
+            "show stages, steps, estimated memory, time and disk; needs no GPU and no network",
+            f"{production} --profile 1x48gb",
+        ),
+        "report": (_report, "say where the last report lies, and open it", demo),
+        "ui": (_ui, "keep Prefect and MLflow open on what the runs left", demo),
+    }
+
+
+def _add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", type=Path, required=True, metavar="FILE", help=f"the run (example: {_DEMO_CONFIG})"
     )
@@ -128,7 +107,6 @@ def _add_configured(
         metavar="NAME",
         help="GPU profile instead of the file's: a name in configs/gpu_profiles or a YAML file (example: 4x48gb)",
     )
-    return parser
 
 
 def _add_demo_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

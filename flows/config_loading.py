@@ -113,8 +113,8 @@ def config_files(kind: str) -> list[Path]:
 
 def _missing_file(path: Path) -> str:
     found = [str(item) for item in config_files("runs")]
-    near = sorted(str(item) for item in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
-    names = sorted(set(found) | set(near))[:_MAX_LISTED]
+    near = [str(item) for item in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
+    names = sorted({*found, *near})[:_MAX_LISTED]
     there = f" Configurations that exist: {', '.join(names)}." if names else " There is no configuration beside it."
     what = "is a folder, not a file" if path.is_dir() else "does not exist"
     return f"{path.absolute()} {what}.{there}"

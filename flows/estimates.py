@@ -19,7 +19,8 @@ _CUDA_CONTEXT_BYTES = int(1.5 * GIB)
 FILLED_FRACTION = 0.5
 # One generated token costs at least this long a block, however small the model: Python and kernel launches.
 _SECONDS_PER_BLOCK_AND_TOKEN = 0.8e-3
-START_SECONDS = 20.0
+# Starting a program that imports torch and TRL took 6 s on one idle core and 21 s on a busy one.
+START_SECONDS = 15.0
 
 
 @dataclass(frozen=True)

@@ -92,18 +92,17 @@ def serve_until_interrupted(settings: ServerSettings, *, say: Say) -> None:
     Raises:
         ServerError: as `local_servers`; also when a server ends by itself.
     """
-    with local_servers(settings, say=say) as servers:
+    with suppress(KeyboardInterrupt), local_servers(settings, say=say) as servers:
         say(f"Prefect: {servers.prefect_ui_url}\nMLflow:  {servers.mlflow_uri}\nCtrl-C ends this.")
         watched = read_record(settings.state_dir).servers
-        with suppress(KeyboardInterrupt):
-            while True:
-                time.sleep(1.0)
-                for server in watched:
-                    if not server.lives:
-                        raise ServerError(
-                            f"The {TITLES[server.name]} server (pid {server.pid}) has ended by itself. Last lines of "
-                            f"{server.log_path}:\n{log_tail(Path(server.log_path))}"
-                        )
+        while True:
+            time.sleep(1.0)
+            for server in watched:
+                if not server.lives:
+                    raise ServerError(
+                        f"The {TITLES[server.name]} server (pid {server.pid}) has ended by itself. Last lines of "
+                        f"{server.log_path}:\n{log_tail(Path(server.log_path))}"
+                    )
 
 
 @dataclass

@@ -53,8 +53,9 @@ def check_request(config: RunConfig) -> CheckRequest:
         model=config.base_model,
         dataset=config.dataset,
         pair_files=tuple(Path(file.path) for file in config.evaluate_reward_model.pair_files),
+        tokenizer_file=config.tokenizer_file,
         prefect_api_url=os.environ.get("PREFECT_API_URL") or config.tracking.prefect_api_url,
-        mlflow_tracking_uri=mlflow_uri(config),
+        mlflow_tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or config.tracking.mlflow_uri,
         token_present=hub_token() is not None,
     )
 

@@ -20,9 +20,10 @@ _HELPSTEER3 = "nvidia/helpsteer3"
 # Counted in the published preference subset.
 _HELPSTEER3_ROWS, _HELPSTEER3_ENGLISH_ROWS, _HELPSTEER3_VALIDATION_ROWS = 38_459, 22_380, 2_017
 _MAX_COUNTED_BYTES = 8 * 1024**3
+_ROW_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 _CHUNK_BYTES = 1024 * 1024
-# Added to a tiktoken rank file: end of text, start and end of a turn, padding.
-_SPECIAL_TOKENS = 4
+# build_base_model adds to the ranks of a file: end of text, start and end of a turn.
+_SPECIAL_TOKENS = 3
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,10 @@ def data_size(config: RunConfig) -> DataSize:
         validation = pairs.share(filters.validation_fraction)
         pairs = pairs.less(validation)
     train = pairs.share(1 - filters.policy_prompt_fraction)
-    # A prompt has one pair or more; without a share of its own the policy trains on the reward model's prompts.
-    prompts = pairs.less(train) if filters.policy_prompt_fraction else train
+    if not filters.policy_prompt_fraction:
+        return DataSize(words, rows, train, validation, train, validation)
+    # A prompt has one pair or more.
+    prompts = pairs.less(train)
     held_out = prompts.share(filters.policy_eval_prompt_fraction)
     return DataSize(words, rows, train, validation, prompts.less(held_out), held_out)
 
@@ -104,7 +107,7 @@ def _built_shape(build: BuildBaseModelConfig, tokenizer_file: Path | None) -> Fo
         return FoundShape(shape, f"build_base_model, vocabulary of at most {size:,}", "at most")
     size = _ranks(tokenizer_file) + _SPECIAL_TOKENS
     shape = shape_of_built_model(build, vocabulary_size=size)
-    return FoundShape(shape, f"build_base_model, vocabulary of {size:,} from {tokenizer_file}", "estimated")
+    return FoundShape(shape, f"build_base_model, vocabulary of {size:,} from {tokenizer_file}", "exact")
 
 
 def _named_shape(model: ModelSource) -> FoundShape | None:
@@ -134,12 +137,19 @@ def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[C
         return rows, Count(_HELPSTEER3_VALIDATION_ROWS, "at most"), f"{source.hub_id}: figures of the published set"
     train = count_rows(Path(source.train))
     validation = count_rows(Path(source.validation)) if source.validation is not None else None
-    found = "rows counted before any filter" if train is not None else "not there yet, or not a file to count"
+    found = "rows counted before any filter" if train is not None else "no rows that can be counted yet"
     return train, validation, f"{source.train}: {found}"
 
 
 def count_rows(path: Path) -> Count | None:
-    """Rows of a local jsonl, jsonl.gz or parquet file, before any filter; None where they cannot be counted."""
+    """Rows of a local jsonl, jsonl.gz or parquet file, or a folder of them, before any filter.
+
+    None where they cannot be counted: nothing is there, it is damaged, or larger than would be counted in good time.
+    """
+    if path.is_dir():
+        counts = [count_rows(file) for file in path.iterdir() if file.name.endswith(_ROW_SUFFIXES)]
+        known = [count.value for count in counts if count is not None]
+        return Count(sum(known), "at most") if counts and len(known) == len(counts) else None
     if not path.is_file():
         return None
     if path.suffix == ".parquet":

@@ -1,5 +1,8 @@
 """Plans of the three training stages: batch, schedule, parameters, memory, disk and time."""
 
+import dataclasses
+import math
+
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import LoraSettings, TrainingSchedule
@@ -179,15 +182,13 @@ def _schedule(
     except ScheduleError as error:
         known.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error} {_worth(examples)}".rstrip()))
         return None
-    if resolved.save_steps % multiple_of:
-        known.mistakes.append(
-            Mistake(
-                f"{stage.value}.schedule.save_steps",
-                f"{resolved.save_steps} follows from the run's {resolved.num_steps} steps and is no multiple of "
-                f"num_iterations {multiple_of}, so training could not be resumed exactly. Set it to one.",
-            )
-        )
-    return resolved
+    return _aligned(resolved, multiple_of) if schedule.save_steps is None and schedule.eval_steps is None else resolved
+
+
+def _aligned(resolved: ResolvedSchedule, multiple_of: int) -> ResolvedSchedule:
+    """Saves that nobody asked for fall on whole generated batches, as the stage itself does it."""
+    raised = math.ceil(resolved.save_steps / multiple_of) * multiple_of
+    return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
 
 
 def _worth(examples: Count | None) -> str:

@@ -22,7 +22,7 @@ from tasks.write_report import write_report
 
 @flow(name="rlhf", flow_run_name="{config.run.name}", validate_parameters=False)
 def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path:
-    """Run the pipeline and return where its report lies; the report is also written when a gate closes or a stage fails.
+    """Run the pipeline and return where its report lies; it is also written when a gate closes or a stage fails.
 
     Args:
         config: the run, as `configs/runs/*.yaml` say it.

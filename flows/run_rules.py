@@ -82,9 +82,10 @@ def _tokens_need_a_tokenizer(config: RunConfig) -> Iterator[Mistake]:
 
 def _held_out_prompts(config: RunConfig) -> Iterator[Mistake]:
     filters = config.filter_dataset
-    if filters.policy_eval_prompt_fraction == 0:
+    # Without a share of its own the policy is evaluated on the validation prompts.
+    if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 0:
         yield Mistake("filter_dataset.policy_eval_prompt_fraction", "0 leaves no prompt to evaluate the policy on.")
-    if filters.policy_eval_prompt_fraction == 1:
+    if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 1:
         yield Mistake("filter_dataset.policy_eval_prompt_fraction", "1 leaves no prompt to train the policy on.")
     if filters.policy_prompt_fraction == 1:
         yield Mistake("filter_dataset.policy_prompt_fraction", "1 leaves no pair to train the reward model on.")

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -159,7 +160,8 @@ def stop_groups(leaders: Iterable[int], *, children: Mapping[int, subprocess.Pop
             time.sleep(0.05)
             groups = [group for group in groups if _group_lives(group, children)]
     for child in children.values():
-        child.poll()
+        with suppress(subprocess.TimeoutExpired):  # its first thread has ended, the others may take a moment more
+            child.wait(timeout=2)
 
 
 def _group_lives(group: int, children: Mapping[int, subprocess.Popen[bytes]]) -> bool:

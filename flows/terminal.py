@@ -1,4 +1,4 @@
-"""The terminal's view of a run: one line per stage, a live bar while it works; plain lines where there is no terminal."""
+"""The terminal's view of a run: one line per stage, a live bar while it works; plain lines without a terminal."""
 
 import time
 

@@ -165,5 +165,6 @@ def _explained(error: yaml.YAMLError) -> str:
     advice = ""
     if error.problem and "'\\t'" in error.problem:
         advice = " A tab stands there: YAML indents with spaces."
-    context = f"{error.context}, " if error.context else ""
+    begun = f" that begins in line {error.context_mark.line + 1}" if error.context_mark else ""
+    context = f"{error.context}{begun}, " if error.context else ""
     return f"line {mark.line + 1}, column {mark.column + 1}: {context}{error.problem}.{advice}"

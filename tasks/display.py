@@ -1,4 +1,4 @@
-"""What a person sees while the pipeline runs. The CLI installs a terminal display; elsewhere the Prefect log suffices."""
+"""What a person sees while the pipeline runs. The CLI installs a terminal display; elsewhere Prefect's log does."""
 
 from typing import Protocol
 

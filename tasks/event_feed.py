@@ -67,8 +67,12 @@ class EventFeed:
             found = path.stat()
             self._inode, self._offset = found.st_ino, found.st_size
 
-    def poll(self) -> bool:
-        """Hand on the complete lines that are new. Returns whether there may be more to read at once."""
+    def poll(self) -> None:
+        """Hand on the complete lines that are new, up to 4 MiB of them; the rest comes with the next call."""
+        self.poll_some()
+
+    def poll_some(self) -> bool:
+        """As `poll`. Returns whether there is more to read at once."""
         try:
             data, more = self._read(_READ_LIMIT_BYTES)
         except OSError as error:
@@ -153,7 +157,7 @@ def read_points(path: Path, *, up_to_bytes: int | None = None) -> tuple[MetricPo
         points.update({(point.key, point.step): point for point in new})
 
     feed = EventFeed(path, on_metrics=keep, up_to_bytes=up_to_bytes)
-    while feed.poll():
+    while feed.poll_some():
         pass
     return tuple(points.values())
 

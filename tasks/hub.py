@@ -1,18 +1,13 @@
-"""The model hub seen from the orchestrator: what a revision is, and its files as plain files on this disk.
-
-SourceError                    a model or dataset cannot be used as configured: what, why, what to do
-├── SourceNotFoundError        nothing is there: no such path, repository, revision or file
-├── SourceAccessError          it is there, or may be, and this user may not read it
-├── HubUnreachableError        the hub did not answer, or answered nonsense
-└── UnusableSourceError        it is there and cannot be used: pickled weights, no chat template, no data
-"""
+"""The model hub seen from the orchestrator: what a revision is, and its files as plain files on this disk."""
 
 import hashlib
+import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
@@ -27,29 +22,20 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from containers.digests import write_atomically
+from tasks.source_errors import (
+    HubUnreachableError,
+    SourceAccessError,
+    SourceError,
+    SourceNotFoundError,
+    UnusableSourceError,
+)
+
 RepoKind = Literal["model", "dataset"]
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _INFO_TIMEOUT_S = 10.0
+_LISTING_FILE = "files.json"
 _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY = 401, 403, 429
-
-
-class SourceError(Exception):
-    """Base: what, why, and what to do."""
-
-
-class SourceNotFoundError(SourceError):
-    """Nothing is there."""
-
-
-class SourceAccessError(SourceError):
-    """This user may not read it."""
-
-
-class HubUnreachableError(SourceError):
-    """The hub did not answer."""
-
-
-class UnusableSourceError(SourceError):
-    """It is there and cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -86,25 +72,22 @@ def hub_token() -> str | None:
 
 
 def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | None) -> HubRevision:
-    """What `revision` is now: a commit and its files. One request, nothing is downloaded.
+    """What `revision` is now: a commit and its files. One request; none for a commit that was fetched before.
 
     Raises:
         SourceError: no such repository or revision, no access, or no hub.
     """
+    if _COMMIT.fullmatch(revision) and (known := _known_revision(kind, hub_id, revision)):
+        return known
+    api = HfApi(endpoint=_endpoint(), token=token or False)
+    ask = api.model_info if kind == "model" else api.dataset_info
     try:
-        info = HfApi(endpoint=_endpoint()).repo_info(
-            hub_id,
-            repo_type=kind,
-            revision=revision,
-            files_metadata=True,
-            timeout=_INFO_TIMEOUT_S,
-            token=token or False,
-        )
+        info = ask(hub_id, revision=revision, files_metadata=True, timeout=_INFO_TIMEOUT_S)
     except Exception as error:  # the hub client raises what its HTTP library raises; every one ends here as a reason
         raise _explained(error, kind, hub_id, revision=revision, token=token) from error
     files = tuple(HubFile(path=item.rfilename, size_bytes=item.size or 0) for item in info.siblings or ())
     if not info.sha:
-        raise HubUnreachableError(f"The hub names no commit for {hub_id}@{revision}. Try again, or pin a commit.")
+        raise HubUnreachableError(f"The hub names no commit for {hub_id}@{revision}.", "Try again, or pin a commit.")
     return HubRevision(kind=kind, hub_id=hub_id, commit=info.sha, files=files)
 
 
@@ -154,7 +137,9 @@ def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | Non
         )
     except Exception as error:
         raise _explained(error, revision.kind, revision.hub_id, revision=revision.commit, token=token) from error
-    return _flatten(Path(snapshot), names, folder, revision=revision)
+    _flatten(Path(snapshot), names, folder, revision=revision)
+    write_atomically(folder.parent / _LISTING_FILE, json.dumps(asdict(revision)))
+    return folder
 
 
 def flat_folder(kind: RepoKind, hub_id: str, commit: str, names: Iterable[str]) -> Path:
@@ -177,7 +162,16 @@ def hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE).absolute()
 
 
-def _flatten(snapshot: Path, names: list[str], folder: Path, *, revision: HubRevision) -> Path:
+def _known_revision(kind: RepoKind, hub_id: str, commit: str) -> HubRevision | None:
+    """The listing of a commit, which never changes, from when it was fetched."""
+    try:
+        value = json.loads((flat_root(kind, hub_id, commit) / _LISTING_FILE).read_bytes())
+        return HubRevision(**{**value, "files": tuple(HubFile(**file) for file in value["files"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _flatten(snapshot: Path, names: list[str], folder: Path, *, revision: HubRevision) -> None:
     sizes = {file.path: file.size_bytes for file in revision.files}
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
@@ -187,20 +181,21 @@ def _flatten(snapshot: Path, names: list[str], folder: Path, *, revision: HubRev
             if not source.is_file() or source.stat().st_size != sizes[name]:
                 found = source.stat().st_size if source.is_file() else 0
                 raise HubUnreachableError(
-                    f"{revision.origin}: {name} has {sizes[name]} bytes on the hub and {found} here. "
-                    f"Remove {source} and start again."
+                    f"{revision.origin}: {name} has {sizes[name]} bytes on the hub and {found} here.",
+                    f"Remove {source} and start again.",
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
             _link_or_copy(source, target)
         building.chmod(0o755)  # mkdtemp's 700 would keep the container's user out
         building.rename(folder)
     except OSError as error:
-        if folder.is_dir():  # another process was faster; its folder is as complete as ours
-            return folder
-        raise UnusableSourceError(f"{revision.origin} cannot be laid out in {folder}: {error}.") from error
+        if not folder.is_dir():  # otherwise another process was faster; its folder is as complete as ours
+            raise UnusableSourceError(
+                f"{revision.origin} cannot be laid out in {folder}: {error}.",
+                "Free space, or set HF_HOME to a folder on another disk.",
+            ) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return folder
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
@@ -221,20 +216,21 @@ def _explained(error: Exception, kind: RepoKind, hub_id: str, *, revision: str, 
     with_token = "The token in use has no access" if token else "No token is set (HF_TOKEN, or `hf auth login`)"
     if isinstance(error, GatedRepoError) or status == _FORBIDDEN:
         return SourceAccessError(
-            f"{what} is gated. {with_token}. Accept its terms on its page on the hub, and set HF_TOKEN to a token of "
-            f"that account."
+            f"{what} is gated. {with_token}.",
+            "Accept its terms on its page on the hub, and set HF_TOKEN to a token of that account.",
         )
     if isinstance(error, RevisionNotFoundError):
         return SourceNotFoundError(
-            f"{what}: the repository exists, the revision does not. Correct {key}.revision to a branch or a commit."
+            f"{what}: the repository exists, the revision does not.",
+            f"Correct {key}.revision to a branch or a commit.",
         )
     if isinstance(error, RepositoryNotFoundError) or status == _UNAUTHORIZED:
         return SourceNotFoundError(
-            f"{what} does not exist on the hub, or it is private. Correct {key}.hub_id, or set HF_TOKEN to a token that "
-            f"may read it. {with_token}."
+            f"{what} does not exist on the hub, or it is private. {with_token}.",
+            f"Correct {key}.hub_id, or set HF_TOKEN to a token that may read it.",
         )
     if status == _TOO_MANY:
-        return HubUnreachableError(f"{what}: the hub answers too many requests (429). Wait, or set HF_TOKEN.")
+        return HubUnreachableError(f"{what}: the hub answers too many requests (429).", "Wait, or set HF_TOKEN.")
     if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
         why = "HF_HUB_OFFLINE is set, so the hub is not asked"
     elif status is not None:
@@ -243,6 +239,7 @@ def _explained(error: Exception, kind: RepoKind, hub_id: str, *, revision: str, 
         cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) and error.__cause__ else error
         why = f"the hub cannot be read ({type(cause).__name__}: {' '.join(str(cause).split())[:200]})"
     return HubUnreachableError(
-        f"{what}: {why}. Check the network, proxy and HF_ENDPOINT; or download it elsewhere and set {key} to the local "
-        f"path; a pinned commit that was fetched before needs no network."
+        f"{what}: {why}.",
+        f"Check the network, proxy and HF_ENDPOINT; or download it elsewhere and set {key} to the local path; a pinned "
+        "commit that was fetched before needs no network.",
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from containers.contracts.manifest import FileEntry
 from containers.digests import UnsafeFileError, content_digest, file_sha256, regular_files
-from tasks.hub import SourceAccessError, SourceNotFoundError, UnusableSourceError
+from tasks.source_errors import SourceAccessError, SourceNotFoundError, UnusableSourceError
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
@@ -24,16 +24,17 @@ def data_file_or_folder(path: Path | str, *, key: str) -> Path:
         if not any(file.name.endswith(DATA_SUFFIXES) for file in _files(folder)):
             found = ", ".join(sorted(file.name for file in folder.iterdir())[:10]) or "nothing"
             raise UnusableSourceError(
-                f"{key}: {folder} holds no data file. Wanted: {', '.join(DATA_SUFFIXES)}; found: {found}."
+                f"{key}: {folder} holds no data file.",
+                f"Wanted: {', '.join(DATA_SUFFIXES)}; found: {found}.",
             )
         return folder
     facts = place.stat()
     if not stat.S_ISREG(facts.st_mode):
-        raise UnusableSourceError(f"{key}: {place} is a device, pipe or socket. Name a plain file.")
+        raise UnusableSourceError(f"{key}: {place} is a device, pipe or socket.", "Name a plain file.")
     if facts.st_size == 0:
-        raise UnusableSourceError(f"{key}: {place} is empty (0 bytes). Make or download it again.")
+        raise UnusableSourceError(f"{key}: {place} is empty (0 bytes).", "Make or download it again.")
     if not os.access(place, os.R_OK):
-        raise SourceAccessError(f"{key}: {place} cannot be read by user {os.getuid()}. Change its mode or owner.")
+        raise SourceAccessError(f"{key}: {place} cannot be read by user {os.getuid()}.", "Change its mode or owner.")
     return place
 
 
@@ -45,9 +46,9 @@ def readable_folder(path: Path | str, *, key: str) -> Path:
     """
     place = _existing(path, key=key)
     if not place.is_dir():
-        raise UnusableSourceError(f"{key}: {place} is a file; a folder is wanted.")
+        raise UnusableSourceError(f"{key}: {place} is a file; a folder is wanted.", "Name the folder that it lies in.")
     if not os.access(place, os.R_OK | os.X_OK):
-        raise SourceAccessError(f"{key}: {place} cannot be listed by user {os.getuid()}. Change its mode or owner.")
+        raise SourceAccessError(f"{key}: {place} cannot be listed by user {os.getuid()}.", "Change its mode or owner.")
     _files(place)
     return place
 
@@ -66,14 +67,13 @@ def folder_digest(folder: Path) -> str:
 
 
 def _existing(path: Path | str, *, key: str) -> Path:
-    wanted = Path(path).expanduser()
-    place = wanted.absolute()
+    place = Path(path).expanduser().absolute()
     try:
         return place.resolve(strict=True)
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a null byte
         hint = " Patterns work inside hub repositories only: name a folder." if set("*?[") & set(str(path)) else ""
-        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error.strerror})"
-        raise SourceNotFoundError(f"{key}: {place} {why}. Correct the path.{hint}") from error
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error})"
+        raise SourceNotFoundError(f"{key}: {place} {why}.", f"Correct the path.{hint}") from error
 
 
 def _files(folder: Path) -> list[Path]:
@@ -82,10 +82,11 @@ def _files(folder: Path) -> list[Path]:
         files = list(regular_files(folder))
     except UnsafeFileError as error:
         raise UnusableSourceError(
-            f"{folder} cannot be mounted into a stage: {error} Copy it without links: `cp -rL {folder} <new folder>`."
+            f"{folder} cannot be mounted into a stage: {error}",
+            f"Copy it without links: `cp -rL {folder} <new folder>`.",
         ) from error
     except OSError as error:
-        raise SourceAccessError(f"{folder} cannot be read: {error}.") from error
+        raise SourceAccessError(f"{folder} cannot be read: {error}.", "Change its mode or owner.") from error
     return [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
 
 
@@ -100,4 +101,4 @@ def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> s
     try:
         return file_sha256(path)
     except (UnsafeFileError, OSError) as error:
-        raise SourceAccessError(f"{path} cannot be read: {error}.") from error
+        raise SourceAccessError(f"{path} cannot be read: {error}.", "Change its mode or owner.") from error

@@ -68,7 +68,9 @@ def funnel_markdown(funnel: Funnel) -> str:
         right=(1,),
     )
     domains = markdown_table(
-        ("Domain", "Pairs kept"), [(name, f"{count:,}") for name, count in funnel.kept_by_domain[:_MAX_GROUPS]], right=(1,)
+        ("Domain", "Pairs kept"),
+        [(name, f"{count:,}") for name, count in funnel.kept_by_domain[:_MAX_GROUPS]],
+        right=(1,),
     )
     summary = f"{funnel.rows_read:,} rows read from {markdown_text(', '.join(funnel.sources)) or MISSING}."
     return _join("## What became of every row", summary, table, uses, domains)

@@ -4,17 +4,19 @@ Each may be sent twice without harm, for an answer can be lost after the server 
 handle before it is created, and a point of a curve carries its time from the events file.
 """
 
+import json
 import math
 import posixpath
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
 
 from containers.contracts.base import Frozen
+from containers.contracts.spec import StageInput
 from tasks.event_feed import MAX_POINTS_PER_BATCH, MetricPoint, Reconciliation, read_points
 
 if TYPE_CHECKING:
@@ -248,6 +250,25 @@ def send_points(client: "MlflowClient", run_id: str, points: Sequence[MetricPoin
     for some in chunks(points, MAX_POINTS_PER_BATCH):
         metrics = [Metric(mlflow_name(item.key), item.value, item.timestamp_ms, item.step) for item in some]
         client.log_batch(run_id, metrics=metrics)
+
+
+def dataset_use(item: StageInput) -> DatasetUse:
+    """An input of a stage as MLflow shows it."""
+    source = json.dumps({"uri": item.path, "digest": item.digest, "origin": item.origin}, ensure_ascii=False)
+    source_type = "hub" if item.digest.startswith("hub:") else "local"
+    return DatasetUse(name=item.name, digest=item.digest, source_type=source_type, source=source)
+
+
+def flat_params(values: Mapping[str, object], *, prefix: str = "") -> Pairs:
+    """Values as text; a nested mapping becomes dotted names, a list JSON."""
+    found: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found.extend(flat_params(value, prefix=f"{prefix}{key}."))
+        else:
+            text = json.dumps(value, default=str) if isinstance(value, (list, tuple)) else str(value)
+            found.append((f"{prefix}{key}", text))
+    return tuple(found)
 
 
 def mlflow_name(key: str) -> str:

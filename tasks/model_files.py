@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tasks.hub import UnusableSourceError
+from tasks.source_errors import UnusableSourceError
 
 # Weights, configuration and tokenizer at the top of the repository. No *.bin and *.pt (pickle executes code when it is
 # loaded), no *.py (code of the repository is never run), no folders (checkpoints, other formats).
@@ -29,7 +29,7 @@ def demand_model_files(names: Collection[str], read: Callable[[str], str], *, wh
     """Refuse what cannot be started from: no configuration, no safetensors, missing shards, no tokenizer or template.
 
     Args:
-        names: files at the top of the folder.
+        names: all files at the top of the folder, also those that are never loaded.
         read: text of one of them.
         where: folder or repository, for the message.
 
@@ -37,19 +37,19 @@ def demand_model_files(names: Collection[str], read: Callable[[str], str], *, wh
         UnusableSourceError: something is missing; the message names it.
     """
     if "config.json" not in names:
-        raise UnusableSourceError(f"{where} has no config.json, so it is no model folder. Correct base_model.")
+        raise UnusableSourceError(f"{where} has no config.json, so it is no model folder.", "Correct base_model.")
     _object(read("config.json"), name="config.json", where=where)
     _demand_weights(names, read, where=where)
     if not any(_any(name, _TOKENIZERS) for name in names):
         raise UnusableSourceError(
-            f"{where} has no tokenizer (tokenizer.json, *.model, *.tiktoken or vocab files). Put the tokenizer files of "
-            f"its base model beside the weights."
+            f"{where} has no tokenizer (tokenizer.json, *.model, *.tiktoken or vocab files).",
+            "Put the tokenizer files of its base model beside the weights.",
         )
     if _TEMPLATE_FILE not in names and not _template_in_configuration(names, read, where=where):
         raise UnusableSourceError(
             f"{where} has no chat template ({_TEMPLATE_FILE}, or `chat_template` in tokenizer_config.json), so nobody "
-            f"knows how it wants a dialogue written. Start from an instruct model, or put a {_TEMPLATE_FILE} beside its "
-            f"tokenizer files."
+            f"knows how it wants a dialogue written.",
+            f"Start from an instruct model, or put a {_TEMPLATE_FILE} beside its tokenizer files.",
         )
 
 
@@ -59,16 +59,19 @@ def _demand_weights(names: Collection[str], read: Callable[[str], str], *, where
         pickled = sorted(name for name in names if _any(name, _PICKLED))
         found = f"only {', '.join(pickled[:3])}, and loading pickle executes code" if pickled else "none"
         raise UnusableSourceError(
-            f"{where} has no weights as safetensors: {found}. Take a revision with safetensors, or convert it on a "
-            f"machine of no value: `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)`."
+            f"{where} has no weights as safetensors: {found}.",
+            "Take a revision with safetensors, or convert it on a machine of no value: "
+            "`AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)`.",
         )
     if _INDEX in names:
         shards = _object(read(_INDEX), name=_INDEX, where=where).get("weight_map")
-        missing = sorted(set(shards.values()) - weights) if isinstance(shards, dict) else []
+        listed = {str(shard) for shard in shards.values()} if isinstance(shards, dict) else set()
+        missing = sorted(listed - weights)
         if missing:
             raise UnusableSourceError(
-                f"{where} is incomplete: {len(missing)} of {len(set(shards.values()))} weight files that {_INDEX} lists "
-                f"are missing, the first is {missing[0]}. Download it again."
+                f"{where} is incomplete: {len(missing)} of {len(listed)} weight files that {_INDEX} lists are missing, "
+                f"the first is {missing[0]}.",
+                "Download it again.",
             )
 
 
@@ -81,9 +84,9 @@ def _object(text: str, *, name: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnusableSourceError(f"{name} of {where} is no JSON ({error}). Download it again.") from error
+        raise UnusableSourceError(f"{name} of {where} is no JSON ({error}).", "Download it again.") from error
     if not isinstance(value, dict):
-        raise UnusableSourceError(f"{name} of {where} is JSON, but no object. Download it again.")
+        raise UnusableSourceError(f"{name} of {where} is JSON, but no object.", "Download it again.")
     return value
 
 

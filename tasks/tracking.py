@@ -9,7 +9,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from containers.contracts.manifest import LineageEntry
@@ -17,10 +17,10 @@ from containers.contracts.names import ADAPTER_FOLDER, REPORT_HTML_FILE, REPORT_
 from containers.contracts.outcome import Metric
 from containers.contracts.spec import StageInput, StageSpec
 from containers.digests import UnsafeFileError, regular_files
+from tasks.artifact_tables import tables_of
 from tasks.event_feed import MetricPoint, Reconciliation
 from tasks.mlflow_operations import (
     CreateRun,
-    DatasetUse,
     EndRun,
     LogFigures,
     LogFile,
@@ -29,6 +29,8 @@ from tasks.mlflow_operations import (
     LogText,
     RunStatus,
     SetTags,
+    dataset_use,
+    flat_params,
 )
 from tasks.mlflow_outbox import HANDLE_PREFIX, Outbox
 
@@ -77,6 +79,7 @@ class Tracking:
             rest_after_failure_s=rest_after_failure_s,
         )
         self._tables: dict[str, list[str]] = {}
+        self._open_stages: list[str] = []
         self._parent = ""
 
     @property
@@ -118,14 +121,20 @@ class Tracking:
     def start_stage(self, stage: StageName, *, attempt: int, tags: Mapping[str, str] | None = None) -> str:
         """Open a child run for one attempt at a stage; attempt 0 reuses an artifact. Returns its id."""
         own = {"rlhf.stage": stage.value, "rlhf.attempt": str(attempt)}
-        return self._create(stage.value, parent=self._parent, tags={**own, **(tags or {})})
+        run_id = self._create(stage.value, parent=self._parent, tags={**own, **(tags or {})})
+        self._open_stages.append(run_id)
+        return run_id
 
     def finish_stage(self, run_id: str, *, succeeded: bool) -> None:
         """Close a child run."""
+        self._open_stages = [item for item in self._open_stages if item != run_id]
         self._end(run_id, "FINISHED" if succeeded else "FAILED")
 
     def finish_pipeline(self, status: RunStatus) -> None:
-        """Close the parent run; deliver what waits, and say what could not be delivered."""
+        """Close the parent run and child runs still open; deliver what waits, and say what could not be delivered."""
+        for run_id in self._open_stages:
+            self._end(run_id, "KILLED")
+        self._open_stages = []
         self._end(self._parent, status)
         if self.deliver_pending():
             logger.warning(
@@ -151,7 +160,7 @@ class Tracking:
 
     def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
         """Log parameters; a nested mapping becomes dotted names."""
-        self._outbox.do(LogParams(run=run_id, params=tuple(_flat(params))))
+        self._outbox.do(LogParams(run=run_id, params=flat_params(params)))
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags."""
@@ -174,7 +183,7 @@ class Tracking:
     def log_inputs(self, run_id: str, inputs: Sequence[StageInput]) -> None:
         """Name what a stage reads, with digests, as datasets of the run."""
         if inputs:
-            self._outbox.do(LogInputs(run=run_id, datasets=tuple(_dataset(item) for item in inputs)))
+            self._outbox.do(LogInputs(run=run_id, datasets=tuple(dataset_use(item) for item in inputs)))
 
     def log_lineage(self, run_id: str, lineage: Iterable[LineageEntry], *, output_digest: str) -> None:
         """Tag the run with the whole digests of what went in and what came out."""
@@ -221,7 +230,7 @@ class Tracking:
             self._outbox.do(LogFile(run=run_id, path=str(path.resolve()), folder=folder))
 
     def log_artifact_folder(self, run_id: str, folder: Path, *, under: str = "output") -> None:
-        """Upload an artifact but for files that are too large; `NOT_UPLOADED.txt` names those and where they lie.
+        """Upload an artifact, and show its tables; `NOT_UPLOADED.txt` names files too large, and where they lie.
 
         A folder with a symbolic link, FIFO or device in it is not uploaded at all.
         """
@@ -245,6 +254,8 @@ class Tracking:
         if left_out:
             head = f"Larger than {self._largest_file_bytes / _MIB:.0f} MiB each, so they stay where they are:"
             self.log_text(run_id, "\n".join((head, *left_out, "")), f"{under}/NOT_UPLOADED.txt")
+        for table in tables_of(folder):
+            self.log_table(run_id, table.columns, table.rows, f"tables/{table.name}.json")
 
     def log_report(self, folder: Path) -> None:
         """Put the report on the parent run: as files, and its Markdown on top of the page."""
@@ -271,22 +282,6 @@ class Tracking:
 
     def _end(self, run_id: str, status: RunStatus) -> None:
         self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=_now_ms()))
-
-
-def _dataset(item: StageInput) -> DatasetUse:
-    source = json.dumps({"uri": item.path, "digest": item.digest, "origin": item.origin}, ensure_ascii=False)
-    source_type = "hub" if item.digest.startswith("hub:") else "local"
-    return DatasetUse(name=item.name, digest=item.digest, source_type=source_type, source=source)
-
-
-def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, (list, tuple)):
-            yield f"{prefix}{key}", json.dumps(value, default=str)
-        else:
-            yield f"{prefix}{key}", str(value)
 
 
 def _size_bytes(path: Path) -> int:

@@ -21,6 +21,7 @@ INSIDE_WORK = "/rlhf/work"
 ENTRY_MODULE = "containers.stages.entry"
 DOCKER_COMMAND = ("python", "-m", ENTRY_MODULE, f"{INSIDE_SPEC}/{SPEC_FILE}")
 
+_HOST_NAME = "rlhf-stage"
 _PIDS_LIMIT = 4096
 _NUM_OPEN_FILES = 16_384
 _TMP_SIZE = "1g"
@@ -104,6 +105,10 @@ def docker_arguments(
         # A removed container cannot say whether the kernel killed it.
         "auto_remove": False,
         "network_mode": "none",
+        # torchrun's ranks meet at the host's own name, which nothing else resolves without a network: they would
+        # wait for ten minutes.
+        "hostname": _HOST_NAME,
+        "extra_hosts": {_HOST_NAME: "127.0.0.1"},
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "read_only": True,

@@ -90,9 +90,10 @@ class ContainerProgram:
         while not self._closed.is_set():
             try:
                 container = self._log_client.containers.get(str(self._container.id))
-                for chunk in container.logs(stream=True, follow=True, stdout=True, stderr=True, since=since):
-                    since = time.time()
-                    yield chunk
+                with contextlib.closing(container.logs(stream=True, follow=True, since=since)) as stream:
+                    for chunk in stream:
+                        since = time.time()
+                        yield chunk
                 container.reload()
                 if container.status not in ("running", "paused", "created", "restarting"):
                     self._log_over.set()

@@ -150,7 +150,7 @@ def cpu_finding(profile: GpuProfile) -> CheckFinding:
     return _row(
         "CPUs",
         f"{found:g}",
-        f"{wanted} ({profile.num_processes} ranks × {profile.num_threads} threads)",
+        f"{wanted} (ranks {profile.num_processes} × threads {profile.num_threads})",
         "ok" if enough else "warning",
         "" if enough else "Threads that wait for a CPU slow all others down: lower num_threads in the GPU profile.",
     )

@@ -13,7 +13,6 @@ import torch
 
 from containers.contracts.names import (
     COMPLETIONS_FILE,
-    MERGED_FOLDER,
     MODEL_FOLDER,
     POLICY_EVAL_PROMPTS_FILE,
     POLICY_EVALUATION_FILE,
@@ -26,7 +25,8 @@ from containers.stages.errors import BadConfigError, DivergedError
 from containers.stages.models import compute_device, compute_dtype, load_causal_model, load_tokenizer
 from containers.stages.policy_comparison import ComparedPrompt, compare_policies
 from containers.stages.policy_plots import write_policy_plots
-from containers.stages.prompts import PolicyPrompt, read_policy_prompts, seeded_subset
+from containers.stages.prompts import PolicyPrompt, check_lengths, read_policy_prompts, seeded_subset
+from containers.stages.reward_function import load_scorer
 from containers.stages.rollouts import Completion, completion_logprobs, generate_completions
 from containers.stages.scoring import RewardScorer
 
@@ -101,6 +101,7 @@ def _write(
     """What the model in `folder` writes; `of_policy` None says that it is the policy itself."""
     profile = context.spec.profile
     model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
+    check_lengths(config, max_positions=model.config.max_position_embeddings, name=name)
     tokenizer = load_tokenizer(folder)
     repeated = [prompt.token_ids for prompt in prompts for _ in range(config.completions_per_prompt)]
     completions = generate_completions(
@@ -135,14 +136,7 @@ def _compare_prompts(
     reference: _Written,
 ) -> list[ComparedPrompt]:
     """Both models' completions with their rewards, by prompt."""
-    profile = context.spec.profile
-    scorer = RewardScorer.load(
-        context.input_path("reward_model") / MERGED_FOLDER,
-        device=compute_device(profile),
-        dtype=compute_dtype(profile),
-        max_length=_longest_conversation(config),
-        batch_size=config.batch_size,
-    )
+    scorer = load_scorer(context, batch_size=config.batch_size)
     size = config.completions_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(size)]
     rewards_policy = _scores(scorer, repeated, policy.completions)
@@ -163,3 +157,86 @@ def _compare_prompts(
         )
         for start, prompt in zip(range(0, len(repeated), size), prompts, strict=True)
     ]
+
+
+def _scores(scorer: RewardScorer, prompts: Sequence[PolicyPrompt], completions: Sequence[Completion]) -> list[float]:
+    return scorer.score(
+        [
+            [*prompt.conversation, {"role": "assistant", "content": completion.text}]
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+    )
+
+
+def _figures(evaluation: PolicyEvaluation) -> tuple[Metric, ...]:
+    return (
+        evaluation.reward_policy,
+        evaluation.reward_reference,
+        evaluation.reward_difference,
+        evaluation.win_rate,
+        evaluation.kl,
+        evaluation.length_policy,
+        evaluation.length_reference,
+        evaluation.ended_policy,
+        evaluation.ended_reference,
+    )
+
+
+def _empty_counts(context: StageContext, compared: Sequence[ComparedPrompt]) -> tuple[Metric, ...]:
+    """How many completions have no text; they are scored as they are."""
+    texts = {
+        "policy": [item.text for prompt in compared for item in prompt.policy],
+        "reference": [item.text for prompt in compared for item in prompt.reference],
+    }
+    metrics = []
+    for name, written in texts.items():
+        num_empty = sum(not text.strip() for text in written)
+        if num_empty:
+            context.recorder.note(f"{num_empty} of {len(written)} completions of the {name} are empty.")
+        metrics.append(Metric(name=f"num_empty_{name}", value=num_empty, unit="completions", count=len(written)))
+    return tuple(metrics)
+
+
+def _write_completions(compared: Sequence[ComparedPrompt], path: Path) -> None:
+    """One row per prompt and completion: both texts, rewards, lengths, and the policy's log-ratio."""
+    rows: list[dict[str, Any]] = [
+        {
+            "prompt_id": item.prompt.prompt_id,
+            "domain": item.prompt.domain,
+            "prompt": [dict(message) for message in item.prompt.conversation],
+            "number": number,
+            "policy": item.policy[number].text,
+            "reference": item.reference[number].text,
+            "reward_policy": item.rewards_policy[number],
+            "reward_reference": item.rewards_reference[number],
+            "log_ratio": item.log_ratios[number],
+            "num_tokens_policy": len(item.policy[number].completion_ids),
+            "num_tokens_reference": len(item.reference[number].completion_ids),
+            "ended_policy": item.policy[number].ended,
+            "ended_reference": item.reference[number].ended,
+        }
+        for item in compared
+        for number in range(len(item.policy))
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+def _progress(context: StageContext, total: int, *, text: str) -> Callable[[int], None]:
+    """Tells the recorder how far it is, at most once a second and at the end."""
+    told_at_s = -_PROGRESS_INTERVAL_S
+
+    def tell(done: int) -> None:
+        nonlocal told_at_s
+        if time.monotonic() - told_at_s >= _PROGRESS_INTERVAL_S or done == total:
+            told_at_s = time.monotonic()
+            context.recorder.progress(done, total, unit="completions", text=text)
+
+    return tell
+
+
+def _release(model: Any) -> None:
+    """Give the model's GPU memory back, so that the next one finds room."""
+    model.to("meta")
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

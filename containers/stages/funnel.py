@@ -27,10 +27,16 @@ class DroppedRow:
 
     def as_json(self, reason: str) -> dict[str, str | int]:
         """One line of `dropped.jsonl`; texts are shortened, columns that are empty left out."""
-        texts = {name: getattr(self, name) for name in ("seen", "domain", "language", "prompt", "chosen", "rejected")}
-        return {"reason": reason, "file": self.file, "line": self.line} | {
-            name: shortened(text, _TEXT_CHARACTERS) for name, text in texts.items() if text
+        texts = {
+            "seen": self.seen,
+            "domain": self.domain,
+            "language": self.language,
+            "prompt": self.prompt,
+            "chosen": self.chosen,
+            "rejected": self.rejected,
         }
+        shown = {name: shortened(text, _TEXT_CHARACTERS) for name, text in texts.items() if text}
+        return {"reason": reason, "file": self.file, "line": self.line, **shown}
 
 
 @dataclass
@@ -121,4 +127,3 @@ def funnel_table(steps: Iterable[FunnelStep], *, rows_read: int) -> str:
 def _in_words(counts: tuple[tuple[str, int], ...], *, most: int = 3) -> str:
     shown = ", ".join(f"{shortened(name, 24)} {count:,}" for name, count in counts[:most])
     return f"{shown}, …" if len(counts) > most else shown
-

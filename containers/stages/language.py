@@ -1,8 +1,9 @@
 """Is this text, and is this row, in a wanted language? Offline, by py3langid; why it: benchmarks/language_detection.md.
 
 The rule for a text. Only prose is judged: fenced and inline code, formulas and addresses are taken out, and of a long
-text the beginning and the end are read. The text is `wanted` when the wanted languages together are probable enough;
-`other` when they are not and another language is; else `undecided` ("Yes.", "42", a list of names).
+text the beginning and the end are read. The text is `wanted` when the wanted languages together have some probability;
+`other` when they have not, and one other language is likelier than all the rest together; else `undecided` ("Yes.",
+"42", a list of names).
 
 The rule for a row. Prompt, chosen and rejected are judged each by itself. One `other` drops the row: an English
 question with a Chinese answer is no English pair, and neither is a translation out of English. Where all is undecided,
@@ -21,12 +22,9 @@ from containers.stages.errors import BadConfigError
 from containers.stages.language_names import UNKNOWN_LANGUAGE, language_codes, language_names, normalised_language
 from containers.stages.pair_schemas import PreferenceRow
 
-# Both thresholds lie in the middle of a range in which the figures hardly move; see the benchmark.
+# Figures for other thresholds: see the benchmark. Lists of names ("Paris, Lyon, …") look French at up to 0.43.
 _MIN_WANTED_PROBABILITY = 0.05
-_MIN_OTHER_PROBABILITY = 0.10
-# A name or one word ("Tuna wraps", "Yes") looks foreign at 0.1 to 0.4; a real short question in another script at 0.9.
-_FEW_LETTERS = 25
-_MIN_OTHER_PROBABILITY_OF_FEW_LETTERS = 0.50
+_MIN_OTHER_PROBABILITY = 0.50
 _NO_PROSE_CODE = "zxx"
 _SAMPLE_CHARACTERS = 300
 _SEARCHED_CHARACTERS = 1500
@@ -120,9 +118,7 @@ class LanguageJudge:
         for code, probability in ranked:
             by_name[_name_of(code)] = by_name.get(_name_of(code), 0.0) + probability
         likeliest = max(by_name, key=lambda name: by_name[name])
-        few_letters = sum(map(str.isalpha, sample)) < _FEW_LETTERS
-        needed = _MIN_OTHER_PROBABILITY_OF_FEW_LETTERS if few_letters else _MIN_OTHER_PROBABILITY
-        if by_name[likeliest] >= needed and likeliest != _NO_PROSE_CODE:
+        if by_name[likeliest] >= _MIN_OTHER_PROBABILITY and likeliest != _NO_PROSE_CODE:
             return Verdict("other", likeliest)
         return Verdict("undecided")
 

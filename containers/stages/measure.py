@@ -65,8 +65,11 @@ def visible_gpus() -> tuple[str, ...]:
         listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ()
+    if listing.returncode != 0:
+        return ()
     lines = tuple(line.strip() for line in listing.stdout.splitlines() if line.startswith("GPU "))
-    return lines if listing.returncode == 0 else ()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")  # nvidia-smi does not heed it
+    return lines if chosen is None else lines[: len(chosen.split(","))]
 
 
 def _shared_memory(spec: StageSpec) -> ContractFinding:
@@ -130,7 +133,9 @@ def _sources(spec: StageSpec) -> ContractFinding:
         wanted=wanted[:19] or "any",
         found=found[:19],
         verdict="ok" if wanted in ("", found) else "drift",
-        advice="The image was built from other sources than the orchestrator's: run `make image`.",
+        advice="The image was built from other sources than the orchestrator's: run `make image`."
+        if spec.image_digest
+        else "The sources were edited while the run was going on: start it again.",
     )
 
 

@@ -1,7 +1,8 @@
 """Loads and saves models and tokenizers, and refuses those that would train or score silently wrong."""
 
-import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +16,11 @@ from transformers import (
     PreTrainedTokenizerBase,
     set_seed,
 )
+from transformers.utils import logging as transformers_logging
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.stage_configs import LoraSettings
 from containers.stages.errors import BadConfigError, DivergedError, MissingPrerequisiteError
-
-logger = logging.getLogger(__name__)
 
 TaskType = Literal["CAUSAL_LM", "SEQ_CLS"]
 SCORE_HEAD = "score"
@@ -133,14 +133,11 @@ def load_new_reward_model(
     return _ready(model, folder, device=device)
 
 
-def peft_config(settings: LoraSettings | None, *, task_type: TaskType, base_model: str = "") -> LoraConfig | None:
+def peft_config(settings: LoraSettings | None, *, task_type: TaskType) -> LoraConfig | None:
     """LoRA on all linear layers; None where the whole model is trained.
 
     With task type SEQ_CLS the score head is trained in full and saved with the adapter; without either of the two it
     is lost, and reloaded scores change.
-
-    Args:
-        base_model: where the base model comes from, for people; without it PEFT writes the path of this machine.
     """
     if settings is None:
         return None
@@ -151,24 +148,38 @@ def peft_config(settings: LoraSettings | None, *, task_type: TaskType, base_mode
         target_modules="all-linear",
         task_type=task_type,
         modules_to_save=[SCORE_HEAD] if task_type == "SEQ_CLS" else None,
-        base_model_name_or_path=base_model or None,
     )
 
 
 def apply_lora(
-    model: PreTrainedModel, settings: LoraSettings | None, *, task_type: TaskType, base_model: str = ""
+    model: PreTrainedModel, settings: LoraSettings | None, *, task_type: TaskType
 ) -> PreTrainedModel | PeftModel:
     """The model with adapters that train in float32; the model itself where `settings` is None."""
-    config = peft_config(settings, task_type=task_type, base_model=base_model)
+    config = peft_config(settings, task_type=task_type)
     if config is None:
         return model
     adapted = get_peft_model(model, config)
-    adapted.peft_config["default"].base_model_name_or_path = base_model or None
     # PEFT raises adapters to float32, but not the copies of modules_to_save: in bf16 small updates would be lost.
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     return adapted
+
+
+def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, base_model: str) -> None:
+    """Write the adapter (with its score head, where it has one) and the tokenizer into `folder`.
+
+    Args:
+        base_model: where the base model comes from, for people; PEFT would write the path of this machine.
+    """
+    for config in model.peft_config.values():
+        config.base_model_name_or_path = base_model or None
+        # A set, which hashes differently in each process: sorted, the same run writes the same file.
+        config.target_modules = sorted(config.target_modules)
+    # Without this, PEFT asks the hub for the base model's vocabulary.
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)
+    tokenizer.save_pretrained(folder)
 
 
 def save_merged(
@@ -207,22 +218,37 @@ def _load(auto_class: Any, folder: Path, *, dtype: torch.dtype, **settings: Any)
     if not (folder / "config.json").is_file():
         raise MissingPrerequisiteError(f"{folder} is no model folder: it has no config.json.")
     try:
-        model, info = auto_class.from_pretrained(
-            folder,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **settings,
-        )
+        with _quiet_transformers():
+            model, info = auto_class.from_pretrained(
+                folder,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                # Only so that they come back by name; they are refused below.
+                ignore_mismatched_sizes=True,
+                **settings,
+            )
     except Exception as error:
         raise MissingPrerequisiteError(f"The model in {folder} cannot be loaded: {error}") from error
     if info["mismatched_keys"]:
+        name, found, wanted = min(info["mismatched_keys"])
         raise MissingPrerequisiteError(
-            f"{folder}: weights of other shapes than its config says: {info['mismatched_keys']}."
+            f"{folder}: {name} has the shape {tuple(found)} in its files, its config wants {tuple(wanted)}."
         )
     return model, sorted(info["missing_keys"])
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No load report: it warns of a new score head, which is wanted; what is not wanted is an error here."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
 
 
 def _ready(model: PreTrainedModel, folder: Path, *, device: torch.device | str) -> PreTrainedModel:

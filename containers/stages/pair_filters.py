@@ -11,13 +11,12 @@ _CONTROL_TOKEN = re.compile(
     r"|\[/?INST\]|<</?SYS>>"
     r"|<(?:start|end)_of_turn>"
 )
-_CONTROL_MARKS = ("<|", "<｜", "INST]", "SYS>>", "_of_turn>")
 
 
 def control_token(row: PreferenceRow) -> str:
     """The first control token of a chat template in any text of the row; empty where there is none."""
     for text in texts(row):
-        if any(mark in text for mark in _CONTROL_MARKS) and (match := _CONTROL_TOKEN.search(text)):
+        if ("<" in text or "INST]" in text) and (match := _CONTROL_TOKEN.search(text)):
             return match.group()
     return ""
 

@@ -271,6 +271,8 @@ def _clean(text: str) -> str:
     """The text itself, if it can be written as UTF-8 and holds no NUL."""
     if "\0" in text:
         raise MalformedRowError("nul_character", text[:80])
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

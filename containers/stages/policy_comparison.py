@@ -5,14 +5,15 @@ Intervals are over prompts: the completions of one prompt are no independent obs
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
 from containers.contracts.outcome import Metric
-from containers.contracts.records import Histogram, Message, PolicyEvaluation, SideBySide
+from containers.contracts.records import Message, PolicyEvaluation, SideBySide
 from containers.stages.prompts import PolicyPrompt
 from containers.stages.rollouts import Completion
-from containers.stages.statistics import bootstrap_interval
+from containers.stages.statistics import histogram, mean_metric, wilson_interval
 
 _NUM_BINS = 24
 
@@ -34,7 +35,7 @@ class ComparedPrompt:
     @property
     def reward_difference(self) -> float:
         """Mean reward of the policy's completions minus that of the reference's."""
-        return float(np.mean(self.rewards_policy) - np.mean(self.rewards_reference))
+        return fmean(self.rewards_policy) - fmean(self.rewards_reference)
 
     @property
     def win_rate(self) -> float:
@@ -46,28 +47,12 @@ class ComparedPrompt:
         return float(np.mean((signs + 1) / 2))
 
 
-@dataclass(frozen=True)
-class _Intervals:
-    """Makes a metric from one value per prompt."""
-
-    confidence: float
-    num_bootstrap: int
-    seed: int
-
-    def metric(
-        self, prompts: Sequence[ComparedPrompt], name: str, unit: str, value: Callable[[ComparedPrompt], float]
-    ) -> Metric:
-        values = [value(prompt) for prompt in prompts]
-        low, high = bootstrap_interval(
-            values, confidence=self.confidence, num_bootstrap=self.num_bootstrap, seed=self.seed
-        )
-        return Metric(name=name, value=float(np.mean(values)), unit=unit, ci_low=low, ci_high=high, count=len(values))
-
-
 def compare_policies(
     prompts: Sequence[ComparedPrompt], *, confidence: float, num_bootstrap: int, seed: int, num_samples: int
 ) -> PolicyEvaluation:
     """Every figure of `policy_evaluation.json`; `count` of each is the number of prompts.
+
+    Means have bootstrap intervals; shares have Wilson's, which stay honest at 0 and 1.
 
     Args:
         prompts: at least one.
@@ -75,38 +60,38 @@ def compare_policies(
         num_samples: prompts shown side by side, spread evenly from the largest loss of reward to the largest gain, so
             that they show neither only the best nor only the worst.
     """
-    intervals = _Intervals(confidence=confidence, num_bootstrap=num_bootstrap, seed=seed)
 
-    def metric(name: str, unit: str, value: Callable[[ComparedPrompt], float]) -> Metric:
-        return intervals.metric(prompts, name, unit, value)
+    def mean(name: str, unit: str, value: Callable[[ComparedPrompt], float]) -> Metric:
+        values = [value(prompt) for prompt in prompts]
+        return mean_metric(values, name=name, unit=unit, confidence=confidence, num_bootstrap=num_bootstrap, seed=seed)
+
+    def share(name: str, value: Callable[[ComparedPrompt], float]) -> Metric:
+        right, count = sum(value(prompt) for prompt in prompts), len(prompts)
+        low, high = wilson_interval(right, count, confidence=confidence)
+        return Metric(name=name, value=right / count, unit="fraction", ci_low=low, ci_high=high, count=count)
 
     return PolicyEvaluation(
         num_prompts=len(prompts),
-        reward_policy=metric("reward_policy", "score", lambda p: float(np.mean(p.rewards_policy))),
-        reward_reference=metric("reward_reference", "score", lambda p: float(np.mean(p.rewards_reference))),
-        reward_difference=metric("reward_difference", "score", lambda p: p.reward_difference),
-        win_rate=metric("win_rate", "fraction", lambda p: p.win_rate),
-        kl=metric("kl", "nats", lambda p: float(np.mean(p.log_ratios))),
-        length_policy=metric("length_policy", "tokens", lambda p: _mean_length(p.policy)),
-        length_reference=metric("length_reference", "tokens", lambda p: _mean_length(p.reference)),
-        ended_policy=metric("ended_policy", "fraction", lambda p: _ended_share(p.policy)),
-        ended_reference=metric("ended_reference", "fraction", lambda p: _ended_share(p.reference)),
-        reward_differences=_histogram([prompt.reward_difference for prompt in prompts]),
+        reward_policy=mean("reward_policy", "score", lambda p: fmean(p.rewards_policy)),
+        reward_reference=mean("reward_reference", "score", lambda p: fmean(p.rewards_reference)),
+        reward_difference=mean("reward_difference", "score", lambda p: p.reward_difference),
+        win_rate=share("win_rate", lambda p: p.win_rate),
+        kl=mean("kl", "nats", lambda p: fmean(p.log_ratios)),
+        length_policy=mean("length_policy", "tokens", lambda p: _mean_length(p.policy)),
+        length_reference=mean("length_reference", "tokens", lambda p: _mean_length(p.reference)),
+        ended_policy=share("ended_policy", lambda p: _ended_share(p.policy)),
+        ended_reference=share("ended_reference", lambda p: _ended_share(p.reference)),
+        reward_differences=histogram([prompt.reward_difference for prompt in prompts], num_bins=_NUM_BINS),
         samples=_samples(prompts, num_samples),
     )
 
 
 def _mean_length(completions: Sequence[Completion]) -> float:
-    return float(np.mean([len(item.completion_ids) for item in completions]))
+    return fmean(len(item.completion_ids) for item in completions)
 
 
 def _ended_share(completions: Sequence[Completion]) -> float:
-    return float(np.mean([item.ended for item in completions]))
-
-
-def _histogram(values: Sequence[float]) -> Histogram:
-    counts, edges = np.histogram(values, bins=_NUM_BINS)
-    return Histogram(edges=tuple(float(edge) for edge in edges), counts=tuple(int(count) for count in counts))
+    return fmean(item.ended for item in completions)
 
 
 def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideBySide, ...]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from containers.stages.errors import BadDataError
+from containers.contracts.stage_configs import EvaluatePolicyConfig, TrainPolicyConfig
+from containers.stages.errors import BadConfigError, BadDataError
 from containers.stages.rollouts import prompt_token_ids
 
 
@@ -58,6 +59,21 @@ def read_policy_prompts(path: Path, tokenizer: Any, *, max_prompt_length: int) -
             f"policy_prompt_fraction."
         )
     return PolicyPrompts(prompts=prompts, left_out=len(rows) - len(prompts))
+
+
+def check_lengths(config: TrainPolicyConfig | EvaluatePolicyConfig, *, max_positions: int, name: str) -> None:
+    """Refuse a longest prompt plus completion that a model has no positions for.
+
+    Raises:
+        BadConfigError: it has fewer; has the numbers.
+    """
+    wanted = config.max_prompt_length + config.max_completion_length
+    if wanted > max_positions:
+        raise BadConfigError(
+            f"{config.stage}.max_prompt_length {config.max_prompt_length} + max_completion_length "
+            f"{config.max_completion_length} = {wanted} tokens; the {name} has {max_positions} positions. "
+            f"Lower one of the two."
+        )
 
 
 def shuffled_passes(num_items: int, *, length: int, seed: int) -> list[int]:

@@ -11,7 +11,6 @@ from containers.contracts.records import CalibrationBin, Funnel, Histogram
 from containers.human_text import humanize, number, percent
 from containers.stages.report_plot import (
     AQUA,
-    AXIS,
     BLUE,
     GREY,
     INK,
@@ -69,7 +68,12 @@ def curve_plot(title: str, series: Sequence[tuple[str, Points]], *, unit: str, s
 
 
 def accuracy_plot(
-    title: str, groups: Sequence[tuple[str, Metric]], *, salt: str, minimums: Sequence[float | None] = (), note: str = ""
+    title: str,
+    groups: Sequence[tuple[str, Metric]],
+    *,
+    salt: str,
+    minimums: Sequence[float | None] = (),
+    note: str = "",
 ) -> Plot | None:
     """Accuracy with interval, one row per group; dashed at chance, a tick where a gate demands a minimum."""
     rows = list(groups)[:_MAX_ROWS]
@@ -111,12 +115,12 @@ def accuracy_plot(
 
 
 def histogram_plot(title: str, histogram: Histogram | None, *, unit: str, count_of: str, salt: str) -> Plot | None:
-    """Bars left of zero in orange, right of it in blue; None where there is nothing to count."""
+    """Bars below zero orange, above it blue, the one that holds zero grey; None where there is nothing to count."""
     if histogram is None or not sum(histogram.counts) or len(histogram.edges) != len(histogram.counts) + 1:
         return None
     with axes(2.5, salt=salt) as (ax, svg):
         for (left, right), count in zip(pairwise(histogram.edges), histogram.counts, strict=True):
-            colour = BLUE if (left + right) / 2 >= 0 else ORANGE
+            colour = BLUE if left >= 0 else ORANGE if right <= 0 else GREY
             gap = (right - left) * 0.05
             ax.bar(left + gap, count, width=right - left - 2 * gap, align="edge", color=colour, linewidth=0)
         ax.axvline(0, color=INK_2, linewidth=0.9)
@@ -126,7 +130,10 @@ def histogram_plot(title: str, histogram: Histogram | None, *, unit: str, count_
         ax.yaxis.set_major_formatter(FuncFormatter(tick_number))
         ax.xaxis.set_major_formatter(FuncFormatter(tick_number))
         ax.grid(axis="x", visible=False)
-        return Plot(title, svg(), note=f"{sum(histogram.counts):,} {count_of}. Blue: above zero; orange: below.")
+        straddles = any(left < 0 < right for left, right in pairwise(histogram.edges))
+        grey = "; grey: the bar that holds zero" if straddles else ""
+        note = f"{sum(histogram.counts):,} {count_of}. Blue: above zero; orange: below{grey}."
+        return Plot(title, svg(), note=note)
 
 
 def calibration_plot(title: str, bins: Sequence[CalibrationBin], *, salt: str) -> Plot | None:
@@ -156,31 +163,34 @@ def funnel_plot(funnel: Funnel, *, salt: str) -> Plot | None:
     """Where every row went, one bar per fate; the bars add up to the rows read."""
     if not funnel.rows_read:
         return None
-    kept = [
+    used = [
         ("Train the reward model", funnel.train_pairs, BLUE),
         ("Validate the reward model", funnel.validation_pairs, BLUE),
         ("Set aside for the policy", funnel.pairs_set_aside_for_policy, AQUA),
     ]
-    dropped = [(f"Dropped: {humanize(step.reason).lower()}", step.dropped, GREY) for step in funnel.steps]
-    bars = [bar for bar in kept if bar[1]] + sorted((bar for bar in dropped if bar[1]), key=lambda bar: -bar[1])
+    dropped = [(humanize(step.reason), step.dropped, GREY) for step in funnel.steps]
+    bars = [bar for bar in used if bar[1]] + sorted((bar for bar in dropped if bar[1]), key=lambda bar: -bar[1])
     bars, rest = bars[:_MAX_ROWS], bars[_MAX_ROWS:]
     if rest:
-        bars.append((f"Dropped: {len(rest)} more reasons", sum(bar[1] for bar in rest), GREY))
-    with axes(0.35 + 0.27 * len(bars), salt=salt, width_in=8.6) as (ax, svg):
-        largest = max(bar[1] for bar in bars) if bars else 1
+        bars.append((f"{len(rest)} more reasons", sum(bar[1] for bar in rest), GREY))
+    largest = max((bar[1] for bar in bars), default=1)
+    with axes(0.35 + 0.27 * len(bars), salt=salt) as (ax, svg):
         for row, (_, count, colour) in enumerate(bars):
             ax.barh(row, count, height=0.62, color=colour, linewidth=0)
             share = percent(count / funnel.rows_read)
-            ax.text(count + largest * 0.012, row, f"{count:,}", va="center", color=INK)
-            ax.text(1.0, row, share, va="center", ha="right", color=INK_2, transform=ax.get_yaxis_transform())
-        ax.set_yticks(range(len(bars)), [axis_label(name, limit=44) for name, _, _ in bars])
+            for text, offset, tint in ((f"{count:,}", 40, INK), (share, 88, INK_2)):
+                ax.annotate(
+                    text, (1, row), (offset, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
+                    ha="right", va="center", color=tint, annotation_clip=False,
+                )  # fmt: skip
+        ax.set_yticks(range(len(bars)), [axis_label(name) for name, _, _ in bars])
         ax.set_ylim(len(bars) - 0.4, -0.6)
-        ax.set_xlim(0, largest * 1.25)
+        ax.set_xlim(0, largest)
         ax.set_xticks([])
         ax.grid(visible=False)
         ax.spines["bottom"].set_visible(False)
-        ax.spines["left"].set_color(AXIS)
-        return Plot("Where every row went", svg(), note=f"Shares of the {funnel.rows_read:,} rows read.", wide=True)
+        note = f"Shares of the {funnel.rows_read:,} rows read. Blue: used; green: set aside; grey: dropped."
+        return Plot("Where every row went", svg(), note=note)
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:

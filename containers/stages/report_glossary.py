@@ -15,9 +15,10 @@ GLOSSARY = {
     "reference": "The model from which policy training started, unchanged.",
     "entropy": "How undecided the policy is at each token, in nats. A fall to zero means it always writes the same.",
     "calibration": "Whether pairs predicted to be right with 80 % are right in 80 % of cases.",
-    "calibration error": "Expected calibration error: mean gap between predicted and observed share, weighted by pairs.",
+    "calibration error": "Expected calibration error: mean gap of predicted and observed share, weighted by pairs.",
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats.",
-    "interval": "Bootstrap confidence interval, at the level `confidence` of the configuration (0.95 unless set there).",
+    "interval": "Confidence interval: Wilson's for shares, bootstrap over prompts or pairs for means; at the level "
+    "that the configuration calls confidence (95 % unless set there).",
     "measured, estimated": "Measured: counted or timed in this run. Estimated: computed from a model of what happens; "
     "such figures are marked.",
     "gate": "A demand that must hold before the run goes on. A waiver overrules it and stands in this report.",

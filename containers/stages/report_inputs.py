@@ -42,14 +42,14 @@ Record = TypeVar("Record", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves of one training: `points[name]` is a list of (step, value), steps rising; the last word on a step stands."""
+    """Curves of one training: `points[name]` holds (step, value), steps rising."""
 
     points: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     non_finite: tuple[str, ...] = ()
 
-    def first(self, *names: str) -> tuple[tuple[int, float], ...]:
-        """The first of these curves that was recorded; empty where none was."""
-        return next((self.points[name] for name in names if self.points.get(name)), ())
+    def get(self, name: str) -> tuple[tuple[int, float], ...]:
+        """The curve of that name; empty where none was recorded."""
+        return self.points.get(name, ())
 
 
 @dataclass(frozen=True)

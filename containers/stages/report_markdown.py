@@ -61,5 +61,5 @@ def _repeat(inputs: ReportInputs) -> str:
         ("Seed", f"{inputs.seed}"),
         ("Hardware profile", pipeline.profile_name),
     )
-    table = markdown_table(("How to repeat", "Value"), [(name, value) for name, value in rows if value])
+    table = markdown_table(("", "Value"), [(name, value) for name, value in rows if value])
     return f"## How to repeat\n\n{table}\n\nThe whole page with plots and samples is `report.html`."

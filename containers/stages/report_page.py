@@ -31,21 +31,7 @@ _NAVIGATION = (
 )
 
 
-def report_plots(inputs: ReportInputs) -> dict[str, tuple[Plot, ...]]:
-    """Every plot of the page by the section that shows it."""
-    return {
-        "funnel": sections.funnel_plots(inputs),
-        "sft": sections.sft_plots(inputs),
-        "reward_training": sections.reward_training_plots(inputs),
-        "reward_evaluation": sections.reward_evaluation_plots(inputs),
-        "policy_training": sections.policy_training_plots(inputs),
-        "policy_evaluation": sections.policy_evaluation_plots(inputs),
-    }
-
-
-def report_html(
-    inputs: ReportInputs, *, title: str, num_samples: int, plots: Mapping[str, tuple[Plot, ...]]
-) -> str:
+def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Mapping[str, tuple[Plot, ...]]) -> str:
     """The whole page as one document: no script, no request, nothing from outside."""
     html = _environment().get_template("page.html.jinja").render(
         inputs=inputs,

@@ -67,11 +67,10 @@ class Plot:
     title: str
     svg: str
     note: str = ""
-    wide: bool = False
 
 
 @contextmanager
-def axes(height_in: float, *, salt: str, width_in: float = _WIDTH_IN) -> Iterator[tuple[Axes, Callable[[], str]]]:
+def axes(height_in: float, *, salt: str) -> Iterator[tuple[Axes, Callable[[], str]]]:
     """Axes in the report's style, and the function that gives the finished SVG; call it inside the block.
 
     Args:
@@ -81,7 +80,7 @@ def axes(height_in: float, *, salt: str, width_in: float = _WIDTH_IN) -> Iterato
     with mpl.rc_context({**_STYLE, "svg.hashsalt": salt}), warnings.catch_warnings():
         # The page's own fonts draw the text; a glyph that DejaVu lacks only makes the measured width a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
         yield figure.subplots(), lambda: _inline_svg(figure, label=salt)
 
 

@@ -1,16 +1,14 @@
-"""The sections of the page as rows of text and plots. Foreign text goes through as it is: the template escapes it."""
+"""The sections of the page as rows of text. Foreign text goes through as it is: the template escapes it."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from containers.contracts.hardware import ContractFinding, MeasuredContract
 from containers.contracts.names import StageName
 from containers.contracts.records import Funnel, StageRecord, TrainingInfo
 from containers.human_text import MISSING, duration, humanize, number, percent, short_digest, size
-from containers.stages import report_figures as figures
-from containers.stages.report_inputs import Curves, ReportInputs
-from containers.stages.report_plot import Plot
+from containers.stages.report_inputs import ReportInputs
 
 _MAX_GROUPS = 12
 _MAX_LISTED_FILES = 12
@@ -74,7 +72,9 @@ def unaccounted_rows(funnel: Funnel) -> int:
 
 def training_facts(info: TrainingInfo) -> tuple[tuple[str, str], ...]:
     """How a model was trained, as label and value."""
-    steps = f"{info.num_steps:,}" + ("" if info.num_steps == info.planned_steps else f" of {info.planned_steps:,} planned")
+    steps = f"{info.num_steps:,}" + (
+        "" if info.num_steps == info.planned_steps else f" of {info.planned_steps:,} planned"
+    )
     resumed = "" if info.resumed_from_step is None else f", resumed from step {info.resumed_from_step:,}"
     best = f"{number(info.best_metric)} {info.best_metric_name} at step {number(info.best_step)}"
     share = percent(info.trainable_parameters / info.total_parameters)
@@ -137,112 +137,6 @@ def descents(inputs: ReportInputs) -> tuple[Descent, ...]:
     return tuple(found)
 
 
-def funnel_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Where every row went."""
-    return _present([figures.funnel_plot(inputs.funnel, salt="rows by fate")] if inputs.funnel else [])
-
-
-def sft_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Curves of supervised fine-tuning."""
-    curves = inputs.curves.get(StageName.TRAIN_SFT, Curves())
-    loss = (("training", curves.first("loss")), ("held out", curves.first("eval_loss")))
-    accuracy = (
-        ("training", curves.first("mean_token_accuracy")),
-        ("held out", curves.first("eval_mean_token_accuracy")),
-    )
-    return _present(
-        [
-            figures.curve_plot("Loss", loss, unit="nats per token", salt="sft loss"),
-            figures.curve_plot("Token accuracy", accuracy, unit="share of tokens", salt="sft accuracy"),
-        ]
-    )
-
-
-def reward_training_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Curves of reward-model training."""
-    curves = inputs.curves.get(StageName.TRAIN_REWARD_MODEL, Curves())
-
-    def plot(title: str, name: str, unit: str) -> Plot | None:
-        both = (("training", curves.first(name)), ("held out", curves.first(f"eval_{name}")))
-        return figures.curve_plot(title, both, unit=unit, salt=f"reward model {name}")
-
-    return _present(
-        [
-            plot("Loss", "loss", "nats per pair"),
-            plot("Pairwise accuracy", "accuracy", "share of pairs"),
-            plot("Mean margin", "margin", "score"),
-            figures.curve_plot(
-                "Gradient norm",
-                (("gradient norm", curves.first("grad_norm")),),
-                unit="norm before clipping",
-                salt="reward model gradient norm",
-            ),
-        ]
-    )
-
-
-def reward_evaluation_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Accuracy by file and by kind of pair, margins, calibration."""
-    if inputs.reward_model is None:
-        return ()
-    measured = [file for file in inputs.reward_model.files if file.accuracy]
-    by_file = figures.accuracy_plot(
-        "Accuracy by file",
-        [(file.name, file.accuracy) for file in measured if file.accuracy],
-        minimums=[file.minimum_accuracy for file in measured],
-        salt="accuracy by file",
-    )
-    plots: list[Plot | None] = [by_file]
-    for file in inputs.reward_model.files[:1]:
-        name = humanize(file.name)
-        groups = (("domain", file.by_domain), ("strength of preference", file.by_strength))
-        for word, metrics in (*groups, ("length difference", file.by_length_difference)):
-            note = "Characters, chosen minus rejected." if word == "length difference" else ""
-            rows = [(metric.name, metric) for metric in metrics]
-            plots.append(
-                figures.accuracy_plot(f"{name}: accuracy by {word}", rows, note=note, salt=f"accuracy by {word}")
-            )
-        plots.append(
-            figures.histogram_plot(
-                f"{name}: margins", file.margins, unit="score(chosen) − score(rejected)", count_of="pairs", salt="margins"
-            )
-        )
-        plots.append(figures.calibration_plot(f"{name}: calibration", file.calibration, salt="calibration"))
-    return _present(plots)
-
-
-def policy_training_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Reward, KL, length and entropy over the steps of policy training."""
-    curves = inputs.curves.get(StageName.TRAIN_POLICY, Curves())
-    wanted = (
-        ("Reward", ("reward",), "reward"),
-        ("KL to the reference", ("kl",), "nats per completion"),
-        ("Completion length", ("completions/mean_length", "completion_length"), "tokens"),
-        ("Entropy", ("entropy",), "nats per token"),
-    )
-    return _present(
-        figures.curve_plot(title, ((title.lower(), curves.first(*names)),), unit=unit, salt=f"policy {names[0]}")
-        for title, names, unit in wanted
-    )
-
-
-def policy_evaluation_plots(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Paired reward differences."""
-    if inputs.policy is None:
-        return ()
-    return _present(
-        [
-            figures.histogram_plot(
-                "Reward of the policy minus reward of the reference",
-                inputs.policy.reward_differences,
-                unit="reward difference on the same prompt",
-                count_of="prompts",
-                salt="reward differences",
-            )
-        ]
-    )
-
-
 def runtime_text(record: StageRecord) -> str:
     """`docker 1f2e…` (the image) or `process`; a dash where the stage did not run."""
     image = short_digest(record.image_digest).removeprefix("sha256:")
@@ -262,7 +156,9 @@ def _breakdown(title: str, steps: Sequence[tuple[str, tuple[tuple[str, int], ...
             if dropped:
                 by_reason = counts.setdefault(group, {})
                 by_reason[reason] = by_reason.get(reason, 0) + dropped
-    rows = sorted(((group, sum(found.values()), _top(found)) for group, found in counts.items()), key=lambda row: -row[1])
+    rows = sorted(
+        ((group, sum(found.values()), _top(found)) for group, found in counts.items()), key=lambda row: -row[1]
+    )
     return Breakdown(title, tuple(rows[:_MAX_GROUPS]), max(0, len(rows) - _MAX_GROUPS))
 
 
@@ -303,7 +199,3 @@ def _version_text(by_version: dict[str, list[str]]) -> str:
     if len(by_version) == 1:
         return next(iter(by_version))
     return "; ".join(f"{version} ({', '.join(stages)})" for version, stages in by_version.items())
-
-
-def _present(plots: Iterable[Plot | None]) -> tuple[Plot, ...]:
-    return tuple(plot for plot in plots if plot is not None)

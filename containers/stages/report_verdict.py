@@ -86,7 +86,7 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
         ),
         _card(
             "KL to the reference", "KL", policy.kl if policy else None,
-            noun="completions", absent=absence(inputs, trained),
+            noun="held-out prompts", absent=absence(inputs, trained),
         ),
         _pairs_card(inputs),
         _duration_card(inputs),
@@ -133,6 +133,8 @@ def _statements(inputs: ReportInputs) -> list[_Statement]:
     if passed == set(GATE_STAGES.values()):
         statements.append(_Statement("good", "All gates passed."))
     statements += [_gate_statement(inputs, verdict) for verdict in pipeline.gates]
+    if any(item.tone == "bad" for item in statements):
+        return statements
     if passed == {"reward_model"} and inputs.gate("policy") is None:
         statements.append(
             _Statement("plain", "The policy was not judged.", _sentence(absence(inputs, StageName.EVALUATE_POLICY)))
@@ -156,20 +158,23 @@ def _gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> _Statement:
         waiver = f"Waived by {who} because: {reason}"
         return _Statement("warn", f"{name} did not pass its gate, and the gate was waived.", f"{waiver} {figures}")
     if verdict.name == "policy":
-        return _Statement("bad", f"{name} did not pass its gate.", f"{figures} Do not use it in place of its reference.")
+        return _Statement(
+            "bad", f"{name} did not pass its gate.", f"{figures} Do not use it in place of its reference."
+        )
     trained = inputs.stage(StageName.TRAIN_POLICY)
     stopped = ": policy training was not started" if trained is None or trained.status == "skipped" else ""
     return _Statement("bad", f"{name} did not pass its gate{stopped}.", figures)
 
 
 def _sentence(text: str) -> str:
-    """`text` with a capital and a full stop; empty for an empty one."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+    """`text` with a full stop and a capital, save before a stage's name; empty for an empty one."""
+    if not text:
+        return ""
+    start = text[:1] if text.split()[0] in list(StageName) else text[:1].upper()
+    return f"{start}{text[1:].rstrip('.')}."
 
 
-def _card(
-    label: str, term: str, metric: Metric | None, *, noun: str, absent: str, signed: bool = False
-) -> Card:
+def _card(label: str, term: str, metric: Metric | None, *, noun: str, absent: str, signed: bool = False) -> Card:
     if metric is None:
         return Card(label, term, detail=absent)
     value = quantity(metric.value, metric.unit)
@@ -233,7 +238,9 @@ def _gate_node(verdict: GateVerdict | None) -> Node:
         return Node("gate", "not reached", "plain", is_gate=True)
     if verdict.passed:
         return Node("gate", "passed", "good", is_gate=True)
-    return Node("gate", "waived", "warn", is_gate=True) if verdict.opens else Node("gate", "closed", "bad", is_gate=True)
+    return (
+        Node("gate", "waived", "warn", is_gate=True) if verdict.opens else Node("gate", "closed", "bad", is_gate=True)
+    )
 
 
 def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:
@@ -250,4 +257,3 @@ def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:
         if verdict is not None and not verdict.opens:
             return f"the gate of the {humanize(verdict.name).lower()} closed"
     return "not part of this run"
-

@@ -3,8 +3,28 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from containers.contracts.names import MERGED_FOLDER
+from containers.stages.context import StageContext
 from containers.stages.errors import DivergedError
+from containers.stages.models import compute_device, compute_dtype, load_reward_model, load_tokenizer
 from containers.stages.scoring import RewardScorer
+
+
+def load_scorer(context: StageContext, *, batch_size: int) -> RewardScorer:
+    """The scorer of the stage's `reward_model` input, for conversations as long as that model has positions.
+
+    Args:
+        batch_size: conversations per forward.
+
+    Raises:
+        MissingPrerequisiteError: the input is missing or damaged, or has no score head.
+    """
+    folder = context.input_path("reward_model") / MERGED_FOLDER
+    profile = context.spec.profile
+    model = load_reward_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
+    return RewardScorer(
+        model, load_tokenizer(folder), max_length=model.config.max_position_embeddings, batch_size=batch_size
+    )
 
 
 class PolicyReward:

@@ -53,9 +53,7 @@ def read_sample_predictions(folder: Path) -> tuple[SamplePrediction, ...]:
     except (OSError, ValidationError) as error:
         raise MissingPrerequisiteError(f"{path} cannot be read: {error}") from error
     if not samples:
-        raise MissingPrerequisiteError(
-            f"{path} is empty, so the saved reward model cannot be compared with the trained."
-        )
+        raise MissingPrerequisiteError(f"{path} is empty: saved and trained reward model cannot be compared.")
     return samples
 
 

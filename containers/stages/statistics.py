@@ -124,6 +124,18 @@ def histogram(values: Sequence[float], *, num_bins: int = 30) -> Histogram:
     return Histogram(edges=tuple(float(edge) for edge in edges), counts=tuple(int(count) for count in counts))
 
 
+def margin_histogram(margins: Sequence[float], *, num_bins: int = 30) -> Histogram:
+    """Counts in bins of equal width, as far to the left of zero as to the right, so that no bin holds both signs.
+
+    Args:
+        num_bins: even, so that zero is an edge.
+    """
+    values = _array(margins)
+    reach = float(np.abs(values).max(initial=0.0)) or 1.0
+    counts, edges = np.histogram(values, bins=num_bins, range=(-reach, reach))
+    return Histogram(edges=tuple(float(edge) for edge in edges), counts=tuple(int(count) for count in counts))
+
+
 def _normal_quantile(confidence: float) -> float:
     """Standard deviations that hold `confidence` of a normal distribution; 0 and 1 are drawn into the open range."""
     return NormalDist().inv_cdf(0.5 + min(max(confidence, 0.0), 1 - 1e-12) / 2)

@@ -12,7 +12,6 @@ from trl import RLOOConfig
 from containers.contracts.names import (
     ADAPTER_FOLDER,
     COMPLETIONS_FILE,
-    MERGED_FOLDER,
     MODEL_FOLDER,
     POLICY_TRAIN_PROMPTS_FILE,
 )
@@ -29,11 +28,12 @@ from containers.stages.models import (
     load_tokenizer,
     parameter_counts,
     peft_config,
+    save_adapter,
     save_merged,
 )
 from containers.stages.policy_trainer import PolicyTrainer
-from containers.stages.prompts import PolicyPrompts, read_policy_prompts, shuffled_passes
-from containers.stages.reward_function import PolicyReward
+from containers.stages.prompts import PolicyPrompts, check_lengths, read_policy_prompts, shuffled_passes
+from containers.stages.reward_function import PolicyReward, load_scorer
 from containers.stages.rollouts import turn_end_ids
 from containers.stages.scoring import RewardScorer, score_head_sha256
 from containers.stages.training import (
@@ -180,25 +180,10 @@ def _load(context: StageContext) -> _Parts:
     device, dtype = compute_device(profile), compute_dtype(profile)
     # Adapters train in float32 on a frozen base; a whole model trains in float32 under autocast.
     model = load_causal_model(start, dtype=dtype if config.lora else torch.float32, device=device)
-    _check_lengths(config, max_positions=model.config.max_position_embeddings)
-    scorer = RewardScorer.load(
-        context.input_path("reward_model") / MERGED_FOLDER,
-        device=device,
-        dtype=dtype,
-        max_length=model.config.max_position_embeddings,
-        batch_size=context.spec.batch.per_device_batch_size,
-    )
+    check_lengths(config, max_positions=model.config.max_position_embeddings, name="start model")
+    scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
+    check_lengths(config, max_positions=scorer.max_length, name="reward model")
     return _Parts(config=config, prompts=prompts, schedule=schedule, tokenizer=tokenizer, model=model, scorer=scorer)
-
-
-def _check_lengths(config: TrainPolicyConfig, *, max_positions: int) -> None:
-    wanted = config.max_prompt_length + config.max_completion_length
-    if wanted > max_positions:
-        raise BadConfigError(
-            f"train_policy.max_prompt_length {config.max_prompt_length} + max_completion_length "
-            f"{config.max_completion_length} = {wanted} tokens; the start model has {max_positions} positions. "
-            f"Lower one of the two."
-        )
 
 
 def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) -> PolicyTrainer:
@@ -263,7 +248,6 @@ def _record_reward_model(context: StageContext, scorer: RewardScorer) -> None:
 def _save(context: StageContext, trainer: PolicyTrainer, parts: _Parts) -> None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     if parts.config.lora:
-        # PEFT would write this machine's path; and with a hub name in its place it would ask the hub about embeddings.
-        model.peft_config["default"].base_model_name_or_path = context.input("start_model").origin or None
-        model.save_pretrained(context.output / ADAPTER_FOLDER, save_embedding_layers=False)
+        origin = context.input("start_model").origin
+        save_adapter(model, parts.tokenizer, context.output / ADAPTER_FOLDER, base_model=origin)
     save_merged(model, parts.tokenizer, context.output / MODEL_FOLDER)

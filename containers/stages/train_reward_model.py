@@ -24,6 +24,7 @@ from containers.stages.models import (
     load_new_reward_model,
     load_tokenizer,
     parameter_counts,
+    save_adapter,
     save_merged,
 )
 from containers.stages.pair_artifact import Row, as_dataset, both_sides, read_pair_rows, that_fit
@@ -36,6 +37,7 @@ from containers.stages.training import (
     is_first_rank,
     join_ranks,
     peak_memory_bytes,
+    quieten,
     resume_point,
     spread_over_ranks,
     training_callbacks,
@@ -59,7 +61,7 @@ class _Pairs:
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Train, verify, save `merged/` and `adapter/`, and reload both; the checkpoint with the lowest eval_loss is kept."""
+    """Train, verify, save `merged/` and `adapter/`, and reload both. Kept: the checkpoint with the lowest eval_loss."""
     started_at_s = time.monotonic()
     config = _config(context)
     join_ranks(context)
@@ -155,11 +157,10 @@ def _trainer(
     schedule: ResolvedSchedule,
     tokenizer: PreTrainedTokenizerBase,
 ) -> RewardTrainer:
-    start = context.input("start_model")
     # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
     dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
     model = load_new_reward_model(
-        Path(start.path),
+        context.input_path("start_model"),
         pad_token_id=tokenizer.pad_token_id,
         seed=context.spec.seed,
         dtype=dtype,
@@ -167,7 +168,7 @@ def _trainer(
     )
     arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=context.spec.batch)
     trainer = RewardTrainer(
-        model=apply_lora(model, config.lora, task_type="SEQ_CLS", base_model=start.origin),
+        model=apply_lora(model, config.lora, task_type="SEQ_CLS"),
         args=RewardConfig(
             **arguments,
             max_length=config.max_length,
@@ -179,10 +180,9 @@ def _trainer(
         processing_class=tokenizer,
         callbacks=training_callbacks(context, planned_steps=schedule.num_steps),
     )
+    quieten(trainer)
     if len(trainer.train_dataset) != len(pairs.train):
-        raise StageError(
-            f"RewardTrainer dropped {len(pairs.train) - len(trainer.train_dataset)} pairs of its own accord."
-        )
+        raise StageError(f"RewardTrainer dropped {len(pairs.train) - len(trainer.train_dataset)} pairs by itself.")
     return trainer
 
 
@@ -220,8 +220,7 @@ def _save_and_reload(
     """
     merged, adapter = context.output / MERGED_FOLDER, context.output / ADAPTER_FOLDER
     if isinstance(model, PeftModel):
-        model.save_pretrained(adapter)
-        tokenizer.save_pretrained(adapter)
+        save_adapter(model, tokenizer, adapter, base_model=context.input("start_model").origin)
     else:
         model.to(compute_dtype(context.spec.profile))
     # Off the GPU, to make room for the copies.

@@ -6,7 +6,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import distributed
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
 from containers.contracts.hardware import BatchPlan
@@ -30,24 +30,14 @@ from containers.contracts.stage_configs import (
 from containers.schedule import ResolvedSchedule
 from containers.stages.checkpoints import CheckpointManifestCallback, newest_valid_checkpoint
 from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError, DivergedError, MissingPrerequisiteError, StageError
+from containers.stages.errors import BadConfigError, MissingPrerequisiteError, StageError
 from containers.stages.models import check_finite, compute_device
-from containers.stages.recorder import Recorder
-
-__all__ = ["CheckpointManifestCallback", "newest_valid_checkpoint"]
+from containers.stages.recorder_callback import RecorderCallback
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 TRAINER_STATE_FILE = "trainer_state.json"
-_PROGRESS_INTERVAL_S = 1.0
-# Figures of the Trainer that are no curves: durations and throughput, and the summary at the end of training.
-_NO_CURVES = ("epoch", "total_flos", "train_loss")
-_NO_CURVE_SUFFIXES = ("_runtime", "_per_second")
-# Where one of these is not finite, training is over; it goes on to exit 0 otherwise.
-_MUST_BE_FINITE = frozenset(
-    {"loss", "grad_norm", "learning_rate", "reward", "kl", "min_reward", "mean_reward", "max_reward", "margin"}
-)
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
 
 
@@ -169,61 +159,9 @@ def training_callbacks(context: StageContext, *, planned_steps: int) -> list[Tra
     return callbacks
 
 
-class RecorderCallback(TrainerCallback):  # type: ignore[misc]
-    """Feeds the recorder with curves and progress, and stops training at the first number that is not finite.
-
-    Training metrics keep their plain names (`loss`, `grad_norm`), evaluation ones begin with `eval_`.
-
-    Args:
-        planned_steps: optimizer steps of the whole run.
-    """
-
-    def __init__(self, recorder: Recorder, *, planned_steps: int) -> None:
-        self.num_steps = 0
-        self.last: dict[str, float] = {}
-        self._recorder = recorder
-        self._planned_steps = planned_steps
-        self._told_at_s = -math.inf
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Say where training starts."""
-        self._recorder.progress(state.global_step, self._planned_steps, unit="steps")
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Count the step, tell progress at most once a second, and ask for a log line before a save."""
-        self.num_steps += 1
-        # Log before every save, so that a checkpoint is never written after a number that is not finite.
-        control.should_log = control.should_log or control.should_save or control.should_evaluate
-        now = time.monotonic()
-        if now - self._told_at_s >= _PROGRESS_INTERVAL_S or state.global_step >= self._planned_steps:
-            self._told_at_s = now
-            loss = f"loss {self.last['loss']:.4f}" if "loss" in self.last else ""
-            self._recorder.progress(state.global_step, self._planned_steps, unit="steps", text=loss)
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Record the curves; raise DivergedError where one that must be finite is not."""
-        curves = {
-            name: float(value)
-            for name, value in (logs or {}).items()
-            if isinstance(value, int | float) and name not in _NO_CURVES and not name.endswith(_NO_CURVE_SUFFIXES)
-        }
-        if not curves:
-            return
-        self._recorder.metrics(state.global_step, curves)
-        self.last |= curves
-        for name, value in curves.items():
-            if name.removeprefix("eval_") in _MUST_BE_FINITE and not math.isfinite(value):
-                raise DivergedError(
-                    f"{name} is {value} at step {state.global_step} of {self._planned_steps}. Nothing was saved from "
-                    f"here on. Lower optimizer.learning_rate ({args.learning_rate:g}), or look at that step's data."
-                )
+def quieten(trainer: Any) -> None:
+    """Take the Trainer's printing of every log line away; the recorder has the curves, and says how far it is."""
+    trainer.remove_callback(PrinterCallback)
 
 
 def resume_point(context: StageContext) -> Path | None:

@@ -10,7 +10,8 @@ from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
 from containers.stages.report_inputs import load_report_inputs
 from containers.stages.report_markdown import report_markdown
-from containers.stages.report_page import report_html, report_plots
+from containers.stages.report_page import report_html
+from containers.stages.report_plots import report_plots
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:

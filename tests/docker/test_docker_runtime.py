@@ -19,6 +19,7 @@ from containers.contracts.names import OUTCOME_FILE, SPEC_FILE
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
 from containers.launch.cleanup import current_owner, remove_leftovers
+from containers.launch.collect import read_outcome
 from containers.launch.docker import DockerRuntime, stage_image_digest
 from containers.launch.failure import classify
 from containers.launch.runtime import (
@@ -66,7 +67,7 @@ def run(
     tmp_path: Path, image: str, program: str, *, watcher: Watcher | None = None, grace_s: float = 10, **changes: Any
 ) -> tuple[StageExit, Launch]:
     launch_changes = {name: changes.pop(name) for name in ("labels", "on_line", "should_stop") if name in changes}
-    spec = changes.pop("spec", None) or make_spec(**changes)
+    spec = make_spec(**{"timeout_s": 120, **changes})
     launch = make_launch(tmp_path, spec, watcher=watcher, image=image, **launch_changes)
     return DockerRuntime(command=python(program), stop_grace_s=grace_s).run(launch), launch
 
@@ -269,6 +270,19 @@ for batch in DataLoader(Rows(), batch_size=1, num_workers=2, prefetch_factor=4):
     assert failure.kind is FailureKind.SHM_EXHAUSTED, failure.evidence
     assert "64 MiB" in failure.message
     assert "shm_size_gib" in failure.message
+
+
+def test_the_real_entry_program_refuses_a_container_with_less_shared_memory_than_the_spec_demands(
+    tmp_path: Path, stage_image: str
+) -> None:
+    spec = make_spec(timeout_s=120)
+    spec = spec.model_copy(update={"required": spec.required.model_copy(update={"shm_size_bytes": 1024**3})})
+    launch = make_launch(tmp_path, spec, image=stage_image)
+    stage_exit = DockerRuntime().run(launch)
+    failure = classify(spec, stage_exit, read_outcome(launch.work_folder))
+    assert failure is not None
+    assert failure.kind is FailureKind.MISSING_PREREQUISITE
+    assert "asks for 1,024 MiB, this process has 128 MiB" in failure.message
 
 
 def test_two_ranks_find_each_other_without_a_network(tmp_path: Path, stage_image: str) -> None:

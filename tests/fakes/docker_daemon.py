@@ -29,7 +29,7 @@ class FakeDaemon:
         }
         self._images: dict[str, dict[str, str]] = {}
         self._server = _Server(str(path), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     def add_image(self, name: str, *, labels: dict[str, str]) -> None:
         self._images[name] = labels

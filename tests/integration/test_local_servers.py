@@ -1,4 +1,4 @@
-"""Both servers really start, are shared, and end with their user: an orphan would hold a port and a database for ever."""
+"""Both servers really start, are shared, and end with their user: an orphan would hold port and database for ever."""
 
 import json
 import os
@@ -25,6 +25,13 @@ from flows.local_servers import ServerSettings, local_servers
 with local_servers(ServerSettings(state_dir=Path(sys.argv[1])), say=lambda text: None) as servers:
     print("up", servers.prefect_ui_url, servers.mlflow_uri, flush=True)
     time.sleep(300)
+"""
+
+SERVE = """
+import sys
+from pathlib import Path
+from flows.local_servers import ServerSettings, serve_until_interrupted
+serve_until_interrupted(ServerSettings(state_dir=Path(sys.argv[1])), say=lambda text: print(text, flush=True))
 """
 
 
@@ -58,7 +65,8 @@ def processes_of(groups: list[int]) -> list[psutil.Process]:
 
 def get(url: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, headers={"Accept": "text/html"}), timeout=20) as response:
+    opener.addheaders = [("Accept", "text/html")]
+    with opener.open(url, timeout=20) as response:
         return str(response.read().decode())
 
 
@@ -179,6 +187,7 @@ def test_a_server_that_takes_too_long_is_given_up_and_stopped(tmp_path: Path) ->
     assert not (tmp_path / "servers.json").exists()
 
 
+@pytest.mark.slow  # each starts servers of its own
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_user_leaves_no_process(
     state_dir: Path, project: Path, running: Servers, tmp_path: Path, number: int
@@ -198,6 +207,7 @@ def test_a_signal_to_the_user_leaves_no_process(
         end(holder)
 
 
+@pytest.mark.slow
 def test_servers_of_a_killed_user_are_taken_over_and_ended_by_the_next(
     state_dir: Path, project: Path, running: Servers, tmp_path: Path
 ) -> None:
@@ -216,6 +226,7 @@ def test_servers_of_a_killed_user_are_taken_over_and_ended_by_the_next(
     assert processes_of(groups) == []
 
 
+@pytest.mark.slow
 def test_a_recorded_pid_that_now_belongs_to_another_process_is_left_alone(
     state_dir: Path, running: Servers, tmp_path: Path
 ) -> None:
@@ -225,11 +236,45 @@ def test_a_recorded_pid_that_now_belongs_to_another_process_is_left_alone(
     bystander = subprocess.Popen(["sleep", "300"], start_new_session=True)
     for server in record["servers"]:
         server["pid"] = bystander.pid  # with the creation time of the process that is gone
-    (copy / "servers.json").write_text(json.dumps(record))
+    (copy / "servers.json").write_text(json.dumps({**record, "users": []}))
     try:
         with local_servers(ServerSettings(state_dir=copy), say=lambda text: None) as servers:
             assert servers.mlflow_uri != running.mlflow_uri
+            groups = recorded_groups(copy)
+        assert processes_of(groups) == []
         assert bystander.poll() is None
     finally:
         bystander.kill()
         bystander.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["Ctrl-C", "a server that dies"])
+def test_serving_lasts_until_ctrl_c_or_says_which_server_died(
+    state_dir: Path, project: Path, running: Servers, tmp_path: Path, ending: str
+) -> None:
+    copy = tmp_path / "servers"
+    subprocess.run(["cp", "-r", str(state_dir), str(copy)], check=True)
+    (copy / "servers.json").unlink()
+    command = [sys.executable, "-c", SERVE, str(copy)]
+    holder = subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        for line in holder.stdout:
+            if line.startswith("Ctrl-C"):
+                break
+        groups = recorded_groups(copy)
+        if ending == "Ctrl-C":
+            holder.send_signal(signal.SIGINT)
+        else:
+            for process in processes_of(groups[1:]):
+                process.kill()
+        _, errors = holder.communicate(timeout=30)
+        assert processes_of(groups) == []
+        if ending == "Ctrl-C":
+            assert (holder.returncode, errors) == (0, "")
+        else:
+            assert holder.returncode == 1
+            assert re.search(r"ServerError: The MLflow server \(pid \d+\) has ended by itself", errors)
+    finally:
+        end(holder)

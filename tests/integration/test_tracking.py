@@ -72,6 +72,13 @@ def test_a_stage_is_a_child_of_the_pipeline_and_both_end(tracking: Tracking, sta
     assert (tracking.pending, tracking.refused) == (0, ())
 
 
+def test_a_stage_that_was_interrupted_is_not_left_running(tracking: Tracking, stage_run: str) -> None:
+    tracking.finish_pipeline("KILLED")
+    client = MlflowClient(tracking.uri)
+    assert client.get_run(stage_run).info.status == "KILLED"
+    assert client.get_run(tracking.pipeline_run_id).info.status == "KILLED"
+
+
 def test_a_stage_fed_live_has_each_point_once_however_often_it_is_reconciled(
     tracking: Tracking, stage_run: str, tmp_path: Path
 ) -> None:
@@ -147,7 +154,7 @@ def test_what_went_in_and_came_out_stands_on_the_runs_page(tracking: Tracking, s
         batch=BatchPlan(global_batch_size=1, per_device_batch_size=1, num_processes=1, gradient_accumulation_steps=1),
         required=RequiredContract(shm_size_bytes=0, num_gpus=0, enforced=False),
         runtime="process",
-        work_path="/work",
+        work_path="work",
     )
     tracking.log_spec(stage_run, spec)
     lineage = (LineageEntry(name="pairs", digest=DIGEST, origin="nvidia/HelpSteer3@2f1a"),)
@@ -284,7 +291,8 @@ class BrokenServer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_error(500)
 
-    do_POST = do_PUT = do_GET
+    def do_POST(self) -> None:
+        self.send_error(500)
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -273,7 +273,7 @@ def test_more_threads_than_cpus_is_a_warning() -> None:
     assert cpu_finding(CPU).verdict == "ok"
     greedy = CPU.model_copy(update={"num_threads": 200})
     row = cpu_finding(greedy)
-    assert (row.verdict, row.wanted) == ("warning", "200 (1 ranks × 200 threads)")
+    assert (row.verdict, row.wanted) == ("warning", "200 (ranks 1 × threads 200)")
 
 
 def test_disk_is_measured_where_the_run_will_write(tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""Which plots each section of the page shows."""
+
+from collections.abc import Iterable
+
+from containers.contracts.names import StageName
+from containers.human_text import humanize
+from containers.stages import report_figures as figures
+from containers.stages.report_inputs import Curves, ReportInputs
+from containers.stages.report_plot import Plot
+
+
+def report_plots(inputs: ReportInputs) -> dict[str, tuple[Plot, ...]]:
+    """Every plot of the page by the section that shows it."""
+    return {
+        "funnel": _funnel(inputs),
+        "sft": _sft(inputs),
+        "reward_training": _reward_training(inputs),
+        "reward_evaluation": _reward_evaluation(inputs),
+        "policy_training": _policy_training(inputs),
+        "policy_evaluation": _policy_evaluation(inputs),
+    }
+
+
+def _funnel(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Where every row went."""
+    return _present([figures.funnel_plot(inputs.funnel, salt="rows by fate")] if inputs.funnel else [])
+
+
+def _sft(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Curves of supervised fine-tuning."""
+    curves = inputs.curves.get(StageName.TRAIN_SFT, Curves())
+    loss = (("training", curves.get("loss")), ("held out", curves.get("eval_loss")))
+    accuracy = (
+        ("training", curves.get("mean_token_accuracy")),
+        ("held out", curves.get("eval_mean_token_accuracy")),
+    )
+    return _present(
+        [
+            figures.curve_plot("Loss", loss, unit="nats per token", salt="sft loss"),
+            figures.curve_plot("Token accuracy", accuracy, unit="share of tokens", salt="sft accuracy"),
+        ]
+    )
+
+
+def _reward_training(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Curves of reward-model training."""
+    curves = inputs.curves.get(StageName.TRAIN_REWARD_MODEL, Curves())
+
+    def plot(title: str, name: str, unit: str) -> Plot | None:
+        both = (("training", curves.get(name)), ("held out", curves.get(f"eval_{name}")))
+        return figures.curve_plot(title, both, unit=unit, salt=f"reward model {name}")
+
+    return _present(
+        [
+            plot("Loss", "loss", "nats per pair"),
+            plot("Pairwise accuracy", "accuracy", "share of pairs"),
+            plot("Mean margin", "margin", "score"),
+            figures.curve_plot(
+                "Gradient norm",
+                (("gradient norm", curves.get("grad_norm")),),
+                unit="norm before clipping",
+                salt="reward model gradient norm",
+            ),
+        ]
+    )
+
+
+def _reward_evaluation(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Accuracy by file and by kind of pair, margins, calibration."""
+    if inputs.reward_model is None:
+        return ()
+    measured = [file for file in inputs.reward_model.files if file.accuracy]
+    by_file = figures.accuracy_plot(
+        "Accuracy by file",
+        [(file.name, file.accuracy) for file in measured if file.accuracy],
+        minimums=[file.minimum_accuracy for file in measured],
+        salt="accuracy by file",
+    )
+    plots: list[Plot | None] = [by_file]
+    for file in inputs.reward_model.files[:1]:
+        name = humanize(file.name)
+        groups = (("domain", file.by_domain), ("strength of preference", file.by_strength))
+        for word, metrics in (*groups, ("length difference", file.by_length_difference)):
+            note = "Characters, chosen minus rejected." if word == "length difference" else ""
+            rows = [(metric.name, metric) for metric in metrics]
+            plots.append(
+                figures.accuracy_plot(f"{name}: accuracy by {word}", rows, note=note, salt=f"accuracy by {word}")
+            )
+        plots.append(
+            figures.histogram_plot(
+                f"{name}: margins",
+                file.margins,
+                unit="score(chosen) − score(rejected)",
+                count_of="pairs",
+                salt="margins",
+            )
+        )
+        plots.append(figures.calibration_plot(f"{name}: calibration", file.calibration, salt="calibration"))
+    return _present(plots)
+
+
+def _policy_training(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Reward, KL, length and entropy over the steps of policy training."""
+    curves = inputs.curves.get(StageName.TRAIN_POLICY, Curves())
+    wanted = (
+        ("Reward", "reward", "reward"),
+        ("KL to the reference", "kl", "nats per completion"),
+        ("Completion length", "completion_length", "tokens"),
+        ("Entropy", "entropy", "nats per token"),
+        ("Completions that ended by themselves", "ended_fraction", "share of completions"),
+        ("Prompts on which all rewards were equal", "prompts_without_signal_fraction", "share of prompts"),
+    )
+    return _present(
+        figures.curve_plot(title, ((title, curves.get(name)),), unit=unit, salt=f"policy {name}")
+        for title, name, unit in wanted
+    )
+
+
+def _policy_evaluation(inputs: ReportInputs) -> tuple[Plot, ...]:
+    """Paired reward differences."""
+    if inputs.policy is None:
+        return ()
+    return _present(
+        [
+            figures.histogram_plot(
+                "Reward of the policy minus reward of the reference",
+                inputs.policy.reward_differences,
+                unit="reward difference on the same prompt",
+                count_of="prompts",
+                salt="reward differences",
+            )
+        ]
+    )
+
+
+def _present(plots: Iterable[Plot | None]) -> tuple[Plot, ...]:
+    return tuple(plot for plot in plots if plot is not None)

@@ -1,0 +1,203 @@
+"""Supervised fine-tuning on the completions of the training pairs: TRL's SFTTrainer, loss on the completion only."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedTokenizerBase
+from trl import SFTConfig, SFTTrainer
+
+from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER, TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
+from containers.contracts.outcome import Metric
+from containers.contracts.stage_configs import TrainSftConfig
+from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.stages.context import StageContext
+from containers.stages.errors import BadConfigError, StageError
+from containers.stages.models import (
+    apply_lora,
+    compute_device,
+    compute_dtype,
+    load_causal_model,
+    load_tokenizer,
+    parameter_counts,
+    save_adapter,
+    save_merged,
+)
+from containers.stages.pair_artifact import Row, as_dataset, read_pair_rows, that_fit
+from containers.stages.scoring import conversation_tokens
+from containers.stages.training import (
+    checkpoint_step,
+    common_arguments,
+    is_first_rank,
+    join_ranks,
+    peak_memory_bytes,
+    quieten,
+    resume_point,
+    training_callbacks,
+    training_info,
+    verify_training,
+    wait_for_all_ranks,
+    write_training_records,
+)
+
+
+@dataclass(frozen=True)
+class _Examples:
+    """Tokenised completions that fit, and how many did not."""
+
+    train: list[Row]
+    validation: list[Row]
+    train_left_out: int
+    validation_left_out: int
+
+
+def run(context: StageContext) -> tuple[Metric, ...]:
+    """Train, verify, and save `model/` (adapters merged) and, with LoRA, `adapter/`. Kept: the lowest eval_loss."""
+    started_at_s = time.monotonic()
+    config = _config(context)
+    join_ranks(context)
+    tokenizer = load_tokenizer(context.input_path("start_model"))
+    examples = _tokenised_examples(context, config, tokenizer)
+    schedule = _schedule(context, config, examples)
+    trainer = _trainer(context, config, examples, schedule=schedule, tokenizer=tokenizer)
+    parameters = parameter_counts(trainer.model)
+    checkpoint = resume_point(context)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    verify_training(trainer, planned_steps=schedule.num_steps)
+    if is_first_rank():
+        info = training_info(
+            context,
+            trainer=trainer,
+            algorithm=f"supervised fine-tuning on {config.completions} completions, TRL SFTTrainer",
+            planned_steps=schedule.num_steps,
+            num_examples=len(examples.train),
+            examples_left_out=examples.train_left_out,
+            parameters=parameters,
+            started_at_s=started_at_s,
+            resumed_from_step=checkpoint_step(checkpoint),
+        )
+        write_training_records(context, trainer=trainer, info=info)
+        _save(context, trainer.model, tokenizer)
+    wait_for_all_ranks()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return (
+        Metric(name="validation_loss", value=trainer.state.best_metric, unit="nats", count=len(examples.validation)),
+        Metric(name="train_loss", value=losses[-1], unit="nats"),
+        Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
+        Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
+        Metric(name="total_parameters", value=parameters[1], unit="parameters"),
+        Metric(name="train_completions_left_out", value=examples.train_left_out, unit="completions"),
+        Metric(name="validation_completions_left_out", value=examples.validation_left_out, unit="completions"),
+        Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
+    )
+
+
+def _config(context: StageContext) -> TrainSftConfig:
+    config = context.spec.config
+    if not isinstance(config, TrainSftConfig):
+        raise BadConfigError(f"train_sft was given the config of {config.stage}.")
+    return config
+
+
+def _tokenised_examples(context: StageContext, config: TrainSftConfig, tokenizer: PreTrainedTokenizerBase) -> _Examples:
+    """Both splits; completions longer than max_length with their prompt are counted out, because TRL would cut them."""
+    kept: list[list[Row]] = []
+    left_out: list[int] = []
+    sides = ("chosen", "rejected") if config.completions == "both" else ("chosen",)
+    for file, name in ((TRAIN_PAIRS_FILE, "training completions"), (VALIDATION_PAIRS_FILE, "validation completions")):
+        rows = read_pair_rows(context.input_path("pairs"), file)
+        examples = [tokenised_completion(tokenizer, row["prompt"], row[side]) for row in rows for side in sides]
+        fitting = that_fit(
+            examples,
+            lambda example: len(example["input_ids"]) <= config.max_length,
+            name=name,
+            max_length=config.max_length,
+        )
+        kept.append(fitting)
+        left_out.append(len(examples) - len(fitting))
+        if left_out[-1]:
+            context.recorder.note(
+                f"{left_out[-1]:,} of {len(examples):,} {name} are left out: longer than {config.max_length} tokens."
+            )
+    return _Examples(kept[0], kept[1], left_out[0], left_out[1])
+
+
+def tokenised_completion(
+    tokenizer: PreTrainedTokenizerBase, prompt: list[dict[str, str]], completion: list[dict[str, str]]
+) -> Row:
+    """`input_ids` of the conversation, and `completion_mask`, 1 on the tokens that the policy has to write.
+
+    These begin after the generation prompt, exactly where generation begins, and hold the end of the turn.
+
+    Raises:
+        BadConfigError: the chat template writes the prompt differently when a completion follows.
+    """
+    start = list(
+        tokenizer.apply_chat_template(prompt, tokenize=True, return_dict=True, add_generation_prompt=True)["input_ids"]
+    )
+    tokens = conversation_tokens(tokenizer, [*prompt, *completion])
+    if tokens[: len(start)] != start:
+        raise BadConfigError(
+            "The chat template writes a prompt differently when a completion follows it, so the model would learn to "
+            "go on from what generation never shows it. Use another chat template."
+        )
+    return {"input_ids": tokens, "completion_mask": [0] * len(start) + [1] * (len(tokens) - len(start))}
+
+
+def _schedule(context: StageContext, config: TrainSftConfig, examples: _Examples) -> ResolvedSchedule:
+    try:
+        return resolve_schedule(
+            config.schedule,
+            num_examples=len(examples.train),
+            global_batch_size=context.spec.batch.global_batch_size,
+            num_eval_examples=len(examples.validation),
+        )
+    except ScheduleError as error:
+        raise BadConfigError(f"train_sft.schedule: {error}") from error
+
+
+def _trainer(
+    context: StageContext,
+    config: TrainSftConfig,
+    examples: _Examples,
+    *,
+    schedule: ResolvedSchedule,
+    tokenizer: PreTrainedTokenizerBase,
+) -> SFTTrainer:
+    # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
+    dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
+    model = load_causal_model(
+        context.input_path("start_model"), dtype=dtype, device=compute_device(context.spec.profile)
+    )
+    arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=context.spec.batch)
+    columns = ["input_ids", "completion_mask"]
+    trainer = SFTTrainer(
+        model=apply_lora(model, config.lora, task_type="CAUSAL_LM"),
+        args=SFTConfig(
+            **arguments,
+            max_length=config.max_length,
+            completion_only_loss=True,
+            gradient_checkpointing=config.gradient_checkpointing,
+        ),
+        train_dataset=as_dataset(examples.train, columns),
+        eval_dataset=as_dataset(examples.validation, columns),
+        processing_class=tokenizer,
+        callbacks=training_callbacks(context, planned_steps=schedule.num_steps),
+    )
+    quieten(trainer)
+    if len(trainer.train_dataset) != len(examples.train):
+        raise StageError(
+            f"SFTTrainer kept {len(trainer.train_dataset)} of {len(examples.train)} completions of its own accord."
+        )
+    return trainer
+
+
+def _save(context: StageContext, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    if isinstance(model, PeftModel):
+        origin = context.input("start_model").origin
+        save_adapter(model, tokenizer, context.output / ADAPTER_FOLDER, base_model=origin)
+    else:
+        model.to(compute_dtype(context.spec.profile))
+    save_merged(model, tokenizer, context.output / MODEL_FOLDER)

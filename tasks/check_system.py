@@ -1,0 +1,274 @@
+"""check_system: what is there and what is wanted, before anything is spent."""
+
+import logging
+import os
+import shutil
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.names import StageName
+from containers.contracts.records import CheckFinding, StageRecord
+from containers.digests import source_digest
+from containers.launch.docker_state import DockerState, ImageState, read_docker, read_image
+from containers.launch.gpu_findings import gpu_findings
+from containers.launch.gpus import GpuReport, read_gpus
+from containers.launch.preflight import (
+    cpu_finding,
+    disk_finding,
+    docker_findings,
+    memlock_finding,
+    memory_finding,
+    network_finding,
+    shm_finding,
+)
+from tasks.check_rows import package_findings, service_finding, source_finding
+from tasks.display import current_display
+from tasks.markdown import system_check_markdown
+from tasks.pipeline_run import PipelineRun
+from tasks.prefect_artifacts import show_markdown
+from tasks.sources import DatasetSource, ModelSource, hub_token, probe_dataset, probe_file, probe_model
+
+logger = logging.getLogger(__name__)
+
+Runtime = Literal["docker", "process"]
+_Check = Callable[[], Iterable[CheckFinding]]
+_NO_DOCKER = DockerState(problem="not asked")
+_NAME_WIDTH, _MIN_CELL_WIDTH = 18, 16
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What the run will need. It holds no secret: the hub token is read where it is used.
+
+    Attributes:
+        disk_needed_bytes: estimate of what the run writes below output_dir.
+        memory_needed_bytes: estimate of the largest stage; 0 where nobody estimated.
+        model: None where the run builds its own.
+        prefect_api_url, mlflow_tracking_uri: None where the run starts a server itself.
+        token_present: whether hub requests may use the user's token.
+    """
+
+    profile: GpuProfile
+    runtime: Literal["auto", "docker", "process"]
+    image: str
+    output_dir: Path
+    disk_needed_bytes: int
+    model: ModelSource | None
+    dataset: DatasetSource
+    pair_files: tuple[Path, ...] = ()
+    tokenizer_file: Path | None = None
+    prefect_api_url: str | None = None
+    mlflow_tracking_uri: str | None = None
+    token_present: bool = False
+    memory_needed_bytes: int = 0
+
+
+class SystemCheckError(Exception):
+    """Something that the run needs is missing; nothing was spent."""
+
+
+@task(name="check_system", cache_policy=NO_CACHE, persist_result=False)
+def check_system(run: PipelineRun, request: CheckRequest) -> tuple[CheckFinding, ...]:
+    """Every row of the check, in Prefect, MLflow and the report.
+
+    Raises:
+        SystemCheckError: with what was found, what is wanted and what to do for each row that hinders the run.
+    """
+    started = time.monotonic()
+    run.checks = run_checks(request)
+    hindrances = failures(run.checks)
+    mlflow_run = run.tracking.start_stage(StageName.CHECK_SYSTEM, attempt=1)
+    columns = list(CheckFinding.model_fields)
+    rows = [[getattr(row, name) for name in columns] for row in run.checks]
+    run.tracking.log_table(mlflow_run, columns, rows, "system_check.json")
+    run.tracking.finish_stage(mlflow_run, succeeded=not hindrances)
+    show_markdown("check-system", system_check_markdown(run.checks), description="Found, wanted, what to do")
+    record = StageRecord(
+        stage=StageName.CHECK_SYSTEM,
+        status="failed" if hindrances else "ran",
+        duration_s=time.monotonic() - started,
+        attempts=1,
+        message=f"{len(hindrances)} of {len(run.checks)} checks failed" if hindrances else "",
+        mlflow_run_id=mlflow_run,
+    )
+    run.remember(record)
+    current_display().stage_ended(record)
+    if hindrances:
+        raise SystemCheckError(
+            "The run does not start; nothing was spent.\n"
+            + "\n".join(f"  {row.name}: found {row.found}, wanted {row.wanted}. {row.advice}" for row in hindrances)
+        )
+    return run.checks
+
+
+def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
+    """One row per question; a check that breaks is a failed row.
+
+    They run side by side, so that servers and tools that hang cost seconds and not minutes.
+    """
+    docker, image = _NO_DOCKER, ImageState(name=request.image)
+    if request.runtime != "process":
+        docker, image = read_docker(), read_image(request.image)
+    runtime, reason = _choose(request.runtime, docker, image)
+    fell_back = request.runtime == "auto" and runtime == "process" and docker.answers
+    chosen = CheckFinding(
+        name="runtime",
+        found=reason,
+        wanted=request.runtime,
+        verdict="warning" if fell_back else "ok",
+        advice=f"`make image IMAGE={image.name}` builds it." if fell_back else "",
+    )
+    checks = [
+        *_runtime_checks(request, runtime, docker, image),
+        *_host_checks(request, runtime, docker),
+        ("Prefect", lambda: (service_finding("Prefect", request.prefect_api_url),)),
+        ("MLflow", lambda: (service_finding("MLflow", request.mlflow_tracking_uri),)),
+        *_source_checks(request),
+    ]
+    with ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="check") as pool:
+        rows = pool.map(lambda check: _guarded(*check), checks)
+        return (chosen, *(row for found in rows for row in found))
+
+
+def choose_runtime(wanted: Literal["auto", "docker", "process"], *, image: str) -> tuple[Runtime, str]:
+    """The runtime that `auto` means here, and one sentence why. A runtime that is asked for by name is taken."""
+    if wanted == "process":
+        return _choose(wanted, _NO_DOCKER, ImageState(name=image))
+    return _choose(wanted, read_docker(), read_image(image))
+
+
+def failures(findings: Iterable[CheckFinding]) -> tuple[CheckFinding, ...]:
+    """The rows that must stop a run."""
+    return tuple(finding for finding in findings if finding.verdict == "failure")
+
+
+def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
+    """The rows as plain text: verdict, name, found, wanted; what to do stands below.
+
+    Args:
+        width: columns of the terminal; None asks it.
+    """
+    columns = width or shutil.get_terminal_size().columns
+    rest = max(2 * _MIN_CELL_WIDTH, columns - _NAME_WIDTH - len("warning") - 6)
+    found_width = max(_MIN_CELL_WIDTH, rest * 3 // 5)
+    wanted_width = max(_MIN_CELL_WIDTH, rest - found_width)
+    lines = _cells(("", "check", "found", "wanted"), found_width, wanted_width)
+    for finding in findings:
+        verdict = finding.verdict.upper() if finding.verdict == "failure" else finding.verdict
+        lines += _cells((verdict, finding.name, finding.found, finding.wanted), found_width, wanted_width)
+        if finding.advice and finding.verdict != "ok":
+            indent = " " * (len("warning") + 2)
+            lines += textwrap.wrap(
+                finding.advice, columns, initial_indent=f"{indent}→ ", subsequent_indent=f"{indent}  "
+            )
+    return "\n".join(lines)
+
+
+def _choose(
+    wanted: Literal["auto", "docker", "process"], docker: DockerState, image: ImageState
+) -> tuple[Runtime, str]:
+    if wanted == "process":
+        return "process", "process: runtime.kind asks for it"
+    if wanted == "docker":
+        return "docker", "docker: runtime.kind asks for it"
+    if not docker.answers:
+        return "process", f"process: {docker.problem}"
+    if not image.present:
+        return "process", f"process: Docker answers, but the image {image.name} is {image.problem} (`make image`)"
+    return "docker", f"docker: version {docker.version} answers and {image.name} is there"
+
+
+def _runtime_checks(
+    request: CheckRequest, runtime: Runtime, docker: DockerState, image: ImageState
+) -> list[tuple[str, _Check]]:
+    if runtime == "process":
+        return [("stage packages", package_findings)]
+    sources = Path(__file__).resolve().parents[1] / "containers"
+    return [
+        ("Docker", lambda: docker_findings(docker, image, request.profile, stages_digest=source_digest(sources))),
+    ]
+
+
+def _host_checks(request: CheckRequest, runtime: Runtime, docker: DockerState) -> list[tuple[str, _Check]]:
+    profile = request.profile
+    return [
+        ("GPUs", lambda: _gpus(profile, runtime)),
+        ("shared memory", lambda: (shm_finding(profile, runtime=runtime, docker_memory_bytes=docker.memory_bytes),)),
+        ("ulimit memlock", lambda: (memlock_finding(profile, runtime=runtime),)),
+        ("memory", lambda: (memory_finding(profile, needed_bytes=request.memory_needed_bytes),)),
+        ("CPUs", lambda: (cpu_finding(profile),)),
+        ("disk", lambda: (disk_finding(request.output_dir, needed_bytes=request.disk_needed_bytes),)),
+        ("network interface", lambda: (network_finding(profile, runtime=runtime),)),
+    ]
+
+
+def _gpus(profile: GpuProfile, runtime: Runtime) -> Iterable[CheckFinding]:
+    report = read_gpus() if profile.num_gpus else GpuReport()
+    # A container gets its GPUs from the daemon, which does not know our variable.
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if runtime == "process" else None
+    return gpu_findings(report, profile, visible=visible)
+
+
+def _source_checks(request: CheckRequest) -> list[tuple[str, _Check]]:
+    checks: list[tuple[str, _Check]] = [("dataset", lambda: (_dataset(request),))]
+    if request.model is not None:
+        model = request.model
+        checks.insert(0, ("base model", lambda: (_model(model, request),)))
+    if request.tokenizer_file is not None:
+        checks.append(_file_check("tokenizer_file", request.tokenizer_file))
+    return checks + [_file_check(f"pair file {path.name}", path) for path in request.pair_files]
+
+
+def _model(model: ModelSource, request: CheckRequest) -> CheckFinding:
+    wanted = "safetensors, tokenizer, chat template"
+    return source_finding("base model", wanted, lambda: probe_model(model, token=_token(request)))
+
+
+def _dataset(request: CheckRequest) -> CheckFinding:
+    return source_finding("dataset", "data files", lambda: probe_dataset(request.dataset, token=_token(request)))
+
+
+def _token(request: CheckRequest) -> str | None:
+    return hub_token() if request.token_present else None
+
+
+def _file_check(name: str, path: Path) -> tuple[str, _Check]:
+    return name, lambda: (source_finding(name, "a readable file", lambda: probe_file(path, key=name)),)
+
+
+def _guarded(name: str, check: _Check) -> tuple[CheckFinding, ...]:
+    """The check's rows; a check that breaks must neither hide the others nor pass for a good one."""
+    try:
+        return tuple(check())
+    except Exception as error:
+        logger.exception("The check of %s broke", name)
+        return (
+            CheckFinding(
+                name=name,
+                found=f"the check itself broke: {type(error).__name__}: {error}",
+                wanted="an answer",
+                verdict="failure",
+                advice="This is a defect of rlhf-flows: report it with the log above.",
+            ),
+        )
+
+
+def _cells(cells: tuple[str, str, str, str], found_width: int, wanted_width: int) -> list[str]:
+    """One row as lines; long cells go on in the next line of their column."""
+    widths = (len("warning"), _NAME_WIDTH, found_width, wanted_width)
+    wrapped = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
+    height = max(len(lines) for lines in wrapped)
+    padded = [lines + [""] * (height - len(lines)) for lines in wrapped]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*padded, strict=True)
+    ]

@@ -1,0 +1,94 @@
+"""The command line is what people meet first: real processes, real exit codes, one message and no traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_files import write_run
+
+from flows.cli import build_parser
+
+
+def rlhf(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_help_names_every_command_and_imports_nothing_heavy(project: Path) -> None:
+    ran = rlhf("--help", cwd=project)
+    assert ran.returncode == 0
+    for name in ("run", "check", "plan", "report", "ui", "demo-data"):
+        assert f"\n    {name}" in ran.stdout
+    code = (
+        "import sys, flows.cli; flows.cli.build_parser(); "
+        "print([name for name in ('pydantic', 'yaml', 'rich') if name in sys.modules])"
+    )
+    imported = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True)
+    assert imported.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["run", "check", "plan", "report", "ui", "demo-data"])
+def test_every_command_and_option_has_help_and_an_example(command: str) -> None:
+    (subparsers,) = (action for action in build_parser()._actions if action.dest == "==SUPPRESS==" or action.choices)
+    assert subparsers.choices is not None
+    parser = dict(subparsers.choices)[command]
+    assert f"example:\n  rlhf {command}" in parser.epilog
+    for action in parser._actions:
+        assert action.help, action.option_strings
+
+
+def test_plan_prints_the_plan(project: Path) -> None:
+    ran = rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", "--profile", "4x48gb", cwd=project)
+    assert ran.returncode == 0, ran.stderr
+    assert "96 = 2 per device x 4 rank(s) x 12 accumulated (exact)" in ran.stdout
+    assert "174.6M" in ran.stdout
+
+
+def test_a_wrong_configuration_ends_with_2_and_one_message(project: Path, tmp_path: Path) -> None:
+    path = write_run(tmp_path, train_policy={"betta": 1, "lora": {"r": 8}})
+    for command in ("plan", "run", "check", "report"):
+        ran = rlhf(command, "-c", str(path), cwd=project)
+        assert ran.returncode == 2
+        assert ran.stdout == ""
+        assert ran.stderr == f"{path} has 1 mistake:\n  train_policy.betta: unknown key. Did you mean `beta`?\n"
+
+
+def test_an_impossible_schedule_ends_with_2_before_anything_starts(project: Path) -> None:
+    steps = [
+        "--set",
+        "train_reward_model.schedule.eval_steps=200",
+        "--set",
+        "train_reward_model.schedule.save_steps=400",
+    ]
+    ran = rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", *steps, cwd=project)
+    assert ran.returncode == 2
+    assert "the run has 180 steps" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_an_unknown_command_ends_with_2(project: Path) -> None:
+    ran = rlhf("rnu", cwd=project)
+    assert ran.returncode == 2
+    assert "invalid choice: 'rnu'" in ran.stderr
+
+
+def test_demo_data_writes_three_files_and_names_them(project: Path, tmp_path: Path) -> None:
+    ran = rlhf("demo-data", "--folder", str(tmp_path / "data"), "--seed", "3", cwd=project)
+    assert ran.returncode == 0, ran.stderr
+    written = [Path(line) for line in ran.stdout.splitlines()]
+    assert [path.name for path in written] == ["train.jsonl", "validation.jsonl", "labelled_pairs.jsonl"]
+    assert all(path.stat().st_size > 0 for path in written)
+
+
+def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
+    command = f"{sys.executable} -m flows.cli plan -c configs/runs/demo.yaml | true; echo ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", command], cwd=project, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.stdout == "1\n"
+    assert ran.stderr == ""

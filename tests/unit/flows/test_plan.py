@@ -1,0 +1,209 @@
+"""`rlhf plan` must say the truth before anything is spent, and refuse what would run all night and save nothing."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_files import write_run
+
+from containers.contracts.names import StageName
+from flows.config_errors import ConfigError, InvalidConfigError
+from flows.config_loading import LoadedConfig, load_run_config
+from flows.plan import RunPlan, plan_run
+from flows.plan_figures import Figure, StagePlan
+from flows.plan_inputs import count_rows
+from flows.plan_text import figure_text, render_plan
+
+PRODUCTION = "configs/runs/helpsteer3-qwen3-8b.yaml"
+
+
+@pytest.fixture
+def production(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(project)
+    return project / PRODUCTION
+
+
+def stage_of(plan: RunPlan, name: StageName) -> StagePlan:
+    return next(stage for stage in plan.stages if stage.stage is name)
+
+
+def figure_of(stage: StagePlan, name: str) -> Figure:
+    return next(figure for figure in (*stage.figures, *stage.memory) if figure.name == name)
+
+
+def small_run(folder: Path, *, num_train: int = 100, **sections: object) -> LoadedConfig:
+    for name, rows in (("train", num_train), ("validation", 20)):
+        (folder / f"{name}.jsonl").write_text("{}\n" * rows)
+    dataset = {"train": str(folder / "train.jsonl"), "validation": str(folder / "validation.jsonl")}
+    return load_run_config(write_run(folder, **{"dataset": dataset, **sections}))
+
+
+@pytest.mark.parametrize(
+    ("profile", "cut"),
+    [
+        ("7x48gb", "112 = 2 per device x 7 rank(s) x 8 accumulated"),
+        ("4x48gb", "96 = 2 per device x 4 rank(s) x 12 accumulated"),
+        ("1x48gb", "16 = 2 per device x 1 rank(s) x 8 accumulated"),
+        ("1x80gb", "16 = 4 per device x 1 rank(s) x 4 accumulated"),
+        ("8x80gb", "128 = 4 per device x 8 rank(s) x 4 accumulated"),
+    ],
+)
+def test_the_production_run_fits_every_profile_of_its_size(production: Path, profile: str, cut: str) -> None:
+    plan = plan_run(load_run_config(production, profile=profile))
+    text = render_plan(plan)
+    assert cut in text
+    assert "174.6M = 174,592,000 (exact; 2.31%)" in text
+    for stage in plan.stages:
+        assert sum(figure.value or 0 for figure in stage.memory) < plan.profile.gpu_memory_gib * 1024**3
+    assert "MORE THAN THE GPU HAS" not in text
+
+
+def test_ninety_percent_of_the_english_rows_at_112_are_180_steps(production: Path) -> None:
+    stage = stage_of(plan_run(load_run_config(production)), StageName.TRAIN_REWARD_MODEL)
+    assert figure_text(figure_of(stage, "steps")) == "180 steps (estimated)"
+    assert figure_text(figure_of(stage, "examples an epoch")) == "20,142 pairs (estimated)"
+
+
+def test_a_schedule_that_never_evaluates_or_saves_is_refused_with_the_numbers(production: Path) -> None:
+    loaded = load_run_config(
+        production,
+        overrides=["train_reward_model.schedule.eval_steps=200", "train_reward_model.schedule.save_steps=400"],
+    )
+    with pytest.raises(InvalidConfigError) as caught:
+        plan_run(loaded)
+    said = str(caught.value)
+    assert said.startswith(f"{production} has 1 mistake:\n  train_reward_model.schedule: ")
+    assert "eval_steps 200 would never evaluate and save_steps 400 would never save: the run has 180 steps" in said
+
+
+def test_every_impossible_schedule_is_reported_at_once(tmp_path: Path) -> None:
+    loaded = small_run(
+        tmp_path,
+        train_reward_model={"schedule": {"eval_steps": 500}, "lora": {"r": 8}},
+        train_sft={"schedule": {"save_steps": 600}},
+    )
+    with pytest.raises(InvalidConfigError) as caught:
+        plan_run(loaded)
+    assert [mistake.key for mistake in caught.value.mistakes] == ["train_sft.schedule", "train_reward_model.schedule"]
+    assert "Examples were counted before any filter: there are at most so many." in str(caught.value)
+
+
+def test_fewer_rows_than_one_batch_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="4 examples are fewer than one global batch of 8"):
+        plan_run(small_run(tmp_path, num_train=5))
+
+
+def test_saves_that_nobody_asked_for_fall_on_whole_generated_batches(tmp_path: Path) -> None:
+    policy = {"num_iterations": 3, "schedule": {"max_steps": 100}, "lora": {"r": 8}}
+    stage = stage_of(plan_run(small_run(tmp_path, train_policy=policy)), StageName.TRAIN_POLICY)
+    assert stage.schedule is not None and stage.schedule.save_steps == 12
+
+
+def test_a_policy_without_prompts_of_its_own_uses_those_of_the_reward_model(tmp_path: Path) -> None:
+    plan = plan_run(small_run(tmp_path, filter_dataset={"policy_prompt_fraction": 0}))
+    filtered = stage_of(plan, StageName.FILTER_DATASET)
+    assert figure_text(figure_of(filtered, "policy training prompts")) == "at most 100 prompts"
+    assert figure_text(figure_of(filtered, "policy evaluation prompts")) == "at most 20 prompts"
+
+
+def test_counted_rows_are_upper_bounds_through_every_stage(tmp_path: Path) -> None:
+    plan = plan_run(small_run(tmp_path))
+    filtered = stage_of(plan, StageName.FILTER_DATASET)
+    assert {figure.name: figure_text(figure) for figure in filtered.figures} == {
+        "rows read": "at most 100 rows",
+        "training pairs": "at most 80 pairs",
+        "validation pairs": "at most 20 pairs",
+        "policy training prompts": "at most 18 prompts",
+        "policy evaluation prompts": "at most 2 prompts",
+    }
+    assert figure_text(figure_of(stage_of(plan, StageName.TRAIN_REWARD_MODEL), "steps")) == "at most 10 steps"
+    assert figure_text(figure_of(stage_of(plan, StageName.TRAIN_POLICY), "steps")) == "100 steps (exact)"
+
+
+def test_data_that_is_not_there_yet_is_unknown_and_no_mistake(tmp_path: Path) -> None:
+    plan = plan_run(load_run_config(write_run(tmp_path)))
+    steps = figure_of(stage_of(plan, StageName.TRAIN_REWARD_MODEL), "steps")
+    assert figure_text(steps) == "unknown before the data is read"
+    assert "Stages whose time is unknown are not in these sums." in render_plan(plan)
+
+
+def test_a_model_of_unknown_size_can_be_given_its_config(tmp_path: Path) -> None:
+    loaded = small_run(tmp_path, build_base_model=None, base_model={"path": str(tmp_path / "nowhere")})
+    assert "pass --model-config" in render_plan(plan_run(loaded))
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "num_hidden_layers": 2,
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+                "vocab_size": 100,
+            }
+        )
+    )
+    stage = stage_of(plan_run(loaded, model_config=config), StageName.TRAIN_REWARD_MODEL)
+    assert figure_of(stage, "parameters").origin == "estimated"
+
+
+def test_a_model_that_does_not_fit_is_shouted_at(production: Path) -> None:
+    loaded = load_run_config(production, overrides=["train_reward_model.lora=null"])
+    text = render_plan(plan_run(loaded))
+    assert "of 48 GiB: MORE THAN THE GPU HAS" in text
+    assert "7.57B = 7,568,409,600 (exact; 100.00%)" in text
+
+
+def test_what_is_cached_is_asked_for_every_stage(tmp_path: Path) -> None:
+    text = render_plan(plan_run(small_run(tmp_path), cached=lambda stage: f"cached {stage.value}"))
+    assert "2. filter_dataset   [cached filter_dataset]" in text
+    assert "1. check_system   [always runs]" in text
+
+
+def test_every_number_says_what_it_is_worth(production: Path) -> None:
+    plan = plan_run(load_run_config(production))
+    for stage in plan.stages:
+        for figure in (*stage.figures, *stage.memory, *(item for item in (stage.disk, stage.time) if item)):
+            assert any(word in figure_text(figure) for word in ("exact", "estimated", "at most", "unknown"))
+
+
+def test_rows_are_counted_in_every_format(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n{}")
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as stream:
+        stream.write("{}\n" * 3)
+    counts = [count_rows(tmp_path / name) for name in ("a.jsonl", "b.jsonl.gz", "missing.jsonl")]
+    assert [count.value if count else None for count in counts] == [2, 3, None]
+    (tmp_path / "damaged.jsonl.gz").write_bytes(b"\x1f\x8b\x08no")
+    assert count_rows(tmp_path / "damaged.jsonl.gz") is None
+
+
+def test_rows_of_parquet_and_of_a_folder_are_counted(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"x": [1, 2, 3, 4]}), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text("{}\n")
+    (tmp_path / "notes.txt").write_text("not rows\n")
+    count = count_rows(tmp_path)
+    assert count is not None and count.value == 5
+
+
+def test_a_missing_tokenizer_file_is_said_so(tmp_path: Path) -> None:
+    loaded = small_run(tmp_path, tokenizer_file="none.tiktoken", build_base_model={"vocabulary_size": None})
+    with pytest.raises(ConfigError, match=r"tokenizer_file .*none\.tiktoken cannot be read"):
+        plan_run(loaded)
+
+
+def test_planning_imports_neither_torch_nor_prefect(project: Path) -> None:
+    code = (
+        "import sys; from flows.config_loading import load_run_config; from flows.plan import plan_run; "
+        f"plan_run(load_run_config({PRODUCTION!r})); "
+        "print([name for name in ('torch', 'transformers', 'trl', 'datasets', 'prefect', 'mlflow', 'docker') "
+        "if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "[]", ran.stderr

@@ -1,0 +1,115 @@
+"""A data file comes from anywhere: whatever lies in it must be read, counted or refused, never crash the stage."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from containers.stages.errors import BadDataError
+from containers.stages.pair_files import MAX_LINE_BYTES, data_files, read_lines
+
+
+def reasons(path: Path) -> list[str]:
+    return [line.reason for line in read_lines(path)]
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b'{"a": 1}', ""),
+        (b'\xef\xbb\xbf{"a": 1}', ""),
+        (b'{"a": 1}\r', ""),
+        (b"", "blank_line"),
+        (b" \t", "blank_line"),
+        (b'{"a": ', "invalid_json"),
+        (b"words", "invalid_json"),
+        (b'{"a": "\xff"}', "invalid_utf8"),
+        (b"[1, 2]", "not_an_object"),
+        (b"null", "not_an_object"),
+        (b"[" * 100_000, "invalid_json"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "invalid_json"),
+    ],
+)
+def test_a_line_is_an_object_or_has_a_named_reason(tmp_path: Path, raw: bytes, reason: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(raw + b"\n" + b'{"last": true}\n')
+    first, last = read_lines(path)
+    assert (first.reason, first.number) == (reason, 1)
+    assert (first.value is None) == bool(reason)
+    assert (last.value, last.number) == ({"last": True}, 2)
+
+
+def test_a_line_over_the_limit_is_refused_unread_and_the_next_line_is_still_found(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": "' + b"x" * (2 * MAX_LINE_BYTES + 5) + b'"}\n{"b": 2}\n')
+    assert [(line.number, line.reason) for line in read_lines(path)] == [(1, "line_too_long"), (2, "")]
+
+
+def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b'{"a": 1}')
+    assert [line.value for line in read_lines(tmp_path / "x.jsonl")] == [{"a": 1}]
+
+
+def test_the_kind_of_file_is_told_by_its_content(tmp_path: Path) -> None:
+    rows = [{"a": 1, "b": ["x"]}, {"a": None, "b": []}]
+    plain, packed, table = tmp_path / "one", tmp_path / "two", tmp_path / "three"
+    plain.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    pq.write_table(pa.Table.from_pylist(rows), table)
+    for path in (plain, packed, table):
+        assert [line.value for line in read_lines(path)] == rows
+
+
+def test_a_truncated_gzip_is_refused_with_the_last_good_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    packed = gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5000)))
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(BadDataError, match=r"x\.jsonl\.gz is damaged after line \d+"):
+        reasons(path)
+
+
+def test_a_gzip_with_flipped_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    packed = bytearray(gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5000))))
+    packed[200:260] = bytes(60)
+    path.write_bytes(packed)
+    with pytest.raises(BadDataError, match="is damaged after line"):
+        reasons(path)
+
+
+def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.jsonl.gz"
+    block = gzip.compress(bytes(16 * 1024**2))
+    path.write_bytes(block * 64)  # 1 GiB of zeros in one line, out of 1 MB
+    with pytest.raises(BadDataError, match=r"bomb\.jsonl\.gz expands more than 200-fold"):
+        reasons(path)
+
+
+def test_a_damaged_parquet_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": list(range(1000))}), path)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(BadDataError, match=r"x\.parquet is damaged"):
+        reasons(path)
+
+
+def test_a_folder_gives_its_data_files_in_order_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("b.jsonl", "a.parquet", "README.md", "sub/c.jsonl.gz"):
+        (tmp_path / name).write_bytes(b"")
+    assert [path.name for path in data_files(tmp_path)] == ["a.parquet", "b.jsonl", "c.jsonl.gz"]
+
+
+def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(BadDataError, match=r"holds no data file.*notes\.txt"):
+        data_files(tmp_path)
+
+
+def test_a_path_that_is_not_there_is_bad_data(tmp_path: Path) -> None:
+    with pytest.raises(BadDataError, match="does not exist"):
+        data_files(tmp_path / "nothing")
