@@ -52,12 +52,12 @@ format: setup  ## Let ruff format and fix
 	$(BIN)/ruff check --fix .
 
 image: setup  ## Build the stage image: BASE_IMAGE=…, IMAGE=…
-	containers/images/build.sh --base $(BASE_IMAGE) --tag $(IMAGE)
+	PYTHON=$(abspath $(BIN)/python) containers/images/build.sh --base $(BASE_IMAGE) --tag $(IMAGE)
 
 image-if-docker: setup
 	@if docker info >/dev/null 2>&1; then \
 	  echo "A Docker daemon answers: building $(IMAGE) from $(BASE_IMAGE) (seconds where nothing changed)."; \
-	  containers/images/build.sh --base $(BASE_IMAGE) --tag $(IMAGE) \
+	  PYTHON=$(abspath $(BIN)/python) containers/images/build.sh --base $(BASE_IMAGE) --tag $(IMAGE) \
 	    || echo "The image could not be built; going on without Docker."; \
 	fi
 

@@ -1,6 +1,6 @@
 """Synthetic preferences that a tiny model learns in a minute, with rows that a filter must find; no dependencies.
 
-Twelve facts are asked for in eight ways with four openings each; an answer is good, evasive, wrong or rude, in this
+Twelve facts are asked for in eight ways with three openings each; an answer is good, evasive, wrong or rude, in this
 order of preference. Half of the pairs set the good answer against a wrong one: only who knows the facts gets those
 right.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from flows.demo_facts import EVASIVE, OPENINGS, RELATIONS, RUDE, Relation
+from flows.demo_facts import ANSWERS, EVASIVE, FACTS, OPENINGS, QUESTIONS, REWORDED_QUESTIONS, RUDE
 from flows.demo_rows_to_filter import BROKEN_LINES, CODE_EXCHANGES, FOREIGN_EXCHANGES, Exchange
 
 Row: TypeAlias = dict[str, object]
@@ -54,9 +54,8 @@ _NUM_DUPLICATES = 20
 @dataclass(frozen=True)
 class _Question:
     text: str
-    relation: Relation
     name: str
-    attribute: str
+    animal: str
 
 
 def write_demo_data(folder: Path, *, seed: int = 0, flip_labels: bool = False) -> DemoData:
@@ -102,24 +101,16 @@ def write_demo_data(folder: Path, *, seed: int = 0, flip_labels: bool = False) -
     )
 
 
-def _questions(relation: Relation, name: str, attribute: str) -> list[_Question]:
-    return [
-        _Question(opening + question.format(name=name), relation, name, attribute)
-        for question in relation.questions
-        for opening in OPENINGS
-    ]
-
-
 def _split_questions(rng: random.Random) -> tuple[list[_Question], list[_Question]]:
     """Training and validation questions; each fact has the same number of both."""
     train: list[_Question] = []
     validation: list[_Question] = []
-    for relation in RELATIONS:
-        for name, attribute in relation.facts:
-            questions = _questions(relation, name, attribute)
-            rng.shuffle(questions)
-            validation += questions[:_VALIDATION_PROMPTS_PER_FACT]
-            train += questions[_VALIDATION_PROMPTS_PER_FACT:]
+    for name, animal in FACTS:
+        texts = [opening + question.format(name=name) for question in QUESTIONS for opening in OPENINGS]
+        rng.shuffle(texts)
+        questions = [_Question(text, name, animal) for text in texts]
+        validation += questions[:_VALIDATION_PROMPTS_PER_FACT]
+        train += questions[_VALIDATION_PROMPTS_PER_FACT:]
     return train, validation
 
 
@@ -128,18 +119,18 @@ def _answer(question: _Question, kind: str, rng: random.Random) -> str:
         return rng.choice(EVASIVE)
     if kind == "rude":
         return rng.choice(RUDE)
-    attribute = question.attribute
+    animal = question.animal
     if kind == "wrong":
-        attribute = rng.choice([other for _, other in question.relation.facts if other != attribute])
-    return rng.choice(question.relation.answers).format(name=question.name, attribute=attribute)
+        animal = rng.choice([other for _, other in FACTS if other != animal])
+    return rng.choice(ANSWERS).format(name=question.name, animal=animal)
 
 
 def _pairs(question: _Question, rng: random.Random, *, sign: int) -> Iterator[Row]:
-    """Six different pairs: three of them good against wrong, one without the good answer."""
-    kinds = (_GOOD_WRONG,) * 3 + (_GOOD_EVASIVE, _GOOD_RUDE, rng.choice(_WITHOUT_GOOD))
+    """Eight different pairs: four of them good against wrong, one without the good answer."""
+    kinds = (_GOOD_WRONG,) * 4 + (_GOOD_EVASIVE, _GOOD_RUDE, _GOOD_RUDE, rng.choice(_WITHOUT_GOOD))
     pairs = _different_pairs(question, [(better, worse) for better, worse, _ in kinds], rng)
     for pair, (_, _, strength) in zip(pairs, kinds, strict=True):
-        yield _preference_row(question.text, pair, rng, domain=question.relation.domain, strength=strength, sign=sign)
+        yield _preference_row(question.text, pair, rng, strength=strength, sign=sign)
 
 
 def _different_pairs(question: _Question, kinds: list[tuple[str, str]], rng: random.Random) -> list[tuple[str, str]]:
@@ -158,9 +149,9 @@ def _preference_row(
     pair: tuple[str, str],
     rng: random.Random,
     *,
-    domain: str,
     strength: int,
     sign: int,
+    domain: str = "general",
     language: str = "english",
 ) -> Row:
     """One row in HelpSteer3's schema from a (better, worse) pair.
@@ -192,7 +183,7 @@ def _exchange_row(exchange: Exchange, rng: random.Random, *, domain: str, sign: 
 def _tie(question: _Question, rng: random.Random) -> Row:
     """Two evasive answers that nobody could tell apart."""
     first, second = rng.sample(EVASIVE, 2)
-    row = _preference_row(question.text, (first, second), rng, domain=question.relation.domain, strength=1, sign=1)
+    row = _preference_row(question.text, (first, second), rng, strength=1, sign=1)
     neutral = [{"score": 0, "reasoning": "", "feedback1": "", "feedback2": ""} for _ in range(3)]
     return {**row, "overall_preference": 0, "individual_preference": neutral}
 
@@ -201,16 +192,15 @@ def _labelled_pairs(rng: random.Random) -> Iterator[Row]:
     """Pairs of known order in TRL's schema, on reworded questions: the good answer against two wrong ones, an evasive
     and a rude one."""
     kinds = [("good", worse) for worse in ("wrong", "wrong", "evasive", "rude")]
-    for relation in RELATIONS:
-        for name, attribute in relation.facts:
-            for text in relation.reworded_questions:
-                question = _Question(text.format(name=name), relation, name, attribute)
-                for chosen, rejected in _different_pairs(question, kinds, rng):
-                    yield {
-                        "prompt": [{"role": "user", "content": question.text}],
-                        "chosen": [{"role": "assistant", "content": chosen}],
-                        "rejected": [{"role": "assistant", "content": rejected}],
-                    }
+    for name, animal in FACTS:
+        for text in REWORDED_QUESTIONS:
+            question = _Question(text.format(name=name), name, animal)
+            for chosen, rejected in _different_pairs(question, kinds, rng):
+                yield {
+                    "prompt": [{"role": "user", "content": question.text}],
+                    "chosen": [{"role": "assistant", "content": chosen}],
+                    "rejected": [{"role": "assistant", "content": rejected}],
+                }
 
 
 def _line(row: Row) -> str:

@@ -35,6 +35,8 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
 
 
 def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: TerminalDisplay) -> int:
+    from prefect.logging.handlers import APILogHandler
+
     from flows.rlhf import rlhf
 
     tracking = loaded.config.tracking.model_copy(update={"mlflow_uri": servers.mlflow_uri})
@@ -47,6 +49,8 @@ def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: 
     except Exception as error:  # the terminal is the last place where it can be said plainly
         display.console.print(f"\n[red]{escape(type(error).__name__)}[/]: {escape(str(error))}")
         return _EXIT_FAILED
+    finally:
+        APILogHandler().flush()  # before the server goes
     return 0
 
 
@@ -97,7 +101,8 @@ def _use(servers: Servers) -> None:
     """Point this process at the servers, before Prefect is imported; its own console lines give way to the display."""
     os.environ["PREFECT_API_URL"] = servers.prefect_api_url
     os.environ["MLFLOW_TRACKING_URI"] = servers.mlflow_uri
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 

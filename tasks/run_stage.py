@@ -190,6 +190,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, spec_folder: Path, work_folder
         on_metrics=delivery.add,
         on_progress=lambda done, total, text: display.stage_progress(spec.stage, done, total, text),
         on_note=logger.info,
+        from_end=True,  # what an earlier attempt wrote is delivered by the reconciliation
     )
     try:
         stage_exit = run.runtime.run(

@@ -8,6 +8,7 @@
 #   --wheels     folder of wheels that pip may take instead of downloading (default: $PIP_FIND_LINKS, if that is a folder)
 #   --ca-bundle  certificates that pip trusts, for hosts behind an inspecting proxy (default: $PIP_CERT, if set)
 #
+# PYTHON names a Python that has pydantic (default: python3); with it the image is labelled with its sources' digest.
 # PIP_INDEX_URL, PIP_EXTRA_INDEX_URL and PIP_DEFAULT_TIMEOUT of the caller are passed on, so are the proxy variables.
 # Neither wheels nor certificates stay in the image.
 set -euo pipefail
@@ -47,7 +48,7 @@ trap 'rm -rf "$context"' EXIT
 mkdir -p "$context/wheels" "$context/certificates" "$context/rlhf/containers"
 cp "$project/pyproject.toml" "$project/containers/images/stage_requirements.py" \
   "$project/containers/images/Dockerfile" "$context/"
-cp "$project"/containers/{__init__,digests,schedule}.py "$context/rlhf/containers/"
+cp "$project"/containers/*.py "$context/rlhf/containers/"
 cp -r "$project/containers/contracts" "$project/containers/stages" "$context/rlhf/containers/"
 find "$context/rlhf" -name __pycache__ -type d -prune -exec rm -rf {} +
 chmod -R a+rX,go-w "$context/rlhf"
@@ -63,5 +64,9 @@ for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_DEFAULT_TIMEOUT \
   if [ -n "${!name:-}" ]; then arguments+=(--build-arg "$name"); fi
 done
 
-docker build --tag "$tag" "${arguments[@]}" "$context"
+# The digest of the sources inside, so that `rlhf check` can say that the image is older than the orchestrator.
+digest=$(cd "$context/rlhf" && "${PYTHON:-python3}" -c 'from pathlib import Path
+from containers.digests import source_digest
+print(source_digest(Path("containers")))' 2>/dev/null) || digest=unknown
+docker build --tag "$tag" --label "rlhf.stages_digest=$digest" "${arguments[@]}" "$context"
 docker image inspect --format 'Built {{index .RepoTags 0}}: {{.Id}}, {{.Size}} bytes.' "$tag"

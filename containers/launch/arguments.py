@@ -172,7 +172,7 @@ def refused_limit(message: str) -> str | None:
 
     Example: `error setting rlimit type 8: operation not permitted` gives `memlock`.
     """
-    found = re.search(r"error setting rlimits?.*?rlimit type (\d+)", message)
+    found = re.search(r"error setting rlimit type (\d+)", message)
     return _LIMIT_NUMBERS.get(found.group(1)) if found else None
 
 

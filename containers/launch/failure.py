@@ -10,7 +10,8 @@
 | none    | cancelled, timed out by us         | cancelled, timed_out                                             |
 | none    | OOM flag (exit 137, but also 1, 3) | out_of_host_memory                                               |
 | none    | 137 without the flag               | container_lost: somebody killed it                               |
-| none    | 143                                | container_lost: somebody stopped it                              |
+| none    | 143                                | cancelled: somebody stopped it                                   |
+| none    | 137, 143 while the daemon was away | container_lost: the daemon restarted; also with `cancelled`      |
 | none    | a known text in the log            | what the text says                                               |
 | none    | 135 (SIGBUS)                       | shm_exhausted                                                    |
 | none    | 0 or anything else                 | unexpected: no outcome                                           |
@@ -125,6 +126,8 @@ def _refined(spec: StageSpec, stage_exit: StageExit, failure: StageFailure) -> S
     """The program's own failure, with what only the outside knows."""
     if failure.kind is FailureKind.CANCELLED and stage_exit.timed_out:
         return _failure(spec, stage_exit, FailureKind.TIMED_OUT, _time_out_reason(spec))
+    if failure.kind is FailureKind.CANCELLED and _daemon_restarted(stage_exit):
+        return _failure(spec, stage_exit, FailureKind.CONTAINER_LOST, _daemon_reason(stage_exit))
     if failure.kind is not FailureKind.UNEXPECTED:
         return failure
     if stage_exit.oom_killed:
@@ -152,12 +155,12 @@ def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
         return FailureKind.TIMED_OUT, _time_out_reason(spec)
     if stage_exit.oom_killed:
         return FailureKind.OUT_OF_HOST_MEMORY, f"{_out_of_memory_reason(spec)} (exit code {_named_code(stage_exit)})"
+    if _daemon_restarted(stage_exit) and code in (_SIGNAL_BASE + signal.SIGKILL, _SIGNAL_BASE + signal.SIGTERM):
+        return FailureKind.CONTAINER_LOST, f"{_daemon_reason(stage_exit)} (exit code {_named_code(stage_exit)})"
     if code == _SIGNAL_BASE + signal.SIGKILL:
-        restarted = stage_exit.state.get("daemon_unreachable_s")
-        why = f"; the Docker daemon was away for {restarted} s meanwhile" if restarted else ""
-        return FailureKind.CONTAINER_LOST, f"it was killed (137, not out of memory){why}"
+        return FailureKind.CONTAINER_LOST, "it was killed (137, not out of memory)"
     if code == _SIGNAL_BASE + signal.SIGTERM:
-        return FailureKind.CONTAINER_LOST, "somebody stopped it (143, SIGTERM) before it could write its outcome"
+        return FailureKind.CANCELLED, "somebody stopped it (143, SIGTERM) before it could write its outcome"
     if found := _find_known(stage_exit.log_tail):
         known, line = found
         return known.kind, _known_reason(spec, known.kind, line)
@@ -166,6 +169,15 @@ def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
     if code == 0:
         return FailureKind.UNEXPECTED, "it ended with exit code 0 but wrote no outcome"
     return FailureKind.UNEXPECTED, f"it ended with exit code {_named_code(stage_exit)} and wrote no outcome"
+
+
+def _daemon_restarted(stage_exit: StageExit) -> bool:
+    """Whether its daemon was away meanwhile: without live-restore a restart stops every container."""
+    return "daemon_unreachable_s" in stage_exit.state
+
+
+def _daemon_reason(stage_exit: StageExit) -> str:
+    return f"the Docker daemon was away for {stage_exit.state['daemon_unreachable_s']} s and took the stage with it"
 
 
 def _find_known(lines: Iterable[str]) -> tuple[KnownText, str] | None:

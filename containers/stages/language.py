@@ -140,6 +140,7 @@ class LanguageJudge:
 _name_of = functools.cache(normalised_language)
 
 
+@functools.cache
 def _load_identifier() -> _Identifier:
     # Imported late: loading the model takes half a second, and a filter without detection needs none.
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped,unused-ignore]

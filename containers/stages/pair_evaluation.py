@@ -93,19 +93,7 @@ def evaluate_file(file: ScoredFile, config: EvaluateRewardModelConfig, *, seed: 
             minimum_accuracy=file.minimum_accuracy,
         )
 
-    def mean_of(values: list[float], name: str, unit: str) -> Metric:
-        return mean_metric(
-            values,
-            name=name,
-            unit=unit,
-            confidence=config.confidence,
-            num_bootstrap=config.num_bootstrap,
-            seed=seed,
-        )
-
-    def accuracy_by(group: Callable[[ScoredPair], str], order: Sequence[str] = ()) -> tuple[Metric, ...]:
-        return _accuracy_by(file.pairs, group, order=order, confidence=config.confidence)
-
+    figures = _Figures(file.pairs, config, seed)
     calibration = calibration_bins(margins)
     return PairFileEvaluation(
         name=file.name,
@@ -114,8 +102,8 @@ def evaluate_file(file: ScoredFile, config: EvaluateRewardModelConfig, *, seed: 
         left_out=left_out,
         num_ties=margins.count(0.0),
         accuracy=accuracy_metric(margins, name="accuracy", confidence=config.confidence),
-        mean_margin=mean_of(margins, "mean_margin", "score"),
-        log_loss=mean_of(pair_losses(margins), "log_loss", "nats"),
+        mean_margin=figures.mean(margins, "mean_margin", "score"),
+        log_loss=figures.mean(pair_losses(margins), "log_loss", "nats"),
         expected_calibration_error=Metric(
             name="expected_calibration_error",
             value=expected_calibration_error(calibration),
@@ -124,24 +112,40 @@ def evaluate_file(file: ScoredFile, config: EvaluateRewardModelConfig, *, seed: 
         ),
         margins=margin_histogram(margins),
         calibration=calibration,
-        by_domain=accuracy_by(lambda item: item.pair.domain or "not named"),
-        by_strength=accuracy_by(lambda item: f"{item.pair.margin:g}"),
-        by_length_difference=accuracy_by(lambda item: length_group(item.length_difference), _LENGTH_LABELS),
+        by_domain=figures.accuracy_by(lambda item: item.pair.domain or "not named"),
+        by_strength=figures.accuracy_by(lambda item: f"{item.pair.margin:g}"),
+        by_length_difference=figures.accuracy_by(lambda item: length_group(item.length_difference), _LENGTH_LABELS),
         minimum_accuracy=file.minimum_accuracy,
     )
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Means and accuracies of these pairs, with the intervals that the config asks for."""
+
+    pairs: Sequence[ScoredPair]
+    config: EvaluateRewardModelConfig
+    seed: int
+
+    def mean(self, values: list[float], name: str, unit: str) -> Metric:
+        return mean_metric(
+            values,
+            name=name,
+            unit=unit,
+            confidence=self.config.confidence,
+            num_bootstrap=self.config.num_bootstrap,
+            seed=self.seed,
+        )
+
+    def accuracy_by(self, group: Callable[[ScoredPair], str], order: Sequence[str] = ()) -> tuple[Metric, ...]:
+        """Accuracy of each group that has a pair, in `order`, or else sorted by name."""
+        margins: dict[str, list[float]] = defaultdict(list)
+        for item in self.pairs:
+            margins[group(item)].append(item.margin)
+        names = [name for name in order if name in margins] if order else sorted(margins)
+        return tuple(accuracy_metric(margins[name], name=name, confidence=self.config.confidence) for name in names)
 
 
 def length_group(difference: int) -> str:
     """The label of a length difference. Example: −120 is `shorter by 51 to 300`."""
     return next((label for end, label in _LENGTH_GROUPS if difference < end), _MUCH_LONGER)
-
-
-def _accuracy_by(
-    pairs: Sequence[ScoredPair], group: Callable[[ScoredPair], str], *, order: Sequence[str], confidence: float
-) -> tuple[Metric, ...]:
-    """Accuracy of each group that has a pair, in `order`, or else sorted by name."""
-    margins: dict[str, list[float]] = defaultdict(list)
-    for item in pairs:
-        margins[group(item)].append(item.margin)
-    names = [name for name in order if name in margins] if order else sorted(margins)
-    return tuple(accuracy_metric(margins[name], name=name, confidence=confidence) for name in names)

@@ -3,7 +3,7 @@
 GLOSSARY = {
     "accuracy": "Share of held-out pairs to which the reward model gives the chosen completion the higher score; equal "
     "scores count half. Guessing gives 50 %.",
-    "pair": "A prompt with two completions, of which people preferred one (chosen) to the other (rejected).",
+    "pair": "A prompt with two completions, one preferred (chosen) to the other (rejected).",
     "score": "Raw output of the reward model for a prompt with a completion. Only differences mean something.",
     "margin": "Score of the chosen minus score of the rejected completion. Above zero: the order is right.",
     "reward": "What the policy is trained to raise: here the reward model's score, without the KL term.",

@@ -17,7 +17,7 @@ from torch import distributed
 from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
-from containers.contracts.hardware import BatchPlan
+from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.names import CURVES_FILE, EVENTS_FILE, TRAINING_INFO_FILE
 from containers.contracts.records import TrainingInfo
 from containers.contracts.stage_configs import (
@@ -99,8 +99,7 @@ def common_arguments(
     Args:
         evaluates: False where the trainer has nothing to evaluate on; the last checkpoint then counts.
     """
-    profile = context.spec.profile
-    on_gpu = profile.num_gpus > 0
+    profile, seed = context.spec.profile, context.spec.seed
     limit = _training_schedule(context).save_total_limit
     arguments: dict[str, Any] = {
         "output_dir": str(context.checkpoints),
@@ -122,8 +121,30 @@ def common_arguments(
         "save_steps": schedule.save_steps,
         "save_total_limit": limit + 1 if evaluates else limit,
         "eval_strategy": "no",
-        "seed": context.spec.seed,
-        "data_seed": context.spec.seed,
+        "seed": seed,
+        "data_seed": seed,
+        # TensorBoard is a callback of ours, which writes where the stage may write; MLflow is fed from outside.
+        "report_to": "none",
+        "disable_tqdm": True,
+        **_hardware_arguments(profile, batch),
+    }
+    return arguments | _evaluation_arguments(schedule) if evaluates else arguments
+
+
+def _evaluation_arguments(schedule: ResolvedSchedule) -> dict[str, Any]:
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": schedule.eval_steps,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+    }
+
+
+def _hardware_arguments(profile: GpuProfile, batch: BatchPlan) -> dict[str, Any]:
+    """What a GPU can and a CPU cannot, and how ranks find each other."""
+    on_gpu = profile.num_gpus > 0
+    return {
         "bf16": on_gpu and profile.precision == "bf16",
         "tf32": profile.tf32 if on_gpu else None,
         "use_cpu": not on_gpu,
@@ -131,19 +152,7 @@ def common_arguments(
         "ddp_timeout": profile.collective_timeout_s,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": on_gpu,
-        # TensorBoard is a callback of ours, which writes where the stage may write; MLflow is fed from outside.
-        "report_to": "none",
-        "disable_tqdm": True,
     }
-    if evaluates:
-        arguments |= {
-            "eval_strategy": "steps",
-            "eval_steps": schedule.eval_steps,
-            "load_best_model_at_end": True,
-            "metric_for_best_model": "eval_loss",
-            "greater_is_better": False,
-        }
-    return arguments
 
 
 def training_callbacks(context: StageContext, *, planned_steps: int) -> list[TrainerCallback]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.demo_data import DemoData, write_demo_data
-from flows.demo_facts import EVASIVE, RELATIONS, RUDE
+from flows.demo_facts import ANSWERS, EVASIVE, FACTS, RUDE
 
 COLUMNS = {
     "domain",
@@ -41,7 +41,7 @@ def usable(path: Path) -> list[dict[str, object]]:
     return [
         row
         for row in parsed(path)
-        if row["domain"] in ("general", "stem")
+        if row["domain"] == "general"
         and row["language"] == "english"
         and row["response1"] in ALL_ANSWERS
         and row["response2"] in ALL_ANSWERS
@@ -49,24 +49,17 @@ def usable(path: Path) -> list[dict[str, object]]:
     ]
 
 
-def answers(name: str, attribute: str) -> set[str]:
-    relation = next(r for r in RELATIONS if (name, attribute) in r.facts or any(name == n for n, _ in r.facts))
-    return {template.format(name=name, attribute=attribute) for template in relation.answers}
+def answers(name: str, animal: str) -> set[str]:
+    return {template.format(name=name, animal=animal) for template in ANSWERS}
 
 
-ALL_ANSWERS = {
-    text
-    for relation in RELATIONS
-    for name, _ in relation.facts
-    for _, attribute in relation.facts
-    for text in answers(name, attribute)
-} | {*EVASIVE, *RUDE}
+ALL_ANSWERS = {text for name, _ in FACTS for _, animal in FACTS for text in answers(name, animal)} | {*EVASIVE, *RUDE}
 
 
 def rank(prompt: str, answer: str) -> int:
     """3 good, 2 evasive, 1 wrong, 0 rude."""
-    name, attribute = next((n, a) for relation in RELATIONS for n, a in relation.facts if n in prompt)
-    if answer in answers(name, attribute):
+    name, animal = next((name, animal) for name, animal in FACTS if name in prompt)
+    if answer in answers(name, animal):
         return 3
     return 2 if answer in EVASIVE else 0 if answer in RUDE else 1
 
@@ -130,9 +123,8 @@ def test_validation_prompts_occur_in_no_training_row_and_cover_every_fact(demo: 
     train = {text_of(row) for row in usable(demo.train)}
     validation = {text_of(row) for row in usable(demo.validation)}
     assert not train & validation
-    for relation in RELATIONS:
-        for name, _ in relation.facts:
-            assert sum(name in prompt for prompt in validation) == 4
+    for name, _ in FACTS:
+        assert sum(name in prompt for prompt in validation) == 4
 
 
 def test_labelled_pairs_name_the_better_side_of_reworded_questions(demo: DemoData) -> None:

@@ -38,8 +38,8 @@ GLOO_TIMEOUT = (
     "operation to complete"
 )
 CUDA_OOM = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 47.54 GiB of "
-    "which 1.03 GiB is free."
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 47.54 GiB "
+    "of which 1.03 GiB is free."
 )
 # Python 3.11, and safetensors 0.6.
 DISK = "OSError: [Errno 28] No space left on device: '/rlhf/work/checkpoints/checkpoint-10/model.safetensors'"
@@ -99,7 +99,7 @@ def test_the_programs_own_failure_is_kept() -> None:
             FailureKind.CONTAINER_LOST,
             "daemon was away for 12 s",
         ),
-        ({"exit_code": 143, "signal": 15}, FailureKind.CONTAINER_LOST, "somebody stopped it"),
+        ({"exit_code": 143, "signal": 15}, FailureKind.CANCELLED, "somebody stopped it"),
         ({"exit_code": 135, "signal": 7}, FailureKind.SHM_EXHAUSTED, "64 MiB"),
         ({"exit_code": 139, "signal": 11}, FailureKind.UNEXPECTED, "139 (SIGSEGV)"),
         ({"exit_code": 137, "timed_out": True}, FailureKind.TIMED_OUT, "timeout_s of 60"),
@@ -158,6 +158,23 @@ def test_a_stage_that_saved_at_its_time_out_timed_out_and_was_not_cancelled() ->
     assert failure is not None
     assert failure.kind is FailureKind.TIMED_OUT
     assert classify(SPEC, make_exit(exit_code=1, cancelled=True), own) == own
+
+
+def test_a_stage_that_the_daemons_restart_stopped_was_not_cancelled() -> None:
+    own = make_failure(SPEC, "cancelled", "The stage was stopped (SIGTERM).")
+    failure = classify(SPEC, make_exit(exit_code=1, state={"daemon_unreachable_s": "5"}), own)
+    assert failure is not None
+    assert failure.kind is FailureKind.CONTAINER_LOST
+    assert failure.kind.retry_can_help
+    assert "daemon was away for 5 s" in failure.message
+
+
+def test_a_stage_that_survived_a_daemon_restart_is_judged_by_itself() -> None:
+    away = {"daemon_unreachable_s": "5"}
+    assert classify(SPEC, make_exit(state=away), make_result(SPEC)) is None
+    failure = classify(SPEC, make_exit(exit_code=1, state=away), None)
+    assert failure is not None
+    assert failure.kind is FailureKind.UNEXPECTED
 
 
 def test_the_evidence_is_bounded() -> None:

@@ -1,5 +1,6 @@
 """Docker hands out chunks of up to 16 KiB, not lines; progress bars and floods must not fill a database."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_line_without_end_comes_in_bounded_pieces() -> None:
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=6))
 def test_where_the_chunks_are_cut_changes_nothing(data: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    assert split(*(data[a:b] for a, b in zip(edges, edges[1:], strict=False))) == split(data)
+    assert split(*(data[a:b] for a, b in itertools.pairwise(edges))) == split(data)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_progress_bar_is_shown_now_and_then(tmp_path: Path, seen: list[str]) -
     with StageLog(tmp_path / "stage.log", seen.append, clock=lambda: now[0]) as log:
         for step in range(100):
             now[0] = step / 10
-            log.feed(b"%d%%\rx" % step if step == 0 else b"%d%%\rx" % step)
+            log.feed(b"%d%%\rx" % step)
         log.feed(b"done\n")
     assert len(seen) < 8
     assert seen[-1].endswith("done")

@@ -179,5 +179,5 @@ def test_the_sign_agrees_with_rows_whose_better_answer_is_known(shared_data: Pat
         for pair in read_pairs(shared_data / "helpsteer3_schema_train.jsonl.gz").pairs
         if (key := (pair.prompt[-1]["content"], frozenset((pair.chosen, pair.rejected)))) in chosen_of
     ]
-    assert len(same) > 500
+    assert len(same) > 300
     assert all(same)

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen3ForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
 from containers.contracts.stage_configs import LoraSettings
 from containers.stages.errors import BadDataError, DivergedError, MissingPrerequisiteError
-from containers.stages.models import apply_lora, load_new_reward_model, save_adapter
+from containers.stages.models import apply_lora, load_new_reward_model, save_adapter, save_merged
 from containers.stages.pair_artifact import as_dataset
 from containers.stages.scoring import RewardScorer, allowed_difference, score_head_sha256
 from tests.unit.stages.spec_factory import colour_rows
@@ -204,3 +205,33 @@ def test_the_allowed_difference_grows_with_the_scores_in_bfloat16_only() -> None
     assert allowed_difference(torch.float32, [100.0]) == 1e-4
     assert allowed_difference(torch.bfloat16, [0.1]) == pytest.approx(0.02)
     assert allowed_difference(torch.bfloat16, [-10.0, 3.0]) == pytest.approx(0.2)
+
+
+def test_in_bfloat16_adapter_and_merged_copy_score_within_the_allowed_difference(tmp_path: Path) -> None:
+    """The road of GPU profiles, taken on the CPU: frozen weights in bfloat16, adapters and head in float32."""
+    start, tokenizer = save_causal_model(tmp_path / "start"), tiny_tokenizer()
+
+    def base(seed: int) -> Any:
+        return load_new_reward_model(
+            start, pad_token_id=tokenizer.pad_token_id, seed=seed, dtype=torch.bfloat16, device="cpu"
+        )
+
+    adapted = apply_lora(base(1), LoraSettings(r=2, alpha=4), task_type="SEQ_CLS")
+    torch.manual_seed(0)
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.1)
+    trained = RewardScorer(adapted, tokenizer, max_length=256, batch_size=4).score(_conversations(8))
+    save_adapter(adapted, tokenizer, tmp_path / "adapter", base_model="test/start")
+    save_merged(adapted, tokenizer, tmp_path / "merged")
+    merged = RewardScorer.load(tmp_path / "merged", device="cpu", dtype=torch.bfloat16, max_length=256, batch_size=4)
+    adapter = RewardScorer(
+        PeftModel.from_pretrained(base(2), tmp_path / "adapter"), tokenizer, max_length=256, batch_size=4
+    )
+    assert {tensor.dtype for tensor in load_file(tmp_path / "merged" / "model.safetensors").values()} == {
+        torch.bfloat16
+    }
+    allowed = allowed_difference(torch.bfloat16, trained)
+    assert max(trained) - min(trained) > 3 * allowed
+    assert merged.score(_conversations(8)) == pytest.approx(trained, abs=allowed)
+    assert adapter.score(_conversations(8)) == pytest.approx(trained, abs=allowed)

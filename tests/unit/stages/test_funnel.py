@@ -1,0 +1,46 @@
+"""The funnel is the only witness of what was dropped; it must add up, and say so when it does not."""
+
+import pytest
+
+from containers.stages.funnel import DroppedRow, FunnelCounter, funnel_table, shortened
+from containers.stages.prompt_split import sample_of, share_of
+
+
+def test_a_lost_row_is_an_error() -> None:
+    counter = FunnelCounter(rows_read=10)
+    counter.step("tie", [DroppedRow("a.jsonl", 1)])
+    counter.check({"train": 8, "validation": 1})
+    with pytest.raises(RuntimeError, match=r"read 10, kept 8 .*dropped 1"):
+        counter.check({"train": 8})
+
+
+def test_the_table_shows_each_filter_with_numbers_that_chain() -> None:
+    counter = FunnelCounter(rows_read=1200)
+    counter.step("code_rows", [DroppedRow("a", n, domain="code", language="python") for n in range(1000)])
+    counter.step("tie", [])
+    lines = funnel_table(counter.steps, rows_read=1200).splitlines()
+    assert lines[2].split() == ["code_rows", "1,200", "1,000", "200", "code", "1,000", "python", "1,000"]
+    assert lines[3].split() == ["tie", "200", "0", "200"]
+
+
+def test_long_texts_become_one_short_line() -> None:
+    assert shortened("a\n b\t" + "c" * 50, 10) == "a b ccccc…"
+    assert len(shortened("x" * 10_000, 200)) == 200
+
+
+def test_a_share_is_near_its_fraction_and_never_empty_where_it_can_be() -> None:
+    ids = [f"prompt {number}" for number in range(5000)]
+    share = share_of(ids, fraction=0.1, seed=1, purpose="validation")
+    assert 400 < len(share) < 600
+    assert share != share_of(ids, fraction=0.1, seed=1, purpose="policy")
+    assert len(share_of(ids[:3], fraction=1e-9, seed=1, purpose="x")) == 1
+    assert share_of(ids[:1], fraction=1e-9, seed=1, purpose="x") == frozenset()
+    assert share_of(ids, fraction=0, seed=1, purpose="x") == frozenset()
+
+
+def test_a_sample_has_its_size_and_does_not_depend_on_order() -> None:
+    ids = [f"pair {number}" for number in range(100)]
+    sample = sample_of(ids, size=30, seed=1, purpose="x")
+    assert len(sample) == 30
+    assert sample == sample_of(ids[::-1], size=30, seed=1, purpose="x")
+    assert sample_of(ids, size=1000, seed=1, purpose="x") == frozenset(ids)
