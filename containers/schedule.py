@@ -1,4 +1,4 @@
-"""Arithmetic of batches, steps and schedules; pure. Used by `rlhf plan`, and again by the stage before it loads a model."""
+"""Arithmetic of batches, steps and schedules; pure. Used by `rlhf plan`, and by the stage before it loads a model."""
 
 import math
 from dataclasses import dataclass

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput, StageSpec
@@ -113,12 +115,14 @@ def test_a_limit_is_drift_where_it_was_to_be_enforced_and_a_remark_where_it_coul
         assert "ulimit stack" in ended.stdout
 
 
-def test_programs_of_another_version_than_the_orchestrators_are_refused(tmp_path: Path) -> None:
-    required = RequiredContract(shm_size_bytes=0, num_gpus=0, enforced=True, memlock_bytes=0, stack_bytes=0,
-                                stages_digest="sha256:" + "0" * 64)  # fmt: skip
-    spec = _spec(tmp_path, _rows(40), required=required)
-    _run(spec, tmp_path)
-    assert "make image" in _outcome(spec)["message"]
+@pytest.mark.parametrize(("image_digest", "advice"), [("sha256:1", "run `make image`"), ("", "start it again")])
+def test_programs_of_another_version_than_the_orchestrators_are_refused(
+    tmp_path: Path, image_digest: str, advice: str
+) -> None:
+    required = RequiredContract(shm_size_bytes=0, num_gpus=0, enforced=False, stages_digest="sha256:" + "0" * 64)
+    spec = _spec(tmp_path, _rows(40), required=required, image_digest=image_digest)
+    assert _run(spec, tmp_path).returncode == 1
+    assert advice in _outcome(spec)["message"]
 
 
 def test_a_failed_stage_leaves_no_manifest_behind(tmp_path: Path) -> None:
@@ -138,23 +142,20 @@ def test_a_stale_outcome_of_an_earlier_attempt_is_gone_before_anything_else_happ
 
 
 def test_a_stage_that_is_told_to_stop_says_that_it_was_cancelled(tmp_path: Path) -> None:
-    fifo = tmp_path / "rows.jsonl"
-    spec = _spec(tmp_path, _rows(1))
-    fifo.unlink()
-    os.mkfifo(fifo)  # reading it blocks, so that the signal finds the program at work
+    spec = _spec(tmp_path, _rows(20_000), config=FilterDatasetConfig(minimum_train_pairs=1))
     spec_file = tmp_path / "spec.json"
     spec_file.write_text(spec.model_dump_json())
     process = subprocess.Popen([sys.executable, "-m", "containers.stages.entry", str(spec_file)])
     try:
         deadline = time.monotonic() + 60
-        while not (Path(spec.work_path) / "measured_contract.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(1.0)
+        while not (Path(spec.work_path) / "events.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 1
     finally:
         process.kill()
-    assert _outcome(spec)["kind"] in ("cancelled", "bad_data")
+    assert _outcome(spec)["kind"] == "cancelled"
+    assert not (Path(spec.work_path) / "output" / "MANIFEST.json").exists()
 
 
 def test_a_spec_that_cannot_be_read_is_exit_code_two(tmp_path: Path) -> None:
