@@ -13,7 +13,7 @@ from tasks.run_stage import artifact_input, run_stage
 from tasks.sources import resolve_file
 
 
-@task(name="build_base_model", cache_policy=NO_CACHE, persist_result=False)
+@task(name="build_base_model", task_run_name="build_base_model", cache_policy=NO_CACHE, persist_result=False)
 def build_base_model(
     run: PipelineRun, config: BuildBaseModelConfig, pairs: ArtifactRef, *, tokenizer_file: Path | None
 ) -> StageInput:

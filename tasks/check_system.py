@@ -76,7 +76,7 @@ class SystemCheckError(Exception):
     """Something that the run needs is missing; nothing was spent."""
 
 
-@task(name="check_system", cache_policy=NO_CACHE, persist_result=False)
+@task(name="check_system", task_run_name="check_system", cache_policy=NO_CACHE, persist_result=False)
 def check_system(run: PipelineRun, request: CheckRequest) -> tuple[CheckFinding, ...]:
     """Every row of the check, in Prefect, MLflow and the report.
 

@@ -16,7 +16,7 @@ from tasks.prefect_artifacts import show_markdown
 from tasks.run_stage import artifact_input, run_stage
 
 
-@task(name="evaluate_policy", cache_policy=NO_CACHE, persist_result=False)
+@task(name="evaluate_policy", task_run_name="evaluate_policy", cache_policy=NO_CACHE, persist_result=False)
 def evaluate_policy(
     run: PipelineRun,
     config: EvaluatePolicyConfig,

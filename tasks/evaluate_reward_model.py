@@ -17,7 +17,7 @@ from tasks.run_stage import artifact_input, run_stage
 from tasks.sources import resolve_file
 
 
-@task(name="evaluate_reward_model", cache_policy=NO_CACHE, persist_result=False)
+@task(name="evaluate_reward_model", task_run_name="evaluate_reward_model", cache_policy=NO_CACHE, persist_result=False)
 def evaluate_reward_model(
     run: PipelineRun,
     config: EvaluateRewardModelConfig,

@@ -16,7 +16,7 @@ from tasks.run_stage import run_stage
 from tasks.sources import DatasetSource, ModelSource, hub_token, resolve_dataset, resolve_model
 
 
-@task(name="filter_dataset", cache_policy=NO_CACHE, persist_result=False)
+@task(name="filter_dataset", task_run_name="filter_dataset", cache_policy=NO_CACHE, persist_result=False)
 def filter_dataset(
     run: PipelineRun,
     config: FilterDatasetConfig,

@@ -13,7 +13,7 @@ from tasks.prefect_artifacts import show_training
 from tasks.run_stage import artifact_input, run_stage
 
 
-@task(name="train_policy", cache_policy=NO_CACHE, persist_result=False)
+@task(name="train_policy", task_run_name="train_policy", cache_policy=NO_CACHE, persist_result=False)
 def train_policy(
     run: PipelineRun,
     config: TrainPolicyConfig,

@@ -11,7 +11,7 @@ from tasks.prefect_artifacts import show_training
 from tasks.run_stage import artifact_input, run_stage
 
 
-@task(name="train_reward_model", cache_policy=NO_CACHE, persist_result=False)
+@task(name="train_reward_model", task_run_name="train_reward_model", cache_policy=NO_CACHE, persist_result=False)
 def train_reward_model(
     run: PipelineRun, config: TrainRewardModelConfig, pairs: ArtifactRef, start_model: StageInput
 ) -> ArtifactRef:

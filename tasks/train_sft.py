@@ -12,7 +12,7 @@ from tasks.prefect_artifacts import show_training
 from tasks.run_stage import artifact_input, run_stage
 
 
-@task(name="train_sft", cache_policy=NO_CACHE, persist_result=False)
+@task(name="train_sft", task_run_name="train_sft", cache_policy=NO_CACHE, persist_result=False)
 def train_sft(run: PipelineRun, config: TrainSftConfig, pairs: ArtifactRef, start_model: StageInput) -> StageInput:
     """The fine-tuned model, start of reward model and policy."""
     batch = plan_batch(config.global_batch_size, run.settings.profile)

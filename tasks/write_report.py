@@ -15,7 +15,7 @@ from tasks.prefect_artifacts import show_markdown
 from tasks.run_stage import artifact_input, run_stage
 
 
-@task(name="write_report", cache_policy=NO_CACHE, persist_result=False)
+@task(name="write_report", task_run_name="write_report", cache_policy=NO_CACHE, persist_result=False)
 def write_report(run: PipelineRun, config: WriteReportConfig, *, judged: object = None) -> Path:
     """Where the report lies: `reports/<run id>/report.html` below the run's output folder.
 

@@ -10,7 +10,10 @@ from containers.launch.known_variables import KNOWN_NCCL, KNOWN_TORCH_NCCL
 _ALWAYS = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
+    # Progress goes through events.jsonl; bars would fill the log.
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_OFFLINE": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "PYTHONUNBUFFERED": "1",

@@ -58,7 +58,7 @@ ALL_ANSWERS = {text for _, animal in FACTS for text in answers(animal)} | {*EVAS
 
 def rank(prompt: str, answer: str) -> int:
     """3 good, 2 evasive, 1 wrong, 0 rude."""
-    name, animal = next((name, animal) for name, animal in FACTS if name in prompt)
+    animal = next(animal for name, animal in FACTS if name in prompt)
     if answer in answers(animal):
         return 3
     return 2 if answer in EVASIVE else 0 if answer in RUDE else 1

@@ -24,7 +24,7 @@ from containers.launch.runtime import (
     NameTakenError,
 )
 
-# dockerd 20.10.24, each provoked by hand; the bridge after `ip link delete docker0`.
+# The bridge and memlock texts were seen on dockerd 20.10.24 (`ip link delete docker0`); the others are from its sources and from reports.
 TEXTS = [
     (
         409,

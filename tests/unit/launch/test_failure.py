@@ -1,4 +1,4 @@
-"""A bare exit code helps nobody; each death here is one that really happened somewhere."""
+"""A bare exit code helps nobody. Texts were seen here where a comment says so, else taken from sources and reports."""
 
 import pytest
 from launch_factory import make_exit, make_failure, make_profile, make_result, make_spec
