@@ -24,7 +24,7 @@ from containers.launch.runtime import (
     NameTakenError,
 )
 
-# The bridge and memlock texts were seen on dockerd 20.10.24 (`ip link delete docker0`); the others are from its sources and from reports.
+# Bridge and memlock texts were seen on dockerd 20.10.24; the others are from its sources and from reports.
 TEXTS = [
     (
         409,
