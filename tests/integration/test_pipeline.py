@@ -17,11 +17,21 @@ from flows.demo_data import write_demo_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
+# Enough steps to tell right from wrong, too few to be good: the gates ask for less than the demo's.
 SHORT = {
     "train_sft": {"schedule": {"max_steps": 60}},
+    "train_reward_model": {"schedule": {"max_steps": 120}},
+    "evaluate_reward_model": {
+        "pair_files": [
+            {"name": "labelled_pairs", "path": "outputs/demo/data/labelled_pairs.jsonl", "minimum_accuracy": 0.6}
+        ]
+    },
     "train_policy": {"schedule": {"max_steps": 4}},
     "evaluate_policy": {"max_prompts": 16},
-    "gates": {"policy": {"waive": {"by": "the test", "reason": "four steps prove nothing about the policy"}}},
+    "gates": {
+        "reward_model": {"minimum_accuracy": 0.6},
+        "policy": {"waive": {"by": "the test", "reason": "four steps prove nothing about the policy"}},
+    },
     "runtime": {"kind": "process"},
     "tracking": {"prefect_port": 0, "mlflow_port": 0},
 }
