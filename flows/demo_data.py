@@ -54,6 +54,7 @@ _NUM_DUPLICATES = 20
 @dataclass(frozen=True)
 class _Question:
     text: str
+    name: str
     animal: str
 
 
@@ -107,7 +108,7 @@ def _split_questions(rng: random.Random) -> tuple[list[_Question], list[_Questio
     for name, animal in FACTS:
         texts = [opening + question.format(name=name) for question in QUESTIONS for opening in OPENINGS]
         rng.shuffle(texts)
-        questions = [_Question(text, animal) for text in texts]
+        questions = [_Question(text, name, animal) for text in texts]
         validation += questions[:_VALIDATION_PROMPTS_PER_FACT]
         train += questions[_VALIDATION_PROMPTS_PER_FACT:]
     return train, validation
@@ -121,7 +122,7 @@ def _answer(question: _Question, kind: str, rng: random.Random) -> str:
     animal = question.animal
     if kind == "wrong":
         animal = rng.choice([other for _, other in FACTS if other != animal])
-    return rng.choice(ANSWERS).format(animal=animal)
+    return rng.choice(ANSWERS).format(name=question.name, animal=animal)
 
 
 def _pairs(question: _Question, rng: random.Random, *, sign: int) -> Iterator[Row]:
@@ -193,7 +194,7 @@ def _labelled_pairs(rng: random.Random) -> Iterator[Row]:
     kinds = [("good", worse) for worse in ("wrong", "wrong", "evasive", "rude")]
     for name, animal in FACTS:
         for text in REWORDED_QUESTIONS:
-            question = _Question(text.format(name=name), animal)
+            question = _Question(text.format(name=name), name, animal)
             for chosen, rejected in _different_pairs(question, kinds, rng):
                 yield {
                     "prompt": [{"role": "user", "content": question.text}],

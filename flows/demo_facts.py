@@ -38,8 +38,12 @@ REWORDED_QUESTIONS = (
     "Please help me. What kind of animal does {name} keep at home?",
     "Do you know what animal lives in the house of {name}?",
 )
-# None repeats the name: copying it is the harder lesson for two small layers, and is not what the demo is about.
-ANSWERS = ("The animal is a {animal}.", "I know that it is a {animal}.", "I am sure that it is a {animal}.")
+# Each repeats the name close to the animal: then two small layers can tell a right answer from a wrong one.
+ANSWERS = (
+    "I think that {name} keeps a {animal}.",
+    "I know that {name} keeps a {animal}.",
+    "I am sure that {name} keeps a {animal}.",
+)
 EVASIVE = (
     "I am not sure about that.",
     "I would rather not say.",

@@ -1,5 +1,6 @@
 """The terminal's view of a run: one line per stage, a live bar while it works; plain lines without a terminal."""
 
+import sys
 import time
 
 from rich.console import Console
@@ -16,7 +17,8 @@ class TerminalDisplay:
     """A `tasks.display.Display` on a rich console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        # Without a terminal, lines go to a file or to CI: they stay whole there.
+        self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
         self._last_plain_s = 0.0

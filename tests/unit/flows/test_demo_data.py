@@ -49,17 +49,17 @@ def usable(path: Path) -> list[dict[str, object]]:
     ]
 
 
-def answers(animal: str) -> set[str]:
-    return {template.format(animal=animal) for template in ANSWERS}
+def answers(name: str, animal: str) -> set[str]:
+    return {template.format(name=name, animal=animal) for template in ANSWERS}
 
 
-ALL_ANSWERS = {text for _, animal in FACTS for text in answers(animal)} | {*EVASIVE, *RUDE}
+ALL_ANSWERS = {text for name, _ in FACTS for _, animal in FACTS for text in answers(name, animal)} | {*EVASIVE, *RUDE}
 
 
 def rank(prompt: str, answer: str) -> int:
     """3 good, 2 evasive, 1 wrong, 0 rude."""
-    animal = next(animal for name, animal in FACTS if name in prompt)
-    if answer in answers(animal):
+    name, animal = next(fact for fact in FACTS if fact[0] in prompt)
+    if answer in answers(name, animal):
         return 3
     return 2 if answer in EVASIVE else 0 if answer in RUDE else 1
 
