@@ -175,10 +175,12 @@ def _check(parsed: argparse.Namespace) -> int:
 
 def _plan(parsed: argparse.Namespace) -> int:
     loaded = _load(parsed)
+    from flows.cached_stages import cached_stages
     from flows.plan import plan_run
     from flows.plan_text import render_plan
 
-    print(render_plan(plan_run(loaded, model_config=parsed.model_config)))
+    cached = cached_stages(loaded.config)
+    print(render_plan(plan_run(loaded, cached=lambda stage: cached[stage], model_config=parsed.model_config)))
     return 0
 
 

@@ -35,13 +35,12 @@ from tasks.display import current_display
 from tasks.markdown import system_check_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_markdown
+from tasks.runtime_choice import NOT_ASKED, Runtime, judge_runtime
 from tasks.sources import DatasetSource, ModelSource, hub_token, probe_dataset, probe_file, probe_model
 
 logger = logging.getLogger(__name__)
 
-Runtime = Literal["docker", "process"]
 _Check = Callable[[], Iterable[CheckFinding]]
-_NO_DOCKER = DockerState(problem="not asked")
 _NAME_WIDTH, _MIN_CELL_WIDTH = 18, 16
 
 
@@ -115,10 +114,10 @@ def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
 
     They run side by side, so that servers and tools that hang cost seconds and not minutes.
     """
-    docker, image = _NO_DOCKER, ImageState(name=request.image)
+    docker, image = NOT_ASKED, ImageState(name=request.image)
     if request.runtime != "process":
         docker, image = read_docker(), read_image(request.image)
-    runtime, reason = _choose(request.runtime, docker, image)
+    runtime, reason = judge_runtime(request.runtime, docker, image)
     fell_back = request.runtime == "auto" and runtime == "process" and docker.answers
     chosen = CheckFinding(
         name="runtime",
@@ -137,13 +136,6 @@ def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
     with ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="check") as pool:
         rows = pool.map(lambda check: _guarded(*check), checks)
         return (chosen, *(row for found in rows for row in found))
-
-
-def choose_runtime(wanted: Literal["auto", "docker", "process"], *, image: str) -> tuple[Runtime, str]:
-    """The runtime that `auto` means here, and one sentence why. A runtime that is asked for by name is taken."""
-    if wanted == "process":
-        return _choose(wanted, _NO_DOCKER, ImageState(name=image))
-    return _choose(wanted, read_docker(), read_image(image))
 
 
 def failures(findings: Iterable[CheckFinding]) -> tuple[CheckFinding, ...]:
@@ -171,20 +163,6 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
                 finding.advice, columns, initial_indent=f"{indent}→ ", subsequent_indent=f"{indent}  "
             )
     return "\n".join(lines)
-
-
-def _choose(
-    wanted: Literal["auto", "docker", "process"], docker: DockerState, image: ImageState
-) -> tuple[Runtime, str]:
-    if wanted == "process":
-        return "process", "process: runtime.kind asks for it"
-    if wanted == "docker":
-        return "docker", "docker: runtime.kind asks for it"
-    if not docker.answers:
-        return "process", f"process: {docker.problem}"
-    if not image.present:
-        return "process", f"process: Docker answers, but the image {image.name} is {image.problem} (`make image`)"
-    return "docker", f"docker: version {docker.version} answers and {image.name} is there"
 
 
 def _runtime_checks(

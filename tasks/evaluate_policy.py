@@ -13,7 +13,8 @@ from tasks.gates import PolicyGate, judge_policy
 from tasks.markdown import policy_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_markdown
-from tasks.run_stage import artifact_input, run_stage
+from tasks.run_stage import run_stage
+from tasks.stage_inputs import evaluate_policy_inputs
 
 
 @task(name="evaluate_policy", task_run_name="evaluate_policy", cache_policy=NO_CACHE, persist_result=False)
@@ -28,13 +29,7 @@ def evaluate_policy(
     reward_model: ArtifactRef,
 ) -> GateVerdict:
     """Whether the policy is better than its reference, beyond chance."""
-    inputs = [
-        artifact_input("pairs", pairs),
-        start_model,
-        artifact_input("policy", policy),
-        artifact_input("reward_model", reward_model),
-    ]
-    artifact = run_stage(run, config, inputs)
+    artifact = run_stage(run, config, evaluate_policy_inputs(pairs, start_model, policy, reward_model))
     evaluation = PolicyEvaluation.model_validate_json((Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes())
     verdict = judge_policy(evaluation, gate)
     run.gates.append(verdict)

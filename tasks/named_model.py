@@ -2,7 +2,8 @@
 
 from containers.contracts.spec import StageInput
 from tasks.pipeline_run import PipelineRun
-from tasks.sources import ModelSource, hub_token, resolve_model
+from tasks.sources import ModelSource
+from tasks.stage_inputs import named_model_input
 
 
 def named_model(run: PipelineRun, source: ModelSource | None) -> StageInput:
@@ -14,6 +15,6 @@ def named_model(run: PipelineRun, source: ModelSource | None) -> StageInput:
     """
     if source is None:
         raise ValueError("The run names neither base_model nor build_base_model.")
-    found = resolve_model(source, token=hub_token())
-    run.base_model_origin = found.origin
-    return StageInput(name="start_model", path=str(found.path), digest=found.digest, origin=found.origin)
+    model = named_model_input(source)
+    run.base_model_origin = model.origin
+    return model

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
-from containers.launch.docker import DockerRuntime, stage_image_digest
+from prefect.runtime import flow_run
+
+from containers.launch.docker import DockerRuntime
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import StageRuntime
-from tasks.check_system import choose_runtime
+from tasks.code_identity import code_identity
 from tasks.display import current_display
 from tasks.pipeline_run import PipelineRun, RunSettings
 from tasks.tracking import Tracking
@@ -28,19 +30,21 @@ def open_pipeline(
     Raises:
         LaunchError: Docker was asked for, and its image is missing or no daemon answers.
     """
-    chosen, reason = choose_runtime(runtime, image=image)
-    current_display().say(f"Runtime  {reason}")
-    stage_runtime: StageRuntime = DockerRuntime() if chosen == "docker" else ProcessRuntime()
+    code = code_identity(runtime, image=image)
+    current_display().say(f"Runtime  {code.reason}")
+    stage_runtime: StageRuntime = DockerRuntime() if code.runtime == "docker" else ProcessRuntime()
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     tracking = Tracking(mlflow_uri, output_dir=settings.output_dir, experiment=experiment)
     run = PipelineRun(
         settings,
         runtime=stage_runtime,
-        image=image if chosen == "docker" else None,
-        image_digest=stage_image_digest(image) if chosen == "docker" else "",
+        image=image if code.runtime == "docker" else None,
+        code=code,
         tracking=tracking,
     )
-    tags = {"rlhf.run_id": run.run_id, "rlhf.runtime": chosen, **{f"rlhf.tag.{tag}": "true" for tag in settings.tags}}
+    tags = {f"rlhf.tag.{tag}": "true" for tag in settings.tags}
+    tags |= {"rlhf.run_id": run.run_id, "rlhf.runtime": code.runtime}
+    run.prefect_url = str(flow_run.ui_url or "")
     run.mlflow_run_id = tracking.start_pipeline(settings.name, tags=tags, params=params)
     try:
         yield run

@@ -9,9 +9,8 @@ from pathlib import Path
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import MEASURED_FILE, StageName
 from containers.contracts.records import CheckFinding, GateVerdict, PipelineRecord, StageRecord
-from containers.digests import source_digest
 from containers.launch.runtime import StageRuntime
-from tasks.stage_key import process_code_digest
+from tasks.code_identity import CodeIdentity
 from tasks.tracking import Tracking
 
 
@@ -37,16 +36,21 @@ class PipelineRun:
     """
 
     def __init__(
-        self, settings: RunSettings, *, runtime: StageRuntime, image: str | None, image_digest: str, tracking: Tracking
+        self,
+        settings: RunSettings,
+        *,
+        runtime: StageRuntime,
+        image: str | None,
+        code: CodeIdentity,
+        tracking: Tracking,
     ) -> None:
         self.settings = settings
         self.runtime = runtime
         self.image = image
-        self.image_digest = image_digest
+        self.code = code
         self.tracking = tracking
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        self.stages_digest = source_digest(Path(__file__).resolve().parents[1] / "containers")
         self.checks: tuple[CheckFinding, ...] = ()
         self.gates: list[GateVerdict] = []
         self.records: list[StageRecord] = []
@@ -59,11 +63,6 @@ class PipelineRun:
     def artifacts(self) -> Path:
         """Published artifacts, `<stage>/<key>/`."""
         return self.settings.output_dir / "artifacts"
-
-    @property
-    def code_digest(self) -> str:
-        """Identity of the stage programs: the image, or sources and installed versions."""
-        return self.image_digest or process_code_digest(self.stages_digest)
 
     def work_folder(self, stage: StageName, key: str) -> Path:
         """The one folder that the stage may write; outlives failed attempts."""

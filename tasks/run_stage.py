@@ -7,7 +7,7 @@ from pathlib import Path
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
-from containers.contracts.hardware import GIB, BatchPlan, GpuProfile, RequiredContract
+from containers.contracts.hardware import GIB, BatchPlan, RequiredContract
 from containers.contracts.names import EVENTS_FILE, MEASURED_FILE, SPEC_FILE, StageName
 from containers.contracts.outcome import StageFailure
 from containers.contracts.records import StageRecord
@@ -21,11 +21,7 @@ from containers.launch.runtime import Launch, StageExit
 from tasks.display import current_display
 from tasks.event_feed import EventFeed, MetricsDelivery
 from tasks.pipeline_run import PipelineRun
-from tasks.stage_key import stage_key
-
-_TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
-_EVALUATION_STAGES = (StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY)
-SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_processes=1, gradient_accumulation_steps=1)
+from tasks.stage_key import SINGLE_BATCH, stage_key, stage_profile
 
 
 class StageFailedError(Exception):
@@ -39,25 +35,6 @@ class StageFailedError(Exception):
         )
 
 
-def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
-    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none."""
-    if stage in _TRAINING_STAGES:
-        return profile
-    num_gpus = min(1, profile.num_gpus) if stage in _EVALUATION_STAGES else 0
-    precision = profile.precision if num_gpus else "float32"
-    return profile.model_copy(update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision})
-
-
-def artifact_input(name: str, artifact: ArtifactRef, *, folder: str = "") -> StageInput:
-    """An artifact, or a folder in it, as input of the next stage."""
-    return StageInput(
-        name=name,
-        path=str(Path(artifact.path) / folder),
-        digest=artifact.digest,
-        origin=f"{artifact.stage} {artifact.key[:12]}",
-    )
-
-
 def run_stage(
     run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, batch: BatchPlan = SINGLE_BATCH
 ) -> ArtifactRef:
@@ -67,13 +44,9 @@ def run_stage(
         StageFailedError: the stage failed; nothing of it was published.
     """
     stage = StageName(config.stage)
+    profile = stage_profile(run.settings.profile, stage)
     key = stage_key(
-        config,
-        seed=run.settings.seed,
-        inputs=inputs,
-        code_digest=run.code_digest,
-        profile=stage_profile(run.settings.profile, stage),
-        batch=batch,
+        config, seed=run.settings.seed, inputs=inputs, code_digest=run.code.digest, profile=profile, batch=batch
     )
     found = find_artifact(run.artifacts, stage=stage, key=key)
     if found.damage:
@@ -103,11 +76,11 @@ def _spec(
             stack_bytes=profile.stack_bytes,
             num_gpus=profile.num_gpus,
             environment=stage_environment(profile, seed=run.settings.seed),
-            stages_digest=run.stages_digest,
+            stages_digest=run.code.stages_digest,
             enforced=run.runtime.name == "docker",
         ),
         runtime=run.runtime.name,
-        image_digest=run.image_digest,
+        image_digest=run.code.image_digest,
         run_id=run.run_id,
         attempt=run.next_attempt(stage, key),
         timeout_s=run.settings.timeouts_s.get(stage),
@@ -132,7 +105,7 @@ def _reuse(run: PipelineRun, artifact: ArtifactRef) -> ArtifactRef:
             path=artifact.path,
             metrics=manifest.metrics,
             runtime=run.runtime.name,
-            image_digest=run.image_digest,
+            image_digest=run.code.image_digest,
             mlflow_run_id=mlflow_run,
             message=f"made {manifest.created_at}",
         ),

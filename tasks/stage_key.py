@@ -6,11 +6,25 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from containers.contracts.hardware import BatchPlan, GpuProfile
+from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
 from containers.contracts.stage_configs import EvaluateRewardModelConfig, StageConfig
 
 # The installed versions that can change a number, for the process runtime; an image's digest covers them in Docker.
 _VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy")
+
+_TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+_EVALUATION_STAGES = (StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY)
+SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_processes=1, gradient_accumulation_steps=1)
+
+
+def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
+    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none."""
+    if stage in _TRAINING_STAGES:
+        return profile
+    num_gpus = min(1, profile.num_gpus) if stage in _EVALUATION_STAGES else 0
+    precision = profile.precision if num_gpus else "float32"
+    return profile.model_copy(update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision})
 
 
 def stage_key(

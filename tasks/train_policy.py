@@ -10,7 +10,8 @@ from containers.schedule import plan_batch
 from tasks.gates import demand
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_training
-from tasks.run_stage import artifact_input, run_stage
+from tasks.run_stage import run_stage
+from tasks.stage_inputs import train_policy_inputs
 
 
 @task(name="train_policy", task_run_name="train_policy", cache_policy=NO_CACHE, persist_result=False)
@@ -30,7 +31,6 @@ def train_policy(
     """
     demand(gate)
     batch = plan_batch(config.global_batch_size, run.settings.profile, multiple_of=config.num_generations)
-    inputs = [artifact_input("pairs", pairs), start_model, artifact_input("reward_model", reward_model)]
-    artifact = run_stage(run, config, inputs, batch=batch)
+    artifact = run_stage(run, config, train_policy_inputs(pairs, start_model, reward_model), batch=batch)
     show_training(artifact)
     return artifact

@@ -8,7 +8,8 @@ from containers.contracts.stage_configs import TrainRewardModelConfig
 from containers.schedule import plan_batch
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_training
-from tasks.run_stage import artifact_input, run_stage
+from tasks.run_stage import run_stage
+from tasks.stage_inputs import training_inputs
 
 
 @task(name="train_reward_model", task_run_name="train_reward_model", cache_policy=NO_CACHE, persist_result=False)
@@ -17,6 +18,6 @@ def train_reward_model(
 ) -> ArtifactRef:
     """The reward model, merged and as adapter."""
     batch = plan_batch(config.global_batch_size, run.settings.profile)
-    artifact = run_stage(run, config, [artifact_input("pairs", pairs), start_model], batch=batch)
+    artifact = run_stage(run, config, training_inputs(pairs, start_model), batch=batch)
     show_training(artifact)
     return artifact

@@ -12,7 +12,8 @@ from containers.contracts.stage_configs import WriteReportConfig
 from containers.digests import file_sha256, write_atomically
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_markdown
-from tasks.run_stage import artifact_input, run_stage
+from tasks.run_stage import run_stage
+from tasks.stage_inputs import artifact_input
 
 
 @task(name="write_report", task_run_name="write_report", cache_policy=NO_CACHE, persist_result=False)

