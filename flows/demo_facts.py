@@ -2,7 +2,7 @@
 
 Every answer was recognised as English by three language detectors (lingua, fasttext, langid); shorter ones were not.
 There is one kind of fact only: with two (animals and colours), no pair punished the answer to the other kind, and the
-policy found out within fifty steps that "The colour is blue." pleased the reward model whatever was asked.
+policy found out within fifty steps (learning rate 5e-3) that "The colour is blue." pleased the reward model whatever was asked.
 """
 
 # Who keeps which animal.
