@@ -1,8 +1,9 @@
 """The facts of the demo data: what is asked for, in which words, and what a good, evasive or rude answer looks like.
 
 Every answer was recognised as English by three language detectors (lingua, fasttext, langid); shorter ones were not.
-There is one kind of fact only: with two (animals and colours), no pair punished the answer to the other kind, and the
-policy found out within fifty steps (learning rate 5e-3) that "The colour is blue." pleased the reward model whatever was asked.
+There is one kind of fact only: with two (animals and colours), no pair punished the answer to the other kind, and at a
+learning rate of 5e-3 the policy found within fifty steps that "The colour is blue." pleased the reward model, whatever
+was asked.
 """
 
 # Who keeps which animal.

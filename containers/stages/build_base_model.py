@@ -98,6 +98,9 @@ def _build_model(config: BuildBaseModelConfig, tokenizer: PreTrainedTokenizerBas
             eos_token_id=turn_end,
             pad_token_id=end_of_text,
             dtype=torch.float32,
+            # Qwen3's own 0.02 is made for thousands of dimensions; a model of 128 learnt the demo's facts on some seeds
+            # only (reward gain 0.27 instead of 2.57 on seed 2).
+            initializer_range=config.hidden_size**-0.5,
         )
     )
     model.generation_config = GenerationConfig(
