@@ -6,7 +6,7 @@ IMAGE ?= rlhf-stage:cpu
 BASE_IMAGE ?= python:3.11-slim-bookworm
 SHARED_DATA ?= ../shared/data
 
-.PHONY: help setup demo real-small test test-docker test-browser check format image image-if-docker ui clean
+.PHONY: help setup demo real-small test test-slow test-docker test-browser check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -33,6 +33,9 @@ ui: setup  ## Open Prefect and MLflow on what the demo left, until Ctrl-C
 
 test: setup  ## The tests that need neither Docker nor a browser
 	$(BIN)/pytest
+
+test-slow: setup  ## The tests that take minutes: whole pipelines, resumes after kill -9, several ranks
+	$(BIN)/pytest -m 'slow and not docker and not browser'
 
 test-docker: setup  ## The tests that need a Docker daemon and the stage image
 	$(BIN)/pytest -m docker
