@@ -19,14 +19,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 # Enough steps to tell right from wrong, too few to be good: the gates ask for less than the demo's.
 SHORT = {
-    "train_sft": {"schedule": {"max_steps": 60}},
-    "train_reward_model": {"schedule": {"max_steps": 120}},
+    "train_sft": {"schedule": {"max_steps": 75, "eval_steps": 25}},
+    "train_reward_model": {"schedule": {"max_steps": 120, "eval_steps": 40}},
     "evaluate_reward_model": {
         "pair_files": [
             {"name": "labelled_pairs", "path": "outputs/demo/data/labelled_pairs.jsonl", "minimum_accuracy": 0.6}
         ]
     },
-    "train_policy": {"schedule": {"max_steps": 4}},
+    "train_policy": {"schedule": {"max_steps": 4, "save_steps": 2}},
     "evaluate_policy": {"max_prompts": 16},
     "gates": {
         "reward_model": {"minimum_accuracy": 0.6},
