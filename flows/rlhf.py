@@ -38,8 +38,11 @@ def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path
         checked = check_system(run, check_request(config))
         try:
             judged = train_and_judge(run, config, checked)
-        except Exception:
-            write_report(run, config.write_report)
+        except Exception as error:
+            try:
+                write_report(run, config.write_report)
+            except Exception as report_error:  # the first error is the one to read
+                error.add_note(f"The report could not be written either: {report_error}")
             raise
         return write_report(run, config.write_report, judged=judged)
 

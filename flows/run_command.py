@@ -12,7 +12,7 @@ from rich.markup import escape
 from flows.config_loading import LoadedConfig
 from flows.local_servers import Servers, ServerSettings, local_servers, serve_until_interrupted
 from flows.plan import plan_run
-from flows.terminal import TerminalDisplay
+from flows.terminal import TerminalDisplay, printable
 from tasks.display import install_display
 
 _EXIT_FAILED = 1
@@ -44,10 +44,12 @@ def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: 
     try:
         rlhf(config, command=command, config_yaml=loaded.yaml_text)
     except KeyboardInterrupt:
+        display.close()
         display.say("Interrupted. The same command goes on from the last good step.")
         return _EXIT_INTERRUPTED
     except Exception as error:  # the terminal is the last place where it can be said plainly
-        display.console.print(f"\n[red]{escape(type(error).__name__)}[/]: {escape(str(error))}")
+        display.close()
+        display.console.print(f"\n[red]{escape(type(error).__name__)}[/]: {escape(printable(str(error)))}")
         return _EXIT_FAILED
     finally:
         APILogHandler().flush()  # before the server goes
@@ -108,8 +110,9 @@ def _use(servers: Servers) -> None:
 
 def _where_to_look(loaded: LoadedConfig, display: TerminalDisplay) -> None:
     output_dir = loaded.config.output_dir
+    report = output_dir / "report.html"
+    if report.is_file():
+        display.say(f"\nReport     {report.resolve()}")
     display.say(
-        f"\nReport     {(output_dir / 'report.html').resolve()}\n"
-        f"Artifacts  {(output_dir / 'artifacts').resolve()}\n"
-        f"Look again in Prefect and MLflow: rlhf ui -c {loaded.path}"
+        f"Artifacts  {(output_dir / 'artifacts').resolve()}\nLook again in Prefect and MLflow: rlhf ui -c {loaded.path}"
     )

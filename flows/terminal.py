@@ -13,6 +13,11 @@ _PLAIN_PROGRESS_EVERY_S = 15.0
 _MARKS = {"ran": "[green]✔[/]", "reused": "[cyan]↺[/]", "failed": "[red]✘[/]", "skipped": "[yellow]–[/]"}
 
 
+def printable(text: str) -> str:
+    """`text` without control characters but line ends: data must not write to the terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 class TerminalDisplay:
     """A `tasks.display.Display` on a rich console."""
 
@@ -51,15 +56,20 @@ class TerminalDisplay:
 
     def stage_ended(self, record: StageRecord) -> None:
         """One line: what became of the stage, and its first figures."""
+        self.close()
+        figures = ", ".join(f"{metric.name} {metric.value:.4g}" for metric in record.metrics[:3])
+        duration = f"{record.duration_s:.0f} s" if record.status == "ran" else record.status
+        first_line = record.message.partition("\n")[0]  # the whole message follows when the run ends
+        text = first_line if record.status in ("failed", "skipped") else figures
+        self.console.print(f"{_MARKS[record.status]} {record.stage:<22} {duration:>8}  ", end="")
+        self.console.print(printable(text), markup=False)
+
+    def close(self) -> None:
+        """Give the terminal back, also when a stage was interrupted."""
         if self._progress is not None:
             self._progress.stop()
             self._progress, self._bar = None, None
-        figures = ", ".join(f"{metric.name} {metric.value:.4g}" for metric in record.metrics[:3])
-        duration = f"{record.duration_s:.0f} s" if record.status == "ran" else record.status
-        text = record.message if record.status in ("failed", "skipped") else figures
-        self.console.print(f"{_MARKS[record.status]} {record.stage:<22} {duration:>8}  ", end="")
-        self.console.print(text, markup=False)
 
     def say(self, text: str) -> None:
-        """Print a line as it is."""
-        self.console.print(text, markup=False)
+        """Print lines as they are."""
+        self.console.print(printable(text), markup=False)

@@ -1,27 +1,33 @@
 """The only road through the wall: reuse the stage's artifact, or start its program and publish what it made."""
 
+import errno
 import logging
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
 from containers.contracts.hardware import GIB, BatchPlan, RequiredContract
 from containers.contracts.names import EVENTS_FILE, MEASURED_FILE, SPEC_FILE, StageName
-from containers.contracts.outcome import StageFailure
+from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.records import StageRecord
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.contracts.stage_configs import StageConfig
 from containers.digests import read_manifest
-from containers.launch.collect import find_artifact, publish, read_outcome
+from containers.launch.collect import CollectError, find_artifact, publish, read_outcome
 from containers.launch.environment import stage_environment
 from containers.launch.failure import classify
-from containers.launch.runtime import Launch, StageExit
+from containers.launch.runtime import Launch, LaunchError, StageExit
 from tasks.display import current_display
 from tasks.event_feed import EventFeed, MetricsDelivery
 from tasks.pipeline_run import PipelineRun
 from tasks.stage_key import SINGLE_BATCH, stage_key, stage_profile
+
+_LAST_WORDS = 8
 
 
 class StageFailedError(Exception):
@@ -29,10 +35,12 @@ class StageFailedError(Exception):
 
     def __init__(self, failure: StageFailure, *, log: Path) -> None:
         self.failure = failure
-        super().__init__(
-            f"{failure.stage} failed ({failure.kind}): {failure.message}\n"
-            f"What to change: {failure.kind.change_before_retry}. Full log: {log}"
-        )
+        told = [f"{failure.stage} failed ({failure.kind}): {failure.message}"]
+        if failure.kind is FailureKind.UNEXPECTED:
+            told += ["Its last words:", *(f"  {line}" for line in failure.evidence[-_LAST_WORDS:])]
+        elif "What to change" not in failure.message:
+            told.append(f"What to change: {failure.kind.change_before_retry}.")
+        super().__init__("\n".join([*told, f"Full log: {log}"]))
 
 
 def run_stage(
@@ -48,13 +56,58 @@ def run_stage(
     key = stage_key(
         config, seed=run.settings.seed, inputs=inputs, code_digest=run.code.digest, profile=profile, batch=batch
     )
+    with _sole_worker(run, stage, key):
+        return _reused_or_made(run, config, inputs, key=key, batch=batch)
+
+
+@contextmanager
+def _sole_worker(run: PipelineRun, stage: StageName, key: str) -> Iterator[None]:
+    """Hold the work folder of this key; another run that needs the same work waits, and then reuses it.
+
+    The lock is the kernel's (flock): it is free the moment that its holder dies.
+    """
+    folder = run.work_folder(stage, key)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f"{key}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        current_display().say(f"{stage}: another run is at the same work; waiting for it.")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _reused_or_made(
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, key: str, batch: BatchPlan
+) -> ArtifactRef:
+    stage = StageName(config.stage)
     found = find_artifact(run.artifacts, stage=stage, key=key)
     if found.damage:
         _logger().warning("%s is damaged and was set aside; the stage runs again. %s", stage, found.damage)
         current_display().say(f"{stage}: {found.damage} Running it again.")
     if found.artifact is not None:
         return _reuse(run, found.artifact)
-    return _make(run, _spec(run, config, inputs, key=key, batch=batch))
+    spec = _spec(run, config, inputs, key=key, batch=batch)
+    try:
+        return _make(run, spec)
+    except (OSError, LaunchError, CollectError) as error:
+        failure = _failure_outside(run, spec, error)
+        log = run.spec_folder(stage, key, attempt=spec.attempt) / "stage.log"
+        raise _failed(run, spec, failure, mlflow_run="", log=log) from error
+
+
+def _failure_outside(run: PipelineRun, spec: StageSpec, error: Exception) -> StageFailure:
+    """What an error of the orchestrator's own side means: the stage was not started, or its output not taken."""
+    kind = getattr(error, "kind", FailureKind.UNEXPECTED)
+    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        kind = FailureKind.DISK_FULL
+        free = shutil.disk_usage(run.settings.output_dir).free
+        message = f"{run.settings.output_dir} has {free / 1024**2:,.0f} MiB free, which was not enough: {error}"
+    return StageFailure(stage=spec.stage, key=spec.key, kind=kind, message=message)
 
 
 def _spec(
@@ -188,8 +241,9 @@ def _launch(run: PipelineRun, spec: StageSpec, *, spec_folder: Path, work_folder
 def _failed(
     run: PipelineRun, spec: StageSpec, failure: StageFailure, *, mlflow_run: str, log: Path
 ) -> StageFailedError:
-    run.tracking.log_text(mlflow_run, "\n".join((failure.message, "", *failure.evidence)), "failure.txt")
-    run.tracking.finish_stage(mlflow_run, succeeded=False)
+    if mlflow_run:
+        run.tracking.log_text(mlflow_run, "\n".join((failure.message, "", *failure.evidence)), "failure.txt")
+        run.tracking.finish_stage(mlflow_run, succeeded=False)
     _end(
         run,
         StageRecord(

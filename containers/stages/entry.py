@@ -6,6 +6,7 @@ code says. Stages with several ranks turn this process into torchrun (exec, so t
 this module again once per rank.
 """
 
+import ctypes
 import importlib
 import logging
 import os
@@ -43,6 +44,7 @@ from containers.stages.recorder import Recorder
 logger = logging.getLogger(__name__)
 
 _RANK_VARIABLE = "RANK"
+_PR_SET_PDEATHSIG = 1
 _RANK_FAILURES = "failure-rank-*.json"
 _MAX_EVIDENCE_LINES = 60
 
@@ -68,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
         logger.error("The spec %s cannot be read: %s", arguments[0], error)
         return 2
     signal.signal(signal.SIGTERM, _cancel)
+    if spec.runtime == "process":
+        _die_with_parent()
     started = time.monotonic()
     rank = os.environ.get(_RANK_VARIABLE)
     if rank is None:
@@ -101,6 +105,15 @@ def _prepare(spec: StageSpec) -> StageFailure | None:
         kind=FailureKind.MISSING_PREREQUISITE,
         message=f"{spec.stage} does not start: what it got is not what was declared.\n{drift_message(measured)}",
     )
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the orchestrator is gone, so that a killed run leaves no twin for the next one.
+
+    Containers have no such parent: the next run finds and removes them by label. Linux only; elsewhere nothing is done.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def _become_torchrun(spec_file: str, num_processes: int) -> None:

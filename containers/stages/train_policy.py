@@ -43,6 +43,7 @@ from containers.stages.training import (
     join_ranks,
     quieten,
     resume_point,
+    train,
     training_callbacks,
     training_info,
     verify_training,
@@ -87,7 +88,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         log = CompletionLog(context.checkpoints / _COMPLETION_LOG_FILE, resumed_from_step=resumed_from or 0)
     trainer = _trainer(context, parts, log)
     parameters = parameter_counts(trainer.model)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    train(trainer, checkpoint, planned_steps=parts.schedule.num_steps)
     verify_training(trainer, planned_steps=parts.schedule.num_steps)
     if log is not None:
         info = training_info(

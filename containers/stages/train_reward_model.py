@@ -40,6 +40,7 @@ from containers.stages.training import (
     quieten,
     resume_point,
     spread_over_ranks,
+    train,
     training_callbacks,
     training_info,
     verify_training,
@@ -71,7 +72,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     trainer = _trainer(context, config, pairs, schedule=schedule, tokenizer=tokenizer)
     parameters = parameter_counts(trainer.model)
     checkpoint = resume_point(context)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    train(trainer, checkpoint, planned_steps=schedule.num_steps)
     verify_training(trainer, planned_steps=schedule.num_steps)
     margins, scores = _validation_scores(context, config, trainer.model, tokenizer, pairs.validation)
     difference = 0.0

@@ -35,6 +35,7 @@ from containers.stages.training import (
     peak_memory_bytes,
     quieten,
     resume_point,
+    train,
     training_callbacks,
     training_info,
     verify_training,
@@ -64,7 +65,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     trainer = _trainer(context, config, examples, schedule=schedule, tokenizer=tokenizer)
     parameters = parameter_counts(trainer.model)
     checkpoint = resume_point(context)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    train(trainer, checkpoint, planned_steps=schedule.num_steps)
     verify_training(trainer, planned_steps=schedule.num_steps)
     if is_first_rank():
         info = training_info(

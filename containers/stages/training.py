@@ -1,5 +1,6 @@
 """What every training stage shares around the Hugging Face Trainer: ranks, arguments, curves, guards, records."""
 
+import contextlib
 import json
 import math
 import os
@@ -183,6 +184,32 @@ def resume_point(context: StageContext) -> Path | None:
     if found[0] is not None:
         context.recorder.note(f"Resuming from {found[0].name}.")
     return found[0]
+
+
+class _AlreadyTrainedError(Exception):
+    """The checkpoint holds the last step; there is nothing to train."""
+
+
+class _StopBeforeFirstStep(TrainerCallback):  # type: ignore[misc]
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        raise _AlreadyTrainedError
+
+
+def train(trainer: Any, checkpoint: Path | None, *, planned_steps: int) -> None:
+    """Train from `checkpoint` to the last step; from a checkpoint of the last step, only take its weights and state.
+
+    The Trainer itself does one step more when it resumes at the end (70 planned, 71 done), so that a stage killed
+    between its last checkpoint and its manifest could never be finished.
+    """
+    resume_from = None if checkpoint is None else str(checkpoint)
+    if checkpoint_step(checkpoint) != planned_steps:
+        trainer.train(resume_from_checkpoint=resume_from)
+        return
+    trainer.add_callback(_StopBeforeFirstStep())
+    with contextlib.suppress(_AlreadyTrainedError):
+        trainer.train(resume_from_checkpoint=resume_from)
+    if trainer.args.load_best_model_at_end:
+        trainer._load_best_model()
 
 
 def checkpoint_step(checkpoint: Path | None) -> int | None:

@@ -155,6 +155,20 @@ def test_records_name_the_reward_model_and_the_prompts_left_out(trained: StageCo
     assert used["score_head_sha256"][:16] in events
 
 
+def test_a_run_killed_after_its_last_checkpoint_is_finished_without_another_step(
+    tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    context = context_of(tmp_path / "run", inputs, schedule=TrainingSchedule(max_steps=4, save_steps=2))
+    train_policy.run(context)
+    weights = (context.output / "model" / "model.safetensors").read_bytes()
+    shutil.rmtree(context.output)
+    context.output.mkdir()
+    train_policy.run(context)
+    info = TrainingInfo.model_validate_json((context.output / "training_info.json").read_text())
+    assert (info.resumed_from_step, info.num_steps) == (4, 4)
+    assert (context.output / "model" / "model.safetensors").read_bytes() == weights
+
+
 def test_a_run_resumed_from_a_checkpoint_ends_with_the_same_weights_curves_and_completions(
     tmp_path: Path, inputs: dict[str, Path]
 ) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -258,6 +259,19 @@ def _crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
         log(self, args, state, control, **rest)
 
     monkeypatch.setattr(RecorderCallback, "on_log", on_log)
+
+
+def test_a_stage_killed_after_its_last_checkpoint_is_finished_without_another_step(
+    tmp_path: Path, trained: tuple[StageContext, dict[str, float]]
+) -> None:
+    context = _context(tmp_path)
+    train_reward_model.run(context)
+    shutil.rmtree(context.output)
+    context.output.mkdir()
+    train_reward_model.run(context)
+    info = TrainingInfo.model_validate_json((context.output / "training_info.json").read_bytes())
+    assert (info.resumed_from_step, info.num_steps) == (24, 24)
+    assert _weights_sha256(context) == _weights_sha256(trained[0])
 
 
 @pytest.mark.parametrize("damage", [None, "adapter_model.safetensors", "rng_state.pth"])
