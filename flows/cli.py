@@ -43,11 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         from flows.config_errors import ConfigError
+        from flows.server_process import ServerError
 
-        if not isinstance(error, ConfigError):
+        if not isinstance(error, (ConfigError, ServerError)):
             raise
         print(error, file=sys.stderr)
-        return EXIT_BAD_CONFIG
+        return EXIT_BAD_CONFIG if isinstance(error, ConfigError) else 1
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -167,6 +167,12 @@ def _lengths_agree(config: RunConfig) -> Iterator[Mistake]:
                 f" the reward model was trained on at most {reward} (train_reward_model.max_length) and would judge "
                 f"what it has never seen. Shorten one, or raise max_length.",
             )
+    if evaluate.max_prompt_length < train.max_prompt_length:
+        yield Mistake(
+            "evaluate_policy.max_prompt_length",
+            f"{evaluate.max_prompt_length} leaves out prompts that the policy was trained on with up to "
+            f"{train.max_prompt_length} tokens (train_policy.max_prompt_length). Use at least as many.",
+        )
     if evaluate.max_completion_length < train.max_completion_length:
         yield Mistake(
             "evaluate_policy.max_completion_length",

@@ -11,8 +11,13 @@ from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import StageRuntime
 from tasks.code_identity import code_identity
 from tasks.display import current_display
+from tasks.mlflow_operations import RunStatus
 from tasks.pipeline_run import PipelineRun, RunSettings
 from tasks.tracking import Tracking
+
+
+class OutputFolderError(Exception):
+    """The run's folder cannot be made."""
 
 
 @contextmanager
@@ -33,7 +38,13 @@ def open_pipeline(
     code = code_identity(runtime, image=image)
     current_display().say(f"Runtime  {code.reason}")
     stage_runtime: StageRuntime = DockerRuntime() if code.runtime == "docker" else ProcessRuntime()
-    settings.output_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputFolderError(
+            f"run.output_dir {settings.output_dir} cannot be used as the run's folder: {error.strerror}. Name a folder "
+            f"that can be written, or leave it out: then it is outputs/<run.name>."
+        ) from error
     tracking = Tracking(mlflow_uri, output_dir=settings.output_dir, experiment=experiment)
     run = PipelineRun(
         settings,
@@ -49,6 +60,15 @@ def open_pipeline(
     try:
         yield run
     except BaseException as error:
-        tracking.finish_pipeline("FAILED" if isinstance(error, Exception) else "KILLED")
+        _finish(tracking, "FAILED" if isinstance(error, Exception) else "KILLED")
         raise
-    tracking.finish_pipeline("FINISHED")
+    _finish(tracking, "FINISHED")
+
+
+def _finish(tracking: Tracking, status: RunStatus) -> None:
+    tracking.finish_pipeline(status)
+    if tracking.pending or tracking.pending_points:
+        current_display().say(
+            f"MLflow at {tracking.uri} was not told everything: {tracking.pending} messages with "
+            f"{tracking.pending_points} points wait on disk; the next run in this folder delivers them."
+        )

@@ -43,6 +43,9 @@ class FilterDatasetConfig(Frozen):
     )
     minimum_train_pairs: int = Field(100, ge=1, description="Fewer training pairs than this are an error")
     minimum_validation_pairs: int = Field(20, ge=1, description="Fewer validation pairs than this are an error")
+    minimum_policy_prompts: int = Field(
+        2, ge=0, description="Fewer prompts than this to train the policy on, or to judge it on, are an error; 0: off"
+    )
 
 
 class LoraSettings(Frozen):

@@ -22,7 +22,7 @@ from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
 from containers.stages.filter_chain import FilterChain, Rows
-from containers.stages.filter_floors import check_floors
+from containers.stages.filter_floors import check_floors, check_policy_prompts
 from containers.stages.funnel import FunnelCounter, counted, funnel_table
 from containers.stages.language import LanguageJudge, detector_name
 from containers.stages.pair_schemas import PreferenceRow
@@ -73,6 +73,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         set_aside=len(division.set_aside),
         languages=languages,
         has_validation_source=len(sources) > 1,
+    )
+    check_policy_prompts(
+        config, train_prompts=len(division.prompts.train), eval_prompts=len(division.prompts.evaluation)
     )
     funnel = _write(context, division, counter=counter, sources=sources)
     context.recorder.note(

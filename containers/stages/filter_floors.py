@@ -35,8 +35,47 @@ def check_floors(
             f"{validation_pairs:,} validation pairs "
             f"(filter_dataset.minimum_validation_pairs: {config.minimum_validation_pairs:,})"
         )
-    if not short:
+    if short:
+        message = _too_few_pairs(
+            config,
+            short,
+            counter=counter,
+            train_pairs=train_pairs,
+            validation_pairs=validation_pairs,
+            set_aside=set_aside,
+            languages=languages,
+            has_validation_source=has_validation_source,
+        )
+        raise BadDataError(message)
+
+
+def check_policy_prompts(config: FilterDatasetConfig, *, train_prompts: int, eval_prompts: int) -> None:
+    """Refuse to go on with too few prompts for the policy: otherwise that shows only after everything is trained.
+
+    Raises:
+        BadDataError: with the numbers, and the settings to look at.
+    """
+    if min(train_prompts, eval_prompts) >= config.minimum_policy_prompts:
         return
+    raise BadDataError(
+        f"Too few prompts for the policy: {train_prompts:,} to train on and {eval_prompts:,} to judge it on; at least "
+        f"{config.minimum_policy_prompts:,} of each are wanted (filter_dataset.minimum_policy_prompts). Raise "
+        f"filter_dataset.policy_prompt_fraction (now {config.policy_prompt_fraction:g}) or "
+        f"policy_eval_prompt_fraction (now {config.policy_eval_prompt_fraction:g}), or bring more data."
+    )
+
+
+def _too_few_pairs(
+    config: FilterDatasetConfig,
+    short: list[str],
+    *,
+    counter: FunnelCounter,
+    train_pairs: int,
+    validation_pairs: int,
+    set_aside: int,
+    languages: str,
+    has_validation_source: bool,
+) -> str:
     too_few_held_out = validation_pairs < config.minimum_validation_pairs and not has_validation_source
     if too_few_held_out and train_pairs >= config.minimum_train_pairs:
         advice = (
@@ -45,7 +84,7 @@ def check_floors(
         )
     else:
         advice = _advice(config, counter=counter, languages=languages)
-    raise BadDataError(
+    return (
         f"Too few rows are left: {' and '.join(short)}.\n\n"
         f"{funnel_table(counter.steps, rows_read=counter.rows_read)}\n\n"
         f"Of the {counter.rows_left:,} rows left, {train_pairs:,} are for training, {validation_pairs:,} for "

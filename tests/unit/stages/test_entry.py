@@ -30,7 +30,11 @@ def _spec(tmp_path: Path, rows: list[dict[str, Any]], **changes: Any) -> StageSp
         "stage": StageName.FILTER_DATASET,
         "key": KEY,
         "config": FilterDatasetConfig(
-            check_language_on_text=False, minimum_train_pairs=1, minimum_validation_pairs=1, validation_fraction=0.3
+            check_language_on_text=False,
+            minimum_train_pairs=1,
+            minimum_validation_pairs=1,
+            minimum_policy_prompts=0,
+            validation_fraction=0.3,
         ),
         "inputs": (StageInput(name="train_data", path=str(data), digest="sha256:0"),),
         "seed": 1,

@@ -47,7 +47,7 @@ class Run:
 
     def __init__(self, tmp_path: Path, inputs: Mapping[str, Path], **settings: Any) -> None:
         seed = settings.pop("seed", 7)
-        floors = {"minimum_train_pairs": 1, "minimum_validation_pairs": 1}
+        floors = {"minimum_train_pairs": 1, "minimum_validation_pairs": 1, "minimum_policy_prompts": 0}
         config = FilterDatasetConfig(**{**floors, **settings})
         self.context = make_context(tmp_path, StageName.FILTER_DATASET, config, inputs, seed=seed)
         self.metrics: tuple[Metric, ...] = run(self.context)
@@ -285,6 +285,11 @@ def test_a_language_that_drops_everything_shows_the_values_seen(tmp_path: Path, 
     assert "0 training pairs (filter_dataset.minimum_train_pairs: 1)" in message
     assert "`language` holds: english 100. filter_dataset.languages asks for: german." in message
     assert any(line.split()[:4] == ["language_column", "100", "100", "0"] for line in message.splitlines())
+
+
+def test_too_few_prompts_for_the_policy_are_refused_before_anything_is_trained(tmp_path: Path, hundred: Path) -> None:
+    with pytest.raises(BadDataError, match=r"at least 2 of each are wanted"):
+        Run(tmp_path, {"train_data": hundred}, policy_prompt_fraction=0.001, minimum_policy_prompts=2)
 
 
 def test_a_floor_names_the_numbers_and_the_setting(tmp_path: Path, hundred: Path) -> None:
