@@ -151,15 +151,37 @@ def test_a_stage_that_is_told_to_stop_says_that_it_was_cancelled(tmp_path: Path)
     spec_file.write_text(spec.model_dump_json())
     process = subprocess.Popen([sys.executable, "-m", "containers.stages.entry", str(spec_file)])
     try:
-        deadline = time.monotonic() + 60
-        while not (Path(spec.work_path) / "events.jsonl").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        _wait_for(Path(spec.work_path) / "events.jsonl")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 1
     finally:
         process.kill()
     assert _outcome(spec)["kind"] == "cancelled"
     assert not (Path(spec.work_path) / "output" / "MANIFEST.json").exists()
+
+
+def test_a_stage_whose_orchestrator_was_killed_stops_so_that_no_twin_meets_the_next_run(tmp_path: Path) -> None:
+    spec = _spec(tmp_path, _rows(20_000), config=FilterDatasetConfig(minimum_train_pairs=1))
+    spec_file = tmp_path / "spec.json"
+    spec_file.write_text(spec.model_dump_json())
+    starter = (
+        "import subprocess, sys, time\n"
+        f"command = [sys.executable, '-m', 'containers.stages.entry', {str(spec_file)!r}]\n"
+        "subprocess.Popen(command, start_new_session=True)\n"
+        "time.sleep(120)"
+    )
+    orchestrator = subprocess.Popen([sys.executable, "-c", starter])
+    _wait_for(Path(spec.work_path) / "events.jsonl")
+    orchestrator.kill()
+    orchestrator.wait()
+    _wait_for(Path(spec.work_path) / "outcome.json")
+    assert _outcome(spec)["kind"] == "cancelled"
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def test_a_spec_that_cannot_be_read_is_exit_code_two(tmp_path: Path) -> None:
