@@ -66,9 +66,6 @@ class RuntimeSection(Frozen):
         None, min_length=1, description="Stage image; null: rlhf-stage:gpu, or rlhf-stage:cpu on a profile without GPU"
     )
     timeout_s: StageTimeouts = StageTimeouts()
-    verify: Literal["full"] = Field(
-        "full", description="Before an artifact is reused, the sha256 of each of its files is compared"
-    )
 
 
 class TrackingSection(Frozen):

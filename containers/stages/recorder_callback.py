@@ -51,9 +51,11 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
         now = time.monotonic()
         if now - self._told_at_s >= _PROGRESS_INTERVAL_S or state.global_step >= self._planned_steps:
             self._told_at_s = now
-            loss = f"loss {self.last['loss']:.4f}" if "loss" in self.last else ""
-            self._recorder.progress(state.global_step, self._planned_steps, unit="steps", text=loss)
-            logger.info("step %d of %d %s", state.global_step, self._planned_steps, loss)
+            # RLOO's loss is near zero whatever happens; its reward says how it goes.
+            name = "reward" if "reward" in self.last else "loss"
+            figure = f"{name} {self.last[name]:.4f}" if name in self.last else ""
+            self._recorder.progress(state.global_step, self._planned_steps, unit="steps", text=figure)
+            logger.info("step %d of %d %s", state.global_step, self._planned_steps, figure)
 
     def on_log(
         self,
