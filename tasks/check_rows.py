@@ -78,7 +78,7 @@ def package_findings() -> tuple[CheckFinding, ...]:
         else:
             odd.append(f"{requirement.name} {version} (wanted {requirement.specifier})")
     if missing:
-        advice = f"`pip install -e .[stages]` into {sys.executable}, or use the Docker runtime."
+        advice = f"`pip install -e .[stages]` into {sys.executable}, or use Docker (`--set runtime.kind=docker`)."
         return (_packages_row(f"missing: {', '.join(missing)}", "failure", advice),)
     if odd:
         found = f"other versions than tested: {', '.join(odd)}"

@@ -17,7 +17,6 @@ from prefect.cache_policies import NO_CACHE
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
-from containers.digests import source_digest
 from containers.launch.docker_state import DockerState, ImageState, read_docker, read_image
 from containers.launch.gpu_findings import gpu_findings
 from containers.launch.gpus import GpuReport, read_gpus
@@ -35,8 +34,8 @@ from tasks.display import current_display
 from tasks.markdown import system_check_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_markdown
-from tasks.runtime_choice import NOT_ASKED, Runtime, judge_runtime
-from tasks.sources import DatasetSource, ModelSource, hub_token, probe_dataset, probe_file, probe_model
+from tasks.runtime_choice import NOT_ASKED, Runtime, judge_runtime, present_stages_digest
+from tasks.sources import DatasetSource, ModelSource, hub_token, Probe, probe_dataset, probe_file, probe_model, probe_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +101,7 @@ def check_system(run: PipelineRun, request: CheckRequest) -> tuple[CheckFinding,
     run.remember(record)
     current_display().stage_ended(record)
     if hindrances:
-        raise SystemCheckError(
-            "The run does not start; nothing was spent.\n"
-            + "\n".join(f"  {row.name}: found {row.found}, wanted {row.wanted}. {row.advice}" for row in hindrances)
-        )
+        raise SystemCheckError(refusal(hindrances))
     return run.checks
 
 
@@ -117,18 +113,22 @@ def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
     docker, image = NOT_ASKED, ImageState(name=request.image)
     if request.runtime != "process":
         docker, image = read_docker(), read_image(request.image)
-    runtime, reason = judge_runtime(request.runtime, docker, image)
-    fell_back = request.runtime == "auto" and runtime == "process" and docker.answers
+    stages_digest = present_stages_digest()
+    choice = judge_runtime(request.runtime, docker, image, stages_digest=stages_digest)
     chosen = CheckFinding(
         name="runtime",
-        found=reason,
+        found=choice.reason,
         wanted=request.runtime,
-        verdict="warning" if fell_back else "ok",
-        advice=f"`make image IMAGE={image.name}` builds it." if fell_back else "",
+        verdict="warning" if choice.advice else "ok",
+        advice=choice.advice,
     )
+    runtime_check: tuple[str, _Check] = ("stage packages", package_findings)
+    if choice.runtime == "docker":
+        profile = request.profile
+        runtime_check = ("Docker", lambda: docker_findings(docker, image, profile, stages_digest=stages_digest))
     checks = [
-        *_runtime_checks(request, runtime, docker, image),
-        *_host_checks(request, runtime, docker),
+        runtime_check,
+        *_host_checks(request, choice.runtime, docker),
         ("Prefect", lambda: (service_finding("Prefect", request.prefect_api_url),)),
         ("MLflow", lambda: (service_finding("MLflow", request.mlflow_tracking_uri),)),
         *_source_checks(request),
@@ -141,6 +141,15 @@ def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
 def failures(findings: Iterable[CheckFinding]) -> tuple[CheckFinding, ...]:
     """The rows that must stop a run."""
     return tuple(finding for finding in findings if finding.verdict == "failure")
+
+
+def refusal(hindrances: Sequence[CheckFinding]) -> str:
+    """One line per row that hinders the run; what was found may bring its own full stop along."""
+    lines = [
+        f"  {row.name}: found {row.found.removesuffix('.')}, wanted {row.wanted}. {row.advice}".rstrip()
+        for row in hindrances
+    ]
+    return "\n".join(("The run does not start; nothing was spent.", *lines))
 
 
 def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
@@ -163,17 +172,6 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
                 finding.advice, columns, initial_indent=f"{indent}→ ", subsequent_indent=f"{indent}  "
             )
     return "\n".join(lines)
-
-
-def _runtime_checks(
-    request: CheckRequest, runtime: Runtime, docker: DockerState, image: ImageState
-) -> list[tuple[str, _Check]]:
-    if runtime == "process":
-        return [("stage packages", package_findings)]
-    sources = Path(__file__).resolve().parents[1] / "containers"
-    return [
-        ("Docker", lambda: docker_findings(docker, image, request.profile, stages_digest=source_digest(sources))),
-    ]
 
 
 def _host_checks(request: CheckRequest, runtime: Runtime, docker: DockerState) -> list[tuple[str, _Check]]:
@@ -202,8 +200,8 @@ def _source_checks(request: CheckRequest) -> list[tuple[str, _Check]]:
         model = request.model
         checks.insert(0, ("base model", lambda: (_model(model, request),)))
     if request.tokenizer_file is not None:
-        checks.append(_file_check("tokenizer_file", request.tokenizer_file))
-    return checks + [_file_check(f"pair file {path.name}", path) for path in request.pair_files]
+        checks.append(_file_check("tokenizer_file", request.tokenizer_file, probe_file))
+    return checks + [_file_check(f"pair file {path.name}", path, probe_pairs) for path in request.pair_files]
 
 
 def _model(model: ModelSource, request: CheckRequest) -> CheckFinding:
@@ -219,8 +217,8 @@ def _token(request: CheckRequest) -> str | None:
     return hub_token() if request.token_present else None
 
 
-def _file_check(name: str, path: Path) -> tuple[str, _Check]:
-    return name, lambda: (source_finding(name, "a readable file", lambda: probe_file(path, key=name)),)
+def _file_check(name: str, path: Path, probe: Callable[..., Probe]) -> tuple[str, _Check]:
+    return name, lambda: (source_finding(name, "a readable file", lambda: probe(path, key=name)),)
 
 
 def _guarded(name: str, check: _Check) -> tuple[CheckFinding, ...]:

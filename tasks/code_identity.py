@@ -1,15 +1,11 @@
 """With what the stages are run: Docker image or process, and the digest that stands for their programs."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from containers.digests import source_digest
 from containers.launch.docker import stage_image_digest
-from tasks.runtime_choice import choose_runtime
+from tasks.runtime_choice import choose_runtime, present_stages_digest
 from tasks.stage_key import process_code_digest
-
-_CONTAINERS = Path(__file__).resolve().parents[1] / "containers"
 
 
 @dataclass(frozen=True)
@@ -44,5 +40,5 @@ def code_identity(wanted: Literal["auto", "docker", "process"], *, image: str) -
         runtime=runtime,
         reason=reason,
         image_digest=stage_image_digest(image) if runtime == "docker" else "",
-        stages_digest=source_digest(_CONTAINERS),
+        stages_digest=present_stages_digest(),
     )

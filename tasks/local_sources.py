@@ -21,7 +21,7 @@ def data_file_or_folder(path: Path | str, *, key: str) -> Path:
     place = _existing(path, key=key)
     if place.is_dir():
         folder = readable_folder(place, key=key)
-        if not any(file.name.endswith(DATA_SUFFIXES) for file in _files(folder)):
+        if not data_files(folder):
             found = ", ".join(sorted(file.name for file in folder.iterdir())[:10]) or "nothing"
             raise UnusableSourceError(
                 f"{key}: {folder} holds no data file.",
@@ -51,6 +51,17 @@ def readable_folder(path: Path | str, *, key: str) -> Path:
         raise SourceAccessError(f"{key}: {place} cannot be listed by user {os.getuid()}.", "Change its mode or owner.")
     _files(place)
     return place
+
+
+def data_files(place: Path) -> tuple[Path, ...]:
+    """The file itself, or the data files below the folder that are not hidden, sorted by path.
+
+    Raises:
+        SourceError: a link lies in the folder, or it cannot be read.
+    """
+    if place.is_file():
+        return (place,)
+    return tuple(file for file in _files(place) if file.name.endswith(DATA_SUFFIXES))
 
 
 def file_digest(path: Path) -> str:

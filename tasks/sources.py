@@ -4,11 +4,21 @@ A hub id is looked up on the hub and nowhere else, even where a folder of that n
 up on the hub. A branch is resolved to its commit once, and everything after works on the commit.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from containers.human_text import size
+from tasks.data_peek import DataPeek, peek_data
 from tasks.hub import HubRevision, RepoKind, fetch_files, flat_folder, hub_revision, hub_token, read_hub_text
-from tasks.local_sources import DATA_SUFFIXES, data_file_or_folder, file_digest, folder_digest, readable_folder
+from tasks.local_sources import (
+    DATA_SUFFIXES,
+    data_file_or_folder,
+    data_files,
+    file_digest,
+    folder_digest,
+    readable_folder,
+)
 from tasks.model_files import demand_model_files, model_file_names
 from tasks.source_config import DatasetSource, ModelSource
 from tasks.source_errors import SourceError, SourceNotFoundError, UnusableSourceError
@@ -24,12 +34,11 @@ __all__ = [
     "probe_dataset",
     "probe_file",
     "probe_model",
+    "probe_pairs",
     "resolve_dataset",
     "resolve_file",
     "resolve_model",
 ]
-
-_GIB = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +83,8 @@ def resolve_model(source: ModelSource, *, token: str | None) -> ResolvedSource:
 def resolve_dataset(source: DatasetSource, *, token: str | None) -> tuple[ResolvedInput, ...]:
     """`train_data` and, where configured, `validation_data`; each is a file, or a folder where a pattern matched many.
 
+    What was downloaded is looked into, as `probe_dataset` cannot do before.
+
     Raises:
         SourceError: it is not there, may not be read, or cannot be used.
     """
@@ -85,6 +96,7 @@ def resolve_dataset(source: DatasetSource, *, token: str | None) -> tuple[Resolv
     for name, key, pattern in parts:
         files = _data_files(revision, pattern, key=key)
         folder = fetch_files(revision, files, token=token)
+        _peek_fetched(revision, files, folder, key=key)
         found.append(
             ResolvedInput(
                 name=name,
@@ -120,42 +132,59 @@ def probe_model(source: ModelSource, *, token: str | None) -> Probe:
     if source.path is not None:
         folder = readable_folder(source.path, key="base_model.path")
         _demand_local_model(folder)
-        size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        return Probe(f"{folder} ({_gib(size)} of safetensors)")
+        num_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        return Probe(f"{folder} ({size(num_bytes)} of safetensors)")
     revision, names = _usable_model(source, token=token)
-    size = sum(file.size_bytes for file in revision.files if file.path in names)
+    num_bytes = sum(file.size_bytes for file in revision.files if file.path in names)
     here = flat_folder("model", revision.hub_id, revision.commit, names).is_dir()
-    return Probe(f"{revision.origin} ({_gib(size)}{', fetched' if here else ''})", 0 if here else size)
+    return Probe(f"{revision.origin} ({size(num_bytes)}{', fetched' if here else ''})", 0 if here else num_bytes)
 
 
 def probe_dataset(source: DatasetSource, *, token: str | None) -> Probe:
-    """That the data files exist, without downloading them.
+    """That the data files exist and, where they are on this disk, that their first rows can be used; no download.
 
     Raises:
-        SourceError: as `resolve_dataset` would.
+        SourceError: they are not there, may not be read, or cannot be used.
     """
     parts = _parts(source)
     if source.hub_id is None:
-        return Probe("; ".join(probe_file(place, key=key).found for _, key, place in parts))
+        return Probe("; ".join(probe_pairs(place, key=key).found for _, key, place in parts))
     revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
     texts, missing = [], 0
     for _, key, pattern in parts:
         files = _data_files(revision, pattern, key=key)
-        size = sum(file.size_bytes for file in revision.files if file.path in files)
-        missing += 0 if flat_folder("dataset", revision.hub_id, revision.commit, files).is_dir() else size
-        texts.append(f"{pattern} ({len(files)} {'file' if len(files) == 1 else 'files'}, {_gib(size)})")
+        num_bytes = sum(file.size_bytes for file in revision.files if file.path in files)
+        facts = [_count_of(files), size(num_bytes)]
+        folder = flat_folder("dataset", revision.hub_id, revision.commit, files)
+        if folder.is_dir():
+            facts.append(f"{_peek_fetched(revision, files, folder, key=key)}, fetched")
+        else:
+            missing += num_bytes
+        texts.append(f"{pattern} ({', '.join(facts)})")
     return Probe(f"{revision.origin}: {', '.join(texts)}", missing)
 
 
 def probe_file(path: Path | str, *, key: str) -> Probe:
-    """That a local file, or a folder of data files, is there and can be read.
+    """That a local file, whatever it holds, is there and can be read.
 
     Raises:
         SourceError: as `resolve_file` would.
     """
     place = data_file_or_folder(path, key=key)
-    files = [place] if place.is_file() else [file for file in place.rglob("*") if file.name.endswith(DATA_SUFFIXES)]
-    return Probe(f"{place} ({_gib(sum(file.stat().st_size for file in files))})")
+    return Probe(f"{place} ({size(sum(file.stat().st_size for file in data_files(place)))})")
+
+
+def probe_pairs(path: Path | str, *, key: str) -> Probe:
+    """That a local file, or a folder of files, holds preference data in a schema that is known, by its first rows.
+
+    Raises:
+        SourceError: as `resolve_file` would; or it is damaged, no data file, or in an unknown schema.
+    """
+    place = data_file_or_folder(path, key=key)
+    files = data_files(place)
+    peek = peek_data({f"{key}: {file}": file for file in files})
+    counted = f"{_count_of(files)}, " if place.is_dir() else ""
+    return Probe(f"{place} ({counted}{size(sum(file.stat().st_size for file in files))}, {peek})")
 
 
 def _parts(source: DatasetSource) -> tuple[tuple[str, str, str], ...]:
@@ -198,5 +227,9 @@ def _data_files(revision: HubRevision, pattern: str, *, key: str) -> tuple[str, 
     )
 
 
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / _GIB:,.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / 1024**2:,.1f} MiB"
+def _peek_fetched(revision: HubRevision, files: Sequence[str], folder: Path, *, key: str) -> DataPeek:
+    return peek_data({f"{key}: {revision.origin} {name}": folder / name for name in files})
+
+
+def _count_of(files: Sequence[object]) -> str:
+    return f"{len(files):,} {'file' if len(files) == 1 else 'files'}"

@@ -2,6 +2,7 @@
 
 import docker
 
+from containers.launch.docker_state import why_no_image
 from containers.launch.runtime import (
     CreateRefusedError,
     DaemonInfrastructureError,
@@ -19,7 +20,7 @@ def launch_error(error: Exception, launch: Launch) -> LaunchError:
     """The launch error that a failed create or start means."""
     stage, text = launch.spec.stage, str(getattr(error, "explanation", None) or error)
     if isinstance(error, docker.errors.ImageNotFound):
-        return ImageMissingError(image_missing(str(launch.image)))
+        return image_missing(error, str(launch.image))
     if isinstance(error, docker.errors.APIError):
         return _daemon_error(text, error.status_code, launch)
     return DaemonUnreachableError(f"The Docker daemon stopped answering before {stage} was started: {text}")
@@ -45,6 +46,7 @@ def _daemon_error(text: str, status_code: int | None, launch: Launch) -> LaunchE
     return CreateRefusedError(f"The Docker daemon refused the container of {stage}: {text}")
 
 
-def image_missing(image: str) -> str:
-    """What to say when there is no such image."""
-    return f"The stage image {image} is not on this machine. Build it: make image"
+def image_missing(error: docker.errors.APIError, image: str) -> ImageMissingError:
+    """The launch error for an image that the daemon does not show."""
+    problem, advice = why_no_image(error, image)
+    return ImageMissingError(f"The stage image {image} {problem}. {advice}")

@@ -1,6 +1,7 @@
 """Runs a stage in a container of its own, behind the policy that stands in `arguments.docker_arguments`."""
 
 import logging
+from contextlib import closing
 from dataclasses import replace
 from typing import Literal
 
@@ -11,6 +12,7 @@ from containers.launch.arguments import DOCKER_COMMAND, container_name, docker_a
 from containers.launch.cleanup import STAGE_LABEL, Owner, current_owner, is_abandoned, remove_container
 from containers.launch.container import CONNECTION_ERRORS, DAEMON_ERRORS, LOST_AFTER_S, ContainerProgram, removed
 from containers.launch.daemon_errors import image_missing, launch_error
+from containers.launch.docker_state import open_client, why_no_daemon
 from containers.launch.folders import prepare_folders, stage_user
 from containers.launch.inputs import check_inputs
 from containers.launch.runtime import (
@@ -40,14 +42,10 @@ def connect() -> docker.DockerClient:
         DaemonUnreachableError: none answers.
     """
     try:
-        client = docker.from_env(timeout=_CLIENT_TIMEOUT_S)
-        client.ping()
-    except CONNECTION_ERRORS as error:
-        raise DaemonUnreachableError(
-            f"No Docker daemon answers: {error}\nStart it (for example `systemctl start docker`), make sure that you "
-            "may use it (group docker, or DOCKER_HOST), or run with `runtime: process`."
-        ) from error
-    return client
+        return open_client(timeout_s=_CLIENT_TIMEOUT_S)
+    except (*CONNECTION_ERRORS, ValueError) as error:
+        problem, advice = why_no_daemon(error, timeout_s=_CLIENT_TIMEOUT_S)
+        raise DaemonUnreachableError(f"No Docker daemon can be used: {problem}. {advice}") from error
 
 
 def stage_image_digest(image: str) -> str:
@@ -57,11 +55,8 @@ def stage_image_digest(image: str) -> str:
         DaemonUnreachableError: no daemon answers.
         ImageMissingError: there is no such image here.
     """
-    client = connect()
-    try:
+    with closing(connect()) as client:
         return _image_id(client, image)
-    finally:
-        client.close()
 
 
 class DockerRuntime:
@@ -95,9 +90,7 @@ class DockerRuntime:
         Raises:
             LaunchError: it was not started; see the tree in `runtime.py`.
         """
-        client = connect()
-        log_client = docker.from_env(timeout=_CLIENT_TIMEOUT_S)
-        try:
+        with closing(connect()) as client, closing(connect()) as log_client:
             image_id = _checked_image(client, launch)
             user = stage_user(launch)
             check_inputs(launch.spec.inputs, uid=user[0], gid=user[1])
@@ -108,9 +101,6 @@ class DockerRuntime:
                     return replace(stage_exit, state={**stage_exit.state, **refused})
                 finally:
                     removed(container)
-        finally:
-            client.close()
-            log_client.close()
 
     def _supervise(
         self, container: Container, log_client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog
@@ -198,8 +188,8 @@ def _is_mine(holder: Container, owner: Owner) -> bool:
 def _image_id(client: docker.DockerClient, image: str) -> str:
     try:
         return str(client.images.get(image).id)
-    except docker.errors.ImageNotFound as error:
-        raise ImageMissingError(image_missing(image)) from error
+    except docker.errors.APIError as error:
+        raise image_missing(error, image) from error
 
 
 def _checked_image(client: docker.DockerClient, launch: Launch) -> str:

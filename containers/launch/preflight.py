@@ -3,6 +3,8 @@
 GPUs have their own file, `gpu_findings`.
 """
 
+import errno
+import math
 import os
 import resource
 import shutil
@@ -14,13 +16,14 @@ import psutil
 
 from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
 from containers.contracts.records import CheckFinding
+from containers.human_text import one_line, short_digest, size
 from containers.launch.docker_state import DockerState, ImageState
 from containers.launch.host_limits import Memory, available_cpus, read_memory, shared_memory
 
 Runtime = Literal["docker", "process"]
 Verdict = Literal["ok", "warning", "failure"]
 _GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
-_SHOWN_DIGEST = len("sha256:") + 12
+_SHOWN_CHARACTERS = 100
 
 
 def docker_findings(
@@ -56,18 +59,19 @@ def _nvidia_runtime(docker: DockerState) -> CheckFinding:
 
 
 def _image(image: ImageState, *, stages_digest: str) -> tuple[CheckFinding, ...]:
-    if not image.present:
-        advice = f"`make image IMAGE={image.name}` builds it; runtime.image names another."
-        return (_row("stage image", f"{image.name} is {image.problem}", "on this machine", "failure", advice),)
-    found = f"{image.name} {image.digest[:_SHOWN_DIGEST]}"
-    there = _row("stage image", found, "on this machine", "ok")
-    wanted = stages_digest[:_SHOWN_DIGEST]
-    verdict: Verdict = "ok" if image.stages_digest == stages_digest else "failure"
-    found = image.stages_digest[:_SHOWN_DIGEST]
+    lack, advice = image.lack(stages_digest=stages_digest)
     if not image.stages_digest:
-        found, verdict = "the image does not say (no label); each stage compares before it starts", "warning"
-    advice = "" if verdict == "ok" else f"`make image IMAGE={image.name}` builds it from the present sources."
-    return (there, _row("stage programs in the image", found, wanted, verdict, advice))
+        return (_row("stage image", f"{image.name} {lack}", "a stage image on this machine", "failure", advice),)
+    return (
+        _row("stage image", f"{image.name} {short_digest(image.digest)}", "a stage image on this machine", "ok"),
+        _row(
+            "stage programs in the image",
+            short_digest(image.stages_digest),
+            short_digest(stages_digest),
+            "failure" if lack else "ok",
+            advice,
+        ),
+    )
 
 
 def shm_finding(profile: GpuProfile, *, runtime: Runtime, docker_memory_bytes: int = 0) -> CheckFinding:
@@ -84,30 +88,30 @@ def shm_finding(profile: GpuProfile, *, runtime: Runtime, docker_memory_bytes: i
     fits = wanted < limit
     return _row(
         "/dev/shm",  # noqa: S108 - a mount, not a file
-        f"Docker makes it; {_gib(limit)} of memory hold it",
-        _gib(wanted),
+        f"Docker makes it; {size(limit)} of memory hold it",
+        size(wanted),
         "ok" if fits else "failure",
         "" if fits else "Shared memory counts as memory: lower shm_size_gib, or raise host_memory_gib.",
     )
 
 
 def _host_shm(wanted: int) -> CheckFinding:
-    size, free = shared_memory()
-    found = f"{_gib(size)}, {_gib(free)} free"
-    if size < wanted:
-        advice = f"`mount -o remount,size={_gib(wanted).replace(' GiB', 'G')} /dev/shm`, start the container with "
+    total, free = shared_memory()
+    found = f"{size(total)}, {size(free)} free"
+    if total < wanted:
+        advice = f"`mount -o remount,size={math.ceil(wanted / 1024**2)}M /dev/shm`, start the container with "
         advice += "--shm-size, or lower shm_size_gib."
         verdict: Verdict = "failure"
     elif free < wanted:
         verdict, advice = "warning", "Others fill it: `ls -la /dev/shm` shows what is left from dead processes."
     else:
         verdict, advice = "ok", ""
-    return _row("/dev/shm", found, _gib(wanted), verdict, advice)  # noqa: S108
+    return _row("/dev/shm", found, size(wanted), verdict, advice)  # noqa: S108
 
 
 def memlock_finding(profile: GpuProfile, *, runtime: Runtime) -> CheckFinding:
     """The limit of locked memory, which NCCL needs for its buffers; only a process takes it over from us."""
-    wanted = "unlimited" if profile.memlock_bytes == UNLIMITED else f"{profile.memlock_bytes / 1024**2:,.0f} MiB"
+    wanted = {UNLIMITED: "unlimited", 0: "any"}.get(profile.memlock_bytes) or size(profile.memlock_bytes)
     if not profile.num_gpus or runtime == "docker":
         why = "not needed on CPU" if not profile.num_gpus else "set by Docker"
         return _row("ulimit memlock", why, wanted if profile.num_gpus else "any", "ok")
@@ -116,7 +120,7 @@ def memlock_finding(profile: GpuProfile, *, runtime: Runtime) -> CheckFinding:
     enough = unlimited or (profile.memlock_bytes != UNLIMITED and soft >= profile.memlock_bytes)
     return _row(
         "ulimit memlock",
-        "unlimited" if unlimited else f"{soft / 1024**2:,.2f} MiB",
+        "unlimited" if unlimited else size(soft),
         wanted,
         "ok" if enough else "warning",
         "" if enough else "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the service; NCCL may fail without.",
@@ -131,16 +135,16 @@ def memory_finding(profile: GpuProfile, *, needed_bytes: int, memory: Memory | N
         memory: what this host or cgroup has; None measures it.
     """
     memory = memory or read_memory()
-    found = f"{_gib(memory.available_bytes)} free of {_gib(memory.total_bytes)}"
+    found = f"{size(memory.available_bytes)} free of {size(memory.total_bytes)}"
     limit = int((profile.host_memory_gib or 0) * GIB)
     if needed_bytes > memory.available_bytes:
-        missing = _gib(needed_bytes - memory.available_bytes)
+        missing = size(needed_bytes - memory.available_bytes)
         advice = f"{missing} are missing: end other programs, choose a smaller model or a larger machine."
-        return _row("memory", found, _gib(needed_bytes), "failure", advice)
+        return _row("memory", found, size(needed_bytes), "failure", advice)
     if limit > memory.total_bytes:
         advice = f"host_memory_gib {profile.host_memory_gib:g} is more than there is, so it protects nothing."
-        return _row("memory", found, _gib(limit), "warning", advice)
-    return _row("memory", found, _gib(needed_bytes) if needed_bytes else "not estimated", "ok")
+        return _row("memory", found, size(limit), "warning", advice)
+    return _row("memory", found, size(needed_bytes) if needed_bytes else "not estimated", "ok")
 
 
 def cpu_finding(profile: GpuProfile) -> CheckFinding:
@@ -159,8 +163,15 @@ def cpu_finding(profile: GpuProfile) -> CheckFinding:
 def disk_finding(output_dir: Path, *, needed_bytes: int) -> CheckFinding:
     """Space where the run writes, and whether it may write there; the folder itself need not exist yet."""
     place = output_dir.absolute()
-    while not place.exists():
-        place = place.parent
+    try:
+        while not place.exists():
+            place = place.parent
+    except OSError as error:
+        too_long = error.errno == errno.ENAMETOOLONG
+        advice = f"Set run.output_dir to {'a shorter path' if too_long else 'a folder that this user can reach'}."
+        return _row(
+            "disk", f"{one_line(str(place), _SHOWN_CHARACTERS)}: {error.strerror}", "a folder", "failure", advice
+        )
     if not place.is_dir():
         advice = "Move the file away, or set run.output_dir to another folder."
         return _row("disk", f"{place} is a file", "a folder", "failure", advice)
@@ -168,9 +179,9 @@ def disk_finding(output_dir: Path, *, needed_bytes: int) -> CheckFinding:
         advice = "Change its owner, or set run.output_dir to another folder."
         return _row("disk", f"{place} cannot be written by user {os.getuid()}", "writable", "failure", advice)
     free = shutil.disk_usage(place).free
-    found, wanted = f"{_gib(free)} free at {place}", f"{_gib(needed_bytes)} (estimated)"
+    found, wanted = f"{size(free)} free at {place}", f"{size(needed_bytes)} (estimated)"
     if free < needed_bytes:
-        advice = f"{_gib(needed_bytes - free)} are missing: free them, set run.output_dir to another disk, or lower "
+        advice = f"{size(needed_bytes - free)} are missing: free them, set run.output_dir to another disk, or lower "
         return _row("disk", found, wanted, "failure", advice + "schedule.save_total_limit.")
     if free < 2 * needed_bytes:
         return _row("disk", found, wanted, "warning", "Enough for one run as estimated, with little to spare.")
@@ -227,7 +238,3 @@ def matching_interfaces(pattern: str, names: Collection[str]) -> tuple[str, ...]
 
 def _row(name: str, found: str, wanted: str, verdict: Verdict, advice: str = "") -> CheckFinding:
     return CheckFinding(name=name, found=found, wanted=wanted, verdict=verdict, advice=advice)
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:,.1f} GiB" if size_bytes >= GIB else f"{size_bytes / 1024**2:,.0f} MiB"

@@ -1,19 +1,12 @@
-"""The three schemas of preference data: which one a file has, and one object of it to one row.
-
-    HelpSteer3   context, response1, response2, overall_preference   negative: response 1 is better
-    TRL          chosen, rejected, with prompt or as conversations that share their beginning
-    arena        prompt, response_a, response_b, winner              a, b or tie
-
-`domain` and `language` are optional everywhere: a pair and its label are whole without them.
-"""
+"""One object of a file of preferences to one row, in the schema that the file has (`containers.preference_columns`)."""
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from containers.preference_columns import ARENA, HELPSTEER3, TRL, UnknownSchemaError, schema_of
 from containers.stages.errors import BadDataError
 from containers.stages.language_names import normalised_language
 
@@ -64,10 +57,9 @@ class PreferenceRow:
 
 @dataclass(frozen=True)
 class Schema:
-    """A way of writing preferences: its columns, and the function that reads one object of it."""
+    """A way of writing preferences, and the function that reads one object of it."""
 
     name: str
-    columns: tuple[str, ...]
     parse: Callable[[Value], PreferenceRow]
 
 
@@ -77,20 +69,11 @@ def detect_schema(values: Iterable[Value], *, file: str) -> Schema:
     Raises:
         BadDataError: not one of them has the columns of any schema; shows the columns found.
     """
-    hits: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    for value in values:
-        found.update(str(name) for name in value)
-        hits.update(schema.name for schema in SCHEMAS if all(column in value for column in schema.columns))
-    if not hits:
-        accepted = "\n".join(f"  {schema.name}: {', '.join(schema.columns)}" for schema in SCHEMAS)
-        columns = ", ".join(name for name, _ in found.most_common(20)) or "none"
-        raise BadDataError(
-            f"{file} has no schema that is known here. Columns found: {columns}. Columns wanted, one of:\n{accepted}\n"
-            f"`domain` and `language` may be there as well. Rename the columns, or convert the file."
-        )
-    best = max(hits.values())
-    return next(schema for schema in SCHEMAS if hits[schema.name] == best)
+    try:
+        known = schema_of(values, file=file)
+    except UnknownSchemaError as error:
+        raise BadDataError(str(error)) from error
+    return Schema(known.name, _PARSERS[known.name])
 
 
 def _parse_helpsteer3(value: Value) -> PreferenceRow:
@@ -148,11 +131,7 @@ def _parse_arena(value: Value) -> PreferenceRow:
     )
 
 
-SCHEMAS = (
-    Schema("HelpSteer3", ("context", "response1", "response2", "overall_preference"), _parse_helpsteer3),
-    Schema("TRL preference (prompt optional)", ("chosen", "rejected"), _parse_trl),
-    Schema("arena", ("prompt", "response_a", "response_b", "winner"), _parse_arena),
-)
+_PARSERS = {HELPSTEER3.name: _parse_helpsteer3, TRL.name: _parse_trl, ARENA.name: _parse_arena}
 
 
 def _row(

@@ -88,7 +88,7 @@ def test_without_a_daemon_the_message_says_how_to_get_one_or_do_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    with pytest.raises(DaemonUnreachableError, match=r"systemctl start docker(.|\n)*runtime: process"):
+    with pytest.raises(DaemonUnreachableError, match=r"systemctl start docker(.|\n)*--set runtime\.kind=process"):
         connect()
 
 

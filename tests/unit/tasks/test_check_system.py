@@ -1,25 +1,19 @@
 """The check is the last moment at which nothing was spent: each lack is one row, and no broken check hides another."""
 
-import os
-import socket
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from fakes.docker_daemon import FakeDaemon
+from fakes.health_server import HealthServer
 from fakes.hub_server import FakeHub
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
-from containers.digests import source_digest
-from tasks.check_rows import package_findings, service_finding
-from tasks.check_system import CheckRequest, failures, run_checks, table
-from tasks.runtime_choice import choose_runtime
+from tasks.check_system import CheckRequest, failures, refusal, run_checks, table
+from tasks.runtime_choice import present_stages_digest
 from tasks.sources import DatasetSource, ModelSource
 
 CPU = GpuProfile(name="cpu", num_gpus=0, precision="float32", shm_size_gib=0.01)
@@ -29,7 +23,7 @@ IMAGE = "rlhf-stage:cpu"
 
 @pytest.fixture
 def request_(tmp_path: Path) -> CheckRequest:
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}\n')
     return CheckRequest(
         profile=CPU,
         runtime="process",
@@ -39,44 +33,6 @@ def request_(tmp_path: Path) -> CheckRequest:
         model=None,
         dataset=DatasetSource(train=str(tmp_path / "rows.jsonl")),
     )
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
-    with FakeDaemon(tmp_path / "docker.sock") as fake:
-        monkeypatch.setenv("DOCKER_HOST", fake.url)
-        yield fake
-
-
-class HealthServer:
-    """Answers every GET with one status, and keeps what was asked; status 0 never answers."""
-
-    def __init__(self) -> None:
-        self.status = 200
-        self.seen: list[tuple[str, str]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.seen.append((self.path, self.headers.get("Authorization", "")))
-                if outer.status == 0:
-                    outer.released.wait(10)
-                    return
-                self.send_response(outer.status)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Tests are quiet."""
-
-        self.released = threading.Event()
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def close(self) -> None:
-        self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
@@ -93,9 +49,6 @@ def _rows(request: CheckRequest) -> dict[str, CheckFinding]:
     return rows
 
 
-# --- the whole check
-
-
 def test_a_machine_that_has_everything_passes(request_: CheckRequest, server: HealthServer) -> None:
     ready = replace(request_, prefect_api_url=f"{server.url}/api", mlflow_tracking_uri=server.url)
     rows = _rows(ready)
@@ -105,12 +58,9 @@ def test_a_machine_that_has_everything_passes(request_: CheckRequest, server: He
     assert expected | {"network interface", "Prefect", "MLflow", "dataset"} == set(rows)
 
 
-def test_every_lack_is_reported_at_once(
-    request_: CheckRequest, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{project / 'tests' / 'fakes'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SMI", "busy")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_every_lack_is_reported_at_once(request_: CheckRequest, tmp_path: Path, smi: pytest.MonkeyPatch) -> None:
+    smi.setenv("FAKE_SMI", "busy")
+    smi.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     lacking = replace(
         request_,
         profile=TWO_GPUS,
@@ -133,17 +83,20 @@ def test_every_lack_is_reported_at_once(
     assert failed["dataset"].found == f"dataset.train: {tmp_path / 'no-rows.jsonl'} does not exist."
 
 
-def test_a_check_that_breaks_is_a_row_and_the_others_still_speak(request_: CheckRequest) -> None:
-    rows = _rows(replace(request_, output_dir=Path("x" * 5000)))
-    assert rows["disk"].verdict == "failure"
-    assert "the check itself broke: OSError" in rows["disk"].found
+def test_a_check_that_breaks_is_a_row_and_the_others_still_speak(
+    request_: CheckRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(profile: GpuProfile) -> CheckFinding:
+        raise ZeroDivisionError(profile.name)
+
+    monkeypatch.setattr("tasks.check_system.cpu_finding", broken)
+    rows = _rows(request_)
+    assert rows["CPUs"].verdict == "failure"
+    assert "the check itself broke: ZeroDivisionError" in rows["CPUs"].found
     assert rows["dataset"].verdict == "ok"
 
 
-def test_hanging_tools_and_servers_cost_seconds_together(
-    request_: CheckRequest, server: HealthServer, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{project / 'tests' / 'fakes'}{os.pathsep}{os.environ['PATH']}")
+def test_hanging_servers_cost_seconds_together(request_: CheckRequest, server: HealthServer) -> None:
     server.status = 0
     started = time.monotonic()
     hanging = replace(request_, prefect_api_url=f"{server.url}/api", mlflow_tracking_uri=server.url)
@@ -153,44 +106,15 @@ def test_hanging_tools_and_servers_cost_seconds_together(
     assert "no answer within 5 s" in rows["MLflow"].found
 
 
-def test_gpus_are_judged_by_what_a_process_would_inherit(
-    request_: CheckRequest, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{project / 'tests' / 'fakes'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+def test_gpus_are_judged_by_what_a_process_would_inherit(request_: CheckRequest, smi: pytest.MonkeyPatch) -> None:
+    smi.setenv("CUDA_VISIBLE_DEVICES", "1")
     rows = _rows(replace(request_, profile=TWO_GPUS))
     assert rows["GPUs"].verdict == "failure"
     assert "CUDA_VISIBLE_DEVICES=1 of 2" in rows["GPUs"].found
 
 
-# --- which runtime
-
-
-def test_auto_takes_docker_when_daemon_and_image_are_there(daemon: FakeDaemon) -> None:
-    daemon.add_image(IMAGE, labels={})
-    chosen, reason = choose_runtime("auto", image=IMAGE)
-    assert (chosen, reason) == ("docker", "docker: version 27.0.1 answers and rlhf-stage:cpu is there")
-
-
-def test_auto_takes_processes_when_the_image_is_missing_and_says_so(daemon: FakeDaemon) -> None:
-    chosen, reason = choose_runtime("auto", image=IMAGE)
-    assert chosen == "process"
-    assert reason == "process: Docker answers, but the image rlhf-stage:cpu is not on this machine (`make image`)"
-
-
-def test_auto_takes_processes_without_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    assert choose_runtime("auto", image=IMAGE) == ("process", "process: there is no Docker socket")
-
-
-def test_a_runtime_asked_for_by_name_is_never_swapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    assert choose_runtime("docker", image=IMAGE)[0] == "docker"
-    assert choose_runtime("process", image=IMAGE)[0] == "process"
-
-
-def test_docker_without_daemon_or_image_fails_where_auto_only_falls_back(
-    request_: CheckRequest, daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_docker_without_its_image_fails_where_auto_falls_back_with_a_warning(
+    request_: CheckRequest, daemon: FakeDaemon
 ) -> None:
     asked = _rows(replace(request_, runtime="docker"))
     assert asked["stage image"].verdict == "failure"
@@ -198,96 +122,35 @@ def test_docker_without_daemon_or_image_fails_where_auto_only_falls_back(
     fallen = _rows(replace(request_, runtime="auto"))
     assert fallen["runtime"].verdict == "warning" and "make image" in fallen["runtime"].advice
     assert fallen["stage packages"].verdict == "ok"
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+
+
+@pytest.mark.parametrize(
+    ("labels", "failed"),
+    [({"rlhf.stages_digest": "sha256:" + "b" * 64}, "stage programs in the image"), ({}, "stage image")],
+    ids=["stale", "somebody else's"],
+)
+def test_an_image_not_of_the_present_sources_fails_docker_and_auto_does_without(
+    request_: CheckRequest, daemon: FakeDaemon, labels: dict[str, str], failed: str
+) -> None:
+    daemon.add_image(IMAGE, labels=labels)
+    asked = _rows(replace(request_, runtime="docker"))[failed]
+    assert asked.verdict == "failure" and "make image IMAGE=" in asked.advice
+    fallen = _rows(replace(request_, runtime="auto"))
+    assert failures(tuple(fallen.values())) == ()
+    assert (fallen["runtime"].verdict, fallen["runtime"].advice) == ("warning", asked.advice)
+
+
+@pytest.mark.usefixtures("no_daemon")
+def test_docker_without_a_daemon_fails_and_auto_needs_none(request_: CheckRequest) -> None:
     assert _rows(replace(request_, runtime="docker"))["Docker daemon"].verdict == "failure"
     assert _rows(replace(request_, runtime="auto"))["runtime"].verdict == "ok"
 
 
-def test_an_image_from_the_present_sources_passes(request_: CheckRequest, daemon: FakeDaemon, project: Path) -> None:
-    daemon.add_image(IMAGE, labels={"rlhf.stages_digest": source_digest(project / "containers")})
+def test_an_image_from_the_present_sources_passes(request_: CheckRequest, daemon: FakeDaemon) -> None:
+    daemon.add_image(IMAGE, labels={"rlhf.stages_digest": present_stages_digest()})
     rows = _rows(replace(request_, runtime="auto"))
     assert rows["stage programs in the image"].verdict == "ok"
     assert rows["/dev/shm"].found.startswith("Docker makes it")
-
-
-# --- servers
-
-
-def test_a_server_that_the_run_starts_itself_needs_no_answer() -> None:
-    assert service_finding("Prefect", None).verdict == "ok"
-    assert service_finding("MLflow", "sqlite:///mlflow.db").verdict == "ok"
-    assert service_finding("Prefect", "ftp://host/api").verdict == "failure"
-
-
-@pytest.mark.parametrize(
-    ("status", "path", "advice"),
-    [
-        (500, "/api", "prefect server start"),
-        (401, "/api", "PREFECT_API_AUTH_STRING"),
-        (404, "", "Prefect's address ends in /api"),
-    ],
-)
-def test_a_server_that_answers_badly_is_told_apart(server: HealthServer, status: int, path: str, advice: str) -> None:
-    server.status = status
-    row = service_finding("Prefect", server.url + path)
-    assert row.verdict == "failure"
-    assert f"answers HTTP {status}" in row.found
-    assert advice in row.advice
-
-
-def test_nobody_listening_is_said_with_the_address() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        row = service_finding("MLflow", url)
-    assert (row.verdict, row.found) == ("failure", f"{url}: cannot be reached (Connection refused)")
-
-
-def test_credentials_are_sent_and_never_shown(server: HealthServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "admin:canary")
-    monkeypatch.delenv("PREFECT_API_KEY", raising=False)
-    row = service_finding("Prefect", f"{server.url.replace('//', '//user:canary@')}/api")
-    assert server.seen == [("/api/health", "Basic YWRtaW46Y2FuYXJ5")]
-    assert "canary" not in row.model_dump_json()
-
-
-# --- packages of the process runtime
-
-
-def _install(folder: Path, name: str, version: str, requires: tuple[str, ...] = ()) -> None:
-    metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
-    metadata.parent.mkdir()
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", "Provides-Extra: stages"]
-    metadata.write_text("\n".join([*lines, *(f"Requires-Dist: {line}" for line in requires)]) + "\n")
-
-
-def test_packages_are_compared_with_the_stages_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    requires = (
-        "pydantic>=2",
-        'alpha-lib~=2.13.0; extra == "stages"',
-        'beta-lib<2,>=1; extra == "stages"',
-        'gamma-lib; extra == "dev"',
-    )
-    _install(tmp_path, "rlhf-flows", "0.1.0", requires)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (row,) = package_findings()
-    assert (row.verdict, row.found) == ("failure", "missing: alpha-lib, beta-lib")
-    assert "pip install -e .[stages]" in row.advice
-    _install(tmp_path, "alpha-lib", "2.13.0+cpu")
-    _install(tmp_path, "beta-lib", "2.5")
-    (row,) = package_findings()
-    assert (row.verdict, row.found) == ("warning", "other versions than tested: beta-lib 2.5 (wanted <2,>=1)")
-
-
-def test_checking_packages_imports_none_of_them() -> None:
-    import subprocess
-
-    code = "import sys, tasks.check_system as c; c.package_findings(); print(*sys.modules)"
-    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
-    assert not loaded & {"torch", "transformers", "trl", "datasets", "peft", "accelerate"}
-
-
-# --- model on the hub
 
 
 def test_a_model_on_the_hub_is_found_with_the_users_token_only_when_allowed(
@@ -314,7 +177,15 @@ def test_a_model_on_the_hub_is_found_with_the_users_token_only_when_allowed(
     assert "hf_canary" not in table(findings)
 
 
-# --- the table
+def test_a_refusal_joins_what_was_found_into_clean_sentences() -> None:
+    row = CheckFinding(
+        name="dataset", found="x.jsonl does not exist.", wanted="data files", verdict="failure", advice="Correct it."
+    )
+    assert refusal((row, row.model_copy(update={"found": "2", "wanted": "4", "advice": ""}))).splitlines() == [
+        "The run does not start; nothing was spent.",
+        "  dataset: found x.jsonl does not exist, wanted data files. Correct it.",
+        "  dataset: found 2, wanted 4.",
+    ]
 
 
 def test_the_table_shows_every_row_and_the_advice_of_the_bad_ones() -> None:
