@@ -26,6 +26,7 @@ demo: setup image-if-docker  ## Run the whole pipeline on CPU with a tiny model,
 	$(BIN)/rlhf run -c configs/runs/demo.yaml
 
 real-small: setup image-if-docker  ## The same DAG on real dialogues (needs ../shared/data)
+	@test -d $(SHARED_DATA) || { echo "$(SHARED_DATA) is not there: make real-small needs the real rows, which are not part of this repository. Your own data: see README, 'Your own run'."; exit 1; }
 	$(BIN)/rlhf run -c configs/runs/real-small.yaml
 
 ui: setup  ## Open Prefect and MLflow on what the demo left, until Ctrl-C
@@ -59,9 +60,11 @@ image: setup  ## Build the stage image: BASE_IMAGE=…, IMAGE=…
 
 image-if-docker: setup
 	@if docker info >/dev/null 2>&1; then \
-	  echo "A Docker daemon answers: building $(IMAGE) from $(BASE_IMAGE) (seconds where nothing changed)."; \
-	  PYTHON=$(abspath $(BIN)/python) containers/images/build.sh --base $(BASE_IMAGE) --tag $(IMAGE) \
-	    || echo "The image could not be built; going on without Docker."; \
+	  mkdir -p outputs; \
+	  echo "A Docker daemon answers: building $(IMAGE) from $(BASE_IMAGE) (log: outputs/image.log)."; \
+	  PYTHON=$(abspath $(BIN)/python) containers/images/build.sh --base $(BASE_IMAGE) --tag $(IMAGE) >outputs/image.log 2>&1 \
+	    || { tail -n 2 outputs/image.log; \
+	         echo "$(IMAGE) could not be built. An image of that name that fits these sources is used, else processes."; }; \
 	fi
 
 clean:  ## Remove what the runs left (outputs/)
