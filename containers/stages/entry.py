@@ -51,10 +51,11 @@ _MAX_EVIDENCE_LINES = 60
 Value = TypeVar("Value")
 
 
-class StageCancelledError(StageError):
-    """SIGTERM arrived: somebody stopped the container in good order."""
+class StageCancelledError(BaseException):
+    """SIGTERM arrived: somebody stopped the container in good order.
 
-    kind = FailureKind.CANCELLED
+    Not an Exception, so that no code that is loading a file or a model at that moment takes it for a fault of that.
+    """
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -148,6 +149,9 @@ def _guarded(spec: StageSpec, started: float, work: Callable[[], Value]) -> Valu
     except StageError as error:
         logger.error("%s", error)
         return _failure(spec, error.kind, str(error), started=started)
+    except StageCancelledError as error:
+        logger.error("%s", error)
+        return _failure(spec, FailureKind.CANCELLED, str(error), started=started)
     except MemoryError as error:
         traceback.print_exc()
         return _failure(spec, FailureKind.OUT_OF_HOST_MEMORY, f"Python ran out of memory: {error}", started=started)

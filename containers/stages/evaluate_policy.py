@@ -14,7 +14,6 @@ import torch
 from containers.contracts.names import (
     COMPLETIONS_FILE,
     MODEL_FOLDER,
-    POLICY_EVAL_PROMPTS_FILE,
     POLICY_EVALUATION_FILE,
 )
 from containers.contracts.outcome import Metric
@@ -25,7 +24,7 @@ from containers.stages.errors import BadConfigError, DivergedError
 from containers.stages.models import compute_device, compute_dtype, load_causal_model, load_tokenizer
 from containers.stages.policy_comparison import ComparedPrompt, compare_policies
 from containers.stages.policy_plots import write_policy_plots
-from containers.stages.prompts import PolicyPrompt, check_lengths, read_policy_prompts, seeded_subset
+from containers.stages.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
 from containers.stages.reward_function import load_scorer
 from containers.stages.rollouts import Completion, completion_logprobs, generate_completions
 from containers.stages.scoring import RewardScorer
@@ -49,7 +48,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     temperature. One model is in memory at a time.
 
     Raises:
-        BadDataError: no held-out prompt fits.
+        BadDataError: fewer than two held-out prompts fit.
         DivergedError: a score or log-probability is not finite.
     """
     config = context.spec.config
@@ -77,10 +76,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
 def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tuple[PolicyPrompt, ...]:
     """The prompts that are answered; says how many were too long, and how many were drawn."""
-    tokenizer = load_tokenizer(context.input_path("policy") / MODEL_FOLDER)
-    found = read_policy_prompts(
-        context.input_path("pairs") / POLICY_EVAL_PROMPTS_FILE, tokenizer, max_prompt_length=config.max_prompt_length
-    )
+    tokenizer = load_tokenizer(context.input_path("policy") / MODEL_FOLDER, origin=context.input("policy").origin)
+    found = read_evaluation_prompts(context.input_path("pairs"), tokenizer, config)
     prompts = seeded_subset(found.prompts, limit=config.max_prompts, seed=context.spec.seed)
     context.recorder.note(
         f"{len(prompts)} held-out prompts of {len(found.prompts) + found.left_out} are answered; {found.left_out} are "

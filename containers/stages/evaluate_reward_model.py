@@ -24,9 +24,9 @@ from containers.stages.pair_artifact import read_pair_rows
 from containers.stages.pair_evaluation import ScoredFile, ScoredPair, evaluate_file
 from containers.stages.plots import write_reward_model_plots
 from containers.stages.preference_rows import Pair, read_pairs
+from containers.stages.ranks import is_first_rank, join_ranks, spread_over_ranks, wait_for_all_ranks
 from containers.stages.sample_predictions import both_conversations, read_sample_predictions
 from containers.stages.scoring import RewardScorer, allowed_difference, score_head_sha256
-from containers.stages.training import is_first_rank, join_ranks, spread_over_ranks, wait_for_all_ranks
 
 VALIDATION = "validation"
 # Pairs scored between two progress lines.

@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from containers.contracts.names import (
     FUNNEL_FILE,
@@ -22,7 +23,7 @@ from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
 from containers.stages.filter_chain import FilterChain, Rows
-from containers.stages.filter_floors import check_floors, check_policy_prompts
+from containers.stages.filter_floors import PairsLeft, check_floors, check_policy_prompts
 from containers.stages.funnel import FunnelCounter, counted, funnel_table
 from containers.stages.language import LanguageJudge, detector_name
 from containers.stages.pair_schemas import PreferenceRow
@@ -57,33 +58,32 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = _config(context)
     sources = _read(context, max_malformed_fraction=config.max_malformed_fraction)
     rows = [row for source in sources for row in source.rows]
-    languages = languages_seen(rows)
-    counter = FunnelCounter(rows_read=sum(source.rows_read for source in sources))
+    languages = {source.split: languages_seen(source.rows) for source in sources}
+    counter = FunnelCounter({source.split: source.rows_read for source in sources})
     for reason, malformed in malformed_by_reason(sources):
         counter.step(reason, malformed)
     rows = _filtered(rows, context=context, config=config, counter=counter)
     division = _divide(rows, config=config, seed=context.spec.seed, has_source=len(sources) > 1)
     _check(division, counter=counter, fraction=config.policy_prompt_fraction)
-    logger.info("%s", funnel_table(counter.steps, rows_read=counter.rows_read))
+    logger.info("%s", funnel_table(counter.total))
     check_floors(
         config,
         counter=counter,
-        train_pairs=len(division.train),
-        validation_pairs=len(division.validation),
-        set_aside=len(division.set_aside),
+        left=PairsLeft(
+            train=len(division.train), validation=len(division.validation), set_aside=len(division.set_aside)
+        ),
         languages=languages,
-        has_validation_source=len(sources) > 1,
     )
     check_policy_prompts(
         config, train_prompts=len(division.prompts.train), eval_prompts=len(division.prompts.evaluation)
     )
     funnel = _write(context, division, counter=counter, sources=sources)
     context.recorder.note(
-        f"{funnel.rows_read:,} rows read, {counter.num_dropped:,} dropped; {funnel.train_pairs:,} training pairs, "
-        f"{funnel.validation_pairs:,} validation pairs, {funnel.policy_train_prompts:,} + "
-        f"{funnel.policy_eval_prompts:,} policy prompts."
+        f"{funnel.rows_read:,} rows read, {counter.total.num_dropped:,} dropped; "
+        f"{funnel.train_pairs:,} training pairs, {funnel.validation_pairs:,} validation pairs, "
+        f"{funnel.policy_train_prompts:,} + {funnel.policy_eval_prompts:,} policy prompts."
     )
-    return _metrics(funnel, num_dropped=counter.num_dropped, num_malformed=sum(s.num_malformed for s in sources))
+    return _metrics(funnel, num_dropped=counter.total.num_dropped, num_malformed=sum(s.num_malformed for s in sources))
 
 
 def _config(context: StageContext) -> FilterDatasetConfig:
@@ -113,7 +113,10 @@ def _filtered(rows: Rows, *, context: StageContext, config: FilterDatasetConfig,
     """The rows that pass every filter, each filter counted."""
     chain = FilterChain(config, counter=counter, seed=context.spec.seed)
     judge = LanguageJudge(config.languages) if config.check_language_on_text else None
-    count_tokens = load_token_counter(context.input_path("tokenizer")) if config.max_tokens is not None else None
+    count_tokens = None
+    if config.max_tokens is not None:
+        tokenizer = context.input("tokenizer")
+        count_tokens = load_token_counter(Path(tokenizer.path), origin=tokenizer.origin)
     rows = chain.by_language_column(rows)
     if judge is not None:
         rows = chain.by_detected_language(rows, judge=judge, recorder=context.recorder)
@@ -185,8 +188,8 @@ def _write(context: StageContext, division: Division, *, counter: FunnelCounter,
     strengths = counted(str(round(row.pair.margin)) for row in kept)
     funnel = Funnel(
         sources=tuple(source.name for source in sources),
-        rows_read=counter.rows_read,
-        steps=tuple(counter.steps),
+        rows_read=counter.total.rows_read,
+        steps=tuple(counter.total.steps),
         train_pairs=len(division.train),
         validation_pairs=len(division.validation),
         policy_train_prompts=policy_train_prompts,

@@ -3,8 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from containers.contracts.records import FunnelStep
+
+Split = Literal["train", "validation"]
 
 MAX_EXAMPLES = 5
 MAX_DROPPED_KEPT_PER_REASON = 20
@@ -14,8 +17,9 @@ _TEXT_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class DroppedRow:
-    """A row that left, as `dropped.jsonl` shows it; `seen` says what was wrong."""
+    """A row that left, as `dropped.jsonl` shows it; `seen` says what was wrong, `split` which source it came from."""
 
+    split: Split
     file: str
     line: int
     seen: str = ""
@@ -40,16 +44,15 @@ class DroppedRow:
 
 
 @dataclass
-class FunnelCounter:
-    """Collects steps in order. The rows in of a step are the rows out of the one before."""
+class Tally:
+    """Rows that were read, and what each step dropped of them, in order."""
 
     rows_read: int
     steps: list[FunnelStep] = field(default_factory=list)
-    examples: list[dict[str, str | int]] = field(default_factory=list)
 
     @property
     def rows_left(self) -> int:
-        """Rows that no step has dropped yet."""
+        """Rows that no step has dropped yet; the rows in of the next step."""
         return self.steps[-1].rows_out if self.steps else self.rows_read
 
     @property
@@ -72,6 +75,27 @@ class FunnelCounter:
                 ),
             )
         )
+
+
+class FunnelCounter:
+    """Counts every row once in `total` and once in the tally of its source.
+
+    The sources are told apart, because the rows of one say nothing about what the filters left of the other.
+
+    Args:
+        rows_read: rows of each source; a run without a validation source has only `train`.
+    """
+
+    def __init__(self, rows_read: Mapping[Split, int]) -> None:
+        self.total = Tally(sum(rows_read.values()))
+        self.of_source = {split: Tally(count) for split, count in rows_read.items()}
+        self.examples: list[dict[str, str | int]] = []
+
+    def step(self, reason: str, dropped: Sequence[DroppedRow]) -> None:
+        """Record a filter and the rows that it dropped, with some of them as examples."""
+        self.total.step(reason, dropped)
+        for split, tally in self.of_source.items():
+            tally.step(reason, [row for row in dropped if row.split == split])
         self.examples.extend(row.as_json(reason) for row in dropped[:MAX_DROPPED_KEPT_PER_REASON])
 
     def check(self, kept: Mapping[str, int]) -> None:
@@ -80,10 +104,10 @@ class FunnelCounter:
         Raises:
             RuntimeError: kept + dropped is not read; a fault of this program, not of the data.
         """
-        num_kept = sum(kept.values())
-        if num_kept + self.num_dropped != self.rows_read:
+        num_kept, total = sum(kept.values()), self.total
+        if num_kept + total.num_dropped != total.rows_read:
             raise RuntimeError(
-                f"Rows were lost: read {self.rows_read}, kept {num_kept} ({dict(kept)}), dropped {self.num_dropped}. "
+                f"Rows were lost: read {total.rows_read}, kept {num_kept} ({dict(kept)}), dropped {total.num_dropped}. "
                 f"This is a fault of filter_dataset, please report it."
             )
 
@@ -99,10 +123,10 @@ def shortened(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def funnel_table(steps: Iterable[FunnelStep], *, rows_read: int) -> str:
+def funnel_table(tally: Tally) -> str:
     """The funnel as text: reason, rows in, dropped, rows out, and where the dropped rows came from."""
     header = ("filter", "in", "dropped", "out", "dropped by domain", "dropped by language")
-    rows = [header, ("read", "", "", f"{rows_read:,}", "", "")]
+    rows = [header, ("read", "", "", f"{tally.rows_read:,}", "", "")]
     rows += [
         (
             step.reason,
@@ -112,7 +136,7 @@ def funnel_table(steps: Iterable[FunnelStep], *, rows_read: int) -> str:
             _in_words(step.dropped_by_domain),
             _in_words(step.dropped_by_language),
         )
-        for step in steps
+        for step in tally.steps
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     return "\n".join(

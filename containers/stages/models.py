@@ -20,13 +20,13 @@ from transformers.utils import logging as transformers_logging
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.stage_configs import LoraSettings
+from containers.stages.chat_template import check_chat_template
 from containers.stages.errors import BadConfigError, DivergedError, MissingPrerequisiteError
 
 TaskType = Literal["CAUSAL_LM", "SEQ_CLS"]
 SCORE_HEAD = "score"
 # Tried in this order where a tokenizer has no pad token, or one that is also its end of sequence.
 _PAD_CANDIDATES = ("<pad>", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|fim_pad|>", "<unk>")
-_PROBE = ({"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"})
 
 
 def compute_device(profile: GpuProfile) -> torch.device:
@@ -50,15 +50,18 @@ def compute_dtype(profile: GpuProfile) -> torch.dtype:
     return torch.bfloat16 if profile.precision == "bf16" else torch.float32
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder, with a chat template that renders and a pad token.
+def load_tokenizer(folder: Path, *, origin: str = "") -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder, with a chat template that was tried and a pad token.
 
     The pad token differs from the end of sequence where the vocabulary has one that can: transformers finds the score's
     position by looking for the last token that is no pad token.
 
+    Args:
+        origin: where the model comes from, for messages; a stage sees it in a folder of its own.
+
     Raises:
         MissingPrerequisiteError: there is no tokenizer that can be loaded.
-        BadConfigError: it has no chat template, or one that does not render.
+        BadConfigError: it has no chat template, or one that does not pass `check_chat_template`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -66,15 +69,10 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise MissingPrerequisiteError(f"{folder} holds no tokenizer that can be loaded: {error}") from error
     if not tokenizer.chat_template:
         raise BadConfigError(
-            f"The tokenizer in {folder} has no chat template, so a conversation has no one way to become tokens. "
-            f"Start from an instruct model, or put a chat_template.jinja beside its tokenizer files."
+            f"The tokenizer of {origin or folder} has no chat template, so a conversation has no one way to become "
+            f"tokens. Start from an instruct model, or put a chat_template.jinja beside its tokenizer files."
         )
-    try:
-        tokenizer.apply_chat_template(list(_PROBE), tokenize=False)
-    except Exception as error:
-        raise BadConfigError(
-            f"The chat template in {folder} does not render a question and an answer: {error}"
-        ) from error
+    check_chat_template(tokenizer, folder=folder, origin=origin)
     if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
         vocabulary = tokenizer.get_vocab()
         choices = (token for token in _PAD_CANDIDATES if token in vocabulary and token != tokenizer.eos_token)

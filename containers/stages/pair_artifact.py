@@ -1,6 +1,6 @@
-"""Reads the pairs that filter_dataset wrote, and counts out those that a model cannot take."""
+"""Reads the pairs that filter_dataset wrote."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,3 @@ def as_dataset(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Dat
 def both_sides(row: Mapping[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """The two conversations of a pair: prompt plus chosen, prompt plus rejected."""
     return row["prompt"] + row["chosen"], row["prompt"] + row["rejected"]
-
-
-def that_fit(rows: Sequence[Row], fits: Callable[[Row], bool], *, name: str, max_length: int) -> list[Row]:
-    """The rows that `fits` accepts.
-
-    Raises:
-        BadDataError: there is none; says how many there were.
-    """
-    kept = [row for row in rows if fits(row)]
-    if not kept:
-        raise BadDataError(
-            f"Not one of {len(rows):,} {name} fits in max_length {max_length} tokens. Raise max_length, or lower "
-            f"max_characters of filter_dataset."
-        )
-    return kept

@@ -49,11 +49,22 @@ def data_files(path: Path) -> tuple[Path, ...]:
         raise BadDataError(
             f"{path} does not exist. A data file (jsonl, jsonl.gz, parquet) or a folder of them is wanted."
         )
-    files = tuple(sorted(file for file in path.rglob("*") if file.name.endswith(DATA_SUFFIXES) and file.is_file()))
+    files = tuple(
+        sorted(
+            file
+            for file in path.rglob("*")
+            if file.name.endswith(DATA_SUFFIXES) and file.is_file() and _is_shown(file, path)
+        )
+    )
     if not files:
         found = ", ".join(sorted(file.name for file in path.iterdir())[:10]) or "nothing"
         raise BadDataError(f"{path} holds no data file. Wanted: {', '.join(DATA_SUFFIXES)}; found: {found}.")
     return files
+
+
+def _is_shown(file: Path, folder: Path) -> bool:
+    """Hidden files, as editors leave them, are no data; the digest of a folder leaves them out as well."""
+    return not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def read_lines(path: Path) -> Iterator[Line]:

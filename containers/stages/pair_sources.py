@@ -4,17 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from containers.contracts.spec import StageInput
 from containers.stages.errors import BadDataError
-from containers.stages.funnel import DroppedRow, shortened
+from containers.stages.funnel import DroppedRow, Split, shortened
 from containers.stages.language_names import normalised_language
 from containers.stages.pair_files import data_files
 from containers.stages.pair_schemas import PreferenceRow
 from containers.stages.preference_rows import RowRead, read_rows
-
-Split = Literal["train", "validation"]
 
 # An empty line loses nothing, so it is counted but does not make a file suspect.
 _HARMLESS = "blank_line"
@@ -34,6 +31,7 @@ class PlacedRow:
         """The row as the funnel shows it once it is dropped."""
         pair = self.row.pair
         return DroppedRow(
+            split=self.split,
             file=self.file,
             line=self.line,
             seen=seen,
@@ -50,6 +48,7 @@ class Source:
     """What one input held."""
 
     name: str
+    split: Split
     rows_read: int = 0
     rows: list[PlacedRow] = field(default_factory=list)
     malformed: dict[str, list[DroppedRow]] = field(default_factory=lambda: defaultdict(list))
@@ -69,13 +68,13 @@ def read_source(item: StageInput, *, split: Split) -> Source:
         BadDataError: no data file, a damaged one, or one in an unknown schema.
     """
     root = Path(item.path)
-    source = Source(name=item.origin or root.name)
+    source = Source(name=item.origin or root.name, split=split)
     for path in data_files(root):
         label = path.relative_to(root).as_posix() if root.is_dir() else Path(source.name).name
         for read in read_rows(path):
             source.rows_read += 1
             if read.row is None:
-                source.malformed[read.reason].append(_malformed(read, file=label))
+                source.malformed[read.reason].append(_malformed(read, split=split, file=label))
             else:
                 source.rows.append(PlacedRow(split, label, read.line, read.row))
     return source
@@ -123,8 +122,9 @@ def _first_lines(rows: list[DroppedRow]) -> str:
     return f"{shown}, …" if len(rows) > _LINES_SHOWN else shown
 
 
-def _malformed(read: RowRead, *, file: str) -> DroppedRow:
+def _malformed(read: RowRead, *, split: Split, file: str) -> DroppedRow:
     return DroppedRow(
+        split=split,
         file=file,
         line=read.line,
         seen=read.seen or "(nothing)",

@@ -8,9 +8,13 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
+from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
 from containers.contracts.stage_configs import EvaluatePolicyConfig, TrainPolicyConfig
 from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.stages.rollouts import prompt_token_ids
+
+# One prompt alone has an interval of width zero, which any gate would take for certainty.
+_MIN_EVAL_PROMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -31,23 +35,48 @@ class PolicyPrompts:
     left_out: int
 
 
-def read_policy_prompts(path: Path, tokenizer: Any, *, max_prompt_length: int) -> PolicyPrompts:
-    """The prompts of a filter_dataset artifact that fit, in file order.
+def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig) -> PolicyPrompts:
+    """The prompts that the policy trains on, of those that fit, in file order.
 
     Args:
-        max_prompt_length: tokens of the prompt in the chat template; longer ones are counted out.
+        pairs: artifact of filter_dataset.
 
     Raises:
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
         BadDataError: it holds no prompt, or none that fits.
     """
-    try:
-        rows = parquet.read_table(path, columns=["prompt", "domain", "prompt_id"]).to_pylist()
-    except Exception as error:
-        raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
+    return _that_fit(pairs / POLICY_TRAIN_PROMPTS_FILE, tokenizer, config, minimum=1, purpose="train the policy on")
+
+
+def read_evaluation_prompts(
+    pairs: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig
+) -> PolicyPrompts:
+    """The held-out prompts that the policy is judged on, of those that fit, in file order.
+
+    train_policy reads them too, before it trains a policy that could not be judged. It counts by its own
+    max_prompt_length: evaluate_policy may take longer prompts, never shorter ones only.
+
+    Args:
+        pairs: artifact of filter_dataset.
+
+    Raises:
+        MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
+        BadDataError: fewer than two fit.
+    """
+    return _that_fit(
+        pairs / POLICY_EVAL_PROMPTS_FILE, tokenizer, config, minimum=_MIN_EVAL_PROMPTS, purpose="judge the policy on"
+    )
+
+
+def _that_fit(
+    path: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig, *, minimum: int, purpose: str
+) -> PolicyPrompts:
+    setting = f"{config.stage}.max_prompt_length"
+    rows = _read_rows(path)
     if not rows:
         raise BadDataError(
-            f"{path.name} has no prompt. Raise policy_prompt_fraction or policy_eval_prompt_fraction of filter_dataset."
+            f"{path.name} has no prompt to {purpose}. Raise filter_dataset.policy_prompt_fraction or "
+            f"policy_eval_prompt_fraction."
         )
     conversations = [[_message(message) for message in row["prompt"]] for row in rows]
     encoded = prompt_token_ids(tokenizer, conversations)
@@ -56,14 +85,25 @@ def read_policy_prompts(path: Path, tokenizer: Any, *, max_prompt_length: int) -
             prompt_id=row["prompt_id"], domain=row["domain"] or "", conversation=tuple(turns), token_ids=tuple(ids)
         )
         for row, turns, ids in zip(rows, conversations, encoded, strict=True)
-        if len(ids) <= max_prompt_length
+        if len(ids) <= config.max_prompt_length
     )
-    if not prompts:
+    if len(prompts) < minimum:
+        lengths = [len(ids) for ids in encoded]
         raise BadDataError(
-            f"{path.name} has {len(rows)} prompts, of which none fits: max_prompt_length is {max_prompt_length} "
-            f"tokens, the shortest prompt has {min(len(ids) for ids in encoded)}."
+            f"{path.name} has {len(rows):,} prompts to {purpose}, of which {len(prompts)} fit in {setting} "
+            f"{config.max_prompt_length}; at least {minimum} must. The shortest has {min(lengths):,} tokens, the "
+            f"longest {max(lengths):,}. Raise {setting}, or set more prompts aside "
+            f"(filter_dataset.policy_prompt_fraction, policy_eval_prompt_fraction)."
         )
     return PolicyPrompts(prompts=prompts, left_out=len(rows) - len(prompts))
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(path, columns=["prompt", "domain", "prompt_id"]).to_pylist()
+    except Exception as error:
+        raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
+    return rows
 
 
 def check_lengths(config: TrainPolicyConfig | EvaluatePolicyConfig, *, max_positions: int, name: str) -> None:

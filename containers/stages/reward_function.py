@@ -22,9 +22,8 @@ def load_scorer(context: StageContext, *, batch_size: int) -> RewardScorer:
     folder = context.input_path("reward_model") / MERGED_FOLDER
     profile = context.spec.profile
     model = load_reward_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
-    return RewardScorer(
-        model, load_tokenizer(folder), max_length=model.config.max_position_embeddings, batch_size=batch_size
-    )
+    tokenizer = load_tokenizer(folder, origin=context.input("reward_model").origin)
+    return RewardScorer(model, tokenizer, max_length=model.config.max_position_embeddings, batch_size=batch_size)
 
 
 class PolicyReward:

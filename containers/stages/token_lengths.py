@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from containers.stages.chat_template import check_chat_template
 from containers.stages.errors import BadConfigError, BadDataError
 from containers.stages.pair_schemas import Turn
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
 TokenCounter = Callable[[Sequence[Sequence[Turn]]], list[int]]
 
 
-def load_token_counter(path: Path) -> TokenCounter:
+def load_token_counter(path: Path, *, origin: str) -> TokenCounter:
     """A function from conversations to their lengths in tokens.
 
     Raises:
-        BadConfigError: there is no tokenizer at `path`.
+        BadConfigError: there is no tokenizer at `path`, or its chat template does not pass `check_chat_template`.
     """
     # Imported late: transformers takes seconds, and only max_tokens needs it.
     from transformers import AutoTokenizer
@@ -26,9 +27,11 @@ def load_token_counter(path: Path) -> TokenCounter:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise BadConfigError(
-            f"filter_dataset.max_tokens needs the tokenizer of the base model, and {path} holds none that loads "
+            f"filter_dataset.max_tokens needs the tokenizer of the base model, and {origin} holds none that loads "
             f"({error}). Leave max_tokens out, or name a base_model with a tokenizer."
         ) from error
+    if tokenizer.chat_template:
+        check_chat_template(tokenizer, folder=path, origin=origin)
 
     def count(conversations: Sequence[Sequence[Turn]]) -> list[int]:
         texts = [_rendered(tokenizer, turns) for turns in conversations]

@@ -13,7 +13,6 @@ from containers.contracts.names import (
     ADAPTER_FOLDER,
     COMPLETIONS_FILE,
     MODEL_FOLDER,
-    POLICY_TRAIN_PROMPTS_FILE,
 )
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import TrainPolicyConfig
@@ -32,24 +31,27 @@ from containers.stages.models import (
     save_merged,
 )
 from containers.stages.policy_trainer import PolicyTrainer
-from containers.stages.prompts import PolicyPrompts, check_lengths, read_policy_prompts, shuffled_passes
+from containers.stages.prompts import (
+    PolicyPrompts,
+    check_lengths,
+    read_evaluation_prompts,
+    read_training_prompts,
+    shuffled_passes,
+)
+from containers.stages.ranks import is_first_rank, join_ranks, wait_for_all_ranks
 from containers.stages.reward_function import PolicyReward, load_scorer
 from containers.stages.rollouts import turn_end_ids
 from containers.stages.scoring import RewardScorer, score_head_sha256
+from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import (
     checkpoint_step,
-    common_arguments,
-    is_first_rank,
-    join_ranks,
     quieten,
     resume_point,
     train,
     training_callbacks,
-    training_info,
     verify_training,
-    wait_for_all_ranks,
-    write_training_records,
 )
+from containers.stages.training_records import training_info, write_training_records
 
 REWARD_MODEL_USED_FILE = "reward_model_used.json"
 _COMPLETION_LOG_FILE = "completions.jsonl"
@@ -74,7 +76,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
     Raises:
         BadConfigError: a schedule or length that cannot work; nothing was trained.
-        BadDataError: no prompt fits.
+        BadDataError: no prompt fits, or too few of those that the policy will be judged on.
         DivergedError: loss, gradient, reward or KL is not finite; names the step.
     """
     started_at_s = time.monotonic()
@@ -165,11 +167,10 @@ def _load(context: StageContext) -> _Parts:
     config = context.spec.config
     if not isinstance(config, TrainPolicyConfig):
         raise BadConfigError(f"train_policy was given the config of {config.stage}.")
-    start = context.input_path("start_model")
-    tokenizer = load_tokenizer(start)
-    prompts = read_policy_prompts(
-        context.input_path("pairs") / POLICY_TRAIN_PROMPTS_FILE, tokenizer, max_prompt_length=config.max_prompt_length
-    )
+    start, pairs = context.input_path("start_model"), context.input_path("pairs")
+    tokenizer = load_tokenizer(start, origin=context.input("start_model").origin)
+    prompts = read_training_prompts(pairs, tokenizer, config)
+    read_evaluation_prompts(pairs, tokenizer, config)
     if prompts.left_out:
         context.recorder.note(
             f"{prompts.left_out} of {prompts.left_out + len(prompts.prompts)} prompts are longer than "

@@ -1,7 +1,6 @@
 """Bradley-Terry reward model: TRL's RewardTrainer on the training pairs, saved, reloaded from disk and compared."""
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 from trl import RewardConfig, RewardTrainer
 
-from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER, TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
+from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import TrainRewardModelConfig
-from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.schedule import ResolvedSchedule
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
 from containers.stages.models import (
@@ -27,38 +26,24 @@ from containers.stages.models import (
     save_adapter,
     save_merged,
 )
-from containers.stages.pair_artifact import Row, as_dataset, both_sides, read_pair_rows, that_fit
+from containers.stages.pair_artifact import Row, as_dataset, both_sides
+from containers.stages.ranks import is_first_rank, join_ranks, spread_over_ranks, wait_for_all_ranks
 from containers.stages.sample_predictions import NUM_RELOAD_PAIRS, sample_predictions, write_sample_predictions
 from containers.stages.scoring import RewardScorer, allowed_difference, conversation_tokens
 from containers.stages.statistics import accuracy_metric, pair_losses
+from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import (
     checkpoint_step,
-    common_arguments,
-    is_first_rank,
-    join_ranks,
-    peak_memory_bytes,
     quieten,
     resume_point,
-    spread_over_ranks,
     train,
     training_callbacks,
-    training_info,
     verify_training,
-    wait_for_all_ranks,
-    write_training_records,
 )
+from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
+from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
 
 _CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Tokenised pairs that fit, with `chosen_ids` and `rejected_ids`, and how many did not."""
-
-    train: list[Row]
-    validation: list[Row]
-    train_left_out: int
-    validation_left_out: int
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -66,15 +51,15 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     started_at_s = time.monotonic()
     config = _config(context)
     join_ranks(context)
-    tokenizer = load_tokenizer(context.input_path("start_model"))
+    tokenizer = load_tokenizer(context.input_path("start_model"), origin=context.input("start_model").origin)
     pairs = _tokenised_pairs(context, config, tokenizer)
-    schedule = _schedule(context, config, pairs)
+    schedule = resolve_training_schedule(context, config, pairs)
     trainer = _trainer(context, config, pairs, schedule=schedule, tokenizer=tokenizer)
     parameters = parameter_counts(trainer.model)
     checkpoint = resume_point(context)
     train(trainer, checkpoint, planned_steps=schedule.num_steps)
     verify_training(trainer, planned_steps=schedule.num_steps)
-    margins, scores = _validation_scores(context, config, trainer.model, tokenizer, pairs.validation)
+    margins, scores = _validation_scores(context, config, trainer.model, tokenizer, pairs.validation.kept)
     difference = 0.0
     if is_first_rank():
         info = training_info(
@@ -82,15 +67,15 @@ def run(context: StageContext) -> tuple[Metric, ...]:
             trainer=trainer,
             algorithm="Bradley-Terry, TRL RewardTrainer",
             planned_steps=schedule.num_steps,
-            num_examples=len(pairs.train),
-            examples_left_out=pairs.train_left_out,
+            num_examples=len(pairs.train.kept),
+            examples_left_out=pairs.train.num_left_out,
             parameters=parameters,
             started_at_s=started_at_s,
             resumed_from_step=checkpoint_step(checkpoint),
         )
         write_training_records(context, trainer=trainer, info=info)
-        write_sample_predictions(context.output, sample_predictions(pairs.validation, scores))
-        difference = _save_and_reload(context, config, trainer.model, tokenizer, pairs.validation, scores)
+        write_sample_predictions(context.output, sample_predictions(pairs.validation.kept, scores))
+        difference = _save_and_reload(context, config, trainer.model, tokenizer, pairs.validation.kept, scores)
     wait_for_all_ranks()
     return (
         accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE),
@@ -99,8 +84,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
         Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
         Metric(name="total_parameters", value=parameters[1], unit="parameters"),
-        Metric(name="train_pairs_left_out", value=pairs.train_left_out, unit="pairs"),
-        Metric(name="validation_pairs_left_out", value=pairs.validation_left_out, unit="pairs"),
+        Metric(name="train_pairs_left_out", value=pairs.train.num_left_out, unit="pairs"),
+        Metric(name="validation_pairs_left_out", value=pairs.validation.num_left_out, unit="pairs"),
         Metric(name="reload_max_difference", value=difference, unit="score", count=2 * NUM_RELOAD_PAIRS),
         Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
     )
@@ -115,45 +100,32 @@ def _config(context: StageContext) -> TrainRewardModelConfig:
 
 def _tokenised_pairs(
     context: StageContext, config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
-) -> _Pairs:
-    """Both splits; pairs longer than max_length are counted out here, because TRL drops them without a word."""
-    kept: list[list[Row]] = []
-    left_out: list[int] = []
-    for file, name in ((TRAIN_PAIRS_FILE, "training pairs"), (VALIDATION_PAIRS_FILE, "validation pairs")):
-        rows = read_pair_rows(context.input_path("pairs"), file)
-        for row in rows:
-            row["chosen_ids"], row["rejected_ids"] = (conversation_tokens(tokenizer, side) for side in both_sides(row))
-        fitting = that_fit(rows, lambda row: _length(row) <= config.max_length, name=name, max_length=config.max_length)
-        kept.append(fitting)
-        left_out.append(len(rows) - len(fitting))
-        if left_out[-1]:
-            context.recorder.note(
-                f"{left_out[-1]:,} of {len(rows):,} {name} are left out: longer than {config.max_length} tokens "
-                f"(the longest has {max(map(_length, rows)):,})."
-            )
-    return _Pairs(kept[0], kept[1], left_out[0], left_out[1])
+) -> TrainingExamples:
+    """The pairs with `chosen_ids` and `rejected_ids`."""
 
+    def tokenised(row: Row) -> list[Row]:
+        chosen, rejected = both_sides(row)
+        return [
+            {
+                **row,
+                "chosen_ids": conversation_tokens(tokenizer, chosen),
+                "rejected_ids": conversation_tokens(tokenizer, rejected),
+            }
+        ]
 
-def _length(row: Row) -> int:
-    return max(len(row["chosen_ids"]), len(row["rejected_ids"]))
-
-
-def _schedule(context: StageContext, config: TrainRewardModelConfig, pairs: _Pairs) -> ResolvedSchedule:
-    try:
-        return resolve_schedule(
-            config.schedule,
-            num_examples=len(pairs.train),
-            global_batch_size=context.spec.batch.global_batch_size,
-            num_eval_examples=len(pairs.validation),
-        )
-    except ScheduleError as error:
-        raise BadConfigError(f"train_reward_model.schedule: {error}") from error
+    return read_training_examples(
+        context,
+        config,
+        tokenised=tokenised,
+        num_tokens=lambda pair: max(len(pair["chosen_ids"]), len(pair["rejected_ids"])),
+        unit="pairs",
+    )
 
 
 def _trainer(
     context: StageContext,
     config: TrainRewardModelConfig,
-    pairs: _Pairs,
+    pairs: TrainingExamples,
     *,
     schedule: ResolvedSchedule,
     tokenizer: PreTrainedTokenizerBase,
@@ -176,14 +148,14 @@ def _trainer(
             center_rewards_coefficient=config.center_rewards_coefficient,
             gradient_checkpointing=config.gradient_checkpointing,
         ),
-        train_dataset=_dataset(pairs.train, config),
-        eval_dataset=_dataset(pairs.validation, config),
+        train_dataset=_dataset(pairs.train.kept, config),
+        eval_dataset=_dataset(pairs.validation.kept, config),
         processing_class=tokenizer,
         callbacks=training_callbacks(context, planned_steps=schedule.num_steps),
     )
     quieten(trainer)
-    if len(trainer.train_dataset) != len(pairs.train):
-        raise StageError(f"RewardTrainer dropped {len(pairs.train) - len(trainer.train_dataset)} pairs by itself.")
+    if len(trainer.train_dataset) != len(pairs.train.kept):
+        raise StageError(f"RewardTrainer dropped {len(pairs.train.kept) - len(trainer.train_dataset)} pairs by itself.")
     return trainer
 
 

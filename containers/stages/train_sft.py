@@ -1,7 +1,6 @@
 """Supervised fine-tuning on the completions of the training pairs: TRL's SFTTrainer, loss on the completion only."""
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,10 +8,10 @@ from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 
-from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER, TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
+from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import TrainSftConfig
-from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.schedule import ResolvedSchedule
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
 from containers.stages.models import (
@@ -25,33 +24,20 @@ from containers.stages.models import (
     save_adapter,
     save_merged,
 )
-from containers.stages.pair_artifact import Row, as_dataset, read_pair_rows, that_fit
+from containers.stages.pair_artifact import Row, as_dataset
+from containers.stages.ranks import is_first_rank, join_ranks, wait_for_all_ranks
 from containers.stages.scoring import conversation_tokens
+from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import (
     checkpoint_step,
-    common_arguments,
-    is_first_rank,
-    join_ranks,
-    peak_memory_bytes,
     quieten,
     resume_point,
     train,
     training_callbacks,
-    training_info,
     verify_training,
-    wait_for_all_ranks,
-    write_training_records,
 )
-
-
-@dataclass(frozen=True)
-class _Examples:
-    """Tokenised completions that fit, and how many did not."""
-
-    train: list[Row]
-    validation: list[Row]
-    train_left_out: int
-    validation_left_out: int
+from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
+from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -59,9 +45,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     started_at_s = time.monotonic()
     config = _config(context)
     join_ranks(context)
-    tokenizer = load_tokenizer(context.input_path("start_model"))
+    tokenizer = load_tokenizer(context.input_path("start_model"), origin=context.input("start_model").origin)
     examples = _tokenised_examples(context, config, tokenizer)
-    schedule = _schedule(context, config, examples)
+    schedule = resolve_training_schedule(context, config, examples)
     trainer = _trainer(context, config, examples, schedule=schedule, tokenizer=tokenizer)
     parameters = parameter_counts(trainer.model)
     checkpoint = resume_point(context)
@@ -73,8 +59,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
             trainer=trainer,
             algorithm=f"supervised fine-tuning on {config.completions} completions, TRL SFTTrainer",
             planned_steps=schedule.num_steps,
-            num_examples=len(examples.train),
-            examples_left_out=examples.train_left_out,
+            num_examples=len(examples.train.kept),
+            examples_left_out=examples.train.num_left_out,
             parameters=parameters,
             started_at_s=started_at_s,
             resumed_from_step=checkpoint_step(checkpoint),
@@ -84,13 +70,15 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     wait_for_all_ranks()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return (
-        Metric(name="validation_loss", value=trainer.state.best_metric, unit="nats", count=len(examples.validation)),
+        Metric(
+            name="validation_loss", value=trainer.state.best_metric, unit="nats", count=len(examples.validation.kept)
+        ),
         Metric(name="train_loss", value=losses[-1], unit="nats"),
         Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
         Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
         Metric(name="total_parameters", value=parameters[1], unit="parameters"),
-        Metric(name="train_completions_left_out", value=examples.train_left_out, unit="completions"),
-        Metric(name="validation_completions_left_out", value=examples.validation_left_out, unit="completions"),
+        Metric(name="train_completions_left_out", value=examples.train.num_left_out, unit="completions"),
+        Metric(name="validation_completions_left_out", value=examples.validation.num_left_out, unit="completions"),
         Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
     )
 
@@ -102,27 +90,18 @@ def _config(context: StageContext) -> TrainSftConfig:
     return config
 
 
-def _tokenised_examples(context: StageContext, config: TrainSftConfig, tokenizer: PreTrainedTokenizerBase) -> _Examples:
-    """Both splits; completions longer than max_length with their prompt are counted out, because TRL would cut them."""
-    kept: list[list[Row]] = []
-    left_out: list[int] = []
+def _tokenised_examples(
+    context: StageContext, config: TrainSftConfig, tokenizer: PreTrainedTokenizerBase
+) -> TrainingExamples:
+    """Of each pair the chosen completion, or both, with its prompt."""
     sides = ("chosen", "rejected") if config.completions == "both" else ("chosen",)
-    for file, name in ((TRAIN_PAIRS_FILE, "training completions"), (VALIDATION_PAIRS_FILE, "validation completions")):
-        rows = read_pair_rows(context.input_path("pairs"), file)
-        examples = [tokenised_completion(tokenizer, row["prompt"], row[side]) for row in rows for side in sides]
-        fitting = that_fit(
-            examples,
-            lambda example: len(example["input_ids"]) <= config.max_length,
-            name=name,
-            max_length=config.max_length,
-        )
-        kept.append(fitting)
-        left_out.append(len(examples) - len(fitting))
-        if left_out[-1]:
-            context.recorder.note(
-                f"{left_out[-1]:,} of {len(examples):,} {name} are left out: longer than {config.max_length} tokens."
-            )
-    return _Examples(kept[0], kept[1], left_out[0], left_out[1])
+    return read_training_examples(
+        context,
+        config,
+        tokenised=lambda row: [tokenised_completion(tokenizer, row["prompt"], row[side]) for side in sides],
+        num_tokens=lambda example: len(example["input_ids"]),
+        unit="completions",
+    )
 
 
 def tokenised_completion(
@@ -147,22 +126,10 @@ def tokenised_completion(
     return {"input_ids": tokens, "completion_mask": [0] * len(start) + [1] * (len(tokens) - len(start))}
 
 
-def _schedule(context: StageContext, config: TrainSftConfig, examples: _Examples) -> ResolvedSchedule:
-    try:
-        return resolve_schedule(
-            config.schedule,
-            num_examples=len(examples.train),
-            global_batch_size=context.spec.batch.global_batch_size,
-            num_eval_examples=len(examples.validation),
-        )
-    except ScheduleError as error:
-        raise BadConfigError(f"train_sft.schedule: {error}") from error
-
-
 def _trainer(
     context: StageContext,
     config: TrainSftConfig,
-    examples: _Examples,
+    examples: TrainingExamples,
     *,
     schedule: ResolvedSchedule,
     tokenizer: PreTrainedTokenizerBase,
@@ -182,15 +149,15 @@ def _trainer(
             completion_only_loss=True,
             gradient_checkpointing=config.gradient_checkpointing,
         ),
-        train_dataset=as_dataset(examples.train, columns),
-        eval_dataset=as_dataset(examples.validation, columns),
+        train_dataset=as_dataset(examples.train.kept, columns),
+        eval_dataset=as_dataset(examples.validation.kept, columns),
         processing_class=tokenizer,
         callbacks=training_callbacks(context, planned_steps=schedule.num_steps),
     )
     quieten(trainer)
-    if len(trainer.train_dataset) != len(examples.train):
+    if len(trainer.train_dataset) != len(examples.train.kept):
         raise StageError(
-            f"SFTTrainer kept {len(trainer.train_dataset)} of {len(examples.train)} completions of its own accord."
+            f"SFTTrainer kept {len(trainer.train_dataset)} of {len(examples.train.kept)} completions of its own accord."
         )
     return trainer
 

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, StageName
+from containers.contracts.names import StageName
 from containers.contracts.records import PolicyEvaluation
 from containers.contracts.stage_configs import EvaluatePolicyConfig
 from containers.stages import evaluate_policy
 from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError
+from containers.stages.errors import BadConfigError, BadDataError
 from containers.stages.policy_comparison import ComparedPrompt, compare_policies
-from containers.stages.prompts import PolicyPrompt, seeded_subset, shuffled_passes
+from containers.stages.prompts import PolicyPrompt
 from containers.stages.rollouts import Completion
 from containers.stages.scoring import RewardScorer
+from tests.unit.stages.prompt_factory import write_prompts
 from tests.unit.stages.spec_factory import make_context
 from tests.unit.stages.tiny_policy import save_causal_model, save_reward_model, tiny_tokenizer
 
@@ -44,14 +44,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("inputs")
     save_reward_model(folder / "reward_model" / "merged")
     save_causal_model(folder / "policy" / "model", seed=4)
-    (folder / "pairs").mkdir()
-    rows = [
-        {"prompt": [{"role": "user", "content": text}], "domain": "general", "prompt_id": f"prompt-{number}"}
-        for number, text in enumerate(TEXTS)
-    ]
-    parquet.write_table(pa.Table.from_pylist(rows), folder / "pairs" / POLICY_EVAL_PROMPTS_FILE)
     return {
-        "pairs": folder / "pairs",
+        "pairs": write_prompts(folder / "pairs", evaluation=TEXTS),
         "start_model": save_causal_model(folder / "start", seed=3),
         "policy": folder / "policy",
         "reward_model": folder / "reward_model",
@@ -158,6 +152,14 @@ def test_prompts_that_are_too_long_are_counted_and_a_subset_is_drawn(tmp_path: P
     ).read_text(encoding="utf-8")
 
 
+def test_a_single_prompt_that_fits_is_refused_for_its_interval_would_have_no_width(
+    tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    pairs = write_prompts(tmp_path / "pairs", evaluation=["Hi", "x" * 200])
+    with pytest.raises(BadDataError, match=r"of which 1 fit in evaluate_policy\.max_prompt_length 64; at least 2 must"):
+        evaluate(tmp_path, {**inputs, "pairs": pairs})
+
+
 def test_empty_completions_are_scored_and_counted(tmp_path: Path, inputs: dict[str, Path]) -> None:
     """A policy whose every first token ends the turn."""
     folder = save_causal_model(tmp_path / "silent" / "model", seed=4)
@@ -232,19 +234,3 @@ def test_samples_spread_from_the_largest_loss_to_the_largest_gain() -> None:
     found = compare_policies(prompts, confidence=0.95, num_bootstrap=100, seed=0, num_samples=3)
     assert [sample.reward_policy for sample in found.samples] == [0, 4, 8]
     assert not compare_policies(prompts, confidence=0.95, num_bootstrap=100, seed=0, num_samples=0).samples
-
-
-def test_passes_use_every_prompt_before_any_comes_again() -> None:
-    order = shuffled_passes(5, length=13, seed=2)
-    assert sorted(order[:5]) == sorted(order[5:10]) == list(range(5))
-    assert len(order) == 13
-    assert order == shuffled_passes(5, length=13, seed=2) != shuffled_passes(5, length=13, seed=3)
-
-
-def test_a_subset_keeps_the_order_and_depends_on_the_seed_alone() -> None:
-    prompts = [PolicyPrompt(str(n), "", (), (n,)) for n in range(50)]
-    chosen = seeded_subset(prompts, limit=10, seed=1)
-    assert len(chosen) == 10
-    assert list(chosen) == sorted(chosen, key=lambda prompt: prompt.token_ids)
-    assert chosen == seeded_subset(prompts, limit=10, seed=1) != seeded_subset(prompts, limit=10, seed=2)
-    assert seeded_subset(prompts, limit=None, seed=1) == seeded_subset(prompts, limit=99, seed=1) == tuple(prompts)

@@ -1,27 +1,25 @@
-"""A row that vanishes without a count, or a prompt on both sides of a split, spoils every figure that comes after."""
+"""A row that vanishes without a count spoils every figure that comes after."""
 
 import gzip
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from containers.contracts.names import StageName
-from containers.contracts.outcome import Metric
-from containers.contracts.records import Funnel
-from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.stages.errors import BadConfigError, BadDataError
-from containers.stages.filter_dataset import run
-from tests.unit.stages.spec_factory import make_context
-
-GOOD = "A lentil soup with fresh bread is easy to make, and everybody likes it."
-BAD = "I have no idea, ask somebody else who knows about it."
-GERMAN = "Eine Linsensuppe mit frischem Brot ist leicht zu kochen und schmeckt allen."
+from tests.unit.stages.filter_factory import (
+    BAD,
+    GERMAN,
+    GOOD,
+    Run,
+    assert_every_row_is_counted,
+    helpsteer3,
+    write,
+    write_hundred,
+)
 
 # What becomes of every line of helpsteer3_schema_malformed.jsonl; "" is kept. Domain, language and annotators are not
 # needed to learn from a pair, so rows without them are kept; what cannot be read with certainty is not guessed.
@@ -42,65 +40,9 @@ DECISIONS = {
 }  # fmt: skip
 
 
-class Run:
-    """One run of the stage, with what it wrote."""
-
-    def __init__(self, tmp_path: Path, inputs: Mapping[str, Path], **settings: Any) -> None:
-        seed = settings.pop("seed", 7)
-        floors = {"minimum_train_pairs": 1, "minimum_validation_pairs": 1, "minimum_policy_prompts": 0}
-        config = FilterDatasetConfig(**{**floors, **settings})
-        self.context = make_context(tmp_path, StageName.FILTER_DATASET, config, inputs, seed=seed)
-        self.metrics: tuple[Metric, ...] = run(self.context)
-        self.funnel = Funnel.model_validate_json((self.context.output / "funnel.json").read_text())
-        self.dropped_by = {step.reason: step.dropped for step in self.funnel.steps}
-
-    def table(self, name: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = pq.read_table(self.context.output / f"{name}.parquet").to_pylist()
-        return rows
-
-    def prompts(self, name: str) -> set[str]:
-        return {row["prompt"][-1]["content"] for row in self.table(name)}
-
-    @property
-    def dropped(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.context.output / "dropped.jsonl").read_text().splitlines()]
-
-
-def helpsteer3(number: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "domain": "general",
-        "language": "english",
-        "context": [{"role": "user", "content": f"What should I cook for {number} guests this evening?"}],
-        "response1": f"{GOOD} Make {number} bowls.",
-        "response2": BAD,
-        "overall_preference": -2,
-        **changes,
-    }
-
-
-def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.fixture
 def hundred(tmp_path: Path) -> Path:
-    return write(tmp_path / "train.jsonl", [helpsteer3(number) for number in range(100)])
-
-
-def assert_every_row_is_counted(funnel: Funnel) -> None:
-    dropped = sum(step.dropped for step in funnel.steps)
-    assert (
-        funnel.train_pairs + funnel.validation_pairs + funnel.pairs_set_aside_for_policy + dropped == funnel.rows_read
-    )
-    left = funnel.rows_read
-    for step in funnel.steps:
-        assert step.rows_in == left
-        assert sum(count for _, count in step.dropped_by_domain) == step.dropped
-        assert sum(count for _, count in step.dropped_by_language) == step.dropped
-        assert len(step.examples) == min(step.dropped, 5)
-        left = step.rows_out
+    return write_hundred(tmp_path)
 
 
 @pytest.mark.shared_data
@@ -156,62 +98,6 @@ def test_trl_takes_the_table_for_a_conversational_preference_dataset(tmp_path: P
     assert isinstance(dataset[0]["prompt"], list)
 
 
-def test_no_prompt_stands_on_two_sides(tmp_path: Path) -> None:
-    rows = [helpsteer3(number, response2=f"{BAD} {copy}") for number in range(80) for copy in range(3)]
-    done = Run(tmp_path, {"train_data": write(tmp_path / "train.jsonl", rows)}, validation_fraction=0.2)
-    sides = [done.prompts(name) for name in ("train", "validation", "policy_train_prompts", "policy_eval_prompts")]
-    assert all(sides)
-    assert sum(map(len, sides)) == len(set.union(*sides)) == 80
-    assert len(done.table("policy_train_prompts")) == len(sides[2])
-    assert_every_row_is_counted(done.funnel)
-
-
-def test_without_prompts_set_aside_the_policy_trains_on_all_and_is_evaluated_on_validation(
-    tmp_path: Path, hundred: Path
-) -> None:
-    done = Run(tmp_path, {"train_data": hundred}, policy_prompt_fraction=0, validation_fraction=0.2)
-    assert done.prompts("policy_train_prompts") == done.prompts("train")
-    assert done.prompts("policy_eval_prompts") == done.prompts("validation")
-    assert done.funnel.pairs_set_aside_for_policy == 0
-
-
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_split(tmp_path: Path, hundred: Path) -> None:
-    runs = [Run(tmp_path / str(n), {"train_data": hundred}, seed=seed) for n, seed in enumerate((7, 7, 8))]
-    contents = [{path.name: path.read_bytes() for path in sorted(done.context.output.iterdir())} for done in runs]
-    assert len(contents[0]) == 6
-    assert contents[0] == contents[1]
-    assert runs[0].prompts("validation") != runs[2].prompts("validation")
-
-
-def test_the_split_depends_neither_on_order_nor_on_other_rows(tmp_path: Path) -> None:
-    rows = [helpsteer3(number) for number in range(100)]
-    first = Run(tmp_path / "1", {"train_data": write(tmp_path / "a.jsonl", rows)}, validation_fraction=0.2)
-    more = [helpsteer3(number) for number in range(150)][::-1]
-    second = Run(tmp_path / "2", {"train_data": write(tmp_path / "b.jsonl", more)}, validation_fraction=0.2)
-    assert first.prompts("validation") < second.prompts("validation")
-    assert first.prompts("train") < second.prompts("train")
-
-
-def test_a_prompt_of_the_validation_file_trains_nothing(tmp_path: Path) -> None:
-    louder = {"context": [{"role": "user", "content": "WHAT should I cook  for 3 guests this evening?"}]}
-    inputs = {
-        "train_data": write(tmp_path / "train.jsonl", [helpsteer3(n) for n in range(50)]),
-        "validation_data": write(
-            tmp_path / "valid.jsonl", [helpsteer3(n) for n in range(60, 70)] + [helpsteer3(3, **louder)]
-        ),
-    }
-    done = Run(tmp_path, inputs)
-    assert (done.funnel.validation_pairs, done.dropped_by["prompt_in_validation"]) == (11, 1)
-    assert_every_row_is_counted(done.funnel)
-
-
-def test_a_sample_leaves_the_validation_file_whole(tmp_path: Path, hundred: Path) -> None:
-    validation = write(tmp_path / "valid.jsonl", [helpsteer3(n) for n in range(200, 230)])
-    done = Run(tmp_path, {"train_data": hundred, "validation_data": validation}, max_rows=40)
-    assert done.dropped_by["sampled_away"] == 60
-    assert (done.funnel.train_pairs + done.funnel.pairs_set_aside_for_policy, done.funnel.validation_pairs) == (40, 30)
-
-
 def test_repeated_rows_leave_one_and_contradicting_rows_none(tmp_path: Path, hundred: Path) -> None:
     base = helpsteer3(500)
     swapped = {"response1": base["response2"], "response2": base["response1"]}
@@ -262,52 +148,11 @@ def test_parquet_gzip_and_folders_give_the_same_pairs(tmp_path: Path, hundred: P
     assert plain.table("train") == mixed.table("train")
 
 
-def test_too_many_malformed_rows_fail_with_reasons_and_first_lines(tmp_path: Path, hundred: Path) -> None:
-    hundred.write_text("broken\n" + hundred.read_text() + "\n\n")
-    with pytest.raises(BadDataError) as caught:
-        Run(tmp_path, {"train_data": hundred}, max_malformed_fraction=0.005)
-    assert "1 of 103 rows (1.0%) are malformed" in str(caught.value)
-    assert "filter_dataset.max_malformed_fraction allows 0.5%" in str(caught.value)
-    assert "invalid_json: 1 (train_data:1 broken)" in str(caught.value)
-
-
 def test_blank_lines_are_counted_but_make_no_file_suspect(tmp_path: Path, hundred: Path) -> None:
     hundred.write_text(hundred.read_text() + "\n\n\n")
     done = Run(tmp_path, {"train_data": hundred}, max_malformed_fraction=0)
     assert done.dropped_by["blank_line"] == 3
     assert_every_row_is_counted(done.funnel)
-
-
-def test_a_language_that_drops_everything_shows_the_values_seen(tmp_path: Path, hundred: Path) -> None:
-    with pytest.raises(BadDataError) as caught:
-        Run(tmp_path, {"train_data": hundred}, languages=("german",))
-    message = str(caught.value)
-    assert "0 training pairs (filter_dataset.minimum_train_pairs: 1)" in message
-    assert "`language` holds: english 100. filter_dataset.languages asks for: german." in message
-    assert any(line.split()[:4] == ["language_column", "100", "100", "0"] for line in message.splitlines())
-
-
-def test_too_few_prompts_for_the_policy_are_refused_before_anything_is_trained(tmp_path: Path, hundred: Path) -> None:
-    with pytest.raises(BadDataError, match=r"at least 2 of each are wanted"):
-        Run(tmp_path, {"train_data": hundred}, policy_prompt_fraction=0.001, minimum_policy_prompts=2)
-
-
-def test_a_floor_names_the_numbers_and_the_setting(tmp_path: Path, hundred: Path) -> None:
-    with pytest.raises(BadDataError, match=r"minimum_train_pairs: 1,000"):
-        Run(tmp_path / "1", {"train_data": hundred}, minimum_train_pairs=1000)
-    with pytest.raises(BadDataError, match=r"raise filter_dataset\.validation_fraction"):
-        Run(tmp_path / "2", {"train_data": hundred}, minimum_validation_pairs=50)
-
-
-def test_an_empty_file_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(BadDataError, match="holds no row at all"):
-        Run(tmp_path, {"train_data": write(tmp_path / "empty.jsonl", [])})
-
-
-def test_nothing_is_written_by_a_run_that_fails(tmp_path: Path, hundred: Path) -> None:
-    with pytest.raises(BadDataError):
-        Run(tmp_path, {"train_data": hundred}, minimum_train_pairs=1000)
-    assert list((tmp_path / "work" / "filter_dataset" / "output").iterdir()) == []
 
 
 def test_max_tokens_without_a_tokenizer_is_refused(tmp_path: Path, hundred: Path) -> None:

@@ -7,20 +7,30 @@ from containers.stages.prompt_split import sample_of, share_of
 
 
 def test_a_lost_row_is_an_error() -> None:
-    counter = FunnelCounter(rows_read=10)
-    counter.step("tie", [DroppedRow("a.jsonl", 1)])
+    counter = FunnelCounter({"train": 10})
+    counter.step("tie", [DroppedRow("train", "a.jsonl", 1)])
     counter.check({"train": 8, "validation": 1})
     with pytest.raises(RuntimeError, match=r"read 10, kept 8 .*dropped 1"):
         counter.check({"train": 8})
 
 
 def test_the_table_shows_each_filter_with_numbers_that_chain() -> None:
-    counter = FunnelCounter(rows_read=1200)
-    counter.step("code_rows", [DroppedRow("a", n, domain="code", language="python") for n in range(1000)])
+    counter = FunnelCounter({"train": 1200})
+    counter.step("code_rows", [DroppedRow("train", "a", n, domain="code", language="python") for n in range(1000)])
     counter.step("tie", [])
-    lines = funnel_table(counter.steps, rows_read=1200).splitlines()
+    lines = funnel_table(counter.total).splitlines()
     assert lines[2].split() == ["code_rows", "1,200", "1,000", "200", "code", "1,000", "python", "1,000"]
     assert lines[3].split() == ["tie", "200", "0", "200"]
+
+
+def test_each_source_is_counted_by_itself_and_both_together() -> None:
+    counter = FunnelCounter({"train": 10, "validation": 4})
+    counter.step("tie", [DroppedRow("train", "a", n) for n in range(3)] + [DroppedRow("validation", "b", 1)])
+    counter.step("duplicate", [DroppedRow("validation", "b", 2)])
+    assert [(step.rows_in, step.rows_out) for step in counter.total.steps] == [(14, 10), (10, 9)]
+    assert [(step.rows_in, step.rows_out) for step in counter.of_source["train"].steps] == [(10, 7), (7, 7)]
+    assert [(step.rows_in, step.rows_out) for step in counter.of_source["validation"].steps] == [(4, 3), (3, 2)]
+    assert (counter.total.num_dropped, counter.of_source["validation"].rows_left) == (5, 2)
 
 
 def test_long_texts_become_one_short_line() -> None:

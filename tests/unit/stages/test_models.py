@@ -41,7 +41,7 @@ def test_a_chat_template_that_does_not_render_is_refused(tmp_path: Path, templat
     tokenizer = tiny_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(template)
-    with pytest.raises(BadConfigError, match="does not render a question and an answer"):
+    with pytest.raises(BadConfigError, match="does not render two questions with their answers"):
         load_tokenizer(tmp_path)
 
 

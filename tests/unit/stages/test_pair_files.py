@@ -99,7 +99,8 @@ def test_a_damaged_parquet_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_gives_its_data_files_in_order_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    for name in ("b.jsonl", "a.parquet", "README.md", "sub/c.jsonl.gz"):
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    for name in ("b.jsonl", "a.parquet", "README.md", "sub/c.jsonl.gz", ".ipynb_checkpoints/b.jsonl", ".d.jsonl"):
         (tmp_path / name).write_bytes(b"")
     assert [path.name for path in data_files(tmp_path)] == ["a.parquet", "b.jsonl", "c.jsonl.gz"]
 

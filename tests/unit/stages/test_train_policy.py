@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
@@ -14,14 +13,15 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from containers.contracts.names import POLICY_TRAIN_PROMPTS_FILE, StageName
+from containers.contracts.names import StageName
 from containers.contracts.records import TrainingInfo
 from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, TrainingSchedule, TrainPolicyConfig
 from containers.stages import train_policy
 from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError, BadDataError, DivergedError, MissingPrerequisiteError
+from containers.stages.errors import BadConfigError, BadDataError, DivergedError
 from containers.stages.scoring import RewardScorer, score_head_sha256
 from containers.stages.train_policy import curve_metrics, resolve_policy_schedule
+from tests.unit.stages.prompt_factory import write_prompts
 from tests.unit.stages.spec_factory import make_context
 from tests.unit.stages.tiny_policy import save_causal_model, save_reward_model
 
@@ -43,20 +43,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("inputs")
     save_reward_model(folder / "reward_model" / "merged")
     return {
-        "pairs": write_prompts(folder / "pairs", ["Hi", "Which one?", "What is red?", "x" * 200, "No"]),
+        "pairs": write_prompts(folder / "pairs", train=["Hi", "Which one?", "What is red?", "x" * 200, "No"]),
         "start_model": save_causal_model(folder / "start", seed=3),
         "reward_model": folder / "reward_model",
     }
-
-
-def write_prompts(folder: Path, texts: list[str]) -> Path:
-    folder.mkdir()
-    rows = [
-        {"prompt": [{"role": "user", "content": text}], "domain": "general", "prompt_id": f"prompt-{number}"}
-        for number, text in enumerate(texts)
-    ]
-    parquet.write_table(pa.Table.from_pylist(rows), folder / POLICY_TRAIN_PROMPTS_FILE)
-    return folder
 
 
 def context_of(tmp_path: Path, inputs: Mapping[str, Path], **changes: Any) -> StageContext:
@@ -237,19 +227,21 @@ def test_lengths_beyond_the_positions_of_the_model_are_refused(tmp_path: Path, i
         train_policy.run(context_of(tmp_path, inputs, max_completion_length=449))
 
 
-def test_prompts_that_are_all_too_long_are_an_error_with_the_numbers(tmp_path: Path, inputs: dict[str, Path]) -> None:
-    with pytest.raises(BadDataError, match="5 prompts, of which none fits: max_prompt_length is 8"):
-        train_policy.run(context_of(tmp_path, inputs, max_prompt_length=8))
-
-
-def test_an_artifact_without_prompts_says_what_is_wrong(tmp_path: Path, inputs: dict[str, Path]) -> None:
-    empty = write_prompts(tmp_path / "empty", ["Hi"]) / POLICY_TRAIN_PROMPTS_FILE
-    parquet.write_table(parquet.read_table(empty).slice(0, 0), empty)
-    with pytest.raises(BadDataError, match=r"policy_train_prompts.parquet has no prompt. Raise policy_prompt_fraction"):
-        train_policy.run(context_of(tmp_path, {**inputs, "pairs": empty.parent}))
-    empty.write_bytes(b"half a file")
-    with pytest.raises(MissingPrerequisiteError, match="is no readable parquet file of prompts"):
-        train_policy.run(context_of(tmp_path, {**inputs, "pairs": empty.parent}))
+@pytest.mark.parametrize("num_fitting", [0, 1])
+def test_a_policy_that_could_not_be_judged_is_not_trained(
+    tmp_path: Path, inputs: dict[str, Path], num_fitting: int
+) -> None:
+    judged_on = ["Hi"] * num_fitting + ["x" * 200, "y" * 300]
+    pairs = write_prompts(tmp_path / "pairs", train=["Hi", "Which one?"], evaluation=judged_on)
+    nothing = tmp_path / "no model"
+    context = context_of(tmp_path, {**inputs, "pairs": pairs, "reward_model": nothing})
+    with pytest.raises(BadDataError) as caught:
+        train_policy.run(context)
+    assert (
+        f"policy_eval_prompts.parquet has {len(judged_on)} prompts to judge the policy on, of which {num_fitting} fit "
+        f"in train_policy.max_prompt_length 64; at least 2 must."
+    ) in str(caught.value)
+    assert not list(context.checkpoints.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from containers.contracts.records import TrainingInfo
 from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, TrainingSchedule, TrainSftConfig
 from containers.stages import train_sft
 from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError, DivergedError
+from containers.stages.errors import BadConfigError, BadDataError, DivergedError
 from containers.stages.models import load_tokenizer
 from containers.stages.train_sft import tokenised_completion
 from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
@@ -127,6 +127,22 @@ def test_completions_that_are_too_long_are_counted_out(tmp_path: Path) -> None:
     values = _values(train_sft.run(context))
     assert values["train_completions_left_out"] == 3
     assert "3 of 64 training completions are left out" in (context.work / "events.jsonl").read_text()
+
+
+def test_a_length_that_nothing_fits_in_is_refused_with_the_one_that_keeps_most_before_a_model_is_loaded(
+    tmp_path: Path,
+) -> None:
+    context = _context(tmp_path, max_length=8)
+    (tmp_path / "start" / "model.safetensors").unlink()
+    with pytest.raises(BadDataError, match=r"Raise train_sft\.max_length to \d\d to keep most of them") as caught:
+        train_sft.run(context)
+    needed = int(str(caught.value).rpartition("max_length to ")[2].split()[0])
+    tokenizer = tiny_tokenizer()
+    lengths = [
+        len(tokenised_completion(tokenizer, row["prompt"], row["chosen"])["input_ids"]) for row in colour_rows(64)
+    ]
+    assert sum(length <= needed for length in lengths) / len(lengths) >= 0.95
+    assert sum(length < needed for length in lengths) / len(lengths) < 0.95
 
 
 def test_a_learning_rate_of_1e30_is_a_divergence_and_leaves_no_model(tmp_path: Path) -> None:

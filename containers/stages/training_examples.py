@@ -1,0 +1,116 @@
+"""The examples of train_sft and train_reward_model: tokenised pairs, counted out where too long, and their schedule."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from containers.contracts.names import TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
+from containers.contracts.stage_configs import TrainRewardModelConfig, TrainSftConfig
+from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.stages.context import StageContext
+from containers.stages.errors import BadConfigError, BadDataError
+from containers.stages.pair_artifact import Row, read_pair_rows
+
+# Most of the examples, where a message says how many tokens would keep them.
+_MOST = 0.95
+
+
+@dataclass(frozen=True)
+class SplitExamples:
+    """The tokenised examples of a split that fit, and how many did not; in words only where there are some."""
+
+    kept: list[Row]
+    num_left_out: int
+    left_out_in_words: str
+
+
+@dataclass(frozen=True)
+class TrainingExamples:
+    """Both splits of a training stage."""
+
+    train: SplitExamples
+    validation: SplitExamples
+
+
+def read_training_examples(
+    context: StageContext,
+    config: TrainSftConfig | TrainRewardModelConfig,
+    *,
+    tokenised: Callable[[Row], list[Row]],
+    num_tokens: Callable[[Row], int],
+    unit: str,
+) -> TrainingExamples:
+    """Both splits of the stage's pairs; examples longer than max_length are counted out here.
+
+    TRL would drop or cut them without a word.
+
+    Args:
+        tokenised: the examples that one pair gives.
+        num_tokens: tokens that an example needs room for.
+        unit: what an example is, in the plural.
+
+    Raises:
+        BadDataError: no example of a split fits; has the lengths.
+    """
+    splits = []
+    for file, name in ((TRAIN_PAIRS_FILE, "training"), (VALIDATION_PAIRS_FILE, "validation")):
+        rows = read_pair_rows(context.input_path("pairs"), file)
+        examples = [example for row in rows for example in tokenised(row)]
+        split = _that_fit(
+            examples,
+            [num_tokens(example) for example in examples],
+            name=f"{name} {unit}",
+            setting=f"{config.stage}.max_length",
+            max_length=config.max_length,
+        )
+        if split.num_left_out:
+            context.recorder.note(split.left_out_in_words)
+        splits.append(split)
+    return TrainingExamples(*splits)
+
+
+def _that_fit(
+    examples: Sequence[Row], lengths: Sequence[int], *, name: str, setting: str, max_length: int
+) -> SplitExamples:
+    """The examples that have at most `max_length` tokens.
+
+    Args:
+        setting: the key of `max_length`, for the messages.
+
+    Raises:
+        BadDataError: there is none; says which length would keep most of them.
+    """
+    kept = [example for example, length in zip(examples, lengths, strict=True) if length <= max_length]
+    num_left_out = len(examples) - len(kept)
+    most = sorted(lengths)[math.ceil(_MOST * len(lengths)) - 1]
+    spread = f"{_MOST:.0%} of all have at most {most:,} tokens, the longest {max(lengths):,}"
+    if not kept:
+        raise BadDataError(
+            f"Not one of {len(examples):,} {name} fits in {setting} {max_length}: the shortest has {min(lengths):,} "
+            f"tokens; {spread}. Raise {setting} to {most} to keep most of them."
+        )
+    words = (
+        f"{num_left_out:,} of {len(examples):,} {name} are left out: longer than {max_length} tokens ({setting}). "
+        f"{spread}."
+    )
+    return SplitExamples(kept=kept, num_left_out=num_left_out, left_out_in_words=words if num_left_out else "")
+
+
+def resolve_training_schedule(
+    context: StageContext, config: TrainSftConfig | TrainRewardModelConfig, examples: TrainingExamples
+) -> ResolvedSchedule:
+    """The stage's schedule with every number filled in.
+
+    Raises:
+        BadConfigError: it cannot work with this number of examples; says how many max_length left out.
+    """
+    try:
+        return resolve_schedule(
+            config.schedule,
+            num_examples=len(examples.train.kept),
+            global_batch_size=context.spec.batch.global_batch_size,
+            num_eval_examples=len(examples.validation.kept),
+        )
+    except ScheduleError as error:
+        message = f"{config.stage}.schedule: {error} {examples.train.left_out_in_words}"
+        raise BadConfigError(message.rstrip()) from error

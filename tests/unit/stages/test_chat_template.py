@@ -1,0 +1,159 @@
+"""A chat template comes with a model and is a program: one that never ends, or loses a turn, must stop the stage."""
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+
+from containers.contracts.names import StageName
+from containers.contracts.stage_configs import FilterDatasetConfig, TrainSftConfig
+from containers.stages import train_sft
+from containers.stages.chat_template import check_chat_template
+from containers.stages.entry import StageCancelledError, _cancel
+from containers.stages.errors import BadConfigError
+from containers.stages.filter_dataset import run as run_filter_dataset
+from tests.unit.stages.filter_factory import write_hundred
+from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
+from tests.unit.stages.tiny_policy import CHATML, save_causal_model, tiny_tokenizer
+
+pytestmark = pytest.mark.stages
+
+# Jinja's sandbox allows ranges of at most 100,000, so the loops are nested.
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+# As their models bring them; TRL keeps copies.
+REAL_TEMPLATES = Path(trl.__file__).parent / "chat_templates"
+
+
+def _check(template: str, **arguments: Any) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.bos_token = "<|endoftext|>"
+    tokenizer.chat_template = template
+    check_chat_template(tokenizer, **{"folder": Path("model"), "time_limit_s": 0.3, **arguments})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cohere2_training", "deepseekv3", "gemma3", "glm4moe", "gptoss", "llama3", "llama3_2", "phi3", "qwen2_5", "qwen3"],
+)
+def test_templates_of_well_known_models_pass_in_silence(name: str) -> None:
+    _check((REAL_TEMPLATES / f"{name}.jinja").read_text(), time_limit_s=5)
+
+
+@pytest.mark.parametrize("name", ["idefics3", "smolvlm"])
+def test_a_template_for_pictures_that_shows_no_plain_text_is_refused(name: str) -> None:
+    """It looks for parts in each message, finds none in a string, and writes an empty conversation without a word."""
+    with pytest.raises(BadConfigError, match="leaves out `first question`"):
+        _check((REAL_TEMPLATES / f"{name}.jinja").read_text(), time_limit_s=5)
+
+
+@pytest.mark.parametrize(
+    "template", [ENDLESS + CHATML, CHATML + "{% if add_generation_prompt %}" + ENDLESS + "{% endif %}"]
+)
+def test_a_template_that_loops_is_stopped_and_named(template: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(BadConfigError) as caught:
+        _check(template, origin="org/name@abc")
+    assert time.monotonic() - started < 5
+    assert str(caught.value) == (
+        "The chat template of org/name@abc (tokenizer_config.json) did not finish four short messages within 0.3 s: it "
+        "loops for ever, or for too long. Put a chat_template.jinja that works beside the tokenizer files, or start "
+        "from another model."
+    )
+
+
+def test_a_range_beyond_what_the_sandbox_allows_does_not_render() -> None:
+    with pytest.raises(BadConfigError, match="does not render two questions with their answers: Range too big"):
+        _check("{% for i in range(10**9) %}{% endfor %}" + CHATML)
+
+
+@pytest.mark.parametrize(
+    ("template", "lost"),
+    [
+        ("{{ messages[-1]['content'] }}", "first question"),
+        ("{% for m in messages[-2:] %}{{ m['content'] }}{% endfor %}", "first question"),
+        (
+            "{% for m in messages %}{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}{% endfor %}",
+            "first answer",
+        ),
+        ("always the same", "first question"),
+    ],
+)
+def test_a_template_that_leaves_out_a_turn_is_refused_with_the_turn(template: str, lost: str) -> None:
+    with pytest.raises(BadConfigError, match=f"leaves out `{lost}`"):
+        _check(template)
+
+
+def test_the_file_of_the_template_is_named(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("always the same")
+    with pytest.raises(BadConfigError, match=r"\(chat_template\.jinja\) leaves out"):
+        _check("always the same", folder=tmp_path)
+
+
+def test_an_alarm_that_was_set_before_is_set_again() -> None:
+    rung: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda signum, frame: rung.append(signum))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        _check(CHATML)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        deadline = time.monotonic() + 5
+        while not rung and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert rung == [signal.SIGALRM]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def test_outside_the_main_thread_a_template_is_tried_without_a_limit() -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _check(CHATML)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not failures
+
+
+def test_a_stage_that_is_stopped_in_the_meantime_was_cancelled_and_blames_no_template() -> None:
+    class Stopped:
+        def apply_chat_template(self, *_: Any, **__: Any) -> str:
+            signal.raise_signal(signal.SIGTERM)
+            return ""
+
+    handler = signal.signal(signal.SIGTERM, _cancel)
+    try:
+        with pytest.raises(StageCancelledError):
+            check_chat_template(Stopped(), folder=Path("model"))
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_training_stage_tries_the_template_before_it_reads_the_data(tmp_path: Path) -> None:
+    start = save_causal_model(tmp_path / "start")
+    (start / "chat_template.jinja").write_text(ENDLESS + CHATML)
+    pairs = write_pairs(tmp_path / "pairs", colour_rows(8))
+    (pairs / "train.parquet").write_bytes(b"no parquet")
+    context = make_context(tmp_path, StageName.TRAIN_SFT, TrainSftConfig(), {"pairs": pairs, "start_model": start})
+    with pytest.raises(BadConfigError, match=r"of test/start_model \(chat_template\.jinja\) did not finish"):
+        train_sft.run(context)
+
+
+def test_counting_tokens_in_filter_dataset_tries_the_template_too(tmp_path: Path) -> None:
+    tiny_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+    inputs = {"train_data": write_hundred(tmp_path), "tokenizer": tmp_path / "tokenizer"}
+    context = make_context(tmp_path, StageName.FILTER_DATASET, FilterDatasetConfig(max_tokens=100), inputs)
+    with pytest.raises(BadConfigError, match=r"of test/tokenizer .* leaves out `first question`"):
+        run_filter_dataset(context)
