@@ -224,6 +224,11 @@ def _explained(error: Exception, kind: RepoKind, hub_id: str, *, revision: str, 
             f"{what}: the repository exists, the revision does not.",
             f"Correct {key}.revision to a branch or a commit.",
         )
+    if status == _UNAUTHORIZED and token and not isinstance(error, RepositoryNotFoundError):
+        return SourceAccessError(
+            f"{what}: the hub refuses the token in use; it is expired or wrong.",
+            "Set HF_TOKEN to a valid one, or leave it out: a public repository wants none.",
+        )
     if isinstance(error, RepositoryNotFoundError) or status == _UNAUTHORIZED:
         return SourceNotFoundError(
             f"{what} does not exist on the hub, or it is private. {with_token}.",

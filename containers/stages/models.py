@@ -168,10 +168,12 @@ def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: P
     """Write the adapter (with its score head, where it has one) and the tokenizer into `folder`.
 
     Args:
-        base_model: where the base model comes from, for people; PEFT would write the path of this machine.
+        base_model: `hub id@commit`, or where else the base model comes from, for people; PEFT would write the path of
+            this machine. Hub id and commit are written apart, as `AutoPeftModel` wants them.
     """
+    name, _, revision = (base_model, "", "") if base_model.startswith("/") else base_model.partition("@")
     for config in model.peft_config.values():
-        config.base_model_name_or_path = base_model or None
+        config.base_model_name_or_path, config.revision = name or None, revision or None
         # A set, which hashes differently in each process: sorted, the same run writes the same file.
         config.target_modules = sorted(config.target_modules)
     # Without this, PEFT asks the hub for the base model's vocabulary.

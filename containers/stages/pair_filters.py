@@ -10,6 +10,7 @@ _CONTROL_TOKEN = re.compile(
     r"<[|｜][^\s<>|｜]{1,40}[|｜]>"  # <|im_start|>, <|eot_id|>, <｜begin▁of▁sentence｜>
     r"|\[/?INST\]|<</?SYS>>"
     r"|<(?:start|end)_of_turn>"
+    r"|</?think>"  # templates of thinking models cut an answer there
 )
 
 

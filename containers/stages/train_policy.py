@@ -40,7 +40,7 @@ from containers.stages.prompts import (
 )
 from containers.stages.ranks import is_first_rank, join_ranks, wait_for_all_ranks
 from containers.stages.reward_function import PolicyReward, load_scorer
-from containers.stages.rollouts import turn_end_ids
+from containers.stages.rollouts import ANSWER_AT_ONCE, turn_end_ids
 from containers.stages.scoring import RewardScorer, score_head_sha256
 from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import (
@@ -207,6 +207,7 @@ def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) ->
         gradient_checkpointing=config.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
         shuffle_dataset=False,
+        chat_template_kwargs=ANSWER_AT_ONCE,
     )
     reward = PolicyReward(
         parts.scorer,

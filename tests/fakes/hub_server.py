@@ -22,12 +22,21 @@ class Repository:
 
 
 class FakeHub:
-    """Serves repositories on 127.0.0.1; `requests` has what was asked, as `METHOD path`."""
+    """Serves repositories on 127.0.0.1.
+
+    Attributes:
+        requests: what was asked, as `METHOD path`.
+        status: other than 200, the answer to everything.
+        refuses_tokens: every token is expired or made up; a request without one is answered.
+        cut_off_after: the connection breaks after so many bytes of a file; None: files arrive whole.
+    """
 
     def __init__(self) -> None:
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.requests: list[str] = []
         self.status = 200
+        self.refuses_tokens = False
+        self.cut_off_after: int | None = None
         self.stopped = False
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
@@ -97,6 +106,8 @@ def _answer(hub: FakeHub, path: str, authorization: str) -> Answer:
     repository = hub.repositories.get((kind, name))
     if hub.status != 200:
         return _error(hub.status, "", "Internal error")
+    if hub.refuses_tokens and authorization:
+        return _error(401, "", "Invalid credentials in Authorization header")
     if repository is None or (repository.token and not repository.gated and repository.token not in authorization):
         # The real hub does not tell a private repository from one that does not exist.
         return _error(404 if authorization else 401, "RepoNotFound", "Repository not found")
@@ -135,7 +146,9 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(answer.body)
+                cut = hub.cut_off_after if "/resolve/" in path else None
+                self.wfile.write(answer.body[:cut])
+                self.close_connection = cut is not None
 
         def do_HEAD(self) -> None:
             self.do_GET()
