@@ -35,7 +35,7 @@ RepoKind = Literal["model", "dataset"]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _INFO_TIMEOUT_S = 10.0
 _LISTING_FILE = "files.json"
-_UNAUTHORIZED, _FORBIDDEN, _TOO_MANY = 401, 403, 429
+_UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,15 @@ def _explained(error: Exception, kind: RepoKind, hub_id: str, *, revision: str, 
     what, key = f"{kind} {hub_id}@{revision}", "base_model" if kind == "model" else "dataset"
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     with_token = "The token in use has no access" if token else "No token is set (HF_TOKEN, or `hf auth login`)"
-    if isinstance(error, GatedRepoError) or status == _FORBIDDEN:
+    if isinstance(error, GatedRepoError):
         return SourceAccessError(
             f"{what} is gated. {with_token}.",
             "Accept its terms on its page on the hub, and set HF_TOKEN to a token of that account.",
+        )
+    if status == _FORBIDDEN:
+        return SourceAccessError(
+            f"{what}: access is forbidden (403), by the hub or by a proxy on the way. {with_token}.",
+            "Open the address in a browser on this machine to see who says so; set HF_TOKEN, or ask for access.",
         )
     if isinstance(error, RevisionNotFoundError):
         return SourceNotFoundError(
@@ -243,8 +248,17 @@ def _explained(error: Exception, kind: RepoKind, hub_id: str, *, revision: str, 
     else:
         cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) and error.__cause__ else error
         why = f"the hub cannot be read ({type(cause).__name__}: {' '.join(str(cause).split())[:200]})"
-    return HubUnreachableError(
-        f"{what}: {why}.",
-        f"Check the network, proxy and HF_ENDPOINT; or download it elsewhere and set {key} to the local path; a pinned "
-        "commit that was fetched before needs no network.",
+    return HubUnreachableError(f"{what}: {why}.", _without_hub(kind, hub_id, try_later=(status or 0) >= _SERVER_ERROR))
+
+
+def _without_hub(kind: RepoKind, hub_id: str, *, try_later: bool) -> str:
+    """What to do while the hub cannot be had, as one types it."""
+    first = "Try again later" if try_later else "Check the network, proxy and HF_ENDPOINT, and start again"
+    local = (
+        "`--set 'base_model={path: FOLDER}'`"
+        if kind == "model"
+        else "`--set 'dataset={train: FILE, validation: FILE}'`"
     )
+    fetched = sorted(path.name for path in flat_root(kind, hub_id, "x").parent.glob("*") if path.is_dir())
+    known = f" Fetched before, so usable as revision without a network: {', '.join(fetched[-3:])}." if fetched else ""
+    return f"{first}; or download it elsewhere and give {local}.{known}"
