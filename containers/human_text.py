@@ -3,13 +3,16 @@
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from html import escape
 
 from containers.contracts.outcome import Metric
+from containers.contracts.records import SCORE_TOLERANCE
 
 MISSING = "—"
 _MINUS = "−"
 _MARKDOWN_SPECIALS = "\\`*[]|~"
+_ROUNDED_UNITS = frozenset({"score", "nats"})
 _WHOLE_UNITS = frozenset({"rows", "pairs", "steps", "prompts", "figures", "files", "examples"})
 # Controls, surrogates, and the format characters that reorder or hide text on a page.
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -72,6 +75,15 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 1440} d {minutes % 1440 // 60} h"
 
 
+def moment(iso_time: str) -> str:
+    """`2026-11-21T11:29:00+00:00` as `21 November 2026, 11:29 UTC`; the text itself where it is no ISO time."""
+    try:
+        parsed = datetime.fromisoformat(iso_time)
+    except ValueError:
+        return one_line(iso_time, 60)
+    return f"{parsed.day} {parsed:%B %Y, %H:%M} {parsed.tzname() or ''}".strip()
+
+
 def size(num_bytes: int | float | None) -> str:
     """Bytes in the largest binary unit that leaves at least 1: 1536 gives `1.50 KiB`."""
     if num_bytes is None:
@@ -85,7 +97,10 @@ def size(num_bytes: int | float | None) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value in its unit, as `Metric` names units: fractions as percent, seconds and bytes made readable."""
+    """A value in its unit, as `Metric` names units: fractions as percent, seconds and bytes made readable.
+
+    Scores and nats that float32 does not tell from zero are `≈0`.
+    """
     if value is None:
         return MISSING
     if unit == "fraction":
@@ -94,6 +109,8 @@ def quantity(value: float | None, unit: str) -> str:
         return duration(value)
     if unit == "bytes":
         return size(value)
+    if unit in _ROUNDED_UNITS and 0 < abs(value) < SCORE_TOLERANCE:
+        return "≈0" if unit == "score" else f"≈0 {unit}"
     if unit in _WHOLE_UNITS and float(value).is_integer():
         value = int(value)
     return f"{number(value)} {unit}".rstrip() if unit not in ("", "score") else number(value)

@@ -5,8 +5,11 @@ from pydantic import Field
 from containers.contracts.base import Frozen
 from containers.contracts.records import GateRule, GateVerdict, PolicyEvaluation, RewardModelEvaluation
 from containers.contracts.stage_configs import Fraction
+from containers.human_text import percent, quantity
 
 _VALIDATION = "validation"
+# From this share of completions on that are the reference's word for word, a policy has hardly moved.
+_HARDLY_MOVED = 0.9
 
 
 class GateClosedError(Exception):
@@ -55,8 +58,8 @@ def judge_reward_model(evaluation: RewardModelEvaluation, gate: RewardModelGate)
         rules.append(
             GateRule(
                 name=f"accuracy on {file.name}",
-                wanted=f"at least {minimum:.3f}",
-                found="no pair was left" if found is None else f"{found.value:.3f} on {found.count:,} pairs",
+                wanted=f"at least {percent(minimum)}",
+                found="no pair was left" if found is None else f"{percent(found.value)} on {found.count:,} pairs",
                 passed=found is not None and found.value >= minimum,
             )
         )
@@ -64,14 +67,18 @@ def judge_reward_model(evaluation: RewardModelEvaluation, gate: RewardModelGate)
 
 
 def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
-    """The verdict on a policy: reward gain over the reference beyond its interval, and the KL where it is bounded."""
+    """The verdict on a policy: reward gain over the reference beyond its interval, and the KL where it is bounded.
+
+    A policy that writes what its reference writes is told so, with what to change.
+    """
     gain, kl = evaluation.reward_difference, evaluation.kl
     low = gain.value if gain.ci_low is None else gain.ci_low
     rules = [
         GateRule(
             name="reward gain over the reference",
             wanted=f"interval above {gate.minimum_reward_gain:g}",
-            found=f"{gain.value:.3f}, interval from {low:.3f} ({gain.count or 0:,} prompts)",
+            found=f"{quantity(gain.value, 'score')}, interval from {quantity(low, 'score')} "
+            f"({gain.count or 0:,} prompts)",
             passed=low > gate.minimum_reward_gain,
         )
     ]
@@ -80,11 +87,11 @@ def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
             GateRule(
                 name="KL to the reference",
                 wanted=f"at most {gate.maximum_kl:g} nats",
-                found=f"{kl.value:.3f} nats",
+                found=quantity(kl.value, "nats"),
                 passed=kl.value <= gate.maximum_kl,
             )
         )
-    return _verdict("policy", rules, gate.waive)
+    return _verdict("policy", rules, gate.waive, advice=_hardly_moved(evaluation))
 
 
 def demand(verdict: GateVerdict) -> None:
@@ -100,12 +107,24 @@ def demand(verdict: GateVerdict) -> None:
     )
     raise GateClosedError(
         f"The {verdict.name.replace('_', ' ')} did not pass its gate:\n{missed}\n"
-        f"Better data or training is the way. To go on all the same, set gates.{verdict.name}.waive with `by` and "
-        f"`reason`; both will stand in the report."
+        f"{verdict.advice or 'Better data or training is the way.'}\n"
+        f"To go on all the same, set gates.{verdict.name}.waive with `by` and `reason`; both will stand in the report."
     )
 
 
-def _verdict(name: str, rules: list[GateRule], waiver: Waiver | None) -> GateVerdict:
+def _hardly_moved(evaluation: PolicyEvaluation) -> str:
+    """That the policy writes what its reference writes, and what to change; empty where it does not."""
+    identical = evaluation.identical_completions
+    if identical is None or not identical.count or identical.value < _HARDLY_MOVED:
+        return ""
+    return (
+        f"The policy writes exactly what its reference writes in {identical.value * identical.count:.0f} of "
+        f"{identical.count:,} completions: it hardly moved. Raise train_policy.optimizer.learning_rate or "
+        "train_policy.schedule.max_steps."
+    )
+
+
+def _verdict(name: str, rules: list[GateRule], waiver: Waiver | None, *, advice: str = "") -> GateVerdict:
     passed = bool(rules) and all(rule.passed for rule in rules)
     overruled = waiver if not passed else None
     return GateVerdict.model_validate(
@@ -115,5 +134,6 @@ def _verdict(name: str, rules: list[GateRule], waiver: Waiver | None) -> GateVer
             "rules": tuple(rules),
             "waived_by": overruled.by if overruled else "",
             "waiver_reason": overruled.reason if overruled else "",
+            "advice": advice,
         }
     )

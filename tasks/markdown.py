@@ -134,7 +134,8 @@ def policy_markdown(evaluation: PolicyEvaluation, verdict: GateVerdict | None = 
         ("", "Policy", "Reference"),
         [(name, metric_text(policy), metric_text(reference)) for name, policy, reference in pairs],
     )
-    figures = _metrics_table((evaluation.reward_difference, evaluation.win_rate, evaluation.kl))
+    differences = (evaluation.reward_difference, evaluation.win_rate, evaluation.kl, evaluation.identical_completions)
+    figures = _metrics_table([metric for metric in differences if metric is not None])
     caveat = (
         f"On {evaluation.num_prompts:,} held-out prompts. The judge is the reward model that the policy was trained "
         "against: a gain shows that training worked, not that people prefer the answers."
@@ -175,7 +176,7 @@ def gate_markdown(verdict: GateVerdict) -> str:
         ("Rule", "Wanted", "Found", "Verdict"),
         [(rule.name, rule.wanted, rule.found, "✅ passed" if rule.passed else "❌ missed") for rule in verdict.rules],
     )
-    return _join(sentence, table)
+    return _join(sentence, table, markdown_text(verdict.advice, limit=600))
 
 
 def _pair_file_row(file: PairFileEvaluation) -> tuple[str, ...]:

@@ -8,6 +8,11 @@ from containers.contracts.base import Frozen
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 
+# Scores this near to each other are one score: the bound within which float32 scores of equal weights and texts agree.
+SCORE_TOLERANCE = 1e-4
+
+Winner = Literal["policy", "reference", "tie"]
+
 
 class Message(Frozen):
     """One turn of a conversation."""
@@ -140,6 +145,7 @@ class SideBySide(Frozen):
     reference: str
     reward_policy: float
     reward_reference: float
+    winner: Winner = Field(description="A tie: the same text, or scores within SCORE_TOLERANCE")
 
 
 class PolicyEvaluation(Frozen):
@@ -149,12 +155,15 @@ class PolicyEvaluation(Frozen):
     reward_policy: Metric
     reward_reference: Metric
     reward_difference: Metric = Field(description="Paired by prompt, with bootstrap interval")
-    win_rate: Metric = Field(description="By the reward model; a tie counts half")
+    win_rate: Metric = Field(description="By the reward model; a tie, as in SideBySide, counts half")
     kl: Metric = Field(description="Sampled estimate of KL(policy ‖ reference) per completion, nats")
     length_policy: Metric
     length_reference: Metric
     ended_policy: Metric = Field(description="Share of completions that ended by themselves")
     ended_reference: Metric
+    identical_completions: Metric | None = Field(
+        None, description="Share of completions that are, word for word, the reference's with the same seed"
+    )
     reward_differences: Histogram
     samples: tuple[SideBySide, ...] = ()
 
@@ -176,6 +185,7 @@ class GateVerdict(Frozen):
     rules: tuple[GateRule, ...]
     waived_by: str = ""
     waiver_reason: str = ""
+    advice: str = Field("", description="What the figures say beyond the rules, and what to change")
 
     @property
     def opens(self) -> bool:

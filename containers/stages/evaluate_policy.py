@@ -136,8 +136,7 @@ def _compare_prompts(
     scorer = load_scorer(context, batch_size=config.batch_size)
     size = config.completions_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(size)]
-    rewards_policy = _scores(scorer, repeated, policy.completions)
-    rewards_reference = _scores(scorer, repeated, reference.completions)
+    rewards_policy, rewards_reference = _rewards(scorer, repeated, policy.completions, reference.completions)
     log_ratios = [
         own - other for own, other in zip(policy.logprobs_of_policy, reference.logprobs_of_policy, strict=True)
     ]
@@ -156,17 +155,26 @@ def _compare_prompts(
     ]
 
 
-def _scores(scorer: RewardScorer, prompts: Sequence[PolicyPrompt], completions: Sequence[Completion]) -> list[float]:
-    return scorer.score(
-        [
-            [*prompt.conversation, {"role": "assistant", "content": completion.text}]
-            for prompt, completion in zip(prompts, completions, strict=True)
-        ]
-    )
+def _rewards(
+    scorer: RewardScorer, prompts: Sequence[PolicyPrompt], *written: Sequence[Completion]
+) -> tuple[list[float], ...]:
+    """The rewards of each list of completions; a text that several wrote on one prompt is scored once.
+
+    Scored twice, in batches of other shapes, it would have two rewards that differ by rounding.
+    """
+    turns = {prompt.prompt_id: prompt.conversation for prompt in prompts}
+    columns = [
+        [(prompt.prompt_id, completion.text) for prompt, completion in zip(prompts, completions, strict=True)]
+        for completions in written
+    ]
+    texts = list(dict.fromkeys(item for column in columns for item in column))
+    scores = scorer.score([[*turns[prompt], {"role": "assistant", "content": text}] for prompt, text in texts])
+    rewards = dict(zip(texts, scores, strict=True))
+    return tuple([rewards[item] for item in column] for column in columns)
 
 
 def _figures(evaluation: PolicyEvaluation) -> tuple[Metric, ...]:
-    return (
+    figures = (
         evaluation.reward_policy,
         evaluation.reward_reference,
         evaluation.reward_difference,
@@ -176,7 +184,9 @@ def _figures(evaluation: PolicyEvaluation) -> tuple[Metric, ...]:
         evaluation.length_reference,
         evaluation.ended_policy,
         evaluation.ended_reference,
+        evaluation.identical_completions,
     )
+    return tuple(metric for metric in figures if metric is not None)
 
 
 def _empty_counts(context: StageContext, compared: Sequence[ComparedPrompt]) -> tuple[Metric, ...]:
@@ -206,6 +216,7 @@ def _write_completions(compared: Sequence[ComparedPrompt], path: Path) -> None:
             "reference": item.reference[number].text,
             "reward_policy": item.rewards_policy[number],
             "reward_reference": item.rewards_reference[number],
+            "winner": item.winner(number, number),
             "log_ratio": item.log_ratios[number],
             "num_tokens_policy": len(item.policy[number].completion_ids),
             "num_tokens_reference": len(item.reference[number].completion_ids),

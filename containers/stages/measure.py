@@ -14,6 +14,7 @@ from typing import Literal
 from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredContract
 from containers.contracts.spec import StageSpec
 from containers.digests import source_digest
+from containers.human_text import size
 
 _MIB = 1024**2
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "tokenizers", "pyarrow")
@@ -81,7 +82,7 @@ def _shared_memory(spec: StageSpec) -> ContractFinding:
         found = 0
     return ContractFinding(
         name="/dev/shm",  # noqa: S108
-        wanted=f"{wanted / _MIB:,.0f} MiB",
+        wanted=f"{wanted / _MIB:,.0f} MiB" if wanted else "any",
         found=f"{found / _MIB:,.0f} MiB",
         verdict="drift" if found + _SHM_SLACK_BYTES < wanted else "ok",
         advice="Start the container with that --shm-size, or lower shm_size_gib in the GPU profile.",
@@ -94,8 +95,8 @@ def _limit(name: str, which: int, wanted: int, *, spec: StageSpec) -> ContractFi
     lacking: Literal["drift", "not enforced"] = "drift" if spec.required.enforced else "not enforced"
     return ContractFinding(
         name=f"ulimit {name}",
-        wanted="unlimited" if wanted == UNLIMITED else f"{wanted / _MIB:,.0f} MiB",
-        found="unlimited" if found == resource.RLIM_INFINITY else f"{found / _MIB:,.2f} MiB",
+        wanted={UNLIMITED: "unlimited", 0: "any"}.get(wanted, size(wanted)),
+        found="unlimited" if found == resource.RLIM_INFINITY else size(found),
         verdict="ok" if enough else lacking,
         advice=f"Raise the {name} limit of the host or of the Docker daemon.",
     )

@@ -10,12 +10,13 @@ from statistics import fmean
 import numpy as np
 
 from containers.contracts.outcome import Metric
-from containers.contracts.records import Message, PolicyEvaluation, SideBySide
+from containers.contracts.records import SCORE_TOLERANCE, Message, PolicyEvaluation, SideBySide, Winner
 from containers.stages.prompts import PolicyPrompt
 from containers.stages.rollouts import Completion
 from containers.stages.statistics import histogram, mean_metric, wilson_interval
 
 _NUM_BINS = 24
+_POINTS: dict[Winner, float] = {"policy": 1.0, "tie": 0.5, "reference": 0.0}
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,29 @@ class ComparedPrompt:
 
         Example: policy [1, 3] against reference [2, 3] wins one pair of four and ties one: 0.375.
         """
-        signs = np.sign(np.subtract.outer(np.array(self.rewards_policy), np.array(self.rewards_reference)))
-        return float(np.mean((signs + 1) / 2))
+        size = range(len(self.policy))
+        return fmean(_POINTS[self.winner(own, other)] for own in size for other in size)
+
+    def winner(self, own: int, other: int) -> Winner:
+        """Whose completion scores higher, the policy's number `own` or the reference's number `other`.
+
+        The same text is a tie, and so are scores within `SCORE_TOLERANCE`: float32 does not tell them apart.
+        """
+        difference = self.rewards_policy[own] - self.rewards_reference[other]
+        if self.policy[own].text == self.reference[other].text or abs(difference) <= SCORE_TOLERANCE:
+            return "tie"
+        return "policy" if difference > 0 else "reference"
+
+    @property
+    def identical(self) -> tuple[bool, ...]:
+        """Of each completion: whether the reference wrote the same text with the same seed."""
+        return tuple(own.text == other.text for own, other in zip(self.policy, self.reference, strict=True))
 
 
 def compare_policies(
     prompts: Sequence[ComparedPrompt], *, confidence: float, num_bootstrap: int, seed: int, num_samples: int
 ) -> PolicyEvaluation:
-    """Every figure of `policy_evaluation.json`; `count` of each is the number of prompts.
+    """Every figure of `policy_evaluation.json`; `count` is the number of prompts, save that of identical completions.
 
     Means have bootstrap intervals; shares have Wilson's, which stay honest at 0 and 1.
 
@@ -81,6 +97,7 @@ def compare_policies(
         length_reference=mean("length_reference", "tokens", lambda p: _mean_length(p.reference)),
         ended_policy=share("ended_policy", lambda p: _ended_share(p.policy)),
         ended_reference=share("ended_reference", lambda p: _ended_share(p.reference)),
+        identical_completions=_identical_share(prompts),
         reward_differences=histogram([prompt.reward_difference for prompt in prompts], num_bins=_NUM_BINS),
         samples=_samples(prompts, num_samples),
     )
@@ -94,6 +111,11 @@ def _ended_share(completions: Sequence[Completion]) -> float:
     return fmean(item.ended for item in completions)
 
 
+def _identical_share(prompts: Sequence[ComparedPrompt]) -> Metric:
+    same = [identical for prompt in prompts for identical in prompt.identical]
+    return Metric(name="identical_completions", value=fmean(same), unit="fraction", count=len(same))
+
+
 def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideBySide, ...]:
     """The first completions of evenly spaced prompts in the order of reward difference."""
     ordered = sorted(prompts, key=lambda prompt: prompt.reward_difference)
@@ -105,6 +127,7 @@ def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideB
             reference=item.reference[0].text,
             reward_policy=item.rewards_policy[0],
             reward_reference=item.rewards_reference[0],
+            winner=item.winner(0, 0),
         )
         for item in (ordered[place] for place in places)
     )

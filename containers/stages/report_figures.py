@@ -31,7 +31,9 @@ _MAX_ROWS = 14
 _COLOURS = (BLUE, ORANGE, AQUA)
 
 
-def curve_plot(title: str, series: Sequence[tuple[str, Points]], *, unit: str, salt: str) -> Plot | None:
+def curve_plot(
+    title: str, series: Sequence[tuple[str, Points]], *, unit: str, salt: str, note: str = ""
+) -> Plot | None:
     """Curves over optimizer steps; None where nothing was recorded.
 
     A series of more than 40 points is drawn faint, with its running mean over a twentieth of the points on top.
@@ -64,7 +66,7 @@ def curve_plot(title: str, series: Sequence[tuple[str, Points]], *, unit: str, s
             for name, (_, points) in zip(names, drawn, strict=True)
         )
         mean = f" Bold: running mean over {smoothed} points." if smoothed else ""
-        return Plot(title, svg(), note=f"First to last: {ends}.{mean}")
+        return Plot(title, svg(), note=f"First to last: {ends}.{mean} {note}".rstrip())
 
 
 def accuracy_plot(

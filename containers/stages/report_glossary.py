@@ -1,5 +1,7 @@
 """What the words of the report mean; shown at the end of the page and when the pointer rests on a word."""
 
+from containers.contracts.records import SCORE_TOLERANCE
+
 GLOSSARY = {
     "accuracy": "Share of held-out pairs to which the reward model gives the chosen completion the higher score; equal "
     "scores count half. Guessing gives 50 %.",
@@ -9,19 +11,23 @@ GLOSSARY = {
     "reward": "What the policy is trained to raise: here the reward model's score, without the KL term.",
     "reward gain": "Mean over held-out prompts of the policy's reward minus the reference's reward on the same prompt.",
     "win rate": "Share of held-out prompts on which the policy's completion scores above the reference's, by the same "
-    "reward model; a tie counts half.",
+    f"reward model. A tie counts half: the same text, or scores no more than {SCORE_TOLERANCE:g} apart, which rounding "
+    "alone can make.",
+    "identical completions": "Share of completions that are, word for word, what the reference wrote on the same "
+    "prompt with the same seed. Near 100 % the policy has hardly moved.",
     "KL": "How far the policy has moved from its reference: mean over sampled completions of the difference of their "
     "log probabilities, in nats. 0 is no difference.",
     "reference": "The model from which policy training started, unchanged.",
     "entropy": "How undecided the policy is at each token, in nats. A fall to zero means it always writes the same.",
     "calibration": "Whether pairs predicted to be right with 80 % are right in 80 % of cases.",
     "calibration error": "Expected calibration error: mean gap of predicted and observed share, weighted by pairs.",
-    "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats.",
+    "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "
+    "Without the centring penalty and the demanded margin that the loss of training includes.",
     "interval": "Confidence interval: Wilson's for shares, bootstrap over prompts or pairs for means; at the level "
     "that the configuration calls confidence (95 % unless set there).",
     "measured, estimated": "Measured: counted or timed in this run. Estimated: computed from a model of what happens; "
     "such figures are marked.",
     "gate": "A demand that must hold before the run goes on. A waiver overrules it and stands in this report.",
-    "duration": "Sum of the times of the stages that ran; reused stages cost nothing.",
+    "duration": "Sum of the times of the stages that ran, each of its last attempt; reused stages cost nothing.",
     "digest": "SHA-256 over the content. Equal digests are equal files.",
 }

@@ -1,7 +1,9 @@
 """The report for the Prefect page: the verdict, the figures, the stages and gates as short tables."""
 
-from containers.human_text import MISSING, duration, markdown_table, markdown_text, one_line
+from containers.contracts.records import StageRecord
+from containers.human_text import MISSING, markdown_table, markdown_text, one_line
 from containers.stages.report_inputs import ReportInputs
+from containers.stages.report_sections import stage_duration, stage_note
 from containers.stages.report_verdict import headline_cards, run_verdict
 
 _MARKS = {"good": "✅", "warn": "⚠️", "bad": "❌", "plain": "ℹ️"}
@@ -24,8 +26,8 @@ def report_markdown(inputs: ReportInputs, *, title: str) -> str:
             (
                 record.stage,
                 record.status,
-                duration(record.duration_s) if record.status in ("ran", "failed") else MISSING,
-                record.message,
+                stage_duration(record),
+                _note(inputs, record),
             )
             for record in pipeline.stages
         ],
@@ -49,6 +51,11 @@ def report_markdown(inputs: ReportInputs, *, title: str) -> str:
         _repeat(inputs),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _note(inputs: ReportInputs, record: StageRecord) -> str:
+    why = record.message if record.status in ("failed", "skipped") else ""
+    return "; ".join(part for part in (why, stage_note(inputs, record)) if part)
 
 
 def _repeat(inputs: ReportInputs) -> str:

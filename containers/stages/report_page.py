@@ -1,7 +1,6 @@
 """The HTML page: templates from this package, every text escaped by Jinja's autoescape."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from importlib import resources
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -9,10 +8,12 @@ from markupsafe import Markup
 
 from containers import human_text
 from containers.contracts.names import StageName
+from containers.contracts.records import SCORE_TOLERANCE
 from containers.stages import report_sections as sections
 from containers.stages.report_glossary import GLOSSARY
 from containers.stages.report_inputs import ReportInputs
 from containers.stages.report_plot import Plot
+from containers.stages.report_plots import undrawn_groups
 from containers.stages.report_verdict import absence, dag_nodes, headline_cards, run_verdict
 
 _TEMPLATES = "report_templates"
@@ -52,6 +53,10 @@ def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Ma
         seed=inputs.seed,
         glossary=GLOSSARY,
         absence=absence,
+        stage_note=sections.stage_note,
+        ui_command=sections.ui_command(inputs.pipeline),
+        undrawn=undrawn_groups(inputs),
+        score_tolerance=SCORE_TOLERANCE,
         text_limit=_TEXT_LIMIT,
         max_turns=_MAX_TURNS,
     )  # fmt: skip
@@ -77,9 +82,9 @@ def _environment() -> Environment:
         oneline=human_text.one_line,
         humanize=human_text.humanize,
         humanize_first=lambda text: text[:1].upper() + text[1:],
-        when=_when,
+        moment=human_text.moment,
         runtime=sections.runtime_text,
-        short_path=sections.short_path,
+        stage_duration=sections.stage_duration,
         safe_url=sections.safe_url,
         mlflow_run_url=sections.mlflow_run_url,
         inline_svg=_inline_svg,
@@ -95,13 +100,3 @@ def _template(name: str) -> str:
 def _inline_svg(svg: str) -> Markup:
     """Matplotlib's own SVG, in which matplotlib has escaped every label."""
     return Markup(svg)  # noqa: S704
-
-
-def _when(moment: str) -> str:
-    """`21 November 2026, 11:29 UTC` for an ISO time; the text itself where it is none."""
-    try:
-        parsed = datetime.fromisoformat(moment)
-    except ValueError:
-        return human_text.one_line(moment, 60)
-    zone = parsed.tzname() or ""
-    return f"{parsed.day} {parsed:%B %Y, %H:%M} {zone}".strip()

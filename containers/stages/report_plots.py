@@ -3,10 +3,18 @@
 from collections.abc import Iterable
 
 from containers.contracts.names import StageName
+from containers.contracts.outcome import Metric
+from containers.contracts.records import PairFileEvaluation
 from containers.human_text import humanize
 from containers.stages import report_figures as figures
 from containers.stages.report_inputs import Curves, ReportInputs
 from containers.stages.report_plot import Plot
+
+_LENGTH_DIFFERENCE = "length difference"
+_REWARD_LOSS_NOTE = (
+    "This is what training lowers: it includes the pull of the mean score to zero (center_rewards_coefficient) and the "
+    "demanded margin (use_margin) where they are set. The log loss under Evaluation includes neither."
+)
 
 
 def report_plots(inputs: ReportInputs) -> dict[str, tuple[Plot, ...]]:
@@ -46,13 +54,13 @@ def _reward_training(inputs: ReportInputs) -> tuple[Plot, ...]:
     """Curves of reward-model training."""
     curves = inputs.curves.get(StageName.TRAIN_REWARD_MODEL, Curves())
 
-    def plot(title: str, name: str, unit: str) -> Plot | None:
+    def plot(title: str, name: str, unit: str, note: str = "") -> Plot | None:
         both = (("training", curves.get(name)), ("held out", curves.get(f"eval_{name}")))
-        return figures.curve_plot(title, both, unit=unit, salt=f"reward model {name}")
+        return figures.curve_plot(title, both, unit=unit, salt=f"reward model {name}", note=note)
 
     return _present(
         [
-            plot("Loss", "loss", "nats per pair"),
+            plot("Loss", "loss", "nats per pair", _REWARD_LOSS_NOTE),
             plot("Pairwise accuracy", "accuracy", "share of pairs"),
             plot("Mean margin", "margin", "score"),
             figures.curve_plot(
@@ -66,23 +74,24 @@ def _reward_training(inputs: ReportInputs) -> tuple[Plot, ...]:
 
 
 def _reward_evaluation(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Accuracy by file and by kind of pair, margins, calibration."""
+    """Accuracy by file and by kind of pair, margins, calibration; a kind with one group only is left out."""
     if inputs.reward_model is None:
         return ()
     measured = [file for file in inputs.reward_model.files if file.accuracy]
-    by_file = figures.accuracy_plot(
-        "Accuracy by file",
-        [(file.name, file.accuracy) for file in measured if file.accuracy],
-        minimums=[file.minimum_accuracy for file in measured],
-        salt="accuracy by file",
-    )
-    plots: list[Plot | None] = [by_file]
+    plots: list[Plot | None] = []
+    if len(measured) > 1:
+        by_file = figures.accuracy_plot(
+            "Accuracy by file",
+            [(file.name, file.accuracy) for file in measured if file.accuracy],
+            minimums=[file.minimum_accuracy for file in measured],
+            salt="accuracy by file",
+        )
+        plots.append(by_file)
     for file in inputs.reward_model.files[:1]:
         name = humanize(file.name)
-        groups = (("domain", file.by_domain), ("strength of preference", file.by_strength))
-        for word, metrics in (*groups, ("length difference", file.by_length_difference)):
-            note = "Characters, chosen minus rejected." if word == "length difference" else ""
-            rows = [(metric.name, metric) for metric in metrics]
+        for word, metrics in _groups(file):
+            note = "Characters, chosen minus rejected." if word == _LENGTH_DIFFERENCE else ""
+            rows = [(metric.name, metric) for metric in metrics] if len(metrics) > 1 else []
             plots.append(
                 figures.accuracy_plot(f"{name}: accuracy by {word}", rows, note=note, salt=f"accuracy by {word}")
             )
@@ -97,6 +106,22 @@ def _reward_evaluation(inputs: ReportInputs) -> tuple[Plot, ...]:
         )
         plots.append(figures.calibration_plot(f"{name}: calibration", file.calibration, salt="calibration"))
     return _present(plots)
+
+
+def undrawn_groups(inputs: ReportInputs) -> str:
+    """By what accuracy is not drawn, since all pairs fall into one group: `domain (general)`; empty where all is."""
+    files = inputs.reward_model.files[:1] if inputs.reward_model else ()
+    alone = [(word, metrics[0].name) for file in files for word, metrics in _groups(file) if len(metrics) == 1]
+    return ", ".join(f"{word} ({group})" for word, group in alone)
+
+
+def _groups(file: PairFileEvaluation) -> tuple[tuple[str, tuple[Metric, ...]], ...]:
+    """Accuracy by domain, strength and length difference, each kind with its name."""
+    return (
+        ("domain", file.by_domain),
+        ("strength of preference", file.by_strength),
+        (_LENGTH_DIFFERENCE, file.by_length_difference),
+    )
 
 
 def _policy_training(inputs: ReportInputs) -> tuple[Plot, ...]:
@@ -117,8 +142,8 @@ def _policy_training(inputs: ReportInputs) -> tuple[Plot, ...]:
 
 
 def _policy_evaluation(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Paired reward differences."""
-    if inputs.policy is None:
+    """Paired reward differences, unless all are one."""
+    if inputs.policy is None or sum(count > 0 for count in inputs.policy.reward_differences.counts) < 2:
         return ()
     return _present(
         [

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from containers.contracts.hardware import ContractFinding, MeasuredContract
 from containers.contracts.names import StageName
-from containers.contracts.records import Funnel, StageRecord, TrainingInfo
-from containers.human_text import MISSING, duration, humanize, number, percent, short_digest, size
+from containers.contracts.records import Funnel, PipelineRecord, StageRecord, TrainingInfo
+from containers.human_text import MISSING, duration, humanize, moment, number, percent, short_digest, size
 from containers.stages.report_inputs import ReportInputs
 
 _MAX_GROUPS = 12
@@ -51,9 +51,45 @@ def safe_url(url: str) -> str:
     return url if url.startswith(("http://", "https://")) else ""
 
 
-def mlflow_run_url(base: str, run_id: str) -> str:
-    """Page of an MLflow run; empty where the server's address or the run is unknown."""
-    return f"{base.rstrip('/')}/#/runs/{run_id}" if safe_url(base) and run_id.isalnum() else ""
+def mlflow_run_url(pipeline_url: str, run_id: str) -> str:
+    """Page of a stage's MLflow run, beside that of its pipeline; empty where either is unknown.
+
+    Example: `http://host/#/experiments/1/runs/0f3c` and `77aa` give `http://host/#/experiments/1/runs/77aa`.
+    """
+    runs, found, _ = safe_url(pipeline_url).rpartition("/runs/")
+    return f"{runs}{found}{run_id}" if found and run_id.isalnum() else ""
+
+
+def ui_command(pipeline: PipelineRecord) -> str:
+    """The command that opens the links of the page again; empty where no link leads to this machine."""
+    local = ("http://127.0.0.1:", "http://localhost:")
+    if not any(url.startswith(local) for url in (pipeline.mlflow_url, pipeline.prefect_url)):
+        return ""
+    program, run, options = pipeline.command.partition(" run ")
+    return f"{program} ui {options}" if run else "rlhf ui"
+
+
+def stage_duration(record: StageRecord) -> str:
+    """How long the stage's last attempt took; a dash where it did not run, or is still writing this page."""
+    timed = record.status in ("ran", "failed") and record.stage is not StageName.WRITE_REPORT
+    return duration(record.duration_s) if timed else MISSING
+
+
+def stage_note(inputs: ReportInputs, record: StageRecord) -> str:
+    """What the status alone does not say: when a reused artifact was made, from where an attempt went on.
+
+    Why a stage failed or was skipped is its message, not its note.
+    """
+    if record.status == "reused":
+        manifest = inputs.manifests.get(record.stage)
+        return f"made {moment(manifest.created_at)}" if manifest else record.message
+    info = inputs.training.get(record.stage) if record.status == "ran" else None
+    notes = [
+        f"resumed from step {info.resumed_from_step:,}" if info and info.resumed_from_step is not None else "",
+        "the duration is that of the last attempt" if record.attempts > 1 else "",
+        record.message if record.status == "ran" else "",
+    ]
+    return "; ".join(note for note in notes if note)
 
 
 def breakdowns(funnel: Funnel) -> tuple[Breakdown, ...]:
@@ -76,7 +112,8 @@ def training_facts(info: TrainingInfo) -> tuple[tuple[str, str], ...]:
         "" if info.num_steps == info.planned_steps else f" of {info.planned_steps:,} planned"
     )
     resumed = "" if info.resumed_from_step is None else f", resumed from step {info.resumed_from_step:,}"
-    best = f"{number(info.best_metric)} {info.best_metric_name} at step {number(info.best_step)}"
+    name = info.best_metric_name.removeprefix("eval_").replace("_", " ")
+    best = f"held-out {name} {number(info.best_metric)} at step {number(info.best_step)}"
     share = percent(info.trainable_parameters / info.total_parameters)
     facts = (
         ("Algorithm", info.algorithm),
@@ -141,12 +178,6 @@ def runtime_text(record: StageRecord) -> str:
     """`docker 1f2e…` (the image) or `process`; a dash where the stage did not run."""
     image = short_digest(record.image_digest).removeprefix("sha256:")
     return " ".join(part for part in (record.runtime, image) if part) or MISSING
-
-
-def short_path(record: StageRecord) -> str:
-    """The end of an artifact's path, its key shortened: `artifacts/train_sft/3f9a01b2c4d5…`."""
-    folder, _, key = record.path.rpartition("/")
-    return f"{'/'.join(folder.split('/')[-2:])}/{key[:12]}…" if record.key and key == record.key else record.path
 
 
 def _breakdown(title: str, steps: Sequence[tuple[str, tuple[tuple[str, int], ...]]]) -> Breakdown:

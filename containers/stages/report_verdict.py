@@ -5,9 +5,10 @@ from typing import Literal
 
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
-from containers.contracts.records import GateVerdict, StageRecord
+from containers.contracts.records import SCORE_TOLERANCE, GateVerdict, StageRecord
 from containers.human_text import duration, humanize, interval, one_line, quantity
 from containers.stages.report_inputs import ReportInputs
+from containers.stages.report_sections import stage_duration, stage_note
 
 Tone = Literal["good", "warn", "bad", "plain"]
 
@@ -102,7 +103,7 @@ def dag_nodes(inputs: ReportInputs) -> tuple[Node, ...]:
             continue
         nodes.append(_check_node(inputs) if stage is StageName.CHECK_SYSTEM else _stage_node(inputs, stage, record))
         if stage in GATE_STAGES:
-            nodes.append(_gate_node(inputs.gate(GATE_STAGES[stage])))
+            nodes.append(_gate_node(f"{humanize(GATE_STAGES[stage])} gate", inputs.gate(GATE_STAGES[stage])))
     return tuple(nodes)
 
 
@@ -151,16 +152,16 @@ def _gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> _Statement:
     figures = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in verdict.rules)
     figures = _sentence(one_line(figures, _MESSAGE_LIMIT))
     if verdict.passed:
-        return _Statement("good", f"{name} passed its gate.", figures)
+        return _Statement("good", f"{name} passed its gate.", f"{figures} {verdict.advice}".rstrip())
     if verdict.opens:
         reason = _sentence(one_line(verdict.waiver_reason, _MESSAGE_LIMIT))
         who = one_line(verdict.waived_by, 80) or "nobody named"
         waiver = f"Waived by {who} because: {reason}"
-        return _Statement("warn", f"{name} did not pass its gate, and the gate was waived.", f"{waiver} {figures}")
+        detail = f"{waiver} {figures} {verdict.advice}".rstrip()
+        return _Statement("warn", f"{name} did not pass its gate, and the gate was waived.", detail)
     if verdict.name == "policy":
-        return _Statement(
-            "bad", f"{name} did not pass its gate.", f"{figures} Do not use it in place of its reference."
-        )
+        detail = f"{figures} Do not use it in place of its reference. {verdict.advice}".rstrip()
+        return _Statement("bad", f"{name} did not pass its gate.", detail)
     trained = inputs.stage(StageName.TRAIN_POLICY)
     stopped = ": policy training was not started" if trained is None or trained.status == "skipped" else ""
     return _Statement("bad", f"{name} did not pass its gate{stopped}.", figures)
@@ -181,7 +182,7 @@ def _card(label: str, term: str, metric: Metric | None, *, noun: str, absent: st
     return Card(
         label,
         term,
-        value=f"+{value}" if signed and metric.value > 0 else value,
+        value=f"+{value}" if signed and metric.value >= SCORE_TOLERANCE else value,
         interval=interval(metric),
         detail=f"n = {metric.count:,} {noun}" if metric.count is not None else "",
         origin=metric.origin,
@@ -202,7 +203,11 @@ def _pairs_card(inputs: ReportInputs) -> Card:
 
 
 def _duration_card(inputs: ReportInputs) -> Card:
-    ran = [record for record in inputs.pipeline.stages if record.status in ("ran", "failed")]
+    ran = [
+        record
+        for record in inputs.pipeline.stages
+        if record.status in ("ran", "failed") and record.stage is not StageName.WRITE_REPORT
+    ]
     reused = sum(record.status == "reused" for record in inputs.pipeline.stages)
     return Card(
         "Time spent in stages",
@@ -223,24 +228,23 @@ def _check_node(inputs: ReportInputs) -> Node:
 
 
 def _stage_node(inputs: ReportInputs, stage: StageName, record: StageRecord | None) -> Node:
-    if record is None and stage is StageName.WRITE_REPORT:
+    if stage is StageName.WRITE_REPORT:
         return Node(stage, "this page", "good")
     if record is None:
         return Node(stage, "not started", "plain", detail=_why_not_started(inputs, stage))
-    details = [duration(record.duration_s)] if record.status in ("ran", "failed") else []
-    if record.status != "skipped" and record.runtime:
-        details.append(record.runtime)
-    return Node(stage, record.status, _STATUS_TONES[record.status], detail=" · ".join(details))
+    details = [stage_duration(record), record.runtime] if record.status in ("ran", "failed") else []
+    if record.status == "reused":
+        details = [stage_note(inputs, record).partition(",")[0]]  # the day is enough here
+    detail = " · ".join(detail for detail in details if detail)
+    return Node(stage, record.status, _STATUS_TONES[record.status], detail=detail)
 
 
-def _gate_node(verdict: GateVerdict | None) -> Node:
+def _gate_node(title: str, verdict: GateVerdict | None) -> Node:
     if verdict is None:
-        return Node("gate", "not reached", "plain", is_gate=True)
+        return Node(title, "not reached", "plain", is_gate=True)
     if verdict.passed:
-        return Node("gate", "passed", "good", is_gate=True)
-    return (
-        Node("gate", "waived", "warn", is_gate=True) if verdict.opens else Node("gate", "closed", "bad", is_gate=True)
-    )
+        return Node(title, "passed", "good", is_gate=True)
+    return Node(title, "waived", "warn", is_gate=True) if verdict.opens else Node(title, "closed", "bad", is_gate=True)
 
 
 def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:

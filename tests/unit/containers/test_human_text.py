@@ -9,6 +9,7 @@ from containers.human_text import (
     interval,
     markdown_text,
     metric_text,
+    moment,
     number,
     one_line,
     percent,
@@ -63,6 +64,22 @@ def test_a_quantity_follows_its_unit() -> None:
     assert quantity(2024.0, "pairs") == "2,024 pairs"
     assert quantity(1.5, "score") == "1.50"
     assert quantity(0.4, "nats") == "0.400 nats"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (-4.67e-5, "nats", "≈0 nats"), (9e-5, "score", "≈0"), (0.0, "nats", "0 nats"), (1e-4, "score", "1.00e−4"),
+        (4e-5, "fraction", "0.0040 %"), (4e-5, "learning rate", "4.00e−5 learning rate"),
+    ],
+)  # fmt: skip
+def test_scores_and_nats_that_rounding_alone_can_make_are_about_zero(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+def test_a_moment_reads_as_a_date_and_anything_else_stays_as_it_is() -> None:
+    assert moment("2026-11-21T15:59:40+00:00") == "21 November 2026, 15:59 UTC"
+    assert moment("yesterday\nnoon") == "yesterday noon"
 
 
 def test_an_interval_names_its_unit_once() -> None:

@@ -112,14 +112,14 @@ def make_run(root: Path, *, optional_stages: bool = True, accuracy: float = 0.91
         command="rlhf run -c configs/runs/demo.yaml --set run.seed=5",
         config_yaml=CONFIG_YAML,
         git_commit="2c2ed4b9a1f04c1f5a0e7c8d9b6a5e4f3d2c1b0a",
-        mlflow_url="http://127.0.0.1:5000",
+        mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/9a9a",
         prefect_url="http://127.0.0.1:4200/runs/flow-run/1",
         profile_name="cpu",
         checks=(
             CheckFinding(name="Docker daemon", found="20.10.24", wanted="answers", verdict="ok"),
             CheckFinding(
                 name="memlock limit",
-                found="64 MiB",
+                found="64.0 MiB",
                 wanted="unlimited",
                 verdict="warning",
                 advice="Raise it: ulimit -l",

@@ -165,6 +165,7 @@ def policy_evaluation() -> PolicyEvaluation:
         length_reference=metric("length_reference", 24.9, "tokens", 1.9, 48),
         ended_policy=metric("ended_policy", 1.0, "fraction", None, 48),
         ended_reference=metric("ended_reference", 0.958, "fraction", 0.04, 48),
+        identical_completions=metric("identical_completions", 0.0625, "fraction", None, 48),
         reward_differences=Histogram(edges=edges, counts=counts),
         samples=(
             SideBySide(
@@ -177,6 +178,7 @@ def policy_evaluation() -> PolicyEvaluation:
                 reference="Peru is a country in South America with a long history",
                 reward_policy=1.93,
                 reward_reference=-0.71,
+                winner="policy",
             ),
         ),
     )
@@ -238,7 +240,7 @@ def measured_contract(*, cpus: int = 2) -> MeasuredContract:
             ContractFinding(
                 name="ulimit memlock",
                 wanted="unlimited",
-                found="64.00 MiB",
+                found="64.0 MiB",
                 verdict="not enforced",
                 advice="Raise the memlock limit of the host or of the Docker daemon.",
             ),
@@ -258,13 +260,13 @@ def measured_contract(*, cpus: int = 2) -> MeasuredContract:
     )
 
 
-def gate(name: str, *, passed: bool = True, waiver: tuple[str, str] = ("", "")) -> GateVerdict:
+def gate(name: str, *, passed: bool = True, waiver: tuple[str, str] = ("", ""), advice: str = "") -> GateVerdict:
     """A verdict with one rule, waived by (who, why)."""
-    found = {"reward_model": "0.913 on 812 pairs", "policy": "1.620, interval from 1.330 (48 prompts)"}[name]
-    wanted = {"reward_model": "at least 0.600", "policy": "interval above 0"}[name]
+    found = {"reward_model": "91.3 % on 812 pairs", "policy": "1.62, interval from 1.33 (48 prompts)"}[name]
+    wanted = {"reward_model": "at least 60.0 %", "policy": "interval above 0"}[name]
     rule = {"reward_model": "accuracy on validation", "policy": "reward gain over the reference"}[name]
     if not passed:
-        found = "0.512 on 812 pairs" if name == "reward_model" else "0.020, interval from -0.140 (48 prompts)"
+        found = "51.2 % on 812 pairs" if name == "reward_model" else "0.0200, interval from −0.140 (48 prompts)"
     return GateVerdict.model_validate(
         {
             "name": name,
@@ -272,5 +274,6 @@ def gate(name: str, *, passed: bool = True, waiver: tuple[str, str] = ("", "")) 
             "rules": (GateRule(name=rule, wanted=wanted, found=found, passed=passed),),
             "waived_by": waiver[0],
             "waiver_reason": waiver[1],
+            "advice": advice,
         }
     )

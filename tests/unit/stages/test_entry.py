@@ -17,6 +17,8 @@ from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput, StageSpec
 from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.digests import verify_artifact
+from containers.human_text import size
+from containers.stages.measure import measure_contract
 
 KEY = "a" * 64
 
@@ -117,6 +119,16 @@ def test_a_limit_is_drift_where_it_was_to_be_enforced_and_a_remark_where_it_coul
         ended = _run(spec, tmp_path, preexec_fn=limit_stack)
         assert ended.returncode == code, ended.stdout
         assert "ulimit stack" in ended.stdout
+
+
+def test_limits_read_as_sizes_and_a_limit_that_nobody_demands_as_any(tmp_path: Path) -> None:
+    required = RequiredContract(shm_size_bytes=0, num_gpus=0, enforced=False, memlock_bytes=0, stack_bytes=8 * 1024**2)
+    found = {item.name: item for item in measure_contract(_spec(tmp_path, [], required=required)).findings}
+    assert (found["ulimit memlock"].wanted, found["ulimit memlock"].verdict) == ("any", "ok")
+    assert found["ulimit stack"].wanted == "8.00 MiB"
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    assert found["ulimit stack"].found == ("unlimited" if stack == resource.RLIM_INFINITY else size(stack))
+    assert found["/dev/shm"].wanted == "any"
 
 
 @pytest.mark.parametrize(("image_digest", "advice"), [("sha256:1", "run `make image`"), ("", "start it again")])

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ def test_a_policy_that_is_its_reference_differs_by_exactly_nothing(tmp_path: Pat
     assert (evaluation.reward_difference.ci_low, evaluation.reward_difference.ci_high) == (0, 0)
     assert evaluation.win_rate.value == 0.5
     assert evaluation.kl.value == pytest.approx(0, abs=1e-6)
+    assert evaluation.identical_completions is not None
+    assert (evaluation.identical_completions.value, evaluation.identical_completions.count) == (1, 12)
+    assert {sample.winner for sample in evaluation.samples} == {"tie"}
     rows = completions_of(context)
     assert all(row["policy"] == row["reference"] for row in rows)
     assert any(row["policy"] for row in rows)
@@ -213,6 +217,41 @@ def test_ties_count_half_and_every_pair_of_completions_counts() -> None:
     assert compared(0, (1.0, 3.0), (2.0, 3.0)).win_rate == 0.375
     assert compared(0, (1.0,), (1.0,)).win_rate == 0.5
     assert compared(0, (2.0, 2.0), (1.0, 0.0)).win_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("difference", "winner"), [(9e-5, "tie"), (-9e-5, "tie"), (2e-4, "policy"), (-2e-4, "reference")]
+)
+def test_rewards_that_rounding_alone_can_part_are_a_tie(difference: float, winner: str) -> None:
+    assert compared(0, (0.5 + difference,), (0.5,)).winner(0, 0) == winner
+
+
+def test_the_same_text_is_a_tie_whatever_bfloat16_makes_of_its_reward() -> None:
+    prompt = compared(0, (1.02,), (1.0,))
+    same = replace(prompt, reference=prompt.policy)
+    assert (prompt.winner(0, 0), same.winner(0, 0)) == ("policy", "tie")
+    assert (prompt.identical, same.identical) == ((False,), (True,))
+    found = compare_policies([prompt, same], confidence=0.95, num_bootstrap=100, seed=0, num_samples=2)
+    assert found.identical_completions is not None
+    assert (found.identical_completions.value, found.identical_completions.count) == (0.5, 2)
+    assert found.win_rate.value == 0.75
+    assert sorted(sample.winner for sample in found.samples) == ["policy", "tie"]
+
+
+class _RoundingScorer:
+    """Gives every place in a batch a score of its own, as rounding does in batches of other shapes."""
+
+    def score(self, conversations: list[Any]) -> list[float]:
+        return [1 + 1e-6 * place for place in range(len(conversations))]
+
+
+def test_a_text_that_both_wrote_on_a_prompt_has_one_reward() -> None:
+    prompts = [compared(number, (0.0,), (0.0,)).prompt for number in (0, 0, 1)]
+    own = [Completion((1,), (2,), text, True) for text in ("a", "b", "a")]
+    other = [Completion((1,), (2,), text, True) for text in ("b", "c", "a")]
+    policy, reference = evaluate_policy._rewards(_RoundingScorer(), prompts, own, other)  # type: ignore[arg-type]
+    assert policy[1] == reference[0] and policy[2] == reference[2]
+    assert len({*policy, *reference}) == 4  # a, b and c on prompt 0; a on prompt 1
 
 
 def test_the_interval_is_over_prompts_and_covers_a_known_mean() -> None:

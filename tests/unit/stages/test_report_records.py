@@ -1,5 +1,6 @@
 """A record that is damaged, empty or contradicts itself must be said on the page, beside what is whole."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from containers.contracts.names import (
     REWARD_MODEL_EVALUATION_FILE,
     StageName,
 )
+from containers.contracts.records import FunnelStep
 from containers.stages.report_figures import running_mean
 from containers.stages.report_inputs import read_curves
 from containers.stages.report_sections import unaccounted_rows
@@ -52,9 +54,34 @@ def test_an_evaluation_in_which_no_pair_was_left_has_no_accuracy(made: MadeRun) 
     path.write_text(
         evaluation.model_copy(update={"files": (empty,), "samples": ()}).model_dump_json(), encoding="utf-8"
     )
-    page = render(made)
+    page = render(made, made.pipeline.model_copy(update={"gates": ()}))
     assert "no pair was left" in page.text
     assert "91.3 %" not in page.text
+
+
+def test_an_accuracy_of_one_group_is_not_drawn_and_the_page_says_so(made: MadeRun) -> None:
+    evaluation = reward_model_evaluation()
+    first = evaluation.files[0]
+    alone = first.model_copy(update={"by_domain": first.by_domain[:1], "by_length_difference": ()})
+    path = made.folder(StageName.EVALUATE_REWARD_MODEL) / REWARD_MODEL_EVALUATION_FILE
+    path.write_text(evaluation.model_copy(update={"files": (alone,)}).model_dump_json(), encoding="utf-8")
+    page = render(made)
+    assert "Not drawn, since all validation pairs fall into one group: accuracy by domain (general)." in page.text
+    assert "accuracy by strength of preference" in page.text
+    assert not {"Validation: accuracy by domain", "Accuracy by file"} & set(
+        re.findall(r"<figcaption>(.*?)<", page.source)
+    )
+
+
+def test_filters_that_dropped_nothing_are_named_in_one_line(made: MadeRun) -> None:
+    rows = funnel()
+    idle = FunnelStep(reason="over_long_characters", rows_in=2530, rows_out=2530)
+    path = made.folder(StageName.FILTER_DATASET) / FUNNEL_FILE
+    path.write_text(rows.model_copy(update={"steps": (*rows.steps, idle)}).model_dump_json(), encoding="utf-8")
+    page = render(made)
+    assert "Dropped nothing: over long characters." in page.text
+    assert ">Over long characters<" not in page.source
+    assert ">Duplicates<" in page.source
 
 
 def test_values_that_were_not_finite_are_named_under_the_curves(made: MadeRun) -> None:

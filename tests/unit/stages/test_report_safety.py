@@ -51,8 +51,27 @@ def test_a_link_that_is_not_http_is_not_made_a_link(made: MadeRun) -> None:
     links = [attributes.get("href") or "" for tag, attributes in page.tags if tag == "a"]
     assert links and all(link.startswith("#") for link in links)
     assert safe_url("https://example.org") == "https://example.org"
-    assert mlflow_run_url("http://127.0.0.1:5000/", "0f3c") == "http://127.0.0.1:5000/#/runs/0f3c"
-    assert mlflow_run_url("http://127.0.0.1:5000", "../x") == ""
+
+
+def test_the_link_of_a_stage_opens_its_own_mlflow_run_and_not_that_of_the_pipeline(passed: Page) -> None:
+    pipeline = "http://127.0.0.1:5000/#/experiments/1/runs/9a9a"
+    assert mlflow_run_url(pipeline, "0f3c") == "http://127.0.0.1:5000/#/experiments/1/runs/0f3c"
+    links = {attributes.get("href") for tag, attributes in passed.tags if tag == "a"}
+    assert {pipeline, f"http://127.0.0.1:5000/#/experiments/1/runs/{'0f3c' * 8}"} <= links
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "run_id"),
+    [
+        ("http://127.0.0.1:5000", "0f3c"),  # no page of a run, so no experiment to find the other one in
+        ("", "0f3c"),
+        ("javascript:alert(1)/runs/9a9a", "0f3c"),
+        ("http://127.0.0.1:5000/#/experiments/1/runs/9a9a", "../x"),
+        ("http://127.0.0.1:5000/#/experiments/1/runs/9a9a", "pending-0f3c"),
+    ],
+)
+def test_a_run_whose_page_is_not_known_has_no_link(pipeline: str, run_id: str) -> None:
+    assert mlflow_run_url(pipeline, run_id) == ""
 
 
 def test_control_characters_are_made_visible_and_long_texts_say_how_long_they_were(made: MadeRun) -> None:

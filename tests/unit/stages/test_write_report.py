@@ -5,13 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.names import REPORT_HTML_FILE, REPORT_MARKDOWN_FILE, StageName
-from containers.contracts.records import CheckFinding
+from containers.contracts.names import (
+    POLICY_EVALUATION_FILE,
+    REPORT_HTML_FILE,
+    REPORT_MARKDOWN_FILE,
+    TRAINING_INFO_FILE,
+    StageName,
+)
+from containers.contracts.records import CheckFinding, Histogram, StageRecord
 from containers.stages import write_report
 from containers.stages.errors import BadDataError, MissingPrerequisiteError
 from tests.unit.stages.report_factory import MadeRun, make_run, stage_record, with_stages
 from tests.unit.stages.report_page_factory import ATTACK, MAX_BYTES, Page, render
-from tests.unit.stages.report_records import gate
+from tests.unit.stages.report_records import gate, metric, policy_evaluation, training_info
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def test_a_closed_gate_is_the_headline_and_leaves_the_policy_empty_with_the_reas
     stopped = with_stages(made.pipeline, until=StageName.EVALUATE_REWARD_MODEL)
     page = render(made, stopped.model_copy(update={"gates": (gate("reward_model", passed=False),)}))
     assert page.banner == "bad: The reward model did not pass its gate: policy training was not started."
-    assert "0.512 on 812 pairs, wanted at least 0.600" in page.text
+    assert "51.2 % on 812 pairs, wanted at least 60.0 %" in page.text
     assert "Nothing to show: the gate of the reward model closed." in page.text
     assert "All gates passed" not in page.text
 
@@ -87,6 +93,75 @@ def test_a_reused_stage_is_shown_as_reused_and_costs_no_time(made: MadeRun) -> N
     page = render(made, with_stages(made.pipeline, reused))
     assert "6 run, 1 reused" in page.text
     assert "7 min 25 s" in page.text  # six stages of 74.2 s
+
+
+def test_a_reused_stage_says_when_it_was_made(made: MadeRun) -> None:
+    folder = made.folder(StageName.TRAIN_SFT)
+    reused = stage_record(StageName.TRAIN_SFT, folder, status="reused", message="made 2026-11-21T11:30:00+00:00")
+    page = render(made, with_stages(made.pipeline, reused))
+    assert "train_sft reused · made 21 November 2026 " in page.text
+    assert "train_sft reused made 21 November 2026, 11:30 UTC — " in page.text
+    assert "2026-11-21T11:30" not in page.text
+
+
+def test_a_resumed_stage_says_from_where_and_that_its_duration_is_of_the_last_attempt(made: MadeRun) -> None:
+    folder = made.folder(StageName.TRAIN_REWARD_MODEL)
+    info = training_info(StageName.TRAIN_REWARD_MODEL, steps=260).model_copy(update={"resumed_from_step": 100})
+    (folder / TRAINING_INFO_FILE).write_text(info.model_dump_json(), encoding="utf-8")
+    third = stage_record(StageName.TRAIN_REWARD_MODEL, folder).model_copy(update={"attempts": 3})
+    page = render(made, with_stages(made.pipeline, third))
+    note = "train_reward_model ran resumed from step 100; the duration is that of the last attempt 1 min 14 s 3 "
+    assert note in page.text
+    assert page.text.count("the duration is that of the last attempt") == 1
+
+
+def test_the_page_does_not_time_its_own_writing(made: MadeRun) -> None:
+    own = StageRecord(stage=StageName.WRITE_REPORT, status="ran", runtime="process", message="wrote this page")
+    page = render(made, made.pipeline.model_copy(update={"stages": (*made.pipeline.stages, own)}))
+    assert "write_report this page" in page.text
+    assert "write_report ran wrote this page — " in page.text
+    assert "0.00 s" not in page.text
+    assert "7 run, 0 reused" in page.text
+
+
+def test_the_drawing_names_both_gates(passed: Page) -> None:
+    assert "Reward model gate passed" in passed.text
+    assert "Policy gate passed" in passed.text
+
+
+def test_the_page_says_with_which_command_its_links_open(passed: Page, made: MadeRun) -> None:
+    assert "open while rlhf ui -c configs/runs/demo.yaml --set run.seed=5 runs" in passed.text
+    elsewhere = {"mlflow_url": "https://mlflow.example.org/#/experiments/1/runs/9a9a", "prefect_url": ""}
+    assert "rlhf ui" not in render(made, made.pipeline.model_copy(update=elsewhere)).text
+
+
+def test_both_losses_of_the_reward_model_say_what_they_are(passed: Page) -> None:
+    assert "it includes the pull of the mean score to zero (center_rewards_coefficient)" in passed.text
+    assert "The log loss is that of the score difference alone." in passed.text
+
+
+def test_a_policy_that_writes_what_its_reference_writes_is_called_so(made: MadeRun) -> None:
+    evaluation, advice = policy_evaluation(), "The policy writes exactly what its reference writes."
+    nothing = metric("m", -4.67e-5, "nats", None, 48)
+    tie = {"policy": "Lima.", "reference": "Lima.", "reward_policy": 1.0, "reward_reference": 1.0, "winner": "tie"}
+    same = {
+        "kl": nothing,
+        "reward_difference": nothing.model_copy(update={"unit": "score"}),
+        "identical_completions": metric("identical_completions", 1.0, "fraction", None, 48),
+        "reward_differences": Histogram(edges=(-0.5, 0.0, 0.5), counts=(0, 48)),
+        "samples": (evaluation.samples[0].model_copy(update=tie),),
+    }
+    path = made.folder(StageName.EVALUATE_POLICY) / POLICY_EVALUATION_FILE
+    path.write_text(evaluation.model_copy(update=same).model_dump_json(), encoding="utf-8")
+    gates = (gate("reward_model"), gate("policy", passed=False, advice=advice))
+    page = render(made, made.pipeline.model_copy(update={"gates": gates}))
+    assert page.text.count(advice) == 2  # banner and section
+    assert "≈0 nats" in page.text and "e−5" not in page.text
+    assert "Identical completions 100 %" in page.text
+    assert "Not drawn: the reward difference is the same on every prompt." in page.text
+    assert "tie: the same text" in page.text
+    before, policy_section = page.source.split('<section id="policy">')
+    assert before.count("answer better") == 3 and "answer better" not in policy_section
 
 
 def test_a_skipped_stage_shows_its_own_reason(made: MadeRun) -> None:

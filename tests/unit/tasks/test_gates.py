@@ -1,8 +1,18 @@
 """A gate that opens for a bad model costs GPU days; one that hides a waiver costs trust."""
 
+import pytest
+
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Histogram, PairFileEvaluation, PolicyEvaluation, RewardModelEvaluation
-from tasks.gates import PolicyGate, RewardModelGate, Waiver, judge_policy, judge_reward_model
+from tasks.gates import (
+    GateClosedError,
+    PolicyGate,
+    RewardModelGate,
+    Waiver,
+    demand,
+    judge_policy,
+    judge_reward_model,
+)
 
 
 def _file(name: str, accuracy: float | None, minimum: float | None = None) -> PairFileEvaluation:
@@ -16,7 +26,7 @@ def _reward_model(*files: PairFileEvaluation) -> RewardModelEvaluation:
     )
 
 
-def _policy(gain: float, low: float, kl: float = 0.1) -> PolicyEvaluation:
+def _policy(gain: float, low: float, kl: float = 0.1, identical: float | None = None) -> PolicyEvaluation:
     def metric(value: float, **more: float) -> Metric:
         return Metric(name="m", value=value, unit="score", count=50, **more)  # type: ignore[arg-type]
 
@@ -31,6 +41,9 @@ def _policy(gain: float, low: float, kl: float = 0.1) -> PolicyEvaluation:
         length_reference=metric(9),
         ended_policy=metric(1),
         ended_reference=metric(1),
+        identical_completions=None
+        if identical is None
+        else Metric(name="identical_completions", value=identical, unit="fraction", count=32),
         reward_differences=Histogram(edges=(0, 1), counts=(50,)),
     )
 
@@ -42,7 +55,7 @@ def test_a_reward_model_at_its_minimum_passes() -> None:
 def test_a_reward_model_below_its_minimum_stops_the_pipeline_and_the_rule_says_both_figures() -> None:
     verdict = judge_reward_model(_reward_model(_file("validation", 0.59)), RewardModelGate(minimum_accuracy=0.6))
     assert not verdict.opens
-    assert (verdict.rules[0].wanted, verdict.rules[0].found) == ("at least 0.600", "0.590 on 100 pairs")
+    assert (verdict.rules[0].wanted, verdict.rules[0].found) == ("at least 60.0 %", "59.0 % on 100 pairs")
 
 
 def test_inverted_labels_pass_their_own_validation_but_not_the_labelled_rows() -> None:
@@ -82,3 +95,25 @@ def test_a_gain_whose_interval_reaches_zero_is_no_gain() -> None:
 
 def test_a_policy_that_ran_away_from_its_reference_fails_a_bounded_kl() -> None:
     assert not judge_policy(_policy(0.5, low=0.1, kl=12), PolicyGate(maximum_kl=10)).passed
+
+
+def test_a_policy_that_writes_what_its_reference_writes_is_told_so_with_what_to_change() -> None:
+    verdict = judge_policy(_policy(0.0, low=-2e-8, identical=1.0), PolicyGate())
+    assert verdict.rules[0].found == "0, interval from ≈0 (50 prompts)"
+    with pytest.raises(GateClosedError) as closed:
+        demand(verdict)
+    wanted = (
+        "The policy writes exactly what its reference writes in 32 of 32 completions: it hardly moved. "
+        "Raise train_policy.optimizer.learning_rate or train_policy.schedule.max_steps."
+    )
+    assert wanted == verdict.advice
+    assert wanted in str(closed.value)
+    assert "gates.policy.waive" in str(closed.value)
+
+
+def test_a_policy_that_writes_something_else_gets_no_advice_to_move_more() -> None:
+    for evaluation in (_policy(-0.5, low=-1, identical=0.5), _policy(-0.5, low=-1)):
+        verdict = judge_policy(evaluation, PolicyGate())
+        assert verdict.advice == ""
+        with pytest.raises(GateClosedError, match="Better data or training is the way"):
+            demand(verdict)

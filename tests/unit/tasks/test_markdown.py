@@ -84,6 +84,7 @@ def test_the_policy_table_says_that_the_judge_is_the_reward_model() -> None:
     text = policy_markdown(policy_evaluation(), gate("policy"))
     assert "| Reward difference | 1.62 | 1.33 to 1.91 | 48 | measured |" in text
     assert "| Kl | 0.412 nats | 0.330 to 0.500 nats | 48 | estimated |" in text
+    assert "| Identical completions | 6.2 % | — | 48 | measured |" in text
     assert "the reward model that the policy was trained against" in text
 
 
@@ -92,6 +93,11 @@ def test_a_waived_gate_names_who_and_why_and_does_not_read_as_passed() -> None:
     assert "did not pass its gate. Waived by Ada because: labels are random" in text
     assert "✅" not in text
     assert "❌ The policy did not pass its gate." in gate_markdown(gate("policy", passed=False))
+
+
+def test_a_gate_shows_its_advice() -> None:
+    advice = "Raise train_policy.optimizer.learning_rate."
+    assert gate_markdown(gate("policy", passed=False, advice=advice)).rstrip().endswith(advice)
 
 
 def test_a_stage_shows_only_what_is_known() -> None:
