@@ -4,15 +4,19 @@ import argparse
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block
 
 if TYPE_CHECKING:
     from flows.config_loading import LoadedConfig
 
 EXIT_BAD_CONFIG = 2
-EXIT_INTERRUPTED = 130
+_EXIT_LIMIT_S = 10.0
 
 _DEMO_CONFIG = "configs/runs/demo.yaml"
 _EPILOG = """examples:
@@ -20,23 +24,40 @@ _EPILOG = """examples:
   rlhf run -c configs/runs/demo.yaml
   rlhf plan -c configs/runs/helpsteer3-qwen3-8b.yaml --profile 4x48gb
 
-exit codes: 0 done, 1 failed or a gate stayed closed, 2 the configuration or command line is wrong, 130 interrupted
+exit codes: 0 done, 1 failed or a gate stayed closed, 2 the configuration or command line is wrong,
+  130 interrupted, 143 stopped by SIGTERM
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; the process's exit code."""
+    """Run one subcommand; the process's exit code.
+
+    Args:
+        argv: None: those of this process, which then also ends within seconds of this function.
+    """
     arguments = sys.argv[1:] if argv is None else list(argv)
     parsed = build_parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = parsed.command
     parsed.command_line = shlex.join(["rlhf", *arguments])
+    exit_code = _run_command(parsed)
+    if argv is None:
+        # Prefect delivers at exit what it still holds, and tries a server that has gone for more than two minutes.
+        reaper = threading.Timer(_EXIT_LIMIT_S, os._exit, (exit_code,))
+        reaper.daemon = True
+        reaper.start()
+    return exit_code
+
+
+def _run_command(parsed: argparse.Namespace) -> int:
+    command: Callable[[argparse.Namespace], int] = parsed.command
     try:
-        exit_code = command(parsed)
+        with signals_end_the_block():
+            exit_code = command(parsed)
         sys.stdout.flush()
         return exit_code
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    except (KeyboardInterrupt, EndedBySignal) as ending:
+        with suppress(OSError):  # after SIGHUP the terminal may be gone
+            print(f"{how_it_ended(ending)}.", file=sys.stderr)
+        return exit_code_after(ending)
     except BrokenPipeError:
         # The reader of a pipe has left; Python would complain once more while it flushes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -36,6 +36,8 @@ _WANTED_TYPES = {
     "tuple_type": "a list",
     "list_type": "a list",
     "none_required": "null",
+    "string_too_short": "some text",
+    "too_short": "a list that is not empty",
 }
 _BOUNDS = {
     "greater_than": ("ge", "gt", "more than"),
@@ -121,6 +123,22 @@ def section_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def meant_place(loc: tuple[int | str, ...], model: type[BaseModel]) -> tuple[int | str, ...] | None:
+    """Where an unknown key probably belongs: a near match in its section, else the same key elsewhere; None: unclear.
+
+    Args:
+        loc: the unknown key, seen from `model`.
+    """
+    name, section = str(loc[-1]), _model_at(model, loc[:-1])
+    close = difflib.get_close_matches(name, keys_of(section), n=1, cutoff=0.6) if section is not None else []
+    if close:
+        return (*loc[:-1], close[0])
+    # A right key in the wrong place: look below this section first, then everywhere.
+    places: list[tuple[type[BaseModel] | None, tuple[int | str, ...]]] = [(section, loc[:-1]), (model, ())]
+    found = (next(_paths_to(name, start, above), None) for start, above in places if start is not None)
+    return next((place for place in found if place is not None), None)
+
+
 def _text(
     kind: str, loc: tuple[int | str, ...], value: Any, ctx: Mapping[str, Any], said: str, model: type[BaseModel]
 ) -> str:
@@ -150,27 +168,22 @@ def _text(
 
 
 def _unknown_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    name = str(loc[-1])
-    section = _model_at(model, loc[:-1])
-    known = keys_of(section) if section is not None else []
-    if difflib.get_close_matches(name, known, n=1, cutoff=0.6):
-        return f"unknown key. {near_match(name, known)}"
-    # A right key in the wrong place: look below this section first, then everywhere.
-    for start, prefix in ((section, ".".join(str(part) for part in loc[:-1])), (model, "")):
-        elsewhere = next(_paths_to(name, start, prefix), None) if start is not None else None
-        if elsewhere:
-            return f"unknown key here. Did you mean `{elsewhere}`?"
-    return f"unknown key. {near_match(name, known)}".rstrip()
+    meant = meant_place(loc, model)
+    if meant is None:
+        section = _model_at(model, loc[:-1])
+        return f"unknown key. {near_match(str(loc[-1]), keys_of(section) if section is not None else [])}".rstrip()
+    if meant[:-1] == loc[:-1]:
+        return f"unknown key. Did you mean `{meant[-1]}`?"
+    return f"unknown key here. Did you mean `{'.'.join(str(part) for part in meant)}`?"
 
 
-def _paths_to(name: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _paths_to(name: str, model: type[BaseModel], above: tuple[int | str, ...]) -> Iterator[tuple[int | str, ...]]:
     for key, field in model.model_fields.items():
-        path = f"{prefix}.{key}" if prefix else key
         if key == name:
-            yield path
+            yield (*above, key)
         inner = section_model(field.annotation)
         if inner is not None:
-            yield from _paths_to(name, inner, path)
+            yield from _paths_to(name, inner, (*above, key))
 
 
 def _model_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel] | None:

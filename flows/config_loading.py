@@ -8,22 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from containers.contracts.hardware import GpuProfile
-from flows.config_errors import (
-    ConfigError,
-    InvalidConfigError,
-    Mistake,
-    mistakes_of,
-    near_match,
-    section_model,
-)
+from flows.config_errors import ConfigError, InvalidConfigError, Mistake, mistakes_of, near_match, section_model
+from flows.readable_config import readable_part
 from flows.run_config import RunConfig
 from flows.run_rules import broken_rules
 from flows.yaml_reading import read_yaml_file, read_yaml_value
 
 _CONFIGS = "configs"
+_PROFILE = "gpu_profile"
 _MAX_LISTED = 12
 # A number of epochs replaces a default number of steps; otherwise it would be read and have no effect.
 _REPLACES = {"num_epochs": "max_steps"}
@@ -63,35 +58,36 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
     tree = read_yaml_file(path, shown=str(path))
     origins: dict[str, str] = {}
     # The profile's name comes first, so that other overrides can change keys of the profile that it names.
-    names_profile = [item for item in overrides if item.partition("=")[0].strip() == "gpu_profile"]
+    names_profile = [item for item in overrides if item.partition("=")[0].strip() == _PROFILE]
     mistakes = _apply_all(tree, names_profile, origins)
     if profile is not None:
-        tree["gpu_profile"] = profile
-    mistakes += _resolve_profile(tree)
+        tree[_PROFILE] = profile
+    profile_path, unusable = _resolve_profile(tree)
+    mistakes += unusable
     mistakes += _apply_all(tree, [item for item in overrides if item not in names_profile], origins)
     checked = check_run_config(tree)
     if isinstance(checked, RunConfig) and not mistakes:
         return LoadedConfig(checked, checked.gpu_profile, effective_yaml(checked), path)
-    already_said = {mistake.key for mistake in mistakes if mistake.key}
     found = [] if isinstance(checked, RunConfig) else checked
-    mistakes += [mistake for mistake in found if mistake.key not in already_said]
-    raise InvalidConfigError(str(path), [_with_origin(mistake, origins) for mistake in mistakes])
+    # Without its profile, a run lacks every key of it; that is said once.
+    mistakes += [mistake for mistake in found if not unusable or mistake.key.partition(".")[0] != _PROFILE]
+    raise InvalidConfigError(str(path), [_with_origin(mistake, origins, profile_path) for mistake in mistakes])
 
 
 def check_run_config(tree: Tree) -> RunConfig | list[Mistake]:
     """The configuration that the tree stands for, or everything that is wrong with it.
 
-    A section with a mistake does not hide the mistakes that the others make together.
+    A key with a mistake does not hide what the others get wrong together.
     """
     filled = _with_defaults(tree, RunConfig)
     try:
         return RunConfig.model_validate(filled)
     except ValidationError as error:
         mistakes = mistakes_of(error, RunConfig)
-        broken = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
-    if broken:
-        mistakes += _mistakes_of_valid_sections(filled, broken)
-    return mistakes
+        # Where every key is valid by itself, RunConfig has asked the rules already.
+        if any(item["loc"] for item in error.errors()):
+            mistakes += broken_rules(readable_part(RunConfig, filled, error))
+        return mistakes
 
 
 def effective_yaml(config: RunConfig) -> str:
@@ -120,17 +116,6 @@ def _missing_file(path: Path) -> str:
     return f"{path.absolute()} {what}.{there}"
 
 
-def _mistakes_of_valid_sections(tree: Tree, broken: set[str]) -> list[Mistake]:
-    valid: Tree = {}
-    for name, field in RunConfig.model_fields.items():
-        if name in broken:
-            continue
-        value = tree[name] if name in tree else field.get_default(call_default_factory=True)
-        adapter: TypeAdapter[Any] = TypeAdapter(field.annotation)  # type: ignore[arg-type]  # None stands for no type
-        valid[name] = adapter.validate_python(value)
-    return broken_rules(RunConfig.model_construct(**valid), valid_sections=valid)
-
-
 def _with_defaults(tree: Tree, model: type[BaseModel]) -> Tree:
     """`tree` with partial sections laid over the default of their field.
 
@@ -152,28 +137,22 @@ def _with_defaults(tree: Tree, model: type[BaseModel]) -> Tree:
     return filled
 
 
-def _resolve_profile(tree: Tree) -> list[Mistake]:
-    """Put the profile itself where its name stands."""
-    named = tree.get("gpu_profile")
+def _resolve_profile(tree: Tree) -> tuple[Path | None, list[Mistake]]:
+    """Put the profile itself where its name stands; the file that it came from, and why there is none to be had."""
+    named = tree.get(_PROFILE)
     if not isinstance(named, str):
-        return []
+        return None, []
     files = {path.stem: path for path in config_files("gpu_profiles")}
     path = Path(named) if named.endswith((".yaml", ".yml")) else files.get(named)
-    if path is None or not path.is_file():
-        tree.pop("gpu_profile")
-        what = "no such profile." if path is None else f"{path.absolute()} does not exist."
-        return [Mistake("gpu_profile", f"`{named}`: {what} {near_match(named, sorted(files))}".rstrip())]
     try:
-        content = read_yaml_file(path, shown=str(path))
-        GpuProfile.model_validate(content)
-        tree["gpu_profile"] = content
-        return []
-    except ValidationError as error:
-        said = [f"{path}: {mistake}" for mistake in mistakes_of(error, GpuProfile)]
+        if path is None or not path.is_file():
+            what = "no such profile." if path is None else f"{path.absolute()} does not exist."
+            raise ConfigError(f"`{named}`: {what} {near_match(named, sorted(files))}".rstrip())
+        tree[_PROFILE] = read_yaml_file(path, shown=str(path))
+        return path, []
     except ConfigError as error:
-        said = [str(error)]
-    tree.pop("gpu_profile")
-    return [Mistake("gpu_profile", text) for text in said]
+        tree.pop(_PROFILE)
+        return None, [Mistake(_PROFILE, str(error))]
 
 
 def _apply_all(tree: Tree, overrides: Sequence[str], origins: dict[str, str]) -> list[Mistake]:
@@ -217,8 +196,12 @@ def _index_in(place: Any, part: str, *, path: str, shown: str) -> str | int:
     return int(part)
 
 
-def _with_origin(mistake: Mistake, origins: dict[str, str]) -> Mistake:
+def _with_origin(mistake: Mistake, origins: dict[str, str], profile_path: Path | None) -> Mistake:
+    """The mistake, with the override or the profile's file that it was made in."""
     for key, override in origins.items():
         if mistake.key == key or mistake.key.startswith(f"{key}."):
             return Mistake(mistake.key, f"{mistake.text} (from --set {override})")
+    section, _, key = mistake.key.partition(".")
+    if section == _PROFILE and profile_path is not None:
+        return Mistake(_PROFILE, f"{profile_path}: {Mistake(key, mistake.text)}")
     return mistake

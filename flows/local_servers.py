@@ -4,6 +4,7 @@ Imports neither Prefect nor MLflow: both are child processes, and the command li
 """
 
 import atexit
+import re
 import subprocess
 import time
 import uuid
@@ -11,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 
-from flows.ending_signals import signals_end_the_block, signals_ignored
+from flows.ending_signals import signals_end_the_block, signals_held_back, signals_ignored
+from flows.server_addresses import address_problem
 from flows.server_plans import HEALTH_PATHS, PORT_KEYS, TITLES, URL_KEYS, server_plan
 from flows.server_process import (
     LOOPBACK,
@@ -24,7 +25,7 @@ from flows.server_process import (
     free_ports,
     health_problem,
     log_tail,
-    require_free_port,
+    port_problem,
     start_process,
     stop_groups,
 )
@@ -65,7 +66,8 @@ def local_servers(settings: ServerSettings, *, say: Say) -> Iterator[Servers]:
     started at once. They are stopped when their last user leaves, also after Ctrl-C, SIGTERM and SIGHUP.
 
     Raises:
-        ServerError: an address does not answer, a port is taken, a server does not become healthy in time.
+        ServerError: an address does not answer, a port is taken, the state folder cannot be used, a server does not
+            become healthy in time.
     """
     _check_given("prefect", settings.prefect_api_url)
     _check_given("mlflow", settings.mlflow_uri)
@@ -118,7 +120,15 @@ class _Use:
 
     def enter(self) -> dict[str, str]:
         """Addresses of the wanted servers, all healthy; this use is written into the record."""
-        folder = self.settings.state_dir
+        try:
+            return self._enter(self.settings.state_dir)
+        except OSError as error:
+            raise ServerError(
+                f"{self.settings.state_dir.absolute()}, where the servers keep their state, cannot be used: {error}. "
+                f"Start in a folder that can be written, or set {' and '.join(URL_KEYS[name] for name in self.wanted)}."
+            ) from error
+
+    def _enter(self, folder: Path) -> dict[str, str]:
         with locked(folder, say=self.say):
             self.entered = True
             record = read_record(folder)
@@ -173,12 +183,13 @@ class _Use:
         began = time.monotonic()
         started: tuple[ServerEntry, ...] = ()
         for plan in plans:
-            child = start_process(plan)
-            self.children[child.pid] = child
-            created = psutil.Process(child.pid).create_time()
-            log_path = str(plan.log_path)
-            started += (ServerEntry(name=plan.name, pid=child.pid, created=created, port=plan.port, log_path=log_path),)
-            write_record(self.settings.state_dir, ServersRecord(servers=(*kept, *started), users=users))
+            with signals_held_back():
+                child = start_process(plan)
+                self.children[child.pid] = child
+                created, log_path = psutil.Process(child.pid).create_time(), str(plan.log_path)
+                entry = ServerEntry(name=plan.name, pid=child.pid, created=created, port=plan.port, log_path=log_path)
+                started += (entry,)
+                write_record(self.settings.state_dir, ServersRecord(servers=(*kept, *started), users=users))
         waiting = list(started)
         while waiting:
             for server in list(waiting):
@@ -194,9 +205,9 @@ class _Use:
     def _plans(self, names: list[str]) -> list[ServerPlan]:
         ports = {"prefect": self.settings.prefect_port, "mlflow": self.settings.mlflow_port}
         spare = free_ports(len(names))
-        for name in names:
-            if ports[name]:
-                require_free_port(ports[name], title=TITLES[name], port_key=PORT_KEYS[name], url_key=URL_KEYS[name])
+        taken = [problem for name in names if ports[name] and (problem := _port_problem(name, ports[name]))]
+        if taken:
+            raise ServerError("\n".join(taken))
         folder = self.settings.state_dir.resolve()
         return [server_plan(name, folder, ports[name] or port) for name, port in zip(names, spare, strict=True)]
 
@@ -213,17 +224,31 @@ class _Use:
 
 
 def _check_given(name: str, url: str | None) -> None:
-    if url is None or (name == "mlflow" and urlsplit(url).scheme not in ("http", "https")):
+    if url is None:
         return
-    path = "/health"  # the Prefect address already ends in /api
-    problem = health_problem(url.rstrip("/") + path, timeout_s=_GIVEN_LIMIT_S)
+    shown = re.sub(r"//[^/]*@", "//", url)
+    problem = address_problem(name, shown)
+    if problem is not None:
+        raise ServerError(f"{URL_KEYS[name]}: {problem}")
+    if not url.lower().startswith("http"):
+        return  # a database
+    problem = health_problem(url.rstrip("/") + "/health", timeout_s=_GIVEN_LIMIT_S)
     if problem is None:
         return
     hint = "" if name == "mlflow" or url.rstrip("/").endswith("/api") else " A Prefect address ends in /api."
-    shown = url.replace(urlsplit(url).netloc, urlsplit(url).netloc.rpartition("@")[2])
     raise ServerError(
         f"{URL_KEYS[name]}: no healthy {TITLES[name]} server at {shown} ({problem}).{hint} Start that server, correct "
         f"the address, or leave the key out to have one started here."
+    )
+
+
+def _port_problem(name: str, port: int) -> str | None:
+    problem = port_problem(port)
+    if problem is None:
+        return None
+    return (
+        f"Port {port} for {TITLES[name]} cannot be used: {problem}. Set {PORT_KEYS[name]} to another port, or to 0 for "
+        f"any free one; or, if a {TITLES[name]} server that you want runs there, set {URL_KEYS[name]}."
     )
 
 

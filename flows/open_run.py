@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.config_loading import LoadedConfig
-from flows.plan import plan_run
+from flows.plan import RunPlan, draft_plan
 from flows.run_config import RunConfig
 from tasks.check_system import CheckRequest
 from tasks.open_pipeline import open_pipeline
@@ -41,9 +41,11 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
         yield run
 
 
-def check_request(config: RunConfig) -> CheckRequest:
-    """What the system check looks at for this run."""
-    plan = plan_run(LoadedConfig(config=config, profile=config.gpu_profile, yaml_text="", path=Path(config.run.name)))
+def check_request(config: RunConfig, *, plan: RunPlan | None = None) -> CheckRequest:
+    """What the system check looks at for this run; its plan is made where none is given."""
+    if plan is None:
+        path = Path(config.run.name)
+        plan = draft_plan(LoadedConfig(config=config, profile=config.gpu_profile, yaml_text="", path=path))
     return CheckRequest(
         profile=config.gpu_profile,
         runtime=config.runtime.kind,

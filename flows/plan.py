@@ -7,17 +7,28 @@ from pathlib import Path
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from flows import estimates
-from flows.config_errors import InvalidConfigError
+from flows.config_errors import ConfigError, InvalidConfigError, Mistake
 from flows.config_loading import LoadedConfig
 from flows.model_shape import total_parameters
 from flows.plan_figures import CachedWords, Figure, Known, StagePlan, count_figure, disk_figure, time_figure
-from flows.plan_inputs import Count, data_size, find_model_shape
+from flows.plan_inputs import Count, FoundShape, data_size, find_model_shape
+from flows.plan_limits import (
+    floor_mistakes,
+    likely_troubles,
+    policy_bootstrap_seconds,
+    reward_model_bootstrap_seconds,
+)
 from flows.plan_training import plan_train_policy, plan_train_reward_model, plan_train_sft
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The whole run."""
+    """The whole run.
+
+    Attributes:
+        mistakes: why it cannot work, whatever the data hold.
+        warnings: what will probably go wrong or take long, a sentence each.
+    """
 
     name: str
     config_path: Path
@@ -26,6 +37,8 @@ class RunPlan:
     dataset: str
     stages: tuple[StagePlan, ...]
     assumptions: tuple[str, ...]
+    mistakes: tuple[Mistake, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def disk_bytes(self) -> float:
@@ -44,22 +57,41 @@ def plan_run(
     cached: CachedWords = lambda stage: "unknown until inputs exist",
     model_config: Path | None = None,
 ) -> RunPlan:
-    """The plan of a run.
+    """The plan of a run that can work.
 
     Args:
         cached: says for a stage whether its result is there already.
         model_config: a config.json to take the model's shape from.
 
     Raises:
-        InvalidConfigError: a schedule would never take a step, evaluate or save; has the numbers of every such stage.
-        ConfigError: the model's config.json or the tokenizer file cannot be read.
+        InvalidConfigError: it cannot, for example since a schedule would never take a step, evaluate or save.
+        ConfigError: `model_config` cannot be read.
     """
+    plan = draft_plan(loaded, cached=cached, model_config=model_config)
+    if plan.mistakes:
+        raise InvalidConfigError(str(loaded.path), plan.mistakes)
+    return plan
+
+
+def draft_plan(
+    loaded: LoadedConfig,
+    *,
+    cached: CachedWords = lambda stage: "unknown until inputs exist",
+    model_config: Path | None = None,
+) -> RunPlan:
+    """As `plan_run`, with the mistakes in the plan."""
     config = loaded.config
-    model = find_model_shape(config, model_config=model_config)
-    known = Known(config, loaded.profile, data_size(config), model, cached)
+    model: FoundShape | None = None
+    mistakes: list[Mistake] = []
+    try:
+        model = find_model_shape(config, model_config=model_config)
+    except ConfigError as error:
+        if model_config is not None:
+            raise
+        mistakes.append(Mistake("", str(error)))
+    known = Known(config, loaded.profile, data_size(config), model, cached, mistakes)
+    known.mistakes.extend(floor_mistakes(known))
     stages = tuple(_plan_stage(known, stage) for stage in config.stages)
-    if known.mistakes:
-        raise InvalidConfigError(str(loaded.path), known.mistakes)
     return RunPlan(
         name=config.run.name,
         config_path=loaded.path,
@@ -68,6 +100,8 @@ def plan_run(
         dataset=known.data.words,
         stages=stages,
         assumptions=_assumptions(loaded.profile),
+        mistakes=tuple(known.mistakes),
+        warnings=tuple(likely_troubles(known, stages)),
     )
 
 
@@ -127,6 +161,7 @@ def _evaluate_reward_model(known: Known) -> StagePlan:
         seconds = estimates.forward_seconds(
             known.model.shape, known.profile, sequences=2 * pairs.value, max_tokens=config.max_length, num_processes=1
         )
+        seconds += reward_model_bootstrap_seconds(known)
     return StagePlan(
         stage,
         known.cached(stage),
@@ -154,7 +189,7 @@ def _evaluate_policy(known: Known) -> StagePlan:
             batch=config.batch_size,
             max_tokens=config.max_completion_length,
         )
-        seconds = 2 * one_policy
+        seconds = 2 * one_policy + policy_bootstrap_seconds(known)
     return StagePlan(
         stage, known.cached(stage), figures=(count_figure("prompts", prompts, "prompts"),), time=time_figure(seconds)
     )

@@ -45,10 +45,15 @@ class Count:
 
 @dataclass(frozen=True)
 class DataSize:
-    """How many examples each stage will see; None where that is not known before the data is read."""
+    """How many examples each stage will see; None where that is not known before the data is read.
+
+    Attributes:
+        pairs: of the training source, before any is held out or set aside; no split can give more.
+    """
 
     words: str
     rows: Count | None
+    pairs: Count | None
     train_pairs: Count | None
     validation_pairs: Count | None
     policy_train_prompts: Count | None
@@ -69,18 +74,18 @@ def data_size(config: RunConfig) -> DataSize:
     filters = config.filter_dataset
     rows, validation, words = _source_rows(config.dataset, filters)
     if rows is None:
-        return DataSize(words, None, None, validation, None, None)
-    pairs = rows if filters.max_rows is None else Count(min(rows.value, filters.max_rows), rows.origin)
+        return DataSize(words, None, None, None, validation, None, None)
+    pairs = most = rows if filters.max_rows is None else Count(min(rows.value, filters.max_rows), rows.origin)
     if config.dataset.validation is None:
         validation = pairs.share(filters.validation_fraction)
         pairs = pairs.less(validation)
     train = pairs.share(1 - filters.policy_prompt_fraction)
     if not filters.policy_prompt_fraction:
-        return DataSize(words, rows, train, validation, train, validation)
+        return DataSize(words, rows, most, train, validation, train, validation)
     # A prompt has one pair or more.
     prompts = pairs.less(train)
     held_out = prompts.share(filters.policy_eval_prompt_fraction)
-    return DataSize(words, rows, train, validation, prompts.less(held_out), held_out)
+    return DataSize(words, rows, most, train, validation, prompts.less(held_out), held_out)
 
 
 def find_model_shape(config: RunConfig, *, model_config: Path | None = None) -> FoundShape | None:

@@ -24,6 +24,7 @@ def render_plan(plan: RunPlan) -> str:
     lines.append(f"In all: {_seconds(plan.seconds)} (estimated), {_size(plan.disk_bytes)} of disk (estimated).")
     if any(stage.time is not None and stage.time.value is None for stage in plan.stages):
         lines.append("Stages whose time is unknown are not in these sums.")
+    lines += [f"WARNING: {warning}" for warning in plan.warnings]
     lines += ["Assumed:", *(f"  - {assumption}" for assumption in plan.assumptions)]
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from flows.estimates import TrainingLoad
 from flows.model_shape import Head, lora_parameters, total_parameters
 from flows.plan_figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure
 from flows.plan_inputs import Count, Origin
+from flows.plan_limits import batch_mistake, short_schedule_mistake
 
 
 def plan_train_sft(known: Known) -> StagePlan:
@@ -20,11 +21,11 @@ def plan_train_sft(known: Known) -> StagePlan:
     config = known.config.train_sft
     if config is None:
         return StagePlan(StageName.TRAIN_SFT, "left out")
-    pairs = known.data.train_pairs
-    examples = None if pairs is None else Count(pairs.value * (2 if config.completions == "both" else 1), pairs.origin)
+    sides = 2 if config.completions == "both" else 1
+    examples, most = _times(known.data.train_pairs, sides), _times(known.data.pairs, sides)
     stage = StageName.TRAIN_SFT
     batch = plan_batch(config.global_batch_size, known.profile)
-    schedule = _schedule(known, stage, config.schedule, examples, batch, known.data.validation_pairs)
+    schedule = _schedule(known, stage, config.schedule, examples, batch, most=most)
     load = _load(
         known,
         config.lora,
@@ -43,7 +44,7 @@ def plan_train_reward_model(known: Known) -> StagePlan:
     config = known.config.train_reward_model
     stage, pairs = StageName.TRAIN_REWARD_MODEL, known.data.train_pairs
     batch = plan_batch(config.global_batch_size, known.profile)
-    schedule = _schedule(known, stage, config.schedule, pairs, batch, known.data.validation_pairs)
+    schedule = _schedule(known, stage, config.schedule, pairs, batch, most=known.data.pairs)
     load = _load(
         known,
         config.lora,
@@ -60,10 +61,14 @@ def plan_train_reward_model(known: Known) -> StagePlan:
 def plan_train_policy(known: Known) -> StagePlan:
     """Policy training; an example is a completion."""
     config = known.config.train_policy
-    stage, prompts = StageName.TRAIN_POLICY, known.data.policy_train_prompts
-    completions = None if prompts is None else Count(prompts.value * config.num_generations, prompts.origin)
+    stage = StageName.TRAIN_POLICY
+    completions = _times(known.data.policy_train_prompts, config.num_generations)
+    # A prompt has one pair or more.
+    most = _times(known.data.pairs, config.num_generations)
     batch = plan_batch(config.global_batch_size, known.profile, multiple_of=config.num_generations)
-    schedule = _schedule(known, stage, config.schedule, completions, batch, None, multiple_of=config.num_iterations)
+    schedule = _schedule(
+        known, stage, config.schedule, completions, batch, most=most, multiple_of=config.num_iterations
+    )
     tokens = config.max_prompt_length + config.max_completion_length
     load = _load(
         known,
@@ -164,13 +169,18 @@ def _schedule(
     schedule: TrainingSchedule,
     examples: Count | None,
     batch: BatchPlan,
-    validation: Count | None,
     *,
+    most: Count | None,
     multiple_of: int = 1,
 ) -> ResolvedSchedule | None:
     """The schedule with its numbers, None where they depend on data not seen yet; notes a mistake if it cannot work."""
+    mistake = batch_mistake(known, stage, batch, most, unit=_unit(stage))
+    if mistake is not None:
+        known.mistakes.append(mistake)
+        return None
     if examples is None and schedule.max_steps is None:
         return None
+    validation = known.data.validation_pairs
     num_examples = batch.global_batch_size * (schedule.max_steps or 1) if examples is None else examples.value
     try:
         resolved = resolve_schedule(
@@ -182,6 +192,9 @@ def _schedule(
     except ScheduleError as error:
         known.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error} {_worth(examples)}".rstrip()))
         return None
+    mistake = short_schedule_mistake(stage, schedule, steps_per_epoch=resolved.steps_per_epoch)
+    if mistake is not None:
+        known.mistakes.append(mistake)
     return _aligned(resolved, multiple_of) if schedule.save_steps is None and schedule.eval_steps is None else resolved
 
 
@@ -189,6 +202,14 @@ def _aligned(resolved: ResolvedSchedule, multiple_of: int) -> ResolvedSchedule:
     """Saves that nobody asked for fall on whole generated batches, as the stage itself does it."""
     raised = math.ceil(resolved.save_steps / multiple_of) * multiple_of
     return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
+
+
+def _times(count: Count | None, factor: int) -> Count | None:
+    return None if count is None else Count(count.value * factor, count.origin)
+
+
+def _unit(stage: StageName) -> str:
+    return {StageName.TRAIN_REWARD_MODEL: "pairs"}.get(stage, "completions")
 
 
 def _worth(examples: Count | None) -> str:
@@ -242,8 +263,7 @@ def _training_plan(
     exact_steps = asked.max_steps is not None
     steps_origin: Origin = "exact" if exact_steps else (examples.origin if examples else "unknown")
     steps = None if schedule is None else schedule.num_steps
-    unit = "completions" if stage is StageName.TRAIN_POLICY else "pairs"
-    figures = [count_figure("examples an epoch", examples, unit), Figure("steps", steps, "steps", steps_origin)]
+    figures = [count_figure("examples an epoch", examples, _unit(stage)), Figure("steps", steps, "steps", steps_origin)]
     memory: tuple[Figure, ...] = ()
     disk = None
     if load is not None and known.model is not None:

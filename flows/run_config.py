@@ -2,9 +2,8 @@
 
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from containers.contracts.base import Frozen
 from containers.contracts.hardware import GpuProfile
@@ -21,6 +20,7 @@ from containers.contracts.stage_configs import (
 )
 from flows.config_errors import MistakesError
 from flows.run_rules import broken_rules
+from flows.server_addresses import address_problem
 from tasks.gates import Gates
 from tasks.sources import DatasetSource, ModelSource
 
@@ -71,7 +71,9 @@ class RuntimeSection(Frozen):
 class TrackingSection(Frozen):
     """Where curves and runs are shown."""
 
-    mlflow_uri: str | None = Field(None, description="MLflow server; null: one is started here, on SQLite")
+    mlflow_uri: str | None = Field(
+        None, description="MLflow server, or a database that MLflow opens; null: a server is started here, on SQLite"
+    )
     experiment: str = Field("rlhf-flows", min_length=1, description="MLflow experiment")
     mlflow_port: int = Field(5000, ge=0, le=65535, description="Port of the MLflow started here; 0: any free one")
     prefect_api_url: str | None = Field(None, description="Prefect server; null: one is started here")
@@ -79,12 +81,17 @@ class TrackingSection(Frozen):
 
     @field_validator("mlflow_uri", "prefect_api_url")
     @classmethod
-    def _holds_no_password(cls, value: str | None) -> str | None:
-        if value is not None and "@" in urlsplit(value).netloc:
+    def _is_an_address_without_password(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        if "@" in value.partition("://")[2].partition("/")[0]:
             raise ValueError(
                 "holds a user or password, and the configuration is copied into the report. Leave it out here and set "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PREFECT_API_AUTH_STRING."
             )
+        problem = address_problem("mlflow" if info.field_name == "mlflow_uri" else "prefect", value)
+        if problem is not None:
+            raise ValueError(problem)
         return value
 
 

@@ -1,5 +1,6 @@
 """One server as a child process: its port, its start, its health, its end. Imports neither Prefect nor MLflow."""
 
+import errno
 import http.client
 import os
 import signal
@@ -54,22 +55,15 @@ def free_ports(count: int) -> list[int]:
             item.close()
 
 
-def require_free_port(port: int, *, title: str, port_key: str, url_key: str) -> None:
-    """Do nothing where the port can be had.
-
-    Raises:
-        ServerError: somebody listens there; names the port, the process, and what to change.
-    """
+def port_problem(port: int) -> str | None:
+    """Why nothing can be started on this port of the loopback interface, with who holds it; None where it is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
-            raise ServerError(
-                f"Port {port} for {title} cannot be used ({error.strerror}); it is held by {_port_holder(port)}. "
-                f"Set {port_key} to another port, or to 0 for any free one; or, if that process is the {title} server "
-                f"that you want, set {url_key}."
-            ) from error
+            return f"it is held by {_port_holder(port)}" if error.errno == errno.EADDRINUSE else str(error.strerror)
+    return None
 
 
 def _port_holder(port: int) -> str:

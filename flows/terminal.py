@@ -19,7 +19,11 @@ def printable(text: str) -> str:
 
 
 class TerminalDisplay:
-    """A `tasks.display.Display` on a rich console."""
+    """A `tasks.display.Display` on a rich console.
+
+    Attributes:
+        running: the stage whose program works now.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         # Without a terminal, lines go to a file or to CI: they stay whole there.
@@ -27,10 +31,12 @@ class TerminalDisplay:
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
         self._last_plain_s = 0.0
+        self.running: StageName | None = None
 
     def stage_started(self, stage: StageName, text: str) -> None:
         """Show a bar on a terminal, a line elsewhere."""
         self._last_plain_s = time.monotonic()
+        self.running = stage
         if not self.console.is_terminal:
             self.console.print(f"… {stage} ({text})")
             return
@@ -57,6 +63,7 @@ class TerminalDisplay:
     def stage_ended(self, record: StageRecord) -> None:
         """One line: what became of the stage, and its first figures."""
         self.close()
+        self.running = None
         figures = ", ".join(f"{metric.name} {metric.value:.4g}" for metric in record.metrics[:3])
         duration = f"{record.duration_s:.0f} s" if record.status == "ran" else record.status
         first_line = record.message.partition("\n")[0]  # the whole message follows when the run ends

@@ -1,4 +1,4 @@
-"""A real MLflow server for the tests that talk to one; started once, about six seconds."""
+"""What the tests with real servers share: an MLflow server, and project folders in which the real command runs."""
 
 import subprocess
 import time
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from short_runs import prepare, prepare_with_servers
 
 from flows.server_plans import server_plan
 from flows.server_process import free_ports, health_problem, log_tail, start_process, stop_groups
@@ -53,3 +54,16 @@ def mortal_mlflow(tmp_path: Path) -> Iterator[MlflowServer]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, project: Path) -> Path:
+    """A project folder of one test's own."""
+    return prepare(tmp_path, project)
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[Path]:
+    """A project folder with servers, for runs that really start; each takes a `run.name` of its own."""
+    with prepare_with_servers(tmp_path_factory.mktemp("served"), project) as folder:
+        yield folder

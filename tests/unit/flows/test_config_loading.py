@@ -112,13 +112,6 @@ def test_a_broken_section_does_not_hide_what_the_others_get_wrong_together(tmp_p
     assert "train_policy.global_batch_size: global_batch_size 8 cannot be divided" in said
 
 
-def test_a_rule_about_a_broken_section_waits_until_it_is_mended(tmp_path: Path) -> None:
-    path = write_run(tmp_path, train_policy={"num_generatons": 3, "global_batch_size": 9, "lora": {"r": 8}})
-    said = message(path)
-    assert "1 mistake:" in said
-    assert "Did you mean `num_generations`?" in said
-
-
 def test_a_missing_file_is_named_in_full_with_the_configurations_that_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +210,7 @@ def test_an_unknown_profile_is_one_mistake_with_a_near_match(tmp_path: Path) -> 
     said = message(write_run(tmp_path), profile="4x48g")
     assert "1 mistake:" in said
     assert "gpu_profile: `4x48g`: no such profile. Did you mean `4x48gb`?" in said
+    assert "1 mistake:" in message(write_run(tmp_path), profile="4x48g", overrides=("gpu_profile.num_threads=2",))
 
 
 def test_a_mistake_in_a_profile_file_names_that_file(tmp_path: Path) -> None:
@@ -225,6 +219,17 @@ def test_a_mistake_in_a_profile_file_names_that_file(tmp_path: Path) -> None:
     said = message(write_run(tmp_path), profile=str(profile))
     assert f"gpu_profile: {profile}: nccl.p2p_levl: unknown key. Did you mean `p2p_level`?" in said
     assert f"gpu_profile: {profile}: num_gpu: unknown key. Did you mean `num_gpus`?" in said
+    overridden = message(write_run(tmp_path), profile=str(profile), overrides=("gpu_profile.num_gpu=2",))
+    assert "gpu_profile.num_gpu: unknown key. Did you mean `num_gpus`? (from --set gpu_profile.num_gpu=2)" in overridden
+
+
+def test_a_mistake_in_a_profile_can_be_mended_on_the_command_line(tmp_path: Path) -> None:
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(yaml.safe_dump({**PROFILE, "num_threads": 0}))
+    path = write_run(tmp_path)
+    assert f"gpu_profile: {profile}: num_threads: 0 is too few" in message(path, profile=str(profile))
+    loaded = load_run_config(path, profile=str(profile), overrides=["gpu_profile.num_threads=2"])
+    assert loaded.profile.num_threads == 2
 
 
 def test_the_effective_configuration_loads_to_the_same_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from run_files import write_run
 from containers.contracts.names import StageName
 from flows.config_errors import ConfigError, InvalidConfigError
 from flows.config_loading import LoadedConfig, load_run_config
-from flows.plan import RunPlan, plan_run
+from flows.plan import RunPlan, draft_plan, plan_run
 from flows.plan_figures import Figure, StagePlan
 from flows.plan_inputs import count_rows
 from flows.plan_text import figure_text, render_plan
@@ -34,7 +34,7 @@ def figure_of(stage: StagePlan, name: str) -> Figure:
     return next(figure for figure in (*stage.figures, *stage.memory) if figure.name == name)
 
 
-def small_run(folder: Path, *, num_train: int = 100, **sections: object) -> LoadedConfig:
+def small_run(folder: Path, *, num_train: int = 125, **sections: object) -> LoadedConfig:
     for name, rows in (("train", num_train), ("validation", 20)):
         (folder / f"{name}.jsonl").write_text("{}\n" * rows)
     dataset = {"train": str(folder / "train.jsonl"), "validation": str(folder / "validation.jsonl")}
@@ -91,9 +91,81 @@ def test_every_impossible_schedule_is_reported_at_once(tmp_path: Path) -> None:
     assert "Examples were counted before any filter: there are at most so many." in str(caught.value)
 
 
-def test_fewer_rows_than_one_batch_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfigError, match="4 examples are fewer than one global batch of 8"):
-        plan_run(small_run(tmp_path, num_train=5))
+NO_FLOORS = {"minimum_train_pairs": 1, "minimum_validation_pairs": 1, "minimum_policy_prompts": 0}
+
+
+def refusals(loaded: LoadedConfig) -> list[str]:
+    with pytest.raises(InvalidConfigError) as caught:
+        plan_run(loaded)
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+@pytest.mark.parametrize("schedule", [{}, {"max_steps": 100}], ids=["one epoch", "100 steps"])
+def test_a_batch_that_the_data_can_never_fill_is_refused(tmp_path: Path, schedule: dict[str, int]) -> None:
+    reward_model = {"schedule": schedule, "lora": {"r": 8}}
+    (said,) = refusals(small_run(tmp_path, num_train=5, filter_dataset=NO_FLOORS, train_reward_model=reward_model))
+    assert said == (
+        "train_reward_model.global_batch_size: 8 (the default of gpu_profile `small`) is more than the 5 pairs that "
+        "the data can give before any filter: no batch would ever be full. Lower it, or bring more data."
+    )
+
+
+def test_a_batch_of_completions_needs_prompts_enough(tmp_path: Path) -> None:
+    policy = {"global_batch_size": 512, "num_generations": 4, "lora": {"r": 8}}
+    (said,) = refusals(small_run(tmp_path, num_train=125, train_policy=policy))
+    assert said.startswith(
+        "train_policy.global_batch_size: 512 is more than the 500 completions that the data can give"
+    )
+
+
+def test_a_batch_that_is_probably_never_full_is_a_warning(tmp_path: Path) -> None:
+    filters = {**NO_FLOORS, "policy_prompt_fraction": 0.5}
+    reward_model = {"schedule": {"max_steps": 5}, "lora": {"r": 8}}
+    plan = plan_run(small_run(tmp_path, num_train=10, filter_dataset=filters, train_reward_model=reward_model))
+    (warning,) = plan.warnings
+    assert warning == (
+        "train_reward_model.global_batch_size: 8 is more than the 5 pairs to be expected, so a batch may never be full."
+    )
+    assert f"WARNING: {warning}" in render_plan(plan)
+
+
+@pytest.mark.parametrize(
+    ("num_train", "sections", "expected"),
+    [
+        (103, {}, "gives at most 103 pairs, a line being one row, and 104 are asked for: minimum_train_pairs (100), "),
+        (200, {"filter_dataset": {"max_rows": 50}}, "gives at most 50 pairs"),
+        (125, {"filter_dataset": {"minimum_validation_pairs": 21}}, "validation.jsonl gives at most 20 pairs"),
+    ],
+    ids=["training and policy", "a sample", "validation"],
+)
+def test_floors_that_no_filter_and_no_split_can_reach_are_refused(
+    tmp_path: Path, num_train: int, sections: dict[str, object], expected: str
+) -> None:
+    (said,) = refusals(small_run(tmp_path, num_train=num_train, **sections))
+    assert said.startswith("filter_dataset: ")
+    assert expected in said
+
+
+def test_as_many_rows_as_the_floors_ask_for_are_enough(tmp_path: Path) -> None:
+    assert plan_run(small_run(tmp_path, num_train=104)).mistakes == ()
+
+
+def test_a_part_of_an_epoch_that_is_no_whole_step_is_refused(tmp_path: Path) -> None:
+    (said,) = refusals(small_run(tmp_path, train_reward_model={"schedule": {"num_epochs": 0.05}, "lora": {"r": 8}}))
+    assert said == (
+        "train_reward_model.schedule.num_epochs: 0.05 of an epoch of 13 steps is 0.65 steps: not one whole "
+        "batch. Raise it, or set max_steps."
+    )
+
+
+def test_intervals_that_take_minutes_are_a_warning_and_stand_in_the_time(tmp_path: Path) -> None:
+    loaded = small_run(tmp_path, evaluate_reward_model={"num_bootstrap": 1_000_000_000})
+    plan = plan_run(loaded)
+    (warning,) = plan.warnings
+    assert warning.startswith("evaluate_reward_model.num_bootstrap: its intervals take about 10 minutes of one core")
+    time = stage_of(plan, StageName.EVALUATE_REWARD_MODEL).time
+    assert time is not None and time.value is not None and time.value > 600
+    assert plan_run(small_run(tmp_path, evaluate_reward_model={"num_bootstrap": 100_000})).warnings == ()
 
 
 def test_saves_that_nobody_asked_for_fall_on_whole_generated_batches(tmp_path: Path) -> None:
@@ -105,7 +177,7 @@ def test_saves_that_nobody_asked_for_fall_on_whole_generated_batches(tmp_path: P
 def test_a_policy_without_prompts_of_its_own_uses_those_of_the_reward_model(tmp_path: Path) -> None:
     plan = plan_run(small_run(tmp_path, filter_dataset={"policy_prompt_fraction": 0}))
     filtered = stage_of(plan, StageName.FILTER_DATASET)
-    assert figure_text(figure_of(filtered, "policy training prompts")) == "at most 100 prompts"
+    assert figure_text(figure_of(filtered, "policy training prompts")) == "at most 125 prompts"
     assert figure_text(figure_of(filtered, "policy evaluation prompts")) == "at most 20 prompts"
 
 
@@ -113,13 +185,13 @@ def test_counted_rows_are_upper_bounds_through_every_stage(tmp_path: Path) -> No
     plan = plan_run(small_run(tmp_path))
     filtered = stage_of(plan, StageName.FILTER_DATASET)
     assert {figure.name: figure_text(figure) for figure in filtered.figures} == {
-        "rows read": "at most 100 rows",
-        "training pairs": "at most 80 pairs",
+        "rows read": "at most 125 rows",
+        "training pairs": "at most 100 pairs",
         "validation pairs": "at most 20 pairs",
-        "policy training prompts": "at most 18 prompts",
-        "policy evaluation prompts": "at most 2 prompts",
+        "policy training prompts": "at most 22 prompts",
+        "policy evaluation prompts": "at most 3 prompts",
     }
-    assert figure_text(figure_of(stage_of(plan, StageName.TRAIN_REWARD_MODEL), "steps")) == "at most 10 steps"
+    assert figure_text(figure_of(stage_of(plan, StageName.TRAIN_REWARD_MODEL), "steps")) == "at most 13 steps"
     assert figure_text(figure_of(stage_of(plan, StageName.TRAIN_POLICY), "steps")) == "100 steps (exact)"
 
 
@@ -155,6 +227,7 @@ def test_a_model_that_does_not_fit_is_shouted_at(production: Path) -> None:
     loaded = load_run_config(production, overrides=["train_reward_model.lora=null"])
     text = render_plan(plan_run(loaded))
     assert "of 48 GiB: MORE THAN THE GPU HAS" in text
+    assert "WARNING: train_reward_model: 118 GiB per GPU are estimated, and profile `7x48gb` has 48." in text
     assert "7.57B = 7,568,409,600 (exact; 100.00%)" in text
 
 
@@ -196,6 +269,8 @@ def test_a_missing_tokenizer_file_is_said_so(tmp_path: Path) -> None:
     loaded = small_run(tmp_path, tokenizer_file="none.tiktoken", build_base_model={"vocabulary_size": None})
     with pytest.raises(ConfigError, match=r"tokenizer_file .*none\.tiktoken cannot be read"):
         plan_run(loaded)
+    # The system check says it in a row of its own, beside all others.
+    assert draft_plan(loaded).disk_bytes == 0
 
 
 def test_planning_imports_neither_torch_nor_prefect(project: Path) -> None:

@@ -100,6 +100,10 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "evaluate_reward_model.pair_files: the name `validation` belongs to the validation split",
         ),
         (
+            {"tracking": {"prefect_port": 5000}},
+            "tracking.mlflow_port: 5000 is prefect_port too, and two servers cannot share a port.",
+        ),
+        (
             {"build_base_model": {"num_attention_heads": 3}},
             "build_base_model: num_attention_heads 3 is no multiple of num_key_value_heads 2.",
         ),
@@ -123,6 +127,8 @@ def test_an_impossible_combination_is_refused_with_its_numbers(
         {"evaluate_policy": {"max_completion_length": 512}},
         {"train_sft": {}},
         {"filter_dataset": {"policy_prompt_fraction": 0, "policy_eval_prompt_fraction": 0}},
+        {"tracking": {"prefect_port": 0, "mlflow_port": 0}},
+        {"tracking": {"prefect_port": 5000, "prefect_api_url": "http://host:4200/api"}},
     ],
 )
 def test_a_combination_just_inside_the_rules_loads(tmp_path: Path, sections: dict[str, object]) -> None:
