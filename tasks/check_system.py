@@ -35,7 +35,16 @@ from tasks.markdown import system_check_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_markdown
 from tasks.runtime_choice import NOT_ASKED, Runtime, judge_runtime, present_stages_digest
-from tasks.sources import DatasetSource, ModelSource, hub_token, Probe, probe_dataset, probe_file, probe_model, probe_pairs
+from tasks.sources import (
+    DatasetSource,
+    ModelSource,
+    Probe,
+    hub_token,
+    probe_dataset,
+    probe_file,
+    probe_model,
+    probe_pairs,
+)
 
 logger = logging.getLogger(__name__)
 
