@@ -20,6 +20,10 @@ SHAPE = {
 }
 
 
+def rows(**columns: object) -> str:
+    return (json.dumps(columns) + "\n") * 200
+
+
 def test_the_check_names_every_file_that_is_missing_and_writes_nothing(folder: Path) -> None:
     (folder / "empty.jsonl").touch()
     ended = rlhf(
@@ -50,10 +54,18 @@ def test_the_check_says_what_it_found_also_where_the_data_are_too_few_to_plan_wi
 
 
 @pytest.mark.parametrize(
-    ("train", "said"), [("folder.jsonl", "holds no data file"), ("/dev/zero", "is a device, pipe or socket")]
+    ("train", "said"),
+    [
+        ("folder.jsonl", "holds no data file"),
+        ("/dev/zero", "is a device, pipe or socket"),
+        ("text.jsonl", "none of its first 200 lines is a JSON object; line 1 (no JSON at all) is no JSON"),
+        ("columns.jsonl", "has no schema that is known here. Columns found: foo, bar"),
+    ],
 )
-def test_what_is_no_data_file_is_refused_before_it_is_read(folder: Path, train: str, said: str) -> None:
+def test_what_is_no_file_of_preferences_is_refused_by_the_check(folder: Path, train: str, said: str) -> None:
     (folder / "folder.jsonl").mkdir()
+    (folder / "text.jsonl").write_text("no JSON at all\n" * 200, encoding="utf-8")
+    (folder / "columns.jsonl").write_text(rows(foo=1, bar=2), encoding="utf-8")
     ended = rlhf(folder, "check", f"dataset.train={train}")
     assert ended.returncode == 1
     assert said in failures(ended)
@@ -89,7 +101,7 @@ def test_a_hub_that_does_not_answer_is_said_within_half_a_minute(folder: Path) -
     assert time.monotonic() - began < 30
     assert ended.returncode == 1
     assert "nobody/nothing@main: the hub cannot be read" in failures(ended)
-    assert "set base_model to the local path" in failures(ended)
+    assert "--set 'base_model={path: FOLDER}'" in failures(ended)
 
 
 def start_from_a_model(folder: Path) -> None:
@@ -116,10 +128,6 @@ def test_gpus_that_this_machine_does_not_have_are_a_failure_not_a_crash(folder: 
 # Below, the stages really run.
 
 
-def rows(**columns: object) -> str:
-    return (json.dumps(columns) + "\n") * 200
-
-
 GERMAN = {
     "context": [{"role": "user", "content": "Bitte sage mir, welches Tier die Nachbarin in ihrem Haus hält."}],
     "response1": "Die Nachbarin hält seit vielen Jahren eine kleine Katze.",
@@ -133,13 +141,12 @@ GERMAN = {
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("unknown", rows(foo=1, bar=2), ["no schema that is known here", "foo", "HelpSteer3: context"]),
-        ("no-json", "no JSON at all\n" * 200, ["200 of 200 rows (100.0%)", "invalid_json: 200", ":1 no JSON"]),
+        ("no-json", rows(**GERMAN) + "no JSON\n" * 10, ["10 of 210 rows (4.8%)", "invalid_json: 10", ":201 no JSON"]),
         ("bad-label", rows(**GERMAN | {"overall_preference": 7}), ["200 of 200 rows", "label_out_of_range: 200"]),
         ("german", rows(**GERMAN, language="german"), ["minimum_train_pairs: 100", "language_column", "german 200"]),
         ("in-disguise", rows(**GERMAN, language="english"), ["minimum_train_pairs: 100", "detected_language"]),
     ],
-    ids=["unknown schema", "no JSON", "label out of range", "another language", "another language under a wrong name"],
+    ids=["some lines no JSON", "label out of range", "another language", "another language under a wrong name"],
 )
 def test_data_that_cannot_be_used_fail_with_the_reason_and_leave_nothing_that_looks_finished(
     served: Path, name: str, content: str, said: list[str]
