@@ -40,6 +40,9 @@ class StageSpec(Frozen):
     run_id: str = Field("", description="Pipeline run; not part of the key")
     attempt: int = Field(1, ge=1, description="Not part of the key")
     timeout_s: float | None = Field(None, gt=0, description="Not part of the key")
+    start_over_if_damaged: bool = Field(
+        False, description="Start at step 0 where every checkpoint is damaged; else refuse. Not part of the key"
+    )
     work_path: str = Field(min_length=1, description="The one folder that the stage may write, as the stage sees it")
 
 

@@ -1,17 +1,18 @@
 """What a stage program is given. A program is `run(context) -> tuple[Metric, ...]`, in a module named as the stage."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from containers.contracts.names import CHECKPOINTS_FOLDER, OUTPUT_FOLDER, TENSORBOARD_FOLDER
 from containers.contracts.spec import StageInput, StageSpec
 from containers.stages.errors import MissingPrerequisiteError
 from containers.stages.recorder import Recorder
+from containers.stages.stopping import StopSignal
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """The spec with its folders and the recorder.
+    """The spec with its folders, the recorder, and the word that the stage should stop.
 
     The program writes its artifact into `output` and returns the metrics that stand in the manifest. The entry
     program writes manifest and outcome. `checkpoints` outlives a failed attempt: the next attempt at the same key
@@ -21,6 +22,7 @@ class StageContext:
     spec: StageSpec
     work: Path
     recorder: Recorder
+    stop: StopSignal = field(default_factory=StopSignal)
 
     @property
     def output(self) -> Path:

@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -40,22 +39,15 @@ from containers.stages.context import StageContext
 from containers.stages.errors import StageError
 from containers.stages.measure import drift_message, measure_contract
 from containers.stages.recorder import Recorder
+from containers.stages.stopping import RANK_FAILURES, StageCancelledError, StopSignal
 
 logger = logging.getLogger(__name__)
 
 _RANK_VARIABLE = "RANK"
 _PR_SET_PDEATHSIG = 1
-_RANK_FAILURES = "failure-rank-*.json"
 _MAX_EVIDENCE_LINES = 60
 
 Value = TypeVar("Value")
-
-
-class StageCancelledError(BaseException):
-    """SIGTERM arrived: somebody stopped the container in good order.
-
-    Not an Exception, so that no code that is loading a file or a model at that moment takes it for a fault of that.
-    """
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,25 +62,27 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, ValidationError) as error:
         logger.error("The spec %s cannot be read: %s", arguments[0], error)
         return 2
-    signal.signal(signal.SIGTERM, _cancel)
+    started = time.monotonic()
+    rank = int(os.environ[_RANK_VARIABLE]) if _RANK_VARIABLE in os.environ else None
+    stop = StopSignal(Path(spec.work_path), rank=rank)
+    stop.listen()
     if spec.runtime == "process":
         _die_with_parent()
-    started = time.monotonic()
-    rank = os.environ.get(_RANK_VARIABLE)
     if rank is None:
-        failure = _guarded(spec, started, lambda: _prepare(spec))
+        failure = _guarded(spec, started, lambda: _prepare(spec), stop=stop)
         if isinstance(failure, StageFailure):
             return _finish(spec, failure)
         if spec.batch.num_processes > 1:
             _become_torchrun(arguments[0], spec.batch.num_processes)
-    outcome = _guarded(spec, started, lambda: _run_program(spec, rank=int(rank or 0), started=started))
-    return _finish(spec, outcome) if int(rank or 0) == 0 else _finish_rank(spec, outcome, rank=int(rank or 0))
+    outcome = _guarded(spec, started, lambda: _run_program(spec, rank=rank or 0, started=started, stop=stop), stop=stop)
+    stop.end()
+    return _finish_rank(spec, outcome, rank=rank) if rank else _finish(spec, outcome)
 
 
 def _prepare(spec: StageSpec) -> StageFailure | None:
     """Empty the output, measure, and fail on drift."""
     work = Path(spec.work_path)
-    for stale in (work / OUTCOME_FILE, *work.glob(_RANK_FAILURES)):
+    for stale in (work / OUTCOME_FILE, *work.glob(RANK_FAILURES)):
         stale.unlink(missing_ok=True)
     shutil.rmtree(work / OUTPUT_FOLDER, ignore_errors=True)
     for folder in (OUTPUT_FOLDER, CHECKPOINTS_FOLDER, TENSORBOARD_FOLDER):
@@ -122,11 +116,12 @@ def _become_torchrun(spec_file: str, num_processes: int) -> None:
     os.execv(sys.executable, [sys.executable, *command, "-m", "containers.stages.entry", spec_file])  # noqa: S606
 
 
-def _run_program(spec: StageSpec, *, rank: int, started: float) -> StageResult:
+def _run_program(spec: StageSpec, *, rank: int, started: float, stop: StopSignal) -> StageResult:
     """Import and run the stage's program, then write the manifest."""
     program = importlib.import_module(f"containers.stages.{spec.stage}")
     work = Path(spec.work_path)
-    context = StageContext(spec=spec, work=work, recorder=Recorder(work / EVENTS_FILE, enabled=rank == 0))
+    recorder = Recorder(work / EVENTS_FILE, enabled=rank == 0)
+    context = StageContext(spec=spec, work=work, recorder=recorder, stop=stop)
     metrics: tuple[Metric, ...] = program.run(context)
     duration_s = time.monotonic() - started
     if rank == 0:
@@ -142,23 +137,25 @@ def _run_program(spec: StageSpec, *, rank: int, started: float) -> StageResult:
     return StageResult(stage=spec.stage, key=spec.key, metrics=metrics, duration_s=duration_s)
 
 
-def _guarded(spec: StageSpec, started: float, work: Callable[[], Value]) -> Value | StageFailure:
+def _guarded(spec: StageSpec, started: float, work: Callable[[], Value], *, stop: StopSignal) -> Value | StageFailure:
     """The value of `work`, or the failure that its exception means."""
     try:
         return work()
-    except StageError as error:
+    except (Exception, StageCancelledError) as error:
+        stop.end()
+        return _failure_of(spec, error, started=started)
+
+
+def _failure_of(spec: StageSpec, error: BaseException, *, started: float) -> StageFailure:
+    if isinstance(error, StageError | StageCancelledError):
         logger.error("%s", error)
-        return _failure(spec, error.kind, str(error), started=started)
-    except StageCancelledError as error:
-        logger.error("%s", error)
-        return _failure(spec, FailureKind.CANCELLED, str(error), started=started)
-    except MemoryError as error:
-        traceback.print_exc()
+        kind = error.kind if isinstance(error, StageError) else FailureKind.CANCELLED
+        return _failure(spec, kind, str(error), started=started)
+    traceback.print_exc()
+    if isinstance(error, MemoryError):
         return _failure(spec, FailureKind.OUT_OF_HOST_MEMORY, f"Python ran out of memory: {error}", started=started)
-    except Exception as error:
-        traceback.print_exc()
-        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _failure(spec, FailureKind.UNEXPECTED, message, started=started)
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return _failure(spec, FailureKind.UNEXPECTED, message, started=started)
 
 
 def _failure(spec: StageSpec, kind: FailureKind, message: str, *, started: float) -> StageFailure:
@@ -179,17 +176,15 @@ def _finish_rank(spec: StageSpec, outcome: StageResult | StageFailure, *, rank: 
     if isinstance(outcome, StageResult):
         return 0
     write_atomically(
-        Path(spec.work_path) / _RANK_FAILURES.replace("*", str(rank)),
+        Path(spec.work_path) / RANK_FAILURES.replace("*", str(rank)),
         outcome.model_copy(update={"message": f"Rank {rank}: {outcome.message}"}).model_dump_json(indent=2),
     )
     return 1
 
 
 def _finish(spec: StageSpec, outcome: StageResult | StageFailure) -> int:
-    if isinstance(outcome, StageFailure) and outcome.kind is FailureKind.CANCELLED:
-        for cause in sorted(Path(spec.work_path).glob(_RANK_FAILURES)):
-            failure = StageFailure.model_validate_json(cause.read_bytes())
-            outcome = failure if failure.kind is not FailureKind.CANCELLED else outcome
+    if isinstance(outcome, StageFailure):
+        outcome = _first_cause(spec, outcome)
     write_atomically(Path(spec.work_path) / OUTCOME_FILE, outcome.model_dump_json(indent=2))
     if isinstance(outcome, StageFailure):
         logger.error("%s failed (%s): %s", spec.stage, outcome.kind, outcome.message)
@@ -198,10 +193,16 @@ def _finish(spec: StageSpec, outcome: StageResult | StageFailure) -> int:
     return 0
 
 
-def _cancel(signum: int, frame: FrameType | None) -> None:
-    raise StageCancelledError(
-        "The stage was stopped (SIGTERM). Start it again and it goes on from its last checkpoint."
-    )
+def _first_cause(spec: StageSpec, failure: StageFailure) -> StageFailure:
+    """The failure of another rank where that explains this one: stopped by torchrun, or its connection was lost."""
+    if failure.kind not in (FailureKind.CANCELLED, FailureKind.UNEXPECTED):
+        return failure
+    paths = sorted(Path(spec.work_path).glob(RANK_FAILURES))
+    causes = [StageFailure.model_validate_json(path.read_bytes()) for path in paths]
+    telling = [cause for cause in causes if cause.kind not in (FailureKind.CANCELLED, FailureKind.UNEXPECTED)]
+    if failure.kind is FailureKind.CANCELLED:
+        telling += [cause for cause in causes if cause.kind is FailureKind.UNEXPECTED]
+    return telling[0] if telling else failure
 
 
 if __name__ == "__main__":

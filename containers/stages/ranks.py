@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
+import torch
 from torch import distributed
 
 from containers.stages.context import StageContext
@@ -45,6 +46,16 @@ def wait_for_all_ranks() -> None:
 def is_first_rank() -> bool:
     """Whether this rank writes outputs."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def any_rank(claim: bool) -> bool:
+    """Whether the claim holds on any rank; the same answer on every rank. All of them must ask."""
+    if not distributed.is_initialized():
+        return claim
+    device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in distributed.get_backend() else "cpu"
+    told = torch.tensor(int(claim), device=device)
+    distributed.all_reduce(told, op=distributed.ReduceOp.MAX)
+    return bool(told.item())
 
 
 def spread_over_ranks(items: Sequence[Item], work: Callable[[list[Item]], list[Value]]) -> list[Value]:

@@ -12,16 +12,19 @@ Lines:
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 logger = logging.getLogger(__name__)
 
 
 class Recorder:
     """Appends events to a file; each line is flushed, so a killed stage loses at most the line being written.
+
+    Half a line that a full disk or a power cut left is ended before the next one is written, so it spoils no other.
 
     Args:
         path: the events file; parent folder exists.
@@ -50,9 +53,23 @@ class Recorder:
         logger.info("%s", text)
         self._append({"type": "note", "text": text})
 
+    def to_disk(self) -> None:
+        """Have what was recorded so far survive a power cut."""
+        if self._enabled and self._path.exists():
+            with open(self._path, "rb") as stream:
+                os.fsync(stream.fileno())
+
     def _append(self, event: dict[str, Any]) -> None:
         if not self._enabled:
             return
         line = json.dumps({"time": time.time(), **event}, allow_nan=False, ensure_ascii=False)
-        with open(self._path, "a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
+        with open(self._path, "ab+") as stream:
+            stream.write(b"" if _ends_with_a_line(stream) else b"\n")
+            stream.write(f"{line}\n".encode())
+
+
+def _ends_with_a_line(stream: BinaryIO) -> bool:
+    if not stream.seek(0, os.SEEK_END):
+        return True
+    stream.seek(-1, os.SEEK_END)
+    return stream.read(1) == b"\n"

@@ -38,9 +38,11 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
         self._recorder = recorder
         self._planned_steps = planned_steps
         self._told_at_s = -math.inf
+        self._saved_step = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Say where training starts."""
+        self._saved_step = state.global_step
         self._recorder.progress(state.global_step, self._planned_steps, unit="steps")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -56,6 +58,10 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
             figure = f"{name} {self.last[name]:.4f}" if name in self.last else ""
             self._recorder.progress(state.global_step, self._planned_steps, unit="steps", text=figure)
             logger.info("step %d of %d %s", state.global_step, self._planned_steps, figure)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Keep the step in mind, for the message of a training that diverges later."""
+        self._saved_step = state.global_step
 
     def on_log(
         self,
@@ -79,5 +85,9 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
             if name.removeprefix("eval_") in _MUST_BE_FINITE and not math.isfinite(value):
                 raise DivergedError(
                     f"{name} is {value} at step {state.global_step} of {self._planned_steps}. Nothing was saved from "
-                    f"here on. Lower optimizer.learning_rate ({args.learning_rate:g}), or look at that step's data."
+                    f"here on; {self._last_checkpoint()}. Lower optimizer.learning_rate ({args.learning_rate:g}), or "
+                    "look at that step's data."
                 )
+
+    def _last_checkpoint(self) -> str:
+        return f"checkpoint-{self._saved_step} is the last one" if self._saved_step else "there is no checkpoint"

@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from containers.contracts.names import (
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import TrainPolicyConfig
 from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.stages.checkpoints import checkpoint_step
 from containers.stages.completion_log import CompletionLog
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
@@ -43,14 +45,7 @@ from containers.stages.reward_function import PolicyReward, load_scorer
 from containers.stages.rollouts import ANSWER_AT_ONCE, turn_end_ids
 from containers.stages.scoring import RewardScorer, score_head_sha256
 from containers.stages.trainer_arguments import common_arguments
-from containers.stages.training import (
-    checkpoint_step,
-    quieten,
-    resume_point,
-    train,
-    training_callbacks,
-    verify_training,
-)
+from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_records import training_info, write_training_records
 
 REWARD_MODEL_USED_FILE = "reward_model_used.json"
@@ -88,9 +83,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     if is_first_rank():
         _record_reward_model(context, parts.scorer)
         log = CompletionLog(context.checkpoints / _COMPLETION_LOG_FILE, resumed_from_step=resumed_from or 0)
-    trainer = _trainer(context, parts, log)
+    trainer = _trainer(context, parts, log, checkpoint=checkpoint)
     parameters = parameter_counts(trainer.model)
-    train(trainer, checkpoint, planned_steps=parts.schedule.num_steps)
+    train(context, trainer, checkpoint, planned_steps=parts.schedule.num_steps)
     verify_training(trainer, planned_steps=parts.schedule.num_steps)
     if log is not None:
         info = training_info(
@@ -106,6 +101,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         )
         write_training_records(context, trainer=trainer, info=info)
         log.write_parquet(context.output / COMPLETIONS_FILE)
+        if log.num_unreadable:
+            context.recorder.note(f"{log.num_unreadable} unreadable lines were left out of {COMPLETIONS_FILE}.")
         _save(context, trainer, parts)
     wait_for_all_ranks()
     return curve_metrics(trainer.state.log_history, num_steps=parts.schedule.num_steps)
@@ -189,7 +186,9 @@ def _load(context: StageContext) -> _Parts:
     return _Parts(config=config, prompts=prompts, schedule=schedule, tokenizer=tokenizer, model=model, scorer=scorer)
 
 
-def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) -> PolicyTrainer:
+def _trainer(
+    context: StageContext, parts: _Parts, log: CompletionLog | None, *, checkpoint: Path | None
+) -> PolicyTrainer:
     config, batch = parts.config, context.spec.batch
     common = common_arguments(
         context, optimizer=config.optimizer, schedule=parts.schedule, batch=batch, evaluates=False
@@ -222,7 +221,9 @@ def _trainer(context: StageContext, parts: _Parts, log: CompletionLog | None) ->
         args=arguments,
         train_dataset=_training_order(context, parts),
         processing_class=parts.tokenizer,
-        callbacks=training_callbacks(context, planned_steps=parts.schedule.num_steps),
+        callbacks=training_callbacks(
+            context, schedule=parts.schedule, checkpoint=checkpoint, exact_every=config.num_iterations
+        ),
         peft_config=peft_config(config.lora, task_type="CAUSAL_LM"),
     )
     quieten(trainer)

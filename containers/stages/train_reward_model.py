@@ -14,6 +14,7 @@ from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import TrainRewardModelConfig
 from containers.schedule import ResolvedSchedule
+from containers.stages.checkpoints import checkpoint_step
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
 from containers.stages.models import (
@@ -32,14 +33,7 @@ from containers.stages.sample_predictions import NUM_RELOAD_PAIRS, sample_predic
 from containers.stages.scoring import RewardScorer, allowed_difference, conversation_tokens
 from containers.stages.statistics import accuracy_metric, pair_losses
 from containers.stages.trainer_arguments import common_arguments
-from containers.stages.training import (
-    checkpoint_step,
-    quieten,
-    resume_point,
-    train,
-    training_callbacks,
-    verify_training,
-)
+from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
 from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
 
@@ -54,10 +48,10 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     tokenizer = load_tokenizer(context.input_path("start_model"), origin=context.input("start_model").origin)
     pairs = _tokenised_pairs(context, config, tokenizer)
     schedule = resolve_training_schedule(context, config, pairs)
-    trainer = _trainer(context, config, pairs, schedule=schedule, tokenizer=tokenizer)
-    parameters = parameter_counts(trainer.model)
     checkpoint = resume_point(context)
-    train(trainer, checkpoint, planned_steps=schedule.num_steps)
+    trainer = _trainer(context, config, pairs, schedule=schedule, checkpoint=checkpoint, tokenizer=tokenizer)
+    parameters = parameter_counts(trainer.model)
+    train(context, trainer, checkpoint, planned_steps=schedule.num_steps)
     verify_training(trainer, planned_steps=schedule.num_steps)
     margins, scores = _validation_scores(context, config, trainer.model, tokenizer, pairs.validation.kept)
     difference = 0.0
@@ -128,6 +122,7 @@ def _trainer(
     pairs: TrainingExamples,
     *,
     schedule: ResolvedSchedule,
+    checkpoint: Path | None,
     tokenizer: PreTrainedTokenizerBase,
 ) -> RewardTrainer:
     # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
@@ -151,7 +146,7 @@ def _trainer(
         train_dataset=_dataset(pairs.train.kept, config),
         eval_dataset=_dataset(pairs.validation.kept, config),
         processing_class=tokenizer,
-        callbacks=training_callbacks(context, planned_steps=schedule.num_steps),
+        callbacks=training_callbacks(context, schedule=schedule, checkpoint=checkpoint),
     )
     quieten(trainer)
     if len(trainer.train_dataset) != len(pairs.train.kept):

@@ -1,6 +1,7 @@
 """Supervised fine-tuning on the completions of the training pairs: TRL's SFTTrainer, loss on the completion only."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import TrainSftConfig
 from containers.schedule import ResolvedSchedule
+from containers.stages.checkpoints import checkpoint_step
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
 from containers.stages.models import (
@@ -28,14 +30,7 @@ from containers.stages.pair_artifact import Row, as_dataset
 from containers.stages.ranks import is_first_rank, join_ranks, wait_for_all_ranks
 from containers.stages.scoring import conversation_tokens
 from containers.stages.trainer_arguments import common_arguments
-from containers.stages.training import (
-    checkpoint_step,
-    quieten,
-    resume_point,
-    train,
-    training_callbacks,
-    verify_training,
-)
+from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
 from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
 
@@ -48,10 +43,10 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     tokenizer = load_tokenizer(context.input_path("start_model"), origin=context.input("start_model").origin)
     examples = _tokenised_examples(context, config, tokenizer)
     schedule = resolve_training_schedule(context, config, examples)
-    trainer = _trainer(context, config, examples, schedule=schedule, tokenizer=tokenizer)
-    parameters = parameter_counts(trainer.model)
     checkpoint = resume_point(context)
-    train(trainer, checkpoint, planned_steps=schedule.num_steps)
+    trainer = _trainer(context, config, examples, schedule=schedule, checkpoint=checkpoint, tokenizer=tokenizer)
+    parameters = parameter_counts(trainer.model)
+    train(context, trainer, checkpoint, planned_steps=schedule.num_steps)
     verify_training(trainer, planned_steps=schedule.num_steps)
     if is_first_rank():
         info = training_info(
@@ -132,6 +127,7 @@ def _trainer(
     examples: TrainingExamples,
     *,
     schedule: ResolvedSchedule,
+    checkpoint: Path | None,
     tokenizer: PreTrainedTokenizerBase,
 ) -> SFTTrainer:
     # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
@@ -152,7 +148,7 @@ def _trainer(
         train_dataset=as_dataset(examples.train.kept, columns),
         eval_dataset=as_dataset(examples.validation.kept, columns),
         processing_class=tokenizer,
-        callbacks=training_callbacks(context, planned_steps=schedule.num_steps),
+        callbacks=training_callbacks(context, schedule=schedule, checkpoint=checkpoint),
     )
     quieten(trainer)
     if len(trainer.train_dataset) != len(examples.train.kept):

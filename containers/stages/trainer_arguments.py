@@ -4,16 +4,9 @@ import math
 from typing import Any
 
 from containers.contracts.hardware import BatchPlan, GpuProfile
-from containers.contracts.stage_configs import (
-    OptimizerSettings,
-    TrainingSchedule,
-    TrainPolicyConfig,
-    TrainRewardModelConfig,
-    TrainSftConfig,
-)
+from containers.contracts.stage_configs import OptimizerSettings
 from containers.schedule import ResolvedSchedule
 from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError
 
 
 def common_arguments(
@@ -33,7 +26,6 @@ def common_arguments(
         evaluates: False where the trainer has nothing to evaluate on; the last checkpoint then counts.
     """
     profile, seed = context.spec.profile, context.spec.seed
-    limit = _training_schedule(context).save_total_limit
     arguments: dict[str, Any] = {
         "output_dir": str(context.checkpoints),
         "max_steps": schedule.num_steps,
@@ -52,7 +44,8 @@ def common_arguments(
         "logging_nan_inf_filter": False,
         "save_strategy": "steps",
         "save_steps": schedule.save_steps,
-        "save_total_limit": limit + 1 if evaluates else limit,
+        # The Trainer would prune before the new checkpoint is known to be whole; see checkpoints.prune.
+        "save_total_limit": None,
         "eval_strategy": "no",
         "seed": seed,
         "data_seed": seed,
@@ -86,10 +79,3 @@ def _hardware_arguments(profile: GpuProfile, batch: BatchPlan) -> dict[str, Any]
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": on_gpu,
     }
-
-
-def _training_schedule(context: StageContext) -> TrainingSchedule:
-    config = context.spec.config
-    if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
-        raise BadConfigError(f"{config.stage} trains nothing, so it has no schedule.")
-    return config.schedule

@@ -8,24 +8,46 @@ from torch import distributed
 from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
-from containers.stages.checkpoints import CheckpointManifestCallback, newest_valid_checkpoint
+from containers.contracts.stage_configs import TrainPolicyConfig, TrainRewardModelConfig, TrainSftConfig
+from containers.schedule import ResolvedSchedule
+from containers.stages.checkpoints import (
+    CheckpointManifestCallback,
+    best_of,
+    checkpoint_flaw,
+    checkpoint_step,
+)
 from containers.stages.context import StageContext
-from containers.stages.errors import StageError
+from containers.stages.errors import BadConfigError, StageError
 from containers.stages.models import check_finite
+from containers.stages.newest_checkpoint import newest_valid_checkpoint
 from containers.stages.ranks import is_first_rank
 from containers.stages.recorder_callback import RecorderCallback
+from containers.stages.stop_callback import StopCallback
 
 
-def training_callbacks(context: StageContext, *, planned_steps: int) -> list[TrainerCallback]:
-    """Curves and guards, checkpoint manifests, and TensorBoard files on the first rank."""
+def training_callbacks(
+    context: StageContext, *, schedule: ResolvedSchedule, checkpoint: Path | None, exact_every: int = 1
+) -> list[TrainerCallback]:
+    """Curves and guards, checkpoint manifests, the stop, and TensorBoard files on the first rank.
+
+    Args:
+        checkpoint: from which training goes on.
+        exact_every: a resume is exact only at steps that are multiples of this.
+    """
+    config = context.spec.config
+    if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
+        raise BadConfigError(f"{config.stage} trains nothing, so it has no schedule.")
     callbacks = [
-        RecorderCallback(context.recorder, planned_steps=planned_steps),
-        CheckpointManifestCallback(context.spec),
+        RecorderCallback(context.recorder, planned_steps=schedule.num_steps),
+        CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
+        StopCallback(context.stop, exact_every=exact_every),
     ]
     if is_first_rank():
         from torch.utils.tensorboard import SummaryWriter
 
-        callbacks.append(TensorBoardCallback(SummaryWriter(str(context.tensorboard))))
+        # TensorBoard shows no step from here on that an earlier attempt wrote.
+        writer = SummaryWriter(str(context.tensorboard), purge_step=(checkpoint_step(checkpoint) or 0) + 1)
+        callbacks.append(TensorBoardCallback(writer))
     return callbacks
 
 
@@ -35,7 +57,11 @@ def quieten(trainer: Any) -> None:
 
 
 def resume_point(context: StageContext) -> Path | None:
-    """The newest checkpoint of an earlier attempt that is whole, the same on every rank; None starts at step 0."""
+    """The newest checkpoint of an earlier attempt that is whole, the same on every rank; None starts at step 0.
+
+    Raises:
+        MissingPrerequisiteError: there are finished checkpoints, and all of them are damaged.
+    """
     found: list[Path | None] = [None]
     if is_first_rank():
         found = [newest_valid_checkpoint(context.checkpoints, spec=context.spec, recorder=context.recorder)]
@@ -50,46 +76,74 @@ class _AlreadyTrainedError(Exception):
     """The checkpoint holds the last step; there is nothing to train."""
 
 
-class _StopBeforeFirstStep(TrainerCallback):  # type: ignore[misc]
+class _Resume(TrainerCallback):  # type: ignore[misc]
+    """Proves that training begins where the checkpoint ended, and brings back what the Trainer loses on the way."""
+
+    def __init__(self, trainer: Any, checkpoint: Path, *, planned_steps: int) -> None:
+        self._trainer = trainer
+        self._checkpoint = checkpoint
+        self._planned_steps = planned_steps
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        raise _AlreadyTrainedError
+        step = checkpoint_step(self._checkpoint)
+        if state.global_step != step:
+            raise StageError(
+                f"Training was to go on from {self._checkpoint.name} and began at step {state.global_step}."
+            )
+        # The Trainer keeps an absolute path, and forgets it where the folder has been moved since.
+        best = best_of(self._checkpoint)
+        state.best_model_checkpoint = None if best is None else str(best)
+        # TRL counts the tokens in the trainer alone.
+        tokens = [entry["num_tokens"] for entry in state.log_history if "num_tokens" in entry]
+        if tokens and hasattr(self._trainer, "_total_train_tokens"):
+            self._trainer._total_train_tokens = int(tokens[-1])
+        if step == self._planned_steps:
+            raise _AlreadyTrainedError
 
 
-def train(trainer: Any, checkpoint: Path | None, *, planned_steps: int) -> None:
+def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, planned_steps: int) -> None:
     """Train from `checkpoint` to the last step; from a checkpoint of the last step, only take its weights and state.
 
     The Trainer itself does one step more when it resumes at the end (70 planned, 71 done), so that a stage killed
     between its last checkpoint and its manifest could never be finished.
+
+    Raises:
+        StageCancelledError: it was told to stop; the message names the checkpoint.
+        StageError: the checkpoint lies behind the last step, or training does not begin where it ended.
     """
-    resume_from = None if checkpoint is None else str(checkpoint)
-    if checkpoint_step(checkpoint) != planned_steps:
-        trainer.train(resume_from_checkpoint=resume_from)
-        return
-    trainer.add_callback(_StopBeforeFirstStep())
-    with contextlib.suppress(_AlreadyTrainedError):
-        trainer.train(resume_from_checkpoint=resume_from)
-    if trainer.args.load_best_model_at_end:
+    step = checkpoint_step(checkpoint)
+    if step is not None and step > planned_steps:
+        raise StageError(
+            f"checkpoint-{step} lies behind the last step, {planned_steps}, so a resume would do nothing. Delete the "
+            "checkpoints of this stage to train anew."
+        )
+    if checkpoint is not None:
+        trainer.add_callback(_Resume(trainer, checkpoint, planned_steps=planned_steps))
+    with context.stop.after_step(), contextlib.suppress(_AlreadyTrainedError):
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if step == planned_steps and trainer.args.load_best_model_at_end:
         trainer._load_best_model()
 
 
-def checkpoint_step(checkpoint: Path | None) -> int | None:
-    """The optimizer step of a checkpoint folder: 40 for `checkpoint-40`."""
-    return None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-
-
 def verify_training(trainer: Any, *, planned_steps: int) -> None:
-    """Raise unless training did all its steps, kept its best checkpoint, and ended with finite weights.
+    """Raise unless training did all its steps, kept its best checkpoint whole, and ended with finite weights.
 
     The exit code of a Trainer says none of this.
 
     Raises:
-        StageError: fewer steps than planned, or the best checkpoint is gone.
+        StageError: fewer steps than planned, or the best checkpoint, whose weights were taken, is damaged or gone.
         DivergedError: a weight is not finite.
     """
     state = trainer.state
     if state.global_step != planned_steps:
         raise StageError(f"Training ended at step {state.global_step}, {planned_steps} were planned.")
     best = state.best_model_checkpoint
-    if trainer.args.load_best_model_at_end and (best is None or not Path(best).is_dir()):
-        raise StageError(f"The best checkpoint ({best}) is gone, so the last weights would have been taken for it.")
+    if trainer.args.load_best_model_at_end:
+        if best is None or not Path(best).is_dir():
+            raise StageError(f"The best checkpoint ({best}) is gone, so the last weights would have been taken for it.")
+        if is_first_rank() and (flaw := checkpoint_flaw(Path(best))):
+            raise StageError(
+                f"The best checkpoint, {Path(best).name}, was damaged since it was saved: {flaw}. Start the stage "
+                "again and it goes on from one that is whole."
+            )
     check_finite(trainer.model, name=f"the model after {planned_steps} steps")

@@ -75,15 +75,23 @@ def write_training_records(context: StageContext, *, trainer: Any, info: Trainin
 def write_curves(context: StageContext) -> None:
     """Copy the metrics lines of the events into curves.jsonl, one point per step and set of names.
 
-    An attempt that went on from a checkpoint records some steps a second time; the later line counts.
+    An attempt that went on from a checkpoint records some steps a second time; the later line counts. A line that a
+    full disk or a power cut left unreadable is passed over, and a note says how many there were.
     """
     points: dict[tuple[int, tuple[str, ...]], str] = {}
+    num_unreadable = 0
     events = context.work / EVENTS_FILE
-    for line in events.read_text(encoding="utf-8").splitlines() if events.is_file() else ():
-        event = json.loads(line)
-        if event["type"] == "metrics":
-            names = sorted([*event["values"], *event.get("non_finite", {})])
-            points[(event["step"], tuple(names))] = line
+    text = events.read_text(encoding="utf-8", errors="replace") if events.is_file() else ""
+    for line in filter(None, text.split("\n")):
+        try:
+            event = json.loads(line)
+            if event["type"] == "metrics":
+                names = sorted([*event["values"], *event.get("non_finite", {})])
+                points[(int(event["step"]), tuple(names))] = line
+        except (ValueError, KeyError, TypeError, AttributeError):
+            num_unreadable += 1
+    if num_unreadable:
+        context.recorder.note(f"{num_unreadable} unreadable lines of {EVENTS_FILE} were left out of the curves.")
     lines = [line for _, line in sorted(points.items(), key=lambda item: item[0])]
     (context.output / CURVES_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 

@@ -13,9 +13,9 @@ from containers.contracts.names import StageName
 from containers.contracts.stage_configs import FilterDatasetConfig, TrainSftConfig
 from containers.stages import train_sft
 from containers.stages.chat_template import check_chat_template
-from containers.stages.entry import StageCancelledError, _cancel
 from containers.stages.errors import BadConfigError
 from containers.stages.filter_dataset import run as run_filter_dataset
+from containers.stages.stopping import StageCancelledError, StopSignal
 from tests.unit.stages.filter_factory import write_hundred
 from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.stages.tiny_policy import CHATML, save_causal_model, tiny_tokenizer
@@ -132,7 +132,8 @@ def test_a_stage_that_is_stopped_in_the_meantime_was_cancelled_and_blames_no_tem
             signal.raise_signal(signal.SIGTERM)
             return ""
 
-    handler = signal.signal(signal.SIGTERM, _cancel)
+    handler = signal.getsignal(signal.SIGTERM)
+    StopSignal().listen()
     try:
         with pytest.raises(StageCancelledError):
             check_chat_template(Stopped(), folder=Path("model"))

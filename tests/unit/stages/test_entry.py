@@ -14,10 +14,12 @@ import pytest
 
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import StageName
+from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.spec import StageInput, StageSpec
 from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.digests import verify_artifact
 from containers.human_text import size
+from containers.stages.entry import _finish, _finish_rank
 from containers.stages.measure import measure_contract
 
 KEY = "a" * 64
@@ -188,6 +190,31 @@ def test_a_stage_whose_orchestrator_was_killed_stops_so_that_no_twin_meets_the_n
     orchestrator.wait()
     _wait_for(Path(spec.work_path) / "outcome.json")
     assert _outcome(spec)["kind"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("first_rank", "other_rank", "told"),
+    [
+        ("cancelled", "diverged", "diverged"),
+        ("cancelled", "unexpected", "unexpected"),
+        ("unexpected", "diverged", "diverged"),
+        ("cancelled", "cancelled", "cancelled"),
+        ("bad_data", "diverged", "bad_data"),
+    ],
+)
+def test_what_the_first_rank_only_felt_is_explained_by_the_rank_that_failed(
+    tmp_path: Path, first_rank: str, other_rank: str, told: str
+) -> None:
+    """torchrun stops the first rank, or its connection breaks: neither says why."""
+    spec = _spec(tmp_path, [])
+
+    def failure(kind: str) -> StageFailure:
+        return StageFailure(stage=spec.stage, key=spec.key, kind=FailureKind(kind), message=f"It was {kind}.")
+
+    _finish_rank(spec, failure(other_rank), rank=1)
+    assert _finish(spec, failure(first_rank)) == 1
+    assert _outcome(spec)["kind"] == told
+    assert _outcome(spec)["message"].startswith("Rank 1: " if told != first_rank else "It was")
 
 
 def _wait_for(path: Path) -> None:

@@ -8,7 +8,6 @@ from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import (
     OptimizerSettings,
-    TrainingSchedule,
     TrainPolicyConfig,
     TrainRewardModelConfig,
 )
@@ -23,14 +22,15 @@ SCHEDULE = ResolvedSchedule(num_steps=40, steps_per_epoch=20, eval_steps=4, save
 
 
 def test_arguments_follow_batch_plan_schedule_and_profile(tmp_path: Path) -> None:
-    config = TrainRewardModelConfig(schedule=TrainingSchedule(save_total_limit=2))
-    context = make_context(tmp_path, StageName.TRAIN_REWARD_MODEL, config, {}, batch=TWO_RANKS)
+    context = make_context(tmp_path, StageName.TRAIN_REWARD_MODEL, TrainRewardModelConfig(), {}, batch=TWO_RANKS)
     arguments = common_arguments(
         context, optimizer=OptimizerSettings(warmup_fraction=0.03), schedule=SCHEDULE, batch=TWO_RANKS
     )
     assert arguments["max_steps"] == 40
     assert arguments["per_device_train_batch_size"] == 4
-    assert (arguments["eval_steps"], arguments["save_steps"], arguments["save_total_limit"]) == (4, 8, 3)
+    assert (arguments["eval_steps"], arguments["save_steps"]) == (4, 8)
+    # Pruned by us, after the new checkpoint was verified.
+    assert arguments["save_total_limit"] is None
     # A share below one step would be read as "no warm-up" or as a ratio; 3 % of 40 steps are 2 steps.
     assert arguments["warmup_steps"] == 2
     assert (arguments["seed"], arguments["data_seed"]) == (7, 7)
@@ -46,4 +46,3 @@ def test_a_trainer_without_evaluation_keeps_no_best_checkpoint(tmp_path: Path) -
     )
     assert arguments["eval_strategy"] == "no"
     assert "load_best_model_at_end" not in arguments
-    assert arguments["save_total_limit"] == 3
