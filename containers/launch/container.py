@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 INSPECT_S = 1.0
 # A daemon restart with live-restore takes some ten seconds; containers live on meanwhile.
 LOST_AFTER_S = 120.0
+_NEW_CONNECTION_LIMIT_S = 10
+_SLOW_CONNECTION_S = 2.0
 
 # What a client sees while a daemon goes away or comes back (a broken `wait` is a ChunkedEncodingError).
 DAEMON_ERRORS = (requests.exceptions.RequestException, docker.errors.DockerException)
@@ -59,7 +61,7 @@ class ContainerProgram:
             self._wait_for_daemon(now, error)
         else:
             self._daemon_answers(now)
-            self._has_ended = self._container.status in ("exited", "dead")
+            self._has_ended = self._container.status in ("exited", "dead") and not self._daemon_is_leaving(now)
         return self._has_ended
 
     def terminate(self) -> None:
@@ -113,6 +115,25 @@ class ContainerProgram:
         except CONNECTION_ERRORS as error:
             # It may have ended by itself this moment; if it has not, the next inspection shows it.
             logger.debug("%s to %s: %s", name, self._container.name, error)
+
+    def _daemon_is_leaving(self, now: float) -> bool:
+        """Whether the daemon took the container with it: on its way out it answers old connections, but no new ones.
+
+        Without this a restart of the daemon would look as if somebody had stopped the stage.
+        """
+        if self.state.get("ExitCode") == 0:
+            return False
+        began = time.monotonic()
+        try:
+            docker.from_env(timeout=_NEW_CONNECTION_LIMIT_S).close()
+        except CONNECTION_ERRORS as error:
+            self._wait_for_daemon(now, error)
+            return not self._has_ended
+        waited_s = time.monotonic() - began
+        if waited_s > _SLOW_CONNECTION_S:
+            # systemd holds the socket of a daemon that it restarts: who connects waits instead of being refused.
+            self.unreachable_s += waited_s
+        return False
 
     def _wait_for_daemon(self, now: float, error: Exception) -> None:
         if self._silent_since is None:

@@ -1,17 +1,18 @@
 """Runs a stage in a container of its own, behind the policy that stands in `arguments.docker_arguments`."""
 
-import logging
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import docker
 from docker.models.containers import Container
 
-from containers.launch.arguments import DOCKER_COMMAND, container_name, docker_arguments, docker_spec, refused_limit
-from containers.launch.cleanup import STAGE_LABEL, Owner, current_owner, is_abandoned, remove_container
+from containers.launch.arguments import DOCKER_COMMAND, docker_arguments, docker_spec, refused_limit
+from containers.launch.cleanup import current_owner
 from containers.launch.container import CONNECTION_ERRORS, DAEMON_ERRORS, LOST_AFTER_S, ContainerProgram, removed
 from containers.launch.daemon_errors import image_missing, launch_error
+from containers.launch.docker_adopt import take_name
 from containers.launch.docker_state import open_client, why_no_daemon
 from containers.launch.folders import prepare_folders, stage_user
 from containers.launch.inputs import check_inputs
@@ -22,13 +23,10 @@ from containers.launch.runtime import (
     ImageChangedError,
     ImageMissingError,
     Launch,
-    NameTakenError,
     StageExit,
 )
 from containers.launch.stage_log import StageLog
 from containers.launch.supervise import ChunkReader, Watch, watch
-
-logger = logging.getLogger(__name__)
 
 _CLIENT_TIMEOUT_S = 30
 _STATE_FACTS = ("Status", "ExitCode", "OOMKilled", "Error", "StartedAt", "FinishedAt")
@@ -59,6 +57,20 @@ def stage_image_digest(image: str) -> str:
         return _image_id(client, image)
 
 
+@dataclass(frozen=True)
+class _Started:
+    """A container to be followed.
+
+    Attributes:
+        facts: what its exit should show.
+        age_s: how long it had run before; 0 where this process started it.
+    """
+
+    container: Container
+    facts: dict[str, str] = field(default_factory=dict)
+    age_s: float = 0.0
+
+
 class DockerRuntime:
     """A stage as a container without network, capabilities or root, with exactly one writable folder.
 
@@ -66,6 +78,7 @@ class DockerRuntime:
         command: replaces the entry program; for tests of the runtime itself.
         stop_grace_s: between SIGTERM and SIGKILL.
         lost_after_s: how long the daemon may be silent before the container counts as lost.
+        say: gets one line where a container of an earlier attempt is taken over, or stopped.
     """
 
     def __init__(
@@ -74,10 +87,12 @@ class DockerRuntime:
         command: tuple[str, ...] = DOCKER_COMMAND,
         stop_grace_s: float = STOP_GRACE_S,
         lost_after_s: float = LOST_AFTER_S,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._command = command
         self._stop_grace_s = stop_grace_s
         self._lost_after_s = lost_after_s
+        self._say = say
 
     @property
     def name(self) -> Literal["docker", "process"]:
@@ -87,6 +102,8 @@ class DockerRuntime:
     def run(self, launch: Launch) -> StageExit:
         """The container's end, read before it is removed; when this returns or raises, the container is gone.
 
+        A container of an earlier attempt that does the same work already is taken over; see `docker_adopt`.
+
         Raises:
             LaunchError: it was not started; see the tree in `runtime.py`.
         """
@@ -95,23 +112,51 @@ class DockerRuntime:
             user = stage_user(launch)
             check_inputs(launch.spec.inputs, uid=user[0], gid=user[1])
             with StageLog(launch.spec_folder / STAGE_LOG_FILE, launch.on_line) as log:
-                container, refused = self._started(client, launch, image_id=image_id, user=user, log=log)
+                started = self._adopted(client, launch, image_id=image_id, log=log) or self._started(
+                    client, launch, image_id=image_id, user=user, log=log
+                )
                 try:
-                    stage_exit = self._supervise(container, log_client, launch, image_id=image_id, log=log)
-                    return replace(stage_exit, state={**stage_exit.state, **refused})
+                    stage_exit = self._supervise(started, log_client, launch, image_id=image_id, log=log)
+                    return replace(stage_exit, state={**stage_exit.state, **started.facts})
                 finally:
-                    removed(container)
+                    removed(started.container)
+
+    def _adopted(self, client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog) -> _Started | None:
+        """The container that does this work already; None where the name is free.
+
+        Nothing in the work folder is touched: a program may be at work there, or have left its result.
+        """
+
+        def tell(text: str) -> None:
+            log.note(text)
+            self._say(f"{launch.spec.stage}: {text}")
+
+        try:
+            adopted = take_name(
+                client,
+                launch,
+                image_id=image_id,
+                command=self._command,
+                owner=current_owner(),
+                stop_grace_s=self._stop_grace_s,
+                tell=tell,
+            )
+        except DAEMON_ERRORS as error:
+            raise launch_error(error, launch) from error
+        if adopted is None:
+            return None
+        return _Started(adopted.container, facts={"taken over": adopted.text}, age_s=adopted.age_s)
 
     def _supervise(
-        self, container: Container, log_client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog
+        self, started: _Started, log_client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog
     ) -> StageExit:
-        program = ContainerProgram(container, log_client, lost_after_s=self._lost_after_s)
+        program = ContainerProgram(started.container, log_client, lost_after_s=self._lost_after_s)
         reader = ChunkReader(program.chunks)
         try:
-            seen = watch(program, launch, log=log, reader=reader, stop_grace_s=self._stop_grace_s)
+            seen = watch(program, launch, log=log, reader=reader, stop_grace_s=self._stop_grace_s, age_s=started.age_s)
         finally:
             program.close()
-        return _stage_exit(program, seen, container_id=str(container.id), image_id=image_id, log=log)
+        return _stage_exit(program, seen, container_id=str(started.container.id), image_id=image_id, log=log)
 
     def _started(
         self,
@@ -121,29 +166,27 @@ class DockerRuntime:
         image_id: str,
         user: tuple[int, int],
         log: StageLog,
-    ) -> tuple[Container, dict[str, str]]:
+    ) -> _Started:
         """Create and start; a ulimit that the host refuses is left out, demanded no more, and said so.
 
         The container's name is the lock on the key, so nothing in the work folder is touched before it exists.
         """
-        owner = current_owner()
         refused: frozenset[str] = frozenset()
         while True:
             arguments = docker_arguments(
                 launch,
                 image_id=image_id,
                 user=f"{user[0]}:{user[1]}",
-                labels=owner.labels(),
+                labels=current_owner().labels(),
                 command=self._command,
                 refused_limits=refused,
             )
-            _clear_name(client, container_name(launch.spec), owner=owner, stop_grace_s=self._stop_grace_s)
             container = None
             try:
                 container = client.containers.create(**arguments)
                 prepare_folders(launch, docker_spec(launch.spec, refused_limits=refused), user=user)
                 container.start()
-                return container, {f"ulimit {name}": "refused by the host" for name in sorted(refused)}
+                return _Started(container, {f"ulimit {name}": "refused by the host" for name in sorted(refused)})
             except BaseException as error:
                 if container is not None:
                     # A refused start leaves the container in `created`, where it would block the name.
@@ -155,34 +198,6 @@ class DockerRuntime:
                     raise launch_error(error, launch) from error
                 refused |= {limit}
                 log.note(f"The host refuses the ulimit {limit} of the profile; the stage runs with the daemon's own.")
-
-
-def _clear_name(client: docker.DockerClient, name: str, *, owner: Owner, stop_grace_s: float) -> None:
-    """Make the name free if its holder is a leftover of ours; never take it from a live run.
-
-    Raises:
-        NameTakenError: a live run holds it, or a container that is not ours.
-    """
-    try:
-        holder = client.containers.get(name)
-    except docker.errors.NotFound:
-        return
-    ours = STAGE_LABEL in holder.labels
-    finished = holder.status in ("exited", "dead", "created")
-    if ours and (is_abandoned(holder.labels, owner=owner) or (finished and _is_mine(holder, owner))):
-        logger.warning("Removing %s (%s), a leftover.", name, holder.status)
-        remove_container(holder, stop_grace_s=stop_grace_s)
-        return
-    starter = holder.labels.get("rlhf.owner_pid", "unknown")
-    raise NameTakenError(
-        f"Container {name} ({str(holder.id)[:12]}, {holder.status}, run "
-        f"{holder.labels.get('rlhf.run_id') or 'unknown'}, started by process {starter}) works on the same key. "
-        f"Wait for it, or stop it: docker stop {name}"
-    )
-
-
-def _is_mine(holder: Container, owner: Owner) -> bool:
-    return owner.labels().items() <= holder.labels.items()
 
 
 def _image_id(client: docker.DockerClient, image: str) -> str:

@@ -1,5 +1,7 @@
 """Whether the GPUs that nvidia-smi reports are the ones that the profile was made for, and free."""
 
+from collections.abc import Collection
+
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
 from containers.launch.gpus import Gpu, GpuReport
@@ -10,13 +12,16 @@ _IDLE_MIB = 1024
 _MEMORY_TOLERANCE = 0.10
 
 
-def gpu_findings(report: GpuReport, profile: GpuProfile, *, visible: str | None = None) -> tuple[CheckFinding, ...]:
+def gpu_findings(
+    report: GpuReport, profile: GpuProfile, *, visible: str | None = None, ours: Collection[int] = ()
+) -> tuple[CheckFinding, ...]:
     """One row for the count, one for the driver, and one per GPU that the run would use.
 
     The run uses the first `num_gpus` GPUs, or the first of those that `visible` names.
 
     Args:
         visible: value of CUDA_VISIBLE_DEVICES where the stage inherits it; None: all GPUs.
+        ours: process ids of containers that the run goes on with: they may hold GPUs.
     """
     if profile.num_gpus == 0:
         return (CheckFinding(name="GPUs", found="not looked at", wanted="none (CPU profile)", verdict="ok"),)
@@ -29,7 +34,7 @@ def gpu_findings(report: GpuReport, profile: GpuProfile, *, visible: str | None 
     return (
         _count(report, usable, profile, wanted=wanted, visible=visible),
         CheckFinding(name="NVIDIA driver", found=report.driver, wanted="any that runs the image's CUDA", verdict="ok"),
-        *(_gpu(gpu, profile) for gpu in usable[: profile.num_gpus]),
+        *(_gpu(gpu, profile, ours) for gpu in usable[: profile.num_gpus]),
     )
 
 
@@ -63,9 +68,10 @@ def _count(
     )
 
 
-def _gpu(gpu: Gpu, profile: GpuProfile) -> CheckFinding:
-    hindrance = _broken(gpu) or _too_small(gpu, profile) or _busy(gpu) or _sliced(gpu, profile)
-    warning = _worn(gpu)
+def _gpu(gpu: Gpu, profile: GpuProfile, ours: Collection[int]) -> CheckFinding:
+    kept = _kept(gpu, ours)
+    hindrance = _broken(gpu) or _too_small(gpu, profile) or (None if kept else _busy(gpu)) or _sliced(gpu, profile)
+    warning = kept or _worn(gpu)
     free = "memory unknown"
     if gpu.memory_total_mib is not None and gpu.memory_used_mib is not None:
         free = f"{gpu.memory_total_mib - gpu.memory_used_mib}/{gpu.memory_total_mib} MiB free"
@@ -114,6 +120,17 @@ def _busy(gpu: Gpu) -> tuple[str, str] | None:
     return (
         f"GPU {gpu.index}: {amount} used by others ({holders or 'processes not visible from here'})",
         "Wait until it is free, end the process if it is yours, or choose other GPUs by CUDA_VISIBLE_DEVICES.",
+    )
+
+
+def _kept(gpu: Gpu, ours: Collection[int]) -> tuple[str, str] | None:
+    """The GPU is held by nobody but a container that a run of this store left when it died, and that still works."""
+    if not gpu.processes or any(process.pid not in ours for process in gpu.processes):
+        return None
+    return (
+        f"GPU {gpu.index}: {gpu.memory_used_mib or '?'}/{gpu.memory_total_mib or '?'} MiB used by a container of a run "
+        "that died, which still works",
+        "The run goes on with it; `rlhf reap` stops it.",
     )
 
 

@@ -87,14 +87,25 @@ class ChunkReader:
             logger.exception("The stage's log can no longer be read; the stage itself goes on.")
 
 
-def watch(program: Program, launch: Launch, *, log: StageLog, reader: ChunkReader, stop_grace_s: float) -> Watch:
+def watch(
+    program: Program,
+    launch: Launch,
+    *,
+    log: StageLog,
+    reader: ChunkReader,
+    stop_grace_s: float,
+    age_s: float = 0.0,
+) -> Watch:
     """Follow the program until it is over; stop it at the time-out or when `launch.should_stop` says so.
 
     Whatever is raised meanwhile (KeyboardInterrupt, an error of a callback) stops the program first and then rises.
+
+    Args:
+        age_s: how long the program had run before; it counts for time-out and duration.
     """
-    started = time.monotonic()
+    started = time.monotonic() - age_s
     try:
-        seen = _follow(program, launch, log=log, reader=reader, stop_grace_s=stop_grace_s)
+        seen = _follow(program, launch, log=log, reader=reader, stop_grace_s=stop_grace_s, started=started)
         _drain(log, reader)
         launch.on_tick()
     except BaseException:
@@ -106,9 +117,9 @@ def watch(program: Program, launch: Launch, *, log: StageLog, reader: ChunkReade
 
 
 def _follow(
-    program: Program, launch: Launch, *, log: StageLog, reader: ChunkReader, stop_grace_s: float
+    program: Program, launch: Launch, *, log: StageLog, reader: ChunkReader, stop_grace_s: float, started: float
 ) -> tuple[bool, bool, bool]:
-    started = next_tick = time.monotonic()
+    next_tick = time.monotonic()
     deadline = started + launch.spec.timeout_s if launch.spec.timeout_s else float("inf")
     timed_out = cancelled = killed = False
     kill_at = float("inf")

@@ -105,7 +105,7 @@ def test_the_next_run_of_the_key_replaces_the_container_of_a_killed_orchestrator
 ) -> None:
     orphan(tmp_path, stage_image)
     stage_exit, _ = run("print('second')", grace_s=2)
-    assert stage_exit.log_tail == ("second",)
+    assert stage_exit.log_tail[-1] == "second"
     assert names() == []
 
 
