@@ -1,6 +1,6 @@
 """Do two runs of one configuration give the same numbers? `python -m benchmarks.same_numbers outputs/a outputs/b`
 
-Compares the metrics in the manifests of the last artifact of each stage. Durations and memory are left out.
+Compares the metrics in the manifests of what each run made or reused last. Durations and memory are left out.
 """
 
 import math
@@ -14,13 +14,11 @@ _NOT_NUMERIC_RESULTS = ("s", "bytes")
 
 
 def latest_metrics(output_dir: Path, stage: StageName) -> dict[str, float]:
-    """Metric values of the newest artifact of that stage; empty where there is none."""
-    manifests = sorted(
-        (output_dir / "artifacts" / stage).glob(f"*/{MANIFEST_FILE}"), key=lambda path: path.stat().st_mtime
-    )
-    if not manifests:
+    """Metric values of the run's artifact of that stage; empty where there is none."""
+    path = output_dir / "artifacts" / stage / MANIFEST_FILE
+    if not path.is_file():
         return {}
-    manifest = Manifest.model_validate_json(manifests[-1].read_bytes())
+    manifest = Manifest.model_validate_json(path.read_bytes())
     return {metric.name: metric.value for metric in manifest.metrics if metric.unit not in _NOT_NUMERIC_RESULTS}
 
 

@@ -1,4 +1,7 @@
-"""Which stages of a run have their result already: the keys are computed as the run would, nothing is started."""
+"""Which stages of a run have their result already, and why the others run: keys are computed as the run would.
+
+Nothing is started, and nothing in the store is changed.
+"""
 
 from collections.abc import Sequence
 
@@ -6,10 +9,12 @@ from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import MANIFEST_FILE, StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import StageConfig
-from containers.digests import content_digest, read_manifest
+from containers.digests import content_digest, read_manifest, verify_artifact
+from containers.human_text import moment
 from containers.schedule import plan_batch
 from flows.run_config import RunConfig
 from tasks.code_identity import code_identity
+from tasks.stage_history import StageHistory, stage_memory
 from tasks.stage_inputs import (
     build_base_model_inputs,
     evaluate_policy_inputs,
@@ -20,52 +25,78 @@ from tasks.stage_inputs import (
     train_policy_inputs,
     training_inputs,
 )
-from tasks.stage_key import SINGLE_BATCH, stage_key, stage_profile
+from tasks.stage_key import SINGLE_BATCH, identity_key, stage_identity, stage_profile
+from tasks.why_it_runs import why_it_runs
 
 
 class _NotCachedError(Exception):
     """The stage has no result yet, so the keys of those after it are not known."""
 
+    def __init__(self, stage: StageName) -> None:
+        super().__init__(stage)
+        self.stage = stage
+
 
 class _Lookup:
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, *, verify: bool) -> None:
         self.config = config
+        self.verify = verify
         self.code_digest = code_identity(config.runtime.kind, image=config.image).digest
-        self.found: dict[StageName, str] = {}
+        self.history = StageHistory(config.store_dir.resolve(), run_name=config.run.name, output_dir=config.output_dir)
+        self.texts: dict[StageName, str] = {}
+        self.found: dict[StageName, ArtifactRef] = {}
 
     def result(self, config: StageConfig, inputs: Sequence[StageInput], batch: BatchPlan = SINGLE_BATCH) -> ArtifactRef:
-        """The stage's artifact by its manifest; the run itself also compares every file before it reuses one."""
+        """The stage's artifact by its manifest; every file is compared with it only where `verify` says so."""
         stage = StageName(config.stage)
-        profile = stage_profile(self.config.gpu_profile, stage)
-        key = stage_key(
+        identity = stage_identity(
             config,
             seed=self.config.run.seed,
             inputs=inputs,
             code_digest=self.code_digest,
-            profile=profile,
+            profile=stage_profile(self.config.gpu_profile, stage),
             batch=batch,
         )
-        folder = self.config.output_dir.resolve() / "artifacts" / stage / key
+        now = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs))
+        folder = self.config.store_dir.resolve() / "artifacts" / stage / now.key
         if not (folder / MANIFEST_FILE).is_file():
-            raise _NotCachedError
-        manifest = read_manifest(folder)
-        self.found[stage] = f"reused, made {manifest.created_at}"
-        return ArtifactRef(stage=stage, key=key, path=str(folder), digest=content_digest(manifest.files))
+            self.texts[stage] = f"runs: {why_it_runs(stage, self.history.last(stage), now)}"
+            raise _NotCachedError(stage)
+        manifest = verify_artifact(folder) if self.verify else read_manifest(folder)
+        self.texts[stage] = f"reused, made {moment(manifest.created_at)}"
+        made = ArtifactRef(stage=stage, key=now.key, path=str(folder), digest=content_digest(manifest.files))
+        self.found[stage] = made
+        return made
 
 
 def cached_stages(config: RunConfig) -> dict[StageName, str]:
     """For each stage of the run whether its result is there; a stage whose inputs are yet to be made runs."""
     if config.dataset.hub_id or (config.base_model and config.base_model.hub_id):
         return dict.fromkeys(config.stages, "not known before the hub was asked")
-    lookup = _Lookup(config)
+    lookup, rest = _Lookup(config, verify=False), "runs"
     try:
         _walk(lookup, config)
-    except _NotCachedError:
-        pass
+    except _NotCachedError as missing:
+        rest = f"runs, unless {missing.stage} makes the same as before"
+        if lookup.history.last(missing.stage) is None:
+            rest = "runs"
     except Exception as error:  # a source that cannot be had is for the system check to explain
         first_line = str(error).partition("\n")[0]
-        return {stage: lookup.found.get(stage, f"not known: {first_line}") for stage in config.stages}
-    return {stage: lookup.found.get(stage, "runs") for stage in config.stages}
+        return {stage: lookup.texts.get(stage, f"not known: {first_line}") for stage in config.stages}
+    return {stage: lookup.texts.get(stage, rest) for stage in config.stages}
+
+
+def finished_artifacts(config: RunConfig) -> dict[StageName, ArtifactRef] | None:
+    """Every stage's artifact, each file compared with its manifest; None where a stage would have to run.
+
+    Asks the hub where the run names a branch there.
+    """
+    try:
+        lookup = _Lookup(config, verify=True)
+        _walk(lookup, config)
+    except Exception:  # whatever is missing or damaged: the run itself sees to it, and says so
+        return None
+    return lookup.found
 
 
 def _walk(lookup: _Lookup, config: RunConfig) -> None:

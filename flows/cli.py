@@ -7,13 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from flows import cli_commands
 from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block
-
-if TYPE_CHECKING:
-    from flows.config_loading import LoadedConfig
 
 EXIT_BAD_CONFIG = 2
 _EXIT_LIMIT_S = 10.0
@@ -36,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: None: those of this process, which then also ends within seconds of this function.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    parsed = build_parser().parse_args(arguments)
+    parser = build_parser()
+    parsed = parser.parse_args(arguments)
+    if "command" not in parsed:
+        parser.print_help()
+        return EXIT_BAD_CONFIG
     parsed.command_line = shlex.join(["rlhf", *arguments])
     exit_code = _run_command(parsed)
     if argv is None:
@@ -81,7 +83,8 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="version", version=f"rlhf-flows {metadata.version('rlhf-flows')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, (command, summary, example) in _configured_commands().items():
         configured = _add_command(commands, name, command, summary=summary, example=f"rlhf {name} {example}")
         _add_config_options(configured)
@@ -93,6 +96,8 @@ def build_parser() -> argparse.ArgumentParser:
                 help="config.json of the base model, where its size is not known (example: models/mine/config.json)",
             )
     _add_demo_data(commands)
+    _add_reap(commands)
+    _add_cache(commands)
     return parser
 
 
@@ -100,15 +105,19 @@ def _configured_commands() -> dict[str, tuple[Callable[[argparse.Namespace], int
     """The commands that read a run: what they do, in words, and an example."""
     demo, production = f"-c {_DEMO_CONFIG}", "-c configs/runs/helpsteer3-qwen3-8b.yaml"
     return {
-        "run": (_run, "run the pipeline; finished stages are reused", f"{demo} --set run.seed=7"),
-        "check": (_check, "check GPUs, Docker, memory, disk, servers, model and data; start nothing", production),
+        "run": (cli_commands.run, "run the pipeline; finished stages are reused", f"{demo} --set run.seed=7"),
+        "check": (
+            cli_commands.check,
+            "check GPUs, Docker, memory, disk, servers, model and data; start nothing",
+            production,
+        ),
         "plan": (
-            _plan,
+            cli_commands.plan,
             "show stages, steps, estimated memory, time and disk; needs no GPU and no network",
             f"{production} --profile 1x48gb",
         ),
-        "report": (_report, "say where the last report lies, and open it", demo),
-        "ui": (_ui, "keep Prefect and MLflow open on what the runs left", demo),
+        "report": (cli_commands.report, "say where the last report lies, and open it", demo),
+        "ui": (cli_commands.ui, "keep Prefect and MLflow open on what the runs left", demo),
     }
 
 
@@ -135,7 +144,7 @@ def _add_demo_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     parser = _add_command(
         commands,
         "demo-data",
-        _demo_data,
+        cli_commands.demo_data,
         summary="write the synthetic preferences of the demo",
         example="rlhf demo-data --folder outputs/demo/data --seed 0",
     )
@@ -152,6 +161,45 @@ def _add_demo_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         action="store_true",
         help="write every label the wrong way round, to see that the run notices (labelled_pairs stay right)",
     )
+
+
+def _add_reap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _add_command(
+        commands,
+        "reap",
+        cli_commands.reap,
+        summary="stop and remove the containers of runs that died; each run does so for itself when it starts",
+        example="rlhf reap --dry-run",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def _add_cache(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _add_command(
+        commands,
+        "cache",
+        cli_commands.cache,
+        summary="list what stages made, compare it with its manifests, delete what no run wants",
+        example="rlhf cache gc --older-than 14",
+    )
+    parser.add_argument(
+        "action", choices=("ls", "verify", "gc"), help="list; compare every file with its manifest; say what can go"
+    )
+    parser.add_argument(
+        "--store",
+        type=Path,
+        default=Path("outputs/store"),
+        metavar="FOLDER",
+        help="run.store_dir of your runs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--older-than",
+        type=float,
+        default=7.0,
+        metavar="DAYS",
+        help="gc: what no run wants is kept this long (default: %(default)g)",
+    )
+    parser.add_argument("--yes", action="store_true", help="gc: delete it, instead of only saying so")
 
 
 def _add_command(
@@ -172,61 +220,6 @@ def _add_command(
     )
     parser.set_defaults(command=command)
     return parser
-
-
-def _load(parsed: argparse.Namespace) -> "LoadedConfig":
-    from flows.config_loading import load_run_config
-
-    return load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
-
-
-def _run(parsed: argparse.Namespace) -> int:
-    # The configuration is read before the heavy imports, so that its mistakes are told at once.
-    loaded = _load(parsed)
-    from flows.run_command import run_pipeline
-
-    return run_pipeline(loaded, command=parsed.command_line)
-
-
-def _check(parsed: argparse.Namespace) -> int:
-    loaded = _load(parsed)
-    from flows.run_command import check
-
-    return check(loaded)
-
-
-def _plan(parsed: argparse.Namespace) -> int:
-    loaded = _load(parsed)
-    from flows.cached_stages import cached_stages
-    from flows.plan import plan_run
-    from flows.plan_text import render_plan
-
-    cached = cached_stages(loaded.config)
-    print(render_plan(plan_run(loaded, cached=lambda stage: cached[stage], model_config=parsed.model_config)))
-    return 0
-
-
-def _report(parsed: argparse.Namespace) -> int:
-    loaded = _load(parsed)
-    from flows.run_command import open_report
-
-    return open_report(loaded)
-
-
-def _ui(parsed: argparse.Namespace) -> int:
-    loaded = _load(parsed)
-    from flows.run_command import serve_ui
-
-    return serve_ui(loaded)
-
-
-def _demo_data(parsed: argparse.Namespace) -> int:
-    from flows.demo_data import write_demo_data
-
-    written = write_demo_data(parsed.folder, seed=parsed.seed, flip_labels=parsed.flip_labels)
-    for path in (written.train, written.validation, written.labelled_pairs):
-        print(path)
-    return 0
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def _filter_dataset(known: Known) -> StagePlan:
         StageName.FILTER_DATASET,
         known.cached(StageName.FILTER_DATASET),
         figures=(
-            count_figure("rows read", data.rows, "rows"),
+            count_figure(_rows_name(data.rows), data.rows, "rows"),
             count_figure("training pairs", data.train_pairs, "pairs"),
             count_figure("validation pairs", data.validation_pairs, "pairs"),
             count_figure("policy training prompts", data.policy_train_prompts, "prompts"),
@@ -210,3 +210,8 @@ _PLANNERS: dict[StageName, Callable[[Known], StagePlan]] = {
     StageName.EVALUATE_POLICY: _evaluate_policy,
     StageName.WRITE_REPORT: _write_report,
 }
+
+
+def _rows_name(rows: Count | None) -> str:
+    """A published set is known by the rows that its filter leaves, a file by its lines."""
+    return "rows in English" if rows is not None and rows.origin == "estimated" else "rows read"

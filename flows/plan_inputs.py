@@ -183,5 +183,6 @@ def _parquet_rows(path: Path) -> Count | None:
 def _ranks(path: Path) -> int:
     counted = count_rows(path)
     if counted is None:
-        raise ConfigError(f"tokenizer_file {path.absolute()} cannot be read.")
+        why = "does not exist" if not path.exists() else "cannot be read as lines"
+        raise ConfigError(f"tokenizer_file: {path.absolute().resolve()} {why}. Correct the path.")
     return counted.value

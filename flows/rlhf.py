@@ -7,6 +7,7 @@ from prefect import flow
 from flows.open_run import check_request, open_run
 from flows.run_config import RunConfig
 from tasks.build_base_model import build_base_model
+from tasks.cancel_watch import RunCancelledError, never
 from tasks.check_system import check_system
 from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
@@ -33,16 +34,20 @@ def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path
         SystemCheckError: something that the run needs is missing; nothing was spent.
         StageFailedError: a stage failed.
         GateClosedError: a model did not pass its gate and nobody waived it.
+        RunCancelledError: somebody cancelled the run in Prefect.
     """
     with open_run(config, command=command, config_yaml=config_yaml) as run:
         checked = check_system(run, check_request(config))
         try:
             judged = train_and_judge(run, config, checked)
         except Exception as error:
+            was_cancelled, run.should_stop = run.should_stop(), never  # the report is written all the same
             try:
                 write_report(run, config.write_report)
             except Exception as report_error:  # the first error is the one to read
                 error.add_note(f"The report could not be written either: {report_error}")
+            if was_cancelled:
+                raise RunCancelledError("The run was cancelled in Prefect.") from error
             raise
         return write_report(run, config.write_report, judged=judged)
 

@@ -1,36 +1,54 @@
-"""What `rlhf run`, `check`, `report` and `ui` do, once the configuration stands. Heavy imports happen here, late."""
+"""What `rlhf run` does, once the configuration stands.
 
+Nothing here imports Prefect before `_use`: it reads its settings when it is imported, and would start a server of its
+own.
+"""
+
+import logging
 import os
-import sys
 import time
-import webbrowser
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 
+from containers.contracts.records import PipelineRecord
 from flows.config_errors import InvalidConfigError, Mistake
 from flows.config_loading import LoadedConfig
 from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended
-from flows.local_servers import Servers, ServerSettings, local_servers, serve_until_interrupted
-from flows.plan import draft_plan, plan_run
+from flows.local_servers import Servers, ServerSettings, local_servers
+from flows.plan import plan_run
+from flows.run_config import RunConfig
+from flows.run_flow import run_flow
+from flows.standing_report import StandingReport, last_record, standing_report
 from flows.terminal import TerminalDisplay, printable
 from tasks.display import install_display
+from tasks.mlflow_spool import SPOOL_FOLDER
+from tasks.prefect_ledger import LEDGER_FOLDER
+from tasks.sources import Probe, SourceError, probe_dataset, probe_model, probe_pairs
 
 _EXIT_FAILED = 1
+_EXIT_CANCELLED = 130
 
 
 def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
     """Run the pipeline with its servers behind it. Returns 0 only when every stage ran and every gate opened."""
     # What cannot work is refused before any server starts.
     plan = plan_run(loaded)
-    _require_output_folder(loaded)
+    _require_folders(loaded)
     display = TerminalDisplay()
     for warning in plan.warnings:
         display.say(f"Warning: {warning}")
     install_display(display)
     started = time.monotonic()
+    if (standing := standing_report(loaded)) and not something_waits(loaded.config.output_dir):
+        return _nothing_to_do(standing, loaded, display, started=started)
+    if problem := _unusable_sources(loaded.config):
+        display.say(problem)
+        return _EXIT_FAILED
+    before = last_record(loaded.config.output_dir)
     try:
         with local_servers(server_settings(loaded), say=display.say) as servers:
             _use(servers)
@@ -46,38 +64,102 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
             )
         return exit_code_after(ending)
     display.say(f"{time.monotonic() - started:.0f} s in all.")
-    _where_to_look(loaded, display)
+    _where_to_look(loaded, display, before=before)
     return exit_code
 
 
-def _require_output_folder(loaded: LoadedConfig) -> None:
-    place = loaded.config.output_dir.absolute()
+def something_waits(output_dir: Path) -> bool:
+    """Whether an earlier run left something that MLflow or Prefect was not told yet."""
+    return any(any((output_dir / folder).glob("*.json*")) for folder in (SPOOL_FOLDER, LEDGER_FOLDER))
+
+
+def _require_folders(loaded: LoadedConfig) -> None:
+    """Refuse folders that cannot be written, both at once."""
+    named = (("run.output_dir", loaded.config.output_dir), ("run.store_dir", loaded.config.store_dir))
+    mistakes = [Mistake(key, text) for key, folder in named if (text := _why_not_writable(folder))]
+    if mistakes:
+        raise InvalidConfigError(str(loaded.path), mistakes)
+
+
+def _why_not_writable(folder: Path) -> str:
+    place = folder.absolute()
     while not os.path.lexists(place):  # False also where it may not be looked at
         place = place.parent
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
-        return
+        return ""
     what = "cannot be written" if place.is_dir() else "is a file"
-    text = f"{place} {what}. Name a folder that can be written, or leave it out: then it is outputs/<run.name>."
-    raise InvalidConfigError(str(loaded.path), [Mistake("run.output_dir", text)])
+    return f"{place} {what}. Name a folder that can be written, or leave it out: then it lies below outputs/."
+
+
+def _unusable_sources(config: RunConfig) -> str:
+    """What is wrong with local data and model; said here, no server has to start for it. Empty: nothing.
+
+    What lies on the hub is asked for by the system check.
+    """
+    probes: list[Callable[[], Probe]] = []
+    if config.dataset.hub_id is None:
+        probes.append(partial(probe_dataset, config.dataset, token=None))
+    if config.base_model is not None and config.base_model.path is not None:
+        probes.append(partial(probe_model, config.base_model, token=None))
+    for file in config.evaluate_reward_model.pair_files:
+        probes.append(partial(probe_pairs, file.path, key=f"evaluate_reward_model.pair_files {file.name}"))
+    problems = []
+    for probe in probes:
+        try:
+            probe()
+        except SourceError as error:
+            problems.append(f"  {error}")
+    return "\n".join(("The run does not start; nothing was spent.", *problems)) if problems else ""
+
+
+def _nothing_to_do(standing: StandingReport, loaded: LoadedConfig, display: TerminalDisplay, *, started: float) -> int:
+    """Every stage has its verified artifact, and the report shows just that: no server, no program, no new report."""
+    for record in standing.stages:
+        display.stage_ended(record)
+    display.say(
+        f"Nothing to do: every stage has its artifact, compared with its manifest file by file, and the report of run "
+        f"{standing.record.run_id} shows just these.\n{time.monotonic() - started:.1f} s in all."
+    )
+    _show_report(standing.record, loaded, display)
+    return 0
 
 
 def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: TerminalDisplay) -> int:
-    from prefect.logging.handlers import APILogHandler
+    """The exit code.
 
-    from flows.rlhf import rlhf
-
+    Raises:
+        KeyboardInterrupt, EndedBySignal: somebody stopped it.
+    """
     tracking = loaded.config.tracking.model_copy(update={"mlflow_uri": servers.mlflow_uri})
     config = loaded.config.model_copy(update={"tracking": tracking})
-    try:
-        rlhf(config, command=command, config_yaml=loaded.yaml_text)
-    except Exception as error:  # the terminal is the last place where it can be said plainly
-        _raise_ending_behind(error)
-        display.close()
-        display.console.print(f"\n[red]{escape(type(error).__name__)}[/]: {escape(printable(str(error)))}")
-        return _EXIT_FAILED
-    finally:
-        APILogHandler().flush()  # before the server goes
-    return 0
+    ended = run_flow(config, command=command, config_yaml=loaded.yaml_text)
+    display.close()
+    if not ended.prefect_knows:
+        display.say(
+            f"Prefect at {servers.prefect_ui_url} was not told how this run ended; the next `rlhf run` with that "
+            "server tells it."
+        )
+    return _exit_code(ended.error, display)
+
+
+def _exit_code(error: BaseException | None, display: TerminalDisplay) -> int:
+    """Say what ended the run; the terminal is the last place where it can be said plainly.
+
+    Raises:
+        KeyboardInterrupt, EndedBySignal: somebody stopped it.
+    """
+    from tasks.cancel_watch import RunCancelledError
+
+    if error is None:
+        return 0
+    if isinstance(error, RunCancelledError):
+        display.say(f"{error} Nothing that was finished is lost; the same command goes on from the last good step.")
+        return _EXIT_CANCELLED
+    _raise_ending_behind(error)
+    if not isinstance(error, Exception):
+        raise error
+    display.console.print(f"\n[red]{escape(type(error).__name__)}[/]: {escape(printable(str(error)))}")
+    return _EXIT_FAILED
 
 
 def _raise_ending_behind(error: BaseException) -> None:
@@ -91,46 +173,6 @@ def _raise_ending_behind(error: BaseException) -> None:
         if isinstance(seen, TerminationSignal):
             raise EndedBySignal(seen.signal)
         seen = seen.__cause__ or seen.__context__
-
-
-def check(loaded: LoadedConfig) -> int:
-    """Print the system check. Returns 0 where nothing hinders a run.
-
-    Raises:
-        InvalidConfigError: after the table, where the configuration cannot work with what is there.
-    """
-    from flows.open_run import check_request
-    from tasks.check_system import failures, run_checks, table
-
-    plan = draft_plan(loaded)
-    findings = run_checks(check_request(loaded.config, plan=plan))
-    console = Console(highlight=False)
-    console.print(table(findings), markup=False)
-    for warning in plan.warnings:
-        console.print(f"Warning: {warning}", markup=False)
-    if plan.mistakes:
-        raise InvalidConfigError(str(loaded.path), plan.mistakes)
-    hindrances = failures(findings)
-    console.print(f"{len(hindrances)} of {len(findings)} checks failed." if hindrances else "Ready to run.")
-    return _EXIT_FAILED if hindrances else 0
-
-
-def open_report(loaded: LoadedConfig) -> int:
-    """Say where the last report lies, and open it where there is a browser."""
-    report = loaded.config.output_dir / "report.html"
-    if not report.is_file():
-        sys.stderr.write(f"There is no report at {report.resolve()} yet. Start a run: rlhf run -c {loaded.path}\n")
-        return _EXIT_FAILED
-    sys.stdout.write(f"{report.resolve()}\n")
-    if sys.stdout.isatty():
-        webbrowser.open(report.resolve().as_uri())
-    return 0
-
-
-def serve_ui(loaded: LoadedConfig) -> int:
-    """Keep Prefect and MLflow open on what the runs left, until Ctrl-C."""
-    serve_until_interrupted(server_settings(loaded), say=lambda text: Console(highlight=False).print(text))
-    return 0
 
 
 def server_settings(loaded: LoadedConfig) -> ServerSettings:
@@ -147,6 +189,7 @@ def server_settings(loaded: LoadedConfig) -> ServerSettings:
 
 def _use(servers: Servers) -> None:
     """Point this process at the servers, before Prefect is imported; its own console lines give way to the display."""
+    logging.raiseExceptions = False  # else Prefect's log handler writes into the display when its server is away
     os.environ["PREFECT_API_URL"] = servers.prefect_api_url
     os.environ["MLFLOW_TRACKING_URI"] = servers.mlflow_uri
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
@@ -154,11 +197,24 @@ def _use(servers: Servers) -> None:
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 
-def _where_to_look(loaded: LoadedConfig, display: TerminalDisplay) -> None:
-    output_dir = loaded.config.output_dir
-    report = output_dir / "report.html"
+def _where_to_look(loaded: LoadedConfig, display: TerminalDisplay, *, before: PipelineRecord | None) -> None:
+    """The report of this very run, and where the rest lies."""
+    record = last_record(loaded.config.output_dir)
+    if record is not None and (before is None or record.run_id != before.run_id):
+        _show_report(record, loaded, display)
+    else:
+        display.say("This run came to no report.")
+
+
+def _show_report(record: PipelineRecord, loaded: LoadedConfig, display: TerminalDisplay) -> None:
+    folder = loaded.config.output_dir.resolve()
+    for gate in record.gates:
+        verdict = "passed" if gate.passed else f"waived by {gate.waived_by}" if gate.opens else "NOT passed"
+        rules = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in gate.rules)
+        display.say(f"{gate.name.replace('_', ' ').capitalize()} gate {verdict}. {rules}")
+    report = folder / "reports" / record.run_id / "report.html"
     if report.is_file():
-        display.say(f"\nReport     {report.resolve()}")
-    display.say(
-        f"Artifacts  {(output_dir / 'artifacts').resolve()}\nLook again in Prefect and MLflow: rlhf ui -c {loaded.path}"
-    )
+        display.say(f"\nReport     {folder / 'report.html'}")
+    if (folder / "artifacts").is_dir():
+        display.say(f"Artifacts  {folder / 'artifacts'}")
+    display.say(f"Look again in Prefect and MLflow: rlhf ui -c {loaded.path}")

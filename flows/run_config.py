@@ -33,7 +33,12 @@ class RunSection(Frozen):
         description="Lower-case letters, digits, dashes; names the output folder, the Prefect run and the MLflow run",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="One seed for every stage")
-    output_dir: Path | None = Field(None, description="Where everything of this run goes; null: outputs/<name>")
+    output_dir: Path | None = Field(None, description="Reports and links of this run; null: outputs/<name>")
+    store_dir: Path | None = Field(
+        None,
+        description="Artifacts, checkpoints and logs of stages, found by content, shared by all runs that name it; "
+        "null: `store` beside output_dir",
+    )
     tags: tuple[str, ...] = Field((), description="Free words; shown in Prefect and MLflow")
 
 
@@ -66,6 +71,19 @@ class RuntimeSection(Frozen):
         None, min_length=1, description="Stage image; null: rlhf-stage:gpu, or rlhf-stage:cpu on a profile without GPU"
     )
     timeout_s: StageTimeouts = StageTimeouts()
+    retries: int = Field(
+        2,
+        ge=0,
+        le=20,
+        description="Further attempts at a stage after a failure that can pass by itself (a lost container), as long "
+        "as none of them gets further than the one before",
+    )
+    retry_wait_s: float = Field(10.0, ge=0, le=3600, description="Wait before the next attempt; doubles with each")
+    start_over_if_damaged: bool = Field(
+        False,
+        description="Train again from step 0 where every checkpoint of a stage is damaged; else the stage refuses, and "
+        "says which files",
+    )
 
 
 class TrackingSection(Frozen):
@@ -133,6 +151,11 @@ class RunConfig(Frozen):
     def output_dir(self) -> Path:
         """Folder of everything that this run writes."""
         return self.run.output_dir or Path("outputs") / self.run.name
+
+    @property
+    def store_dir(self) -> Path:
+        """Folder of the artifacts, shared with the runs beside this one."""
+        return self.run.store_dir or self.output_dir.parent / "store"
 
     @property
     def image(self) -> str:

@@ -34,6 +34,7 @@ from tasks.display import current_display
 from tasks.markdown import system_check_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_markdown
+from tasks.reap import processes_to_take_over
 from tasks.runtime_choice import NOT_ASKED, Runtime, judge_runtime, present_stages_digest
 from tasks.sources import (
     DatasetSource,
@@ -186,7 +187,7 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
 def _host_checks(request: CheckRequest, runtime: Runtime, docker: DockerState) -> list[tuple[str, _Check]]:
     profile = request.profile
     return [
-        ("GPUs", lambda: _gpus(profile, runtime)),
+        ("GPUs", lambda: _gpus(profile, runtime, store_dir=request.output_dir)),
         ("shared memory", lambda: (shm_finding(profile, runtime=runtime, docker_memory_bytes=docker.memory_bytes),)),
         ("ulimit memlock", lambda: (memlock_finding(profile, runtime=runtime),)),
         ("memory", lambda: (memory_finding(profile, needed_bytes=request.memory_needed_bytes),)),
@@ -196,11 +197,12 @@ def _host_checks(request: CheckRequest, runtime: Runtime, docker: DockerState) -
     ]
 
 
-def _gpus(profile: GpuProfile, runtime: Runtime) -> Iterable[CheckFinding]:
+def _gpus(profile: GpuProfile, runtime: Runtime, *, store_dir: Path) -> Iterable[CheckFinding]:
     report = read_gpus() if profile.num_gpus else GpuReport()
+    ours = processes_to_take_over(store_dir) if profile.num_gpus and runtime == "docker" else frozenset()
     # A container gets its GPUs from the daemon, which does not know our variable.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if runtime == "process" else None
-    return gpu_findings(report, profile, visible=visible)
+    return gpu_findings(report, profile, visible=visible, ours=ours)
 
 
 def _source_checks(request: CheckRequest) -> list[tuple[str, _Check]]:

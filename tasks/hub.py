@@ -23,6 +23,8 @@ from huggingface_hub.errors import (
 )
 
 from containers.digests import write_atomically
+from containers.human_text import size as human_size
+from tasks.display import current_display
 from tasks.source_errors import (
     HubUnreachableError,
     SourceAccessError,
@@ -125,6 +127,8 @@ def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | Non
     folder = flat_folder(revision.kind, revision.hub_id, revision.commit, names)
     if folder.is_dir():
         return folder
+    size_bytes = sum(file.size_bytes for file in revision.files if file.path in names)
+    current_display().say(f"Fetching {revision.origin}: {len(names)} files, {human_size(size_bytes)}")
     try:
         snapshot = snapshot_download(
             revision.hub_id,

@@ -1,8 +1,9 @@
 """Tables and summaries for the pages of Prefect, from the contract's records. Every cell is escaped."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from containers.contracts.outcome import Metric
+from containers.contracts.outcome import Metric, StageFailure
 from containers.contracts.records import (
     CheckFinding,
     Funnel,
@@ -46,6 +47,18 @@ def system_check_markdown(findings: Sequence[CheckFinding]) -> str:
         [(item.name, _CHECK_MARKS[item.verdict], item.found, item.wanted, item.advice) for item in ranked],
     )
     return _join("## System check", summary, table)
+
+
+def failure_markdown(failure: StageFailure, *, log: Path) -> str:
+    """Why a stage failed, what to do, and its last words."""
+    # A fence inside the evidence must not end ours.
+    evidence = "\n".join(line.replace("```", "\u02cb\u02cb\u02cb") for line in failure.evidence) or "none"
+    return _join(
+        f"## {failure.stage} failed: {failure.kind.value}",
+        markdown_text(failure.message),
+        f"```text\n{evidence}\n```",
+        f"Full log: {markdown_text(str(log))}",
+    )
 
 
 def funnel_markdown(funnel: Funnel) -> str:

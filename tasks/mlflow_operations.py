@@ -7,17 +7,18 @@ handle before it is created, and a point of a curve carries its time from the ev
 import json
 import math
 import posixpath
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from containers.contracts.base import Frozen
 from containers.contracts.spec import StageInput
-from tasks.event_feed import MAX_POINTS_PER_BATCH, MetricPoint, Reconciliation, read_points
+from tasks.event_feed import MetricPoint, Reconciliation, read_points
+from tasks.mlflow_sending import RefusedError, mlflow_name, send_points, send_what_is_taken
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,10 +29,9 @@ RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 HANDLE_TAG = "rlhf.handle"
 _MAX_PAIRS_PER_BATCH = 100
 _MAX_DIGEST_CHARACTERS = 36
-_MAX_KEY_CHARACTERS = 250
 _LARGEST_FLOAT = 1.7976931348623157e308
-
-T = TypeVar("T")
+_CURVES_LIMIT_S = 10.0
+_NOTHING_SENT: Mapping[tuple[str, int], float] = {}
 
 
 class CreateRun(Frozen):
@@ -84,8 +84,8 @@ class LogParams(Frozen):
         """Send them, a hundred at a time."""
         from mlflow.entities import Param
 
-        for some in chunks(self.params, _MAX_PAIRS_PER_BATCH):
-            client.log_batch(run_id, params=[Param(mlflow_name(key), value) for key, value in some])
+        params = [Param(mlflow_name(key), value) for key, value in self.params]
+        send_what_is_taken(params, lambda part: client.log_batch(run_id, params=part), num_at_once=_MAX_PAIRS_PER_BATCH)
 
 
 class SetTags(Frozen):
@@ -99,8 +99,8 @@ class SetTags(Frozen):
         """Send them, a hundred at a time."""
         from mlflow.entities import RunTag
 
-        for some in chunks(self.tags, _MAX_PAIRS_PER_BATCH):
-            client.log_batch(run_id, tags=[RunTag(mlflow_name(key), value) for key, value in some])
+        tags = [RunTag(mlflow_name(key), value) for key, value in self.tags]
+        send_what_is_taken(tags, lambda part: client.log_batch(run_id, tags=part), num_at_once=_MAX_PAIRS_PER_BATCH)
 
 
 class LogFigures(Frozen):
@@ -204,25 +204,55 @@ class SendCurves(Frozen):
             raise FileNotFoundError(f"{self.events_path} is gone, and its curves with it.")
         return read_points(Path(self.events_path), up_to_bytes=self.size_bytes)
 
-    def send(self, client: "MlflowClient", run_id: str) -> Reconciliation:
-        """Send the points that the run lacks. A point that it holds with another value stays, and is counted."""
+    def send(
+        self, client: "MlflowClient", run_id: str, *, sent: Mapping[tuple[str, int], float] = _NOTHING_SENT
+    ) -> Reconciliation:
+        """Send the points that the run lacks. A point that it holds with another value stays, and is counted.
+
+        Args:
+            sent: what is known to have arrived, key and step → value.
+
+        Raises:
+            RefusedError: the server refuses some points; it has all others.
+            TimeoutError: it is too slow for all of them; what was sent stays sent.
+        """
         points = self.points()
-        known = client.get_run(run_id).data.metrics
-        missing, conflicting = [], 0
-        for key in sorted({point.key for point in points}):
-            name = mlflow_name(key)
-            history = client.get_metric_history(run_id, name) if name in known else ()
-            stored = {item.step: item.value for item in history}
-            for point in (point for point in points if point.key == key):
-                if point.step not in stored:
-                    missing.append(point)
-                elif not _same(point.value, stored[point.step]):
-                    conflicting += 1
-        send_points(client, run_id, missing)
+        unsure: dict[str, list[MetricPoint]] = {}
+        for point in points:
+            arrived = sent.get((point.key, point.step))
+            if arrived is None or not _same(arrived, point.value):
+                unsure.setdefault(point.key, []).append(point)
+        delivered, conflicting, refused = _send_missing(client, run_id, unsure)
         odd = [f"{point.key}@{point.step}={point.value}" for point in points if not math.isfinite(point.value)]
         if odd:
             client.set_tag(run_id, "rlhf.non_finite", ", ".join(odd)[:5000])
-        return Reconciliation(in_file=len(points), delivered=len(missing), pending=0, conflicting=conflicting)
+        if refused:
+            raise RefusedError("; ".join(refused))
+        return Reconciliation(in_file=len(points), delivered=delivered, pending=0, conflicting=conflicting)
+
+
+def _send_missing(
+    client: "MlflowClient", run_id: str, curves: Mapping[str, Sequence[MetricPoint]]
+) -> tuple[int, int, list[str]]:
+    """How many points were sent, how many stand there with another value, and what was refused."""
+    deadline = time.monotonic() + _CURVES_LIMIT_S
+    known = client.get_run(run_id).data.metrics if curves else {}
+    delivered = conflicting = 0
+    refused: list[str] = []
+    # What the run has nothing of comes first: with a slow server, each time gets further.
+    for key in sorted(curves, key=lambda key: (mlflow_name(key) in known, key)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{delivered} points were sent in {_CURVES_LIMIT_S:g} s; the others wait.")
+        history = client.get_metric_history(run_id, mlflow_name(key)) if mlflow_name(key) in known else ()
+        stored = {item.step: item.value for item in history}
+        missing = [point for point in curves[key] if point.step not in stored]
+        try:
+            send_points(client, run_id, missing)
+            delivered += len(missing)
+        except RefusedError as error:
+            refused.append(str(error))
+        conflicting += sum(point.step in stored and not _same(point.value, stored[point.step]) for point in curves[key])
+    return delivered, conflicting, refused
 
 
 class EndRun(Frozen):
@@ -239,17 +269,6 @@ class EndRun(Frozen):
 
 
 RunOperation = LogParams | SetTags | LogFigures | LogText | LogFile | LogInputs | SendCurves | EndRun
-Operation = Annotated[CreateRun | RunOperation, Field(discriminator="kind")]
-OPERATION: TypeAdapter[CreateRun | RunOperation] = TypeAdapter(Operation)
-
-
-def send_points(client: "MlflowClient", run_id: str, points: Sequence[MetricPoint]) -> None:
-    """Send points a thousand at a time; NaN stays NaN, infinity becomes the largest float on SQL stores."""
-    from mlflow.entities import Metric
-
-    for some in chunks(points, MAX_POINTS_PER_BATCH):
-        metrics = [Metric(mlflow_name(item.key), item.value, item.timestamp_ms, item.step) for item in some]
-        client.log_batch(run_id, metrics=metrics)
 
 
 def dataset_use(item: StageInput) -> DatasetUse:
@@ -269,31 +288,6 @@ def flat_params(values: Mapping[str, object], *, prefix: str = "") -> Pairs:
             text = json.dumps(value, default=str) if isinstance(value, (list, tuple)) else str(value)
             found.append((f"{prefix}{key}", text))
     return tuple(found)
-
-
-def mlflow_name(key: str) -> str:
-    """The nearest name that MLflow takes: one bad character would have the whole batch refused."""
-    name = posixpath.normpath(re.sub(r"[^\w\-. /:]", "_", key, flags=re.ASCII)).lstrip("./ ")
-    return name[:_MAX_KEY_CHARACTERS] or "unnamed"
-
-
-def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items in order, at most `size` at a time."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
-def can_be_sent_later(error: Exception) -> bool:
-    """Whether the same message may succeed another time: the server was away, slow or broken, not of another mind."""
-    from mlflow.exceptions import MlflowException
-    from requests import RequestException
-
-    if isinstance(error, MlflowException):
-        return not 400 <= error.get_http_status_code() < 500 or error.get_http_status_code() in (401, 403, 408, 429)
-    if isinstance(error, RequestException):
-        code = error.response.status_code if error.response is not None else 503
-        return code >= 500 or code in (401, 403, 408, 429)
-    return isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _same(left: float, right: float) -> bool:

@@ -10,15 +10,19 @@ import time
 from pathlib import Path
 
 from tasks.event_feed import MetricPoint, Reconciliation, read_points
-from tasks.mlflow_operations import CreateRun, RunOperation, SendCurves, can_be_sent_later, send_points
+from tasks.mlflow_operations import CreateRun, EndRun, RunOperation, SendCurves
+from tasks.mlflow_sending import can_be_sent_later, send_points
 from tasks.mlflow_spool import Spool
 
 logger = logging.getLogger(__name__)
 
 HANDLE_PREFIX = "pending-"
 _DRAIN_LIMIT_S = 10.0
-_FINAL_DRAIN_LIMIT_S = 20.0
-_SLOW_S = 4.0
+_FINAL_DRAIN_LIMIT_S = 15.0
+# One answer that takes longer than _SLOW_S, or several slow ones for _PATIENCE_S in all: the server is left alone.
+_SLOW_S = 3.0
+_QUICK_S = 0.5
+_PATIENCE_S = 8.0
 
 
 class Outbox:
@@ -28,12 +32,12 @@ class Outbox:
 
     Args:
         uri: tracking URI.
-        spool_path: file for what cannot be delivered; what an earlier process left there is taken over.
+        spool_folder: for what cannot be delivered; what the dead left there is taken over.
         request_timeout_s: longest wait for one answer.
         rest_after_failure_s: how long a server that failed or was slow is left alone.
     """
 
-    def __init__(self, uri: str, *, spool_path: Path, request_timeout_s: int, rest_after_failure_s: float) -> None:
+    def __init__(self, uri: str, *, spool_folder: Path, request_timeout_s: int, rest_after_failure_s: float) -> None:
         # MLflow reads these at each call. With its own defaults a dead server costs 246 s, and a creation that it
         # repeats by itself after a time-out makes two runs.
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(request_timeout_s)
@@ -43,15 +47,21 @@ class Outbox:
 
         self.experiment_id = ""
         self.refused: tuple[str, ...] = ()
-        self.spool_path = spool_path
         self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
         self._rest_after_failure_s = rest_after_failure_s
         self._rest_until = 0.0
-        self._spool = Spool(spool_path)
+        self._spool = Spool(spool_folder)
+        self._aside: list[CreateRun | RunOperation] = []
+        self._waited_s = 0.0
         self._ids: dict[str, str] = {}
-        self._sent: dict[str, set[tuple[str, int]]] = {}
+        self._sent: dict[str, dict[tuple[str, int], float]] = {}
         self._warned = False
+
+    @property
+    def spool_path(self) -> Path:
+        """Where waits what could not be delivered."""
+        return self._spool.path
 
     @property
     def pending(self) -> int:
@@ -96,64 +106,107 @@ class Outbox:
             send_points(self._client, run_id, points)
         except Exception as error:  # whatever MLflow throws, the stage goes on
             return not self._can_wait(error, f"{len(points)} points")
-        self._sent.setdefault(run_id, set()).update((point.key, point.step) for point in points)
+        self._sent.setdefault(run_id, {}).update({(point.key, point.step): point.value for point in points})
+        self._spool.sign_of_life()
         self._rest_if_slow(began)
         return True
 
     def deliver_pending(self) -> int:
         """Try now to deliver what waits. Returns how many operations still wait."""
-        self._rest_until = 0.0
-        self._drain(limit_s=_FINAL_DRAIN_LIMIT_S)
+        self._aside = []
+        self._drain(limit_s=_FINAL_DRAIN_LIMIT_S, rests=False)
         return self.pending
+
+    def close(self) -> None:
+        """Leave what waits to the next process."""
+        self._spool.close()
 
     def refuse(self, reason: str) -> None:
         """Note what will never be delivered."""
-        logger.warning("MLflow lacks something: %s", reason)
-        self.refused += (reason,)
+        if reason not in self.refused:
+            logger.warning("MLflow lacks something: %s", reason)
+            self.refused += (reason,)
 
     @property
     def _resting(self) -> bool:
         return time.monotonic() < self._rest_until
 
     def _do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> tuple[bool, Reconciliation | None]:
-        if now and not self._resting and self._drain(limit_s=_DRAIN_LIMIT_S):
+        may_go = now and not self._resting and self._drain(limit_s=_DRAIN_LIMIT_S)
+        if may_go and not self._waits_for_run(operation):
             done, result = self._attempt(operation)
             if done:
                 return True, result
         self._spool.append(self._with_real_id(operation))
         return False, None
 
-    def _drain(self, *, limit_s: float) -> bool:
-        """Deliver what waits, oldest first, until something fails or time is up. Returns whether nothing waits."""
-        if not self.pending:
+    def _drain(self, *, limit_s: float, rests: bool = True) -> bool:
+        """Deliver what waits, oldest first, until the server is lost or time is up. Returns whether that was all.
+
+        An operation that fails although the server answers others is set aside until the end, so that it does not
+        hold up the rest for ever.
+        """
+        waiting = [item for item in self._spool.operations if item not in self._aside]
+        if not waiting:
             return True
         deadline = time.monotonic() + limit_s
-        waiting = list(self._spool.operations)
-        while waiting and not self._resting and self._attempt(waiting[0])[0]:
+        while waiting and time.monotonic() < deadline and not (rests and self._resting):
+            began = time.monotonic()
+            if not self._waits_for_run(waiting[0]) and not self._attempt(waiting[0])[0]:
+                if time.monotonic() - began > _SLOW_S or not self._answers():
+                    break
+                self._rest_until = 0.0
+                self._aside.append(waiting[0])
+            elif self._waits_for_run(waiting[0]):
+                self._aside.append(waiting[0])
             waiting.pop(0)
-            if time.monotonic() > deadline:
-                self._rest()
-        self._spool.replace([self._with_real_id(item) for item in waiting])
+        if waiting:
+            self._rest()
+        left = [item for item in self._spool.operations if item in waiting or item in self._aside]
+        self._aside = [self._with_real_id(item) for item in self._aside]
+        self._spool.replace([self._with_real_id(item) for item in left])
         return not waiting
+
+    def _waits_for_run(self, operation: CreateRun | RunOperation) -> bool:
+        """Whether it belongs to a run whose creation was set aside."""
+        needed = operation.parent if isinstance(operation, CreateRun) else operation.run
+        return any(isinstance(item, CreateRun) and item.run == needed for item in self._aside)
+
+    def _answers(self) -> bool:
+        try:
+            self._client.search_experiments(max_results=1)
+        except Exception:  # whatever MLflow throws: no
+            return False
+        return True
 
     def _attempt(self, operation: CreateRun | RunOperation) -> tuple[bool, Reconciliation | None]:
         """Send it. Returns whether it is done with (sent or refused), and what a reconciliation found."""
         began = time.monotonic()
         result = None
         try:
-            if isinstance(operation, CreateRun):
-                parent_id = self.real_id(operation.parent)
-                parent_id = "" if parent_id.startswith(HANDLE_PREFIX) else parent_id  # its parent was refused
-                self._ids[operation.run], self.experiment_id = operation.create(self._client, parent_id=parent_id)
-            else:
-                run_id = self.real_id(operation.run)
-                if run_id.startswith(HANDLE_PREFIX):
-                    raise LookupError("its run was refused")
-                result = operation.send(self._client, run_id)
+            result = self._send(operation)
         except Exception as error:  # whatever MLflow throws, the stage goes on
-            return not self._can_wait(error, operation.kind), None
+            if self._can_wait(error, operation.kind):
+                return False, None
+        if isinstance(operation, EndRun):
+            self._spool.run_ended(self.real_id(operation.run))
         self._rest_if_slow(began)
         return True, result
+
+    def _send(self, operation: CreateRun | RunOperation) -> Reconciliation | None:
+        if isinstance(operation, CreateRun):
+            parent_id = self.real_id(operation.parent)
+            parent_id = "" if parent_id.startswith(HANDLE_PREFIX) else parent_id  # its parent was refused
+            self._ids[operation.run], self.experiment_id = operation.create(self._client, parent_id=parent_id)
+            self._spool.run_opened(self._ids[operation.run])
+            return None
+        run_id = self.real_id(operation.run)
+        if run_id.startswith(HANDLE_PREFIX):
+            raise LookupError("its run was refused")
+        if isinstance(operation, SendCurves):
+            return operation.send(self._client, run_id, sent=self._sent.get(run_id, {}))
+        operation.send(self._client, run_id)
+        return None
 
     def _can_wait(self, error: Exception, what: str) -> bool:
         if not can_be_sent_later(error):
@@ -173,9 +226,13 @@ class Outbox:
 
     def _rest(self) -> None:
         self._rest_until = time.monotonic() + self._rest_after_failure_s
+        self._waited_s = 0.0
 
     def _rest_if_slow(self, began: float) -> None:
-        if time.monotonic() - began > _SLOW_S:
+        took_s = time.monotonic() - began
+        if took_s > _QUICK_S:
+            self._waited_s += took_s
+        if took_s > _SLOW_S or self._waited_s > _PATIENCE_S:
             self._rest()
 
     def _with_real_id(self, operation: CreateRun | RunOperation) -> CreateRun | RunOperation:
@@ -184,7 +241,7 @@ class Outbox:
         return operation.model_copy(update={"run": self.real_id(operation.run)})
 
     def _unsent(self, operation: SendCurves) -> int:
-        sent = self._sent.get(self.real_id(operation.run), set())
+        sent = self._sent.get(self.real_id(operation.run), {})
         try:
             return sum((point.key, point.step) not in sent for point in operation.points())
         except OSError:

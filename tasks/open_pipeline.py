@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 from prefect.runtime import flow_run
@@ -9,10 +10,13 @@ from prefect.runtime import flow_run
 from containers.launch.docker import DockerRuntime
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import StageRuntime
+from tasks.cancel_watch import RunCancelledError
 from tasks.code_identity import code_identity
 from tasks.display import current_display
 from tasks.mlflow_operations import RunStatus
 from tasks.pipeline_run import PipelineRun, RunSettings
+from tasks.prefect_link import linked_to_prefect
+from tasks.reap import leftovers_reaped
 from tasks.tracking import Tracking
 
 
@@ -34,35 +38,51 @@ def open_pipeline(
 
     Raises:
         LaunchError: Docker was asked for, and its image is missing or no daemon answers.
+        PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
     """
     code = code_identity(runtime, image=image)
     current_display().say(f"Runtime  {code.reason}")
-    stage_runtime: StageRuntime = DockerRuntime() if code.runtime == "docker" else ProcessRuntime()
+    stage_runtime: StageRuntime = ProcessRuntime()
+    if code.runtime == "docker":
+        stage_runtime = DockerRuntime(say=lambda text: current_display().say(text))
+    _make_folder(settings.output_dir, key="run.output_dir")
+    _make_folder(settings.store_dir, key="run.store_dir")
+    with linked_to_prefect(settings.output_dir, say=current_display().say) as should_stop:
+        tracking = Tracking(mlflow_uri, output_dir=settings.output_dir, experiment=experiment)
+        run = PipelineRun(
+            settings,
+            runtime=stage_runtime,
+            image=image if code.runtime == "docker" else None,
+            code=code,
+            tracking=tracking,
+            should_stop=should_stop,
+        )
+        tags = {f"rlhf.tag.{tag}": "true" for tag in settings.tags}
+        tags |= {"rlhf.run_id": run.run_id, "rlhf.runtime": code.runtime}
+        run.prefect_url = str(flow_run.ui_url or "")
+        run.mlflow_run_id = tracking.start_pipeline(settings.name, tags=tags, params=params)
+        try:
+            with leftovers_reaped(settings.name, store_dir=settings.store_dir, runtime=code.runtime):
+                yield run
+        except BaseException as error:
+            _finish(tracking, _status(error))
+            raise
+        _finish(tracking, "FINISHED")
+
+
+def _status(error: BaseException) -> RunStatus:
+    """KILLED where somebody stopped it, FAILED where it went wrong."""
+    return "KILLED" if isinstance(error, RunCancelledError) or not isinstance(error, Exception) else "FAILED"
+
+
+def _make_folder(folder: Path, *, key: str) -> None:
     try:
-        settings.output_dir.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputFolderError(
-            f"run.output_dir {settings.output_dir} cannot be used as the run's folder: {error.strerror}. Name a folder "
-            f"that can be written, or leave it out: then it is outputs/<run.name>."
+            f"{key} {folder} cannot be used as the run's folder: {error.strerror}. Name a folder that can be written, "
+            f"or leave it out: then it is outputs/<run.name>, and outputs/store for what stages make."
         ) from error
-    tracking = Tracking(mlflow_uri, output_dir=settings.output_dir, experiment=experiment)
-    run = PipelineRun(
-        settings,
-        runtime=stage_runtime,
-        image=image if code.runtime == "docker" else None,
-        code=code,
-        tracking=tracking,
-    )
-    tags = {f"rlhf.tag.{tag}": "true" for tag in settings.tags}
-    tags |= {"rlhf.run_id": run.run_id, "rlhf.runtime": code.runtime}
-    run.prefect_url = str(flow_run.ui_url or "")
-    run.mlflow_run_id = tracking.start_pipeline(settings.name, tags=tags, params=params)
-    try:
-        yield run
-    except BaseException as error:
-        _finish(tracking, "FAILED" if isinstance(error, Exception) else "KILLED")
-        raise
-    _finish(tracking, "FINISHED")
 
 
 def _finish(tracking: Tracking, status: RunStatus) -> None:

@@ -1,7 +1,10 @@
 """One run of the pipeline: where its state lies, with what it is run, and what has happened so far."""
 
+import logging
+import os
 import subprocess
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,19 +12,39 @@ from pathlib import Path
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import MEASURED_FILE, StageName
 from containers.contracts.records import CheckFinding, GateVerdict, PipelineRecord, StageRecord
+from containers.contracts.spec import ArtifactRef
 from containers.launch.runtime import StageRuntime
 from tasks.code_identity import CodeIdentity
+from tasks.stage_history import StageHistory
 from tasks.tracking import Tracking
+
+logger = logging.getLogger(__name__)
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run needs to know that is no stage's config."""
+    """What a run needs to know that is no stage's config.
+
+    Attributes:
+        output_dir: reports and links of this run.
+        store_dir: artifacts, work in progress and logs of the stages; several runs may share it.
+        retries: further attempts at a stage after failures that can pass, without progress in between.
+        retry_wait_s: wait before the first of them; it doubles with each.
+        start_over_if_damaged: whether a training may start at step 0 where all its checkpoints are damaged.
+    """
 
     name: str
     seed: int
     output_dir: Path
+    store_dir: Path
     profile: GpuProfile
+    retries: int = 2
+    retry_wait_s: float = 10.0
+    start_over_if_damaged: bool = False
     stages: tuple[StageName, ...] = tuple(StageName)
     tags: tuple[str, ...] = ()
     timeouts_s: dict[StageName, float | None] = field(default_factory=dict)
@@ -43,12 +66,15 @@ class PipelineRun:
         image: str | None,
         code: CodeIdentity,
         tracking: Tracking,
+        should_stop: Callable[[], bool] = _never,
     ) -> None:
         self.settings = settings
         self.runtime = runtime
         self.image = image
         self.code = code
         self.tracking = tracking
+        self.should_stop = should_stop
+        self.history = StageHistory(settings.store_dir, run_name=settings.name, output_dir=settings.output_dir)
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self.checks: tuple[CheckFinding, ...] = ()
@@ -62,20 +88,33 @@ class PipelineRun:
     @property
     def artifacts(self) -> Path:
         """Published artifacts, `<stage>/<key>/`."""
-        return self.settings.output_dir / "artifacts"
+        return self.settings.store_dir / "artifacts"
 
     def work_folder(self, stage: StageName, key: str) -> Path:
         """The one folder that the stage may write; outlives failed attempts."""
-        return self.settings.output_dir / "work" / stage / key
+        return self.settings.store_dir / "work" / stage / key
 
-    def spec_folder(self, stage: StageName, key: str, *, attempt: int) -> Path:
-        """Spec and full log of one attempt; the stage cannot write here."""
-        return self.settings.output_dir / "specs" / stage / key / f"attempt-{attempt}"
+    def attempt_folder(self, stage: StageName, key: str, *, attempt: int) -> Path:
+        """Spec, full log and evidence of one attempt; the stage cannot write here."""
+        return self.settings.store_dir / "attempts" / stage / key / f"attempt-{attempt}"
 
     def next_attempt(self, stage: StageName, key: str) -> int:
-        """1 for the first attempt at this key, in any run."""
-        folder = self.spec_folder(stage, key, attempt=1).parent
-        return 1 + len(list(folder.glob("attempt-*"))) if folder.exists() else 1
+        """1 for the first attempt at this key, in any run; called by the holder of the key's lock."""
+        folder = self.attempt_folder(stage, key, attempt=1).parent
+        numbers = (path.name.rpartition("-")[2] for path in folder.glob("attempt-*"))
+        return 1 + max((int(number) for number in numbers if number.isdigit()), default=0)
+
+    def link_artifact(self, artifact: ArtifactRef) -> None:
+        """Show the artifact as `<output_dir>/artifacts/<stage>`: what this run made or reused last."""
+        link = self.settings.output_dir / "artifacts" / artifact.stage
+        temporary = link.with_name(f".{link.name}.{os.getpid()}")
+        try:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(os.path.relpath(artifact.path, link.parent))
+            temporary.replace(link)
+        except OSError as error:  # a file system without links: the artifact itself stands
+            logger.warning("%s could not be linked to %s: %s", link, artifact.path, error)
 
     def remember(self, record: StageRecord) -> None:
         """Keep what happened to a stage; the last word on a stage stands."""

@@ -1,9 +1,7 @@
-"""Shows tables on the task run's page in Prefect; outside a run, or when Prefect is away, it only logs."""
+"""Shows tables on the task run's page in Prefect; while Prefect is away, they wait; outside a run there is no page."""
 
-import logging
 from pathlib import Path
 
-from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext, TaskRunContext
 
 from containers.contracts.names import TRAINING_INFO_FILE
@@ -11,18 +9,25 @@ from containers.contracts.records import TrainingInfo
 from containers.contracts.spec import ArtifactRef
 from containers.digests import read_manifest
 from tasks.markdown import training_markdown
-
-logger = logging.getLogger(__name__)
+from tasks.prefect_ledger import JsonObject
+from tasks.prefect_link import present_link
 
 
 def show_markdown(key: str, markdown: str, *, description: str) -> None:
     """Attach `markdown` to the present run; the same key keeps its history. A lost server never fails the stage."""
-    if FlowRunContext.get() is None and TaskRunContext.get() is None:
+    flow, task, link = FlowRunContext.get(), TaskRunContext.get(), present_link()
+    if link is None or flow is None or flow.flow_run is None:
         return
-    try:
-        create_markdown_artifact(key=key, markdown=markdown, description=description)
-    except Exception as error:  # a table that cannot be shown must not cost GPU hours
-        logger.warning("Prefect could not show %s: %s", key, error)
+    artifact: JsonObject = {
+        "type": "markdown",
+        "key": key,
+        "description": description,
+        "data": markdown,
+        "flow_run_id": str(flow.flow_run.id),
+    }
+    if task is not None:
+        artifact["task_run_id"] = str(task.task_run.id)
+    link.show(artifact)
 
 
 def show_training(artifact: ArtifactRef) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.names import StageName
@@ -12,6 +13,8 @@ from containers.contracts.stage_configs import EvaluateRewardModelConfig, StageC
 
 # The installed versions that can change a number, for the process runtime; an image's digest covers them in Docker.
 _VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy")
+
+Identity = dict[str, Any]
 
 _TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
 _EVALUATION_STAGES = (StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY)
@@ -36,21 +39,39 @@ def stage_key(
     profile: GpuProfile,
     batch: BatchPlan,
 ) -> str:
-    """64 hexadecimal digits over everything that can change the stage's result.
+    """64 hexadecimal digits over the stage's identity; see `stage_identity` for the arguments."""
+    identity = stage_identity(config, seed=seed, inputs=inputs, code_digest=code_digest, profile=profile, batch=batch)
+    return identity_key(identity)
+
+
+def stage_identity(
+    config: StageConfig,
+    *,
+    seed: int,
+    inputs: Sequence[StageInput],
+    code_digest: str,
+    profile: GpuProfile,
+    batch: BatchPlan,
+) -> Identity:
+    """Everything that can change the stage's result, as JSON values.
 
     Paths, run id, attempt, time-out and tracking are left out: they change where and when, not what.
 
     Args:
         code_digest: the image's digest, or `process_code_digest` without an image.
     """
-    identity = {
+    return {
         "config": _without_paths(config).model_dump(mode="json"),
         "seed": seed,
-        "inputs": sorted((item.name, item.digest) for item in inputs),
+        "inputs": sorted([item.name, item.digest] for item in inputs),
         "code": code_digest,
         "numerics": profile.model_dump(mode="json", include={"num_gpus", "precision", "tf32", "num_threads"}),
         "batch": batch.model_dump(mode="json"),
     }
+
+
+def identity_key(identity: Identity) -> str:
+    """64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 

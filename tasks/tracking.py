@@ -33,10 +33,10 @@ from tasks.mlflow_operations import (
     flat_params,
 )
 from tasks.mlflow_outbox import HANDLE_PREFIX, Outbox
+from tasks.mlflow_spool import SPOOL_FOLDER
 
 logger = logging.getLogger(__name__)
 
-SPOOL_FILE = "mlflow_pending.jsonl"
 _MIB = 1024**2
 _NOTE_CHARACTERS = 7500
 
@@ -49,7 +49,7 @@ class Tracking:
 
     Args:
         uri: tracking server, or any other tracking URI of MLflow.
-        output_dir: the run's folder; what cannot be delivered waits there in `mlflow_pending.jsonl`.
+        output_dir: the run's folder; what cannot be delivered waits there in `mlflow_pending/`.
         experiment: name of the MLflow experiment, made where missing.
         request_timeout_s: longest wait for one answer.
         rest_after_failure_s: how long a server that failed or was slow is left alone.
@@ -74,13 +74,15 @@ class Tracking:
         self._largest_file_bytes = largest_file_bytes
         self._outbox = Outbox(
             uri,
-            spool_path=output_dir / SPOOL_FILE,
+            spool_folder=output_dir / SPOOL_FOLDER,
             request_timeout_s=request_timeout_s,
             rest_after_failure_s=rest_after_failure_s,
         )
         self._tables: dict[str, list[str]] = {}
         self._open_stages: list[str] = []
         self._parent = ""
+        # Runs begin and end by one clock, so that no duration is wrong because somebody set the wall clock meanwhile.
+        self._clock_starts_ms = int((time.time() - time.monotonic()) * 1000)
 
     @property
     def pipeline_run_id(self) -> str:
@@ -145,6 +147,7 @@ class Tracking:
                 self.pending_points,
                 self._outbox.spool_path,
             )
+        self._outbox.close()
 
     def deliver_pending(self) -> int:
         """Try to deliver what waits, also what an earlier process left. Returns how many messages still wait."""
@@ -203,7 +206,7 @@ class Tracking:
             if value is not None
         ]
         if figures:
-            self._outbox.do(LogFigures(run=run_id, figures=tuple(figures), timestamp_ms=_now_ms()))
+            self._outbox.do(LogFigures(run=run_id, figures=tuple(figures), timestamp_ms=self._now_ms()))
             columns = list(Metric.model_fields)
             self.log_table(run_id, columns, [[getattr(m, name) for name in columns] for m in known], "figures.json")
 
@@ -274,14 +277,17 @@ class Tracking:
             experiment=self._experiment,
             name=name,
             parent=parent,
-            start_time_ms=_now_ms(),
+            start_time_ms=self._now_ms(),
             tags=tuple({**own, **tags}.items()),
         )
         self._outbox.do(operation)
         return self._outbox.real_id(handle)
 
+    def _now_ms(self) -> int:
+        return self._clock_starts_ms + int(time.monotonic() * 1000)
+
     def _end(self, run_id: str, status: RunStatus) -> None:
-        self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=_now_ms()))
+        self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=self._now_ms()))
 
 
 def _size_bytes(path: Path) -> int:
@@ -289,10 +295,6 @@ def _size_bytes(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def _user() -> str:

@@ -62,3 +62,8 @@ def test_no_file_outgrew_its_question(project: Path) -> None:
         if (lines := len(path.read_text().splitlines())) > 330
     }
     assert not too_long
+
+
+def test_prefect_is_not_imported_before_its_address_is_known(project: Path) -> None:
+    program = "import flows.run_command, flows.cached_stages, sys; sys.exit('prefect' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=project, check=False).returncode == 0

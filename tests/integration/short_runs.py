@@ -96,10 +96,10 @@ def read_until(running: subprocess.Popen[str], sign: str) -> str:
     raise AssertionError(f"The run ended before it said {sign!r}:\n{said}")
 
 
-def wait_for_log(running: subprocess.Popen[str], output: Path, *, stage: str, sign: str) -> None:
+def wait_for_log(running: subprocess.Popen[str], store: Path, *, stage: str, sign: str) -> None:
     """Wait until `sign` stands in a log of the stage."""
     deadline = time.monotonic() + 240
-    while not any(sign in log.read_text() for log in output.glob(f"specs/{stage}/*/*/stage.log")):
+    while not any(sign in log.read_text() for log in store.glob(f"attempts/{stage}/*/*/stage.log")):
         assert running.poll() is None, running.stdout and running.stdout.read()
         assert time.monotonic() < deadline, f"{sign!r} did not come"
         time.sleep(0.1)

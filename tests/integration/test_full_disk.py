@@ -59,7 +59,7 @@ def test_a_disk_that_is_full_is_said_with_what_is_free_and_the_next_run_goes_on(
     said = run(full=True)
     assert "filter_dataset failed (disk_full)" in said
     assert "MiB free" in said
-    assert not list(small_disk.glob("out/artifacts/*/*"))
+    assert not list(small_disk.glob("store/artifacts/*/*"))
     again = run(full=False)
     assert "✔ filter_dataset" in again
-    assert len(list(small_disk.glob("out/artifacts/filter_dataset/*/MANIFEST.json"))) == 1
+    assert len(list(small_disk.glob("store/artifacts/filter_dataset/*/MANIFEST.json"))) == 1

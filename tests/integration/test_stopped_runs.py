@@ -45,14 +45,19 @@ def test_a_user_interface_that_is_stopped_while_it_starts_says_so(folder: Path) 
 @pytest.mark.slow
 @pytest.mark.stages
 def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(served: Path) -> None:
-    output = served / "outputs" / "stopped"
-    changes = ("run.name=stopped", "train_sft.schedule.eval_steps=5", "train_sft.schedule.save_steps=5")
+    store = served / "outputs" / "stopped-store"
+    changes = (
+        "run.name=stopped",
+        "run.store_dir=outputs/stopped-store",
+        "train_sft.schedule.eval_steps=5",
+        "train_sft.schedule.save_steps=5",
+    )
 
     def stop_after(sign: str, number: signal.Signals) -> None:
         words, code = ENDINGS[number]
         running = start(served, *changes)
         try:
-            wait_for_log(running, output, stage="train_sft", sign=sign)
+            wait_for_log(running, store, stage="train_sft", sign=sign)
             os.killpg(running.pid, number)
             said, _ = running.communicate(timeout=60)
         finally:
@@ -62,10 +67,10 @@ def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(served: Path) -
         assert line.startswith(f"{words} during train_sft. Nothing that was finished is lost")
         assert line.endswith(f"rlhf run -c {CONFIG} --set {' --set '.join(changes)}")
         assert "Traceback" not in said
-        assert processes_in(output) == []
-        assert not (output / "artifacts/train_sft").exists()
+        assert processes_in(store) == []
+        assert not (store / "artifacts/train_sft").exists()
 
     stop_after("step 11 of 2000", signal.SIGINT)
     stop_after("Resuming from checkpoint-", signal.SIGTERM)
-    assert len(list(output.glob("specs/filter_dataset/*/*"))) == 1
-    assert len(list(output.glob("specs/train_sft/*/*"))) == 2
+    assert len(list(store.glob("attempts/filter_dataset/*/*"))) == 1
+    assert len(list(store.glob("attempts/train_sft/*/*"))) == 2

@@ -21,7 +21,8 @@ from containers.contracts.spec import StageInput, StageSpec
 from containers.contracts.stage_configs import TrainRewardModelConfig
 from containers.stages.recorder import Recorder
 from tasks.event_feed import EventFeed, MetricPoint, MetricsDelivery, read_points
-from tasks.tracking import SPOOL_FILE, Tracking
+from tasks.mlflow_spool import SPOOL_FOLDER
+from tasks.tracking import Tracking
 
 if TYPE_CHECKING:
     from conftest import MlflowServer
@@ -246,12 +247,12 @@ def test_a_server_killed_in_mid_run_costs_seconds_and_no_point(mortal_mlflow: "M
     assert time.monotonic() - began < 10
     assert tracking.pending_points == 20
     assert tracking.pending == 6
-    assert (tmp_path / SPOOL_FILE).is_file()
+    assert list((tmp_path / SPOOL_FOLDER).glob("*.jsonl"))
     record_steps(events, range(31, 40))  # a later attempt writes into the same file
 
     mortal_mlflow.start()
     assert Tracking(mortal_mlflow.uri, output_dir=tmp_path).deliver_pending() == 0  # another process
-    assert not (tmp_path / SPOOL_FILE).exists()
+    assert not list((tmp_path / SPOOL_FOLDER).glob("*.jsonl"))
     assert history(mortal_mlflow.uri, run_id) == one_point_each(range(1, 31))
     runs = MlflowClient(mortal_mlflow.uri).search_runs(["1"])
     assert {run.info.run_name: run.info.status for run in runs} == {

@@ -11,6 +11,7 @@ STAGES = ("filter_dataset", "build_base_model", "train_sft", "train_reward_model
 # Both end at the gate: two steps teach the reward model nothing.
 CHANGES = (
     "run.name=twice",
+    "run.store_dir=outputs/twice-store",
     "train_sft.schedule={max_steps: 2, eval_steps: 2}",
     "train_reward_model.schedule={max_steps: 2, eval_steps: 2}",
     "evaluate_reward_model.pair_files=[]",
@@ -29,12 +30,12 @@ def test_two_runs_of_one_configuration_make_each_stage_once_and_end_alike(served
         assert running.returncode == 1, text
         assert "The reward model did not pass its gate" in text, text
         assert "Traceback" not in text
-    output = served / "outputs/twice"
+    store = served / "outputs/twice-store"
     for stage in STAGES:
-        assert len(list(output.glob(f"specs/{stage}/*/*"))) == 1, stage
-        assert len(list(output.glob(f"artifacts/{stage}/*/MANIFEST.json"))) == 1, stage
+        assert len(list(store.glob(f"attempts/{stage}/*/*"))) == 1, stage
+        assert len(list(store.glob(f"artifacts/{stage}/*/MANIFEST.json"))) == 1, stage
         assert sorted(how_it_ended(text, stage) for text in said) == ["made", "reused"], said
-    assert "another run is at the same work; waiting for it." in "".join(said)
+    assert "is at the same work; waiting for it." in "".join(said)
 
 
 def how_it_ended(said: str, stage: str) -> str:

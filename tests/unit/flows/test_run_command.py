@@ -10,7 +10,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 
 from flows.ending_signals import EndedBySignal
-from flows.run_command import _raise_ending_behind
+from flows.run_command import _raise_ending_behind, something_waits
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,12 @@ def test_a_process_whose_libraries_wait_for_a_lost_server_ends_within_seconds(pr
     assert time.monotonic() - began < 30
     assert ended.returncode == 0  # that of the command
     assert ended.stdout.endswith("labelled_pairs.jsonl\n")
+
+
+@pytest.mark.parametrize("file", ["mlflow_pending/1-2-abc.jsonl", "prefect_pending/0a.json"])
+def test_what_a_server_was_not_told_yet_is_something_to_do(tmp_path: Path, file: str) -> None:
+    assert not something_waits(tmp_path)
+    (tmp_path / file).parent.mkdir()
+    assert not something_waits(tmp_path)
+    (tmp_path / file).touch()
+    assert something_waits(tmp_path)

@@ -1,0 +1,91 @@
+"""What each subcommand of `rlhf` calls. Each imports its own, late, so that `--help` and mistakes are told at once."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flows.config_loading import LoadedConfig
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """`rlhf run`."""
+    # The configuration is read before the heavy imports, so that its mistakes are told at once.
+    loaded = _load(parsed)
+    from flows.run_command import run_pipeline
+
+    return run_pipeline(loaded, command=parsed.command_line)
+
+
+def check(parsed: argparse.Namespace) -> int:
+    """`rlhf check`."""
+    loaded = _load(parsed)
+    from flows.look_commands import show_check
+
+    return show_check(loaded)
+
+
+def plan(parsed: argparse.Namespace) -> int:
+    """`rlhf plan`."""
+    loaded = _load(parsed)
+    from flows.cached_stages import cached_stages
+    from flows.plan import plan_run
+    from flows.plan_text import render_plan
+
+    cached = cached_stages(loaded.config)
+    print(render_plan(plan_run(loaded, cached=lambda stage: cached[stage], model_config=parsed.model_config)))
+    return 0
+
+
+def report(parsed: argparse.Namespace) -> int:
+    """`rlhf report`."""
+    loaded = _load(parsed)
+    from flows.look_commands import open_report
+
+    return open_report(loaded)
+
+
+def ui(parsed: argparse.Namespace) -> int:
+    """`rlhf ui`."""
+    loaded = _load(parsed)
+    from flows.look_commands import serve_ui
+
+    return serve_ui(loaded)
+
+
+def reap(parsed: argparse.Namespace) -> int:
+    """`rlhf reap`."""
+    from flows.look_commands import reap_containers
+
+    return reap_containers(dry_run=parsed.dry_run)
+
+
+def cache(parsed: argparse.Namespace) -> int:
+    """`rlhf cache ls | verify | gc`."""
+    from rich.console import Console
+
+    from flows.cache_command import collect_garbage, list_store, verify_store
+
+    console = Console(highlight=False)
+    store_dir: Path = parsed.store
+    if parsed.action == "ls":
+        return list_store(store_dir, console)
+    if parsed.action == "verify":
+        return verify_store(store_dir, console)
+    return collect_garbage(store_dir, console, older_than_days=parsed.older_than, delete=parsed.yes)
+
+
+def demo_data(parsed: argparse.Namespace) -> int:
+    """`rlhf demo-data`."""
+    from flows.demo_data import write_demo_data
+
+    written = write_demo_data(parsed.folder, seed=parsed.seed, flip_labels=parsed.flip_labels)
+    for path in (written.train, written.validation, written.labelled_pairs):
+        print(path)
+    return 0
+
+
+def _load(parsed: argparse.Namespace) -> "LoadedConfig":
+    from flows.config_loading import load_run_config
+
+    return load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)

@@ -1,0 +1,37 @@
+"""Runs the flow once and says how the pipeline ended, whatever becomes of the Prefect server meanwhile."""
+
+from dataclasses import dataclass
+
+from flows.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the pipeline ended.
+
+    Attributes:
+        error: None where every stage ran and every gate opened.
+        prefect_knows: whether Prefect shows this end.
+    """
+
+    error: BaseException | None
+    prefect_knows: bool
+
+
+def run_flow(config: RunConfig, *, command: str, config_yaml: str) -> Ended:
+    """The pipeline's own end: an error of Prefect's about its server does not count as one."""
+    from prefect.logging.handlers import APILogHandler
+
+    from flows.rlhf import rlhf
+    from tasks.prefect_link import take_last_end
+
+    seen: BaseException | None = None
+    try:
+        rlhf(config, command=command, config_yaml=config_yaml)
+    except BaseException as error:  # also what Prefect makes of SIGTERM
+        seen = error
+    end = take_last_end()
+    ended = Ended(seen, prefect_knows=True) if end is None else Ended(end.error, prefect_knows=end.told())
+    if ended.prefect_knows:
+        APILogHandler().flush()  # before the server goes
+    return ended

@@ -1,0 +1,100 @@
+"""What is asked of Prefect's API beside its engine: short waits, no repeats, one kind of error.
+
+The engine repeats each request for a minute and more, and then raises into the flow; a run that is at work must do
+neither.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.types import KeyValueLabels
+
+T = TypeVar("T")
+
+_UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+_AT_ONCE = 200
+
+
+class PrefectAwayError(Exception):
+    """Prefect's API did not answer in time, or answered that it is broken or of another mind."""
+
+
+class PrefectApi:
+    """A client of the API that this process is pointed at; every method may raise PrefectAwayError.
+
+    Args:
+        timeout_s: longest wait for one answer.
+    """
+
+    def __init__(self, *, timeout_s: float = 5.0) -> None:
+        self._client: SyncPrefectClient = get_client(httpx_settings={"timeout": timeout_s}, sync_client=True)
+
+    @property
+    def url(self) -> str:
+        """The API's address, without a password."""
+        return str(self._client.api_url.copy_with(userinfo=b"")).rstrip("/")
+
+    def flow_run(self, flow_run_id: str) -> FlowRun | None:
+        """The run as the server has it; None where the server has no such run."""
+        return self._asked(lambda: self._client.read_flow_run(UUID(flow_run_id)))
+
+    def unfinished_flow_runs(self, flow_name: str) -> list[FlowRun]:
+        """Runs of that flow that the server believes to be under way, 200 at most."""
+        states = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
+        found = self._asked(
+            lambda: self._client.read_flow_runs(
+                flow_filter=FlowFilter(name=FlowFilterName(any_=[flow_name])),
+                flow_run_filter=FlowRunFilter(state=states),
+                limit=_AT_ONCE,
+            )
+        )
+        return found or []
+
+    def task_runs(self, flow_run_id: str) -> list[TaskRun]:
+        """The tasks of a run as the server has them."""
+        only = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run_id)]))
+        return self._asked(lambda: self._client.read_task_runs(flow_run_filter=only, limit=_AT_ONCE)) or []
+
+    def label_flow_run(self, flow_run_id: str, labels: Mapping[str, str]) -> None:
+        """Add labels to a run."""
+        values: KeyValueLabels = dict(labels)
+        self._asked(lambda: self._client.update_flow_run_labels(UUID(flow_run_id), values))
+
+    def set_flow_run_state(self, flow_run_id: str, state: State[Any]) -> None:
+        """Give a run a state, whatever it had before."""
+        self._asked(lambda: self._client.set_flow_run_state(UUID(flow_run_id), state, force=True))
+
+    def set_task_run_state(self, task_run_id: UUID, state: State[Any]) -> None:
+        """Give a task run a state, whatever it had before."""
+        self._asked(lambda: self._client.set_task_run_state(task_run_id, state, force=True))
+
+    def record_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Hand over events; the same event may come twice. The server works through them after it answered."""
+        self._asked(lambda: self._client.request("POST", "/events", json=list(events)))
+
+    def create_artifact(self, artifact: Mapping[str, Any]) -> None:
+        """Attach an artifact to the run that it names."""
+        self._asked(lambda: self._client.create_artifact(ArtifactCreate.model_validate(artifact)))
+
+    def _asked(self, question: Callable[[], T]) -> T | None:
+        try:
+            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+                return question()
+        except ObjectNotFound:
+            return None
+        except Exception as error:  # whatever client and server throw, the run goes on
+            raise PrefectAwayError(f"{type(error).__name__}: {error}".rstrip(": ")) from error

@@ -1,0 +1,200 @@
+"""The tie between a running pipeline and its flow run in Prefect: a lost server costs the pipeline nothing.
+
+Prefect's engine sets the flow run's last state by itself, and raises into the caller where the server is gone. So at
+the end of the pipeline it is asked whether the server is there. If not, the engine is left with `Abort`, which sets no
+state; the end stands in the ledger, and `PipelineEnd.told` or the next run tells it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.context import FlowRunContext
+from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClient
+from prefect.exceptions import Abort
+
+from containers.launch.cleanup import current_owner
+from tasks.cancel_watch import CancelWatch, RunCancelledError, never
+from tasks.prefect_api import PrefectApi, PrefectAwayError
+from tasks.prefect_events import LedgerEvents
+from tasks.prefect_ledger import LEDGER_FOLDER, EndState, JsonObject, Ledger, remove_ledger
+from tasks.prefect_state import LEDGER_LABEL, prefect_state, settle, settle_the_dead, tell_tasks
+
+logger = logging.getLogger(__name__)
+
+_WAIT_FOR_SERVER_S = 10.0
+_EVENTS_LIMIT_S = 5.0
+
+
+class PipelineLeft(Abort):
+    """Leaves Prefect's engine without another word to the server; the run's end is had by `take_last_end`.
+
+    Attributes:
+        state: the state that the server was told, or will be.
+    """
+
+    def __init__(self, state: "State[Any]") -> None:
+        super().__init__(f"The run ended: {state.name}.")
+        self.state = state
+
+
+class PipelineEnd:
+    """How the last pipeline of this process ended; Prefect's engine may raise something else about it."""
+
+    def __init__(self, error: BaseException | None, ledger: Ledger) -> None:
+        self.error = error
+        self._ledger = ledger
+
+    def told(self) -> bool:
+        """Whether Prefect shows how the run ended, told now where that is needed; asked after the engine is done."""
+        try:
+            is_told = settle(self._ledger.record, PrefectApi())
+        except PrefectAwayError as error:
+            logger.warning("Prefect was not told how the run ended: %s", error)
+            return False
+        if is_told:
+            remove_ledger(self._ledger.path)
+        return is_told
+
+
+_ends: list[PipelineEnd] = []
+_links: list["PrefectLink"] = []
+
+
+def take_last_end() -> PipelineEnd | None:
+    """The end of the pipeline that ended last in this process, once; None where none did since."""
+    return _ends.pop() if _ends else None
+
+
+def present_link() -> "PrefectLink | None":
+    """The tie of the pipeline that runs in this process."""
+    return _links[-1] if _links else None
+
+
+@contextmanager
+def linked_to_prefect(output_dir: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """Tie the present flow run to this process for the time of the block; yields whether somebody cancelled it.
+
+    Runs of dead processes are given their true end first. Outside a flow run nothing is tied.
+
+    Raises:
+        PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        yield never
+        return
+    link = PrefectLink(context.flow_run, output_dir / LEDGER_FOLDER)
+    link.begin(context.flow.name if context.flow else "rlhf", say=say)
+    _links.append(link)
+    try:
+        yield link.watch.should_stop
+    except BaseException as error:
+        link.end(error)
+        raise
+    else:
+        link.end(None)
+    finally:
+        _links.remove(link)
+
+
+class PrefectLink:
+    """What ties a flow run to this process: its ledger, and the watch for a cancellation."""
+
+    def __init__(self, flow_run: FlowRun, folder: Path) -> None:
+        self._flow_run_id = str(flow_run.id)
+        self._folder = folder
+        self._api = PrefectApi()
+        self._was_away = False
+        self.ledger = Ledger(folder, flow_run_id=self._flow_run_id, owner=current_owner().labels())
+        self._events = LedgerEvents(self.ledger, self._api)
+        self.watch = CancelWatch(self._state, on_return=self._catch_up)
+
+    def begin(self, flow_name: str, *, say: Callable[[str], None]) -> None:
+        """Label the run with its owner, end those of the dead, and follow the tasks from now on."""
+        _ends.clear()
+        EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=self._events)
+        labels = {**self.ledger.record.owner, LEDGER_LABEL: str(self.ledger.path)}
+        try:
+            self._api.label_flow_run(self._flow_run_id, labels)
+            for line in settle_the_dead(self._folder, self._api, flow_name=flow_name):
+                say(line)
+        except PrefectAwayError as error:
+            logger.warning("Prefect could not be told who runs this: %s", error)
+            self._was_away = True
+
+    def end(self, error: BaseException | None) -> None:
+        """Write the end down, and see that the engine can tell it.
+
+        Raises:
+            PipelineLeft: it cannot, or must not.
+        """
+        self.watch.close()
+        self.ledger.note_end(_end_state(error), _in_words(error))
+        self._events.close(limit_s=_EVENTS_LIMIT_S)
+        EventsWorker.set_client_override(None)
+        _ends.append(PipelineEnd(error, self.ledger))
+        end = self.ledger.record.end
+        assert end is not None  # noqa: S101 - noted above
+        is_there = self._server_is_there(wait_s=_WAIT_FOR_SERVER_S if isinstance(error, Exception | None) else 0.0)
+        if is_there and (self.watch.was_away or self._was_away):
+            self._catch_up()
+        if is_there and end.state == "CANCELLED":
+            _ends[-1].told()
+        if not is_there or end.state == "CANCELLED":
+            raise PipelineLeft(prefect_state(end)) from error
+
+    def show(self, artifact: JsonObject) -> None:
+        """Attach an artifact; one that the server does not take now waits in the ledger."""
+        try:
+            if self.watch.is_away:
+                raise PrefectAwayError("the server does not answer")
+            self._api.create_artifact(artifact)
+        except PrefectAwayError as error:
+            logger.warning("Prefect does not show %s yet: %s", artifact.get("key"), error)
+            self._was_away = True
+            self.ledger.add_artifact(artifact)
+
+    def _state(self) -> Any:
+        flow_run = self._api.flow_run(self._flow_run_id)
+        return None if flow_run is None else flow_run.state_type
+
+    def _catch_up(self) -> None:
+        """Tell the server what it missed."""
+        try:
+            tell_tasks(self.ledger.record, self._api)
+            for artifact in self.ledger.record.artifacts:
+                self._api.create_artifact(artifact)
+                self.ledger.artifact_taken(artifact)
+        except PrefectAwayError as error:
+            logger.warning("Prefect lacks something of the run: %s", error)
+
+    def _server_is_there(self, *, wait_s: float) -> bool:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                self._api.flow_run(self._flow_run_id)
+            except PrefectAwayError:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.5)
+            else:
+                return True
+
+
+def _end_state(error: BaseException | None) -> EndState:
+    if error is None:
+        return "COMPLETED"
+    if isinstance(error, RunCancelledError):
+        return "CANCELLED"
+    return "FAILED" if isinstance(error, Exception) else "CRASHED"
+
+
+def _in_words(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return str(error) if isinstance(error, RunCancelledError) else f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,0 +1,151 @@
+"""Makes what Prefect shows of a run true: after the server was away, and after a run's process died."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from prefect.client.schemas.objects import State, StateType, TaskRun
+
+from containers.launch.cleanup import STAGE_LABEL, current_owner, owner_is_dead, owner_of
+from tasks.prefect_api import PrefectApi
+from tasks.prefect_ledger import JsonObject, LedgerRecord, RunEnd, read_ledger, remove_ledger
+
+logger = logging.getLogger(__name__)
+
+LEDGER_LABEL = "rlhf.ledger"
+_SEEN_WITHIN_S = 3.0
+_FORGOTTEN_AFTER_S = 24 * 3600.0
+_STATE_NAMES = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Cancelled", "CRASHED": "Crashed"}
+
+
+def settle(record: LedgerRecord, api: PrefectApi) -> bool:
+    """Whether Prefect now shows what the record says of the run and its tasks.
+
+    A run without an end is one whose process died: it becomes Crashed, and so do the tasks that it was at.
+
+    Raises:
+        PrefectAwayError: not everything could be told.
+    """
+    flow_run = api.flow_run(record.flow_run_id)
+    if flow_run is None:  # another server's run
+        return False
+    end = record.end or RunEnd(state="CRASHED", message=_died(record.owner))
+    is_told = tell_tasks(record, api)
+    _end_open_tasks(record, end, api)
+    if flow_run.state_type != StateType[end.state]:
+        api.set_flow_run_state(record.flow_run_id, prefect_state(end))
+    if is_told:
+        for artifact in record.artifacts:
+            api.create_artifact(artifact)
+    return is_told
+
+
+def tell_tasks(record: LedgerRecord, api: PrefectApi) -> bool:
+    """Send every state change of tasks that the server has not at their last; whether it shows them then.
+
+    Raises:
+        PrefectAwayError: it does not answer.
+    """
+    lacking = _lacking(record, api.task_runs(record.flow_run_id))
+    if lacking:
+        api.record_events(lacking)
+    deadline = time.monotonic() + _SEEN_WITHIN_S
+    while lacking and time.monotonic() < deadline:
+        time.sleep(0.1)  # the server works through them after it answered
+        lacking = _lacking(record, api.task_runs(record.flow_run_id))
+    return not lacking
+
+
+def settle_the_dead(folder: Path, api: PrefectApi, *, flow_name: str) -> list[str]:
+    """Give runs whose process died their true end: those with a ledger in the folder, and those of this host that the
+    server believes to be under way. A live run, and one of another host, is never touched.
+
+    Returns:
+        A line for people for each run.
+
+    Raises:
+        PrefectAwayError: it does not answer.
+    """
+    said = []
+    for path in sorted(folder.glob("*.json")):
+        record = read_ledger(path)
+        if record is not None and _is_dead(record.owner):
+            said += _settled(record, path, api)
+    for flow_run in api.unfinished_flow_runs(flow_name):
+        labels = {name: str(value) for name, value in flow_run.labels.items()}
+        if not _is_dead(labels):
+            continue
+        path = Path(labels.get(LEDGER_LABEL, ""))
+        known = read_ledger(path) if path.name == f"{flow_run.id}.json" else None
+        record = known or LedgerRecord(flow_run_id=str(flow_run.id), owner=labels)
+        said += _settled(record, path if known else None, api)
+    return said
+
+
+def prefect_state(end: RunEnd) -> "State[Any]":
+    """The end as a state of Prefect's."""
+    return State(type=StateType[end.state], name=_STATE_NAMES[end.state], message=end.message or None)
+
+
+def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[str]:
+    before = api.flow_run(record.flow_run_id)
+    if before is None:
+        if path is not None and time.time() - path.stat().st_mtime > _FORGOTTEN_AFTER_S:
+            remove_ledger(path)
+        return []
+    if not _is_dead({**record.owner, **{name: str(value) for name, value in before.labels.items()}}):
+        if path is not None:  # somebody pressed Retry, and a live process is at the run now
+            remove_ledger(path)
+        return []
+    is_told = settle(record, api)
+    if path is not None and is_told:
+        remove_ledger(path)
+    after = api.flow_run(record.flow_run_id)
+    if after is None or before.state_name == after.state_name:
+        return []
+    return [f"Prefect still showed {before.name} ({before.id}) as {before.state_name}: now {after.state_name}."]
+
+
+def _lacking(record: LedgerRecord, seen: Iterable[TaskRun]) -> list[JsonObject]:
+    """The events of those tasks whose last state, or a later one, the server does not show."""
+    shown = {f"prefect.task-run.{task_run.id}": task_run.state for task_run in seen}
+    last = {_task(event): event for event in record.events}
+    lacking = {task for task, event in last.items() if not _is_shown(event, shown.get(task))}
+    return [event for event in record.events if _task(event) in lacking]
+
+
+def _is_shown(event: JsonObject, state: "State[Any] | None") -> bool:
+    if state is None:
+        return False
+    return str(event["id"]) == str(state.id) or datetime.fromisoformat(str(event["occurred"])) < state.timestamp
+
+
+def _task(event: JsonObject) -> str:
+    resource = event["resource"]
+    return str(resource["prefect.resource.id"]) if isinstance(resource, dict) else ""
+
+
+def _end_open_tasks(record: LedgerRecord, end: RunEnd, api: PrefectApi) -> None:
+    """What was at work when the run ended, ended with it; what failed because of a cancellation was cancelled."""
+    if end.state not in ("CRASHED", "CANCELLED"):
+        return
+    for task_run in api.task_runs(record.flow_run_id):
+        state = task_run.state_type
+        is_open = state is None or state not in (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED)
+        if end.state == "CANCELLED" and state in (StateType.FAILED, StateType.CRASHED):
+            is_open = True
+        if is_open and state is not StateType.CANCELLED:
+            api.set_task_run_state(task_run.id, prefect_state(end))
+
+
+def _is_dead(owner: Mapping[str, str]) -> bool:
+    return owner_is_dead({STAGE_LABEL: "", **owner}, owner=current_owner())
+
+
+def _died(labels: Mapping[str, str]) -> str:
+    owner = owner_of({STAGE_LABEL: "", **labels})
+    who = f"process {owner.pid} on {owner.host.partition(' ')[0]}" if owner else "its process"
+    return f"Its orchestrator ({who}) died without a word. The same command goes on from the last good step."

@@ -1,0 +1,158 @@
+"""One attempt at a stage: its program is started, watched, judged, and what it made is published."""
+
+import errno
+import logging
+import shutil
+from pathlib import Path
+
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_run_logger
+
+from containers.contracts.names import EVENTS_FILE, MEASURED_FILE, SPEC_FILE
+from containers.contracts.outcome import FailureKind, StageFailure
+from containers.contracts.records import StageRecord
+from containers.contracts.spec import ArtifactRef, StageSpec
+from containers.digests import read_manifest
+from containers.launch.cleanup import RUN_NAME_LABEL
+from containers.launch.collect import CollectError, publish, read_outcome
+from containers.launch.failure import classify
+from containers.launch.lease import LOCK_LABEL
+from containers.launch.runtime import DaemonUnreachableError, Launch, LaunchError, StageExit
+from tasks.display import current_display
+from tasks.event_feed import EventFeed, MetricsDelivery
+from tasks.pipeline_run import PipelineRun
+from tasks.stage_failure import FAILURE_FILE, STAGE_LOG_FILE, AttemptFailedError, keep_evidence
+from tasks.stage_lock import lock_path
+
+
+def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[ArtifactRef, StageRecord]:
+    """What the attempt made, published, and the record of it.
+
+    Args:
+        why: why the stage runs; for people.
+
+    Raises:
+        AttemptFailedError: it failed; nothing of it was published, its evidence was kept.
+    """
+    folder, work_folder = _folders(run, spec)
+    mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.why": why})
+    run.tracking.log_spec(mlflow_run, spec)
+    current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}: {why}")
+    try:
+        for each in (folder, work_folder):
+            each.mkdir(parents=True, exist_ok=True)
+        stage_exit = _launch(run, spec, mlflow_run=mlflow_run)
+        failure = classify(spec, stage_exit, read_outcome(work_folder))
+        artifact = None if failure else publish(work_folder, run.artifacts, stage=spec.stage, key=spec.key)
+    except (OSError, LaunchError, CollectError) as error:
+        failure = _failure_outside(run, spec, error)
+        may_pass = failure.kind.retry_can_help or isinstance(error, DaemonUnreachableError)
+        raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=may_pass) from error
+    finally:
+        _log_files(run, spec, mlflow_run=mlflow_run)
+    if failure is not None or artifact is None:
+        assert failure is not None  # noqa: S101 - one of the two is there
+        raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=failure.kind.retry_can_help)
+    return artifact, _succeeded(run, spec, artifact, stage_exit, mlflow_run=mlflow_run, why=why)
+
+
+def run_logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
+    """Prefect's run logger inside a run, the module's own outside."""
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger(__name__)
+
+
+def _folders(run: PipelineRun, spec: StageSpec) -> tuple[Path, Path]:
+    return run.attempt_folder(spec.stage, spec.key, attempt=spec.attempt), run.work_folder(spec.stage, spec.key)
+
+
+def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str) -> StageExit:
+    """Run the program to its end, with its log in Prefect and its curves in MLflow while it runs."""
+    folder, work_folder = _folders(run, spec)
+    logger, display = run_logger(), current_display()
+    delivery = MetricsDelivery(run.tracking, mlflow_run)
+
+    def tell(note: str) -> None:
+        logger.info("%s", note)
+        display.say(f"{spec.stage}: {note}")
+
+    feed = EventFeed(
+        work_folder / EVENTS_FILE,
+        on_metrics=delivery.add,
+        on_progress=lambda done, total, text: display.stage_progress(spec.stage, done, total, text),
+        on_note=tell,
+        from_end=True,  # what an earlier attempt wrote is delivered by the reconciliation
+    )
+    try:
+        stage_exit = run.runtime.run(
+            Launch(
+                spec=spec,
+                spec_folder=folder,
+                work_folder=work_folder,
+                image=run.image,
+                labels={RUN_NAME_LABEL: run.settings.name, LOCK_LABEL: str(lock_path(work_folder))},
+                on_line=logger.info,
+                should_stop=run.should_stop,
+                on_tick=feed.poll,
+            )
+        )
+        feed.poll()
+        return stage_exit
+    finally:
+        delivery.close()
+        delivery.reconcile(work_folder / EVENTS_FILE)
+
+
+def _log_files(run: PipelineRun, spec: StageSpec, *, mlflow_run: str) -> None:
+    folder, work_folder = _folders(run, spec)
+    for path in (work_folder / EVENTS_FILE, work_folder / MEASURED_FILE, folder / SPEC_FILE, folder / STAGE_LOG_FILE):
+        run.tracking.log_file(mlflow_run, path)
+
+
+def _failure_outside(run: PipelineRun, spec: StageSpec, error: Exception) -> StageFailure:
+    """What an error of the orchestrator's own side means: the stage was not started, or its output not taken."""
+    kind = getattr(error, "kind", FailureKind.UNEXPECTED)
+    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        kind = FailureKind.DISK_FULL
+        free = shutil.disk_usage(run.settings.store_dir).free
+        message = f"{run.settings.store_dir} has {free / 1024**2:,.0f} MiB free, which was not enough: {error}"
+    return StageFailure(stage=spec.stage, key=spec.key, kind=kind, message=message)
+
+
+def _failed(
+    run: PipelineRun, spec: StageSpec, failure: StageFailure, *, mlflow_run: str, may_pass: bool
+) -> AttemptFailedError:
+    folder, _ = _folders(run, spec)
+    keep_evidence(folder, failure)
+    run.tracking.log_file(mlflow_run, folder / FAILURE_FILE)
+    run.tracking.log_text(mlflow_run, "\n".join((failure.message, "", *failure.evidence)), "failure.txt")
+    run.tracking.set_tags(mlflow_run, {"rlhf.failure": failure.kind.value})
+    run.tracking.finish_stage(mlflow_run, succeeded=False)
+    return AttemptFailedError(failure, log=folder / STAGE_LOG_FILE, mlflow_run=mlflow_run, may_pass=may_pass)
+
+
+def _succeeded(
+    run: PipelineRun, spec: StageSpec, artifact: ArtifactRef, stage_exit: StageExit, *, mlflow_run: str, why: str
+) -> StageRecord:
+    manifest = read_manifest(Path(artifact.path))
+    run.tracking.log_final_metrics(mlflow_run, manifest.metrics)
+    run.tracking.log_artifact_folder(mlflow_run, Path(artifact.path))
+    run.tracking.log_lineage(mlflow_run, manifest.lineage, output_digest=artifact.digest)
+    run.tracking.finish_stage(mlflow_run, succeeded=True)
+    return StageRecord(
+        stage=spec.stage,
+        status="ran",
+        key=spec.key,
+        digest=artifact.digest,
+        path=artifact.path,
+        runtime=spec.runtime,
+        image_digest=spec.image_digest,
+        duration_s=stage_exit.duration_s,
+        attempts=spec.attempt,
+        metrics=manifest.metrics,
+        mlflow_run_id=mlflow_run,
+        message=why,
+    )

@@ -1,0 +1,90 @@
+"""What each run last asked of each stage: why a stage runs now, and which artifacts are still wanted.
+
+One small file per run below the store, replaced atomically. Losing it loses explanations, never work: artifacts are
+found by their keys.
+"""
+
+import hashlib
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import Field, JsonValue, ValidationError
+
+from containers.contracts.base import Frozen
+from containers.contracts.names import StageName
+from containers.contracts.spec import StageInput
+from containers.digests import write_atomically
+from tasks.stage_key import Identity
+
+logger = logging.getLogger(__name__)
+
+_FOLDER = "runs"
+
+
+class StageMemory(Frozen):
+    """A stage as a run last had it: its key, what the key was made of, and who made its inputs."""
+
+    key: str
+    identity: dict[str, JsonValue]
+    origins: dict[str, str] = Field({}, description="Input name → where it came from, in words")
+    run_id: str = ""
+    at: str = Field("", description="UTC, ISO 8601")
+
+
+class RunHistory(Frozen):
+    """Everything that a run, told by its name and folder, last had."""
+
+    run_name: str
+    output_dir: str
+    stages: dict[StageName, StageMemory] = Field({})
+
+
+class StageHistory:
+    """The history of one run in a store. Nothing here raises for a file that cannot be read: it starts anew."""
+
+    def __init__(self, store_dir: Path, *, run_name: str, output_dir: Path) -> None:
+        self._run_name = run_name
+        self._output_dir = str(output_dir.absolute())
+        digest = hashlib.sha256(self._output_dir.encode()).hexdigest()[:8]
+        self._path = store_dir / _FOLDER / f"{run_name}-{digest}.json"
+
+    def last(self, stage: StageName) -> StageMemory | None:
+        """What the run had of that stage when it last got there."""
+        known = _read(self._path)
+        return known.stages.get(stage) if known else None
+
+    def remember(self, stage: StageName, memory: StageMemory) -> None:
+        """Keep it; called when the stage's artifact stands."""
+        known = _read(self._path)
+        stages = {**(known.stages if known else {}), stage: memory}
+        history = RunHistory(run_name=self._run_name, output_dir=self._output_dir, stages=stages)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path, history.model_dump_json(indent=1))
+
+
+def stage_memory(identity: Identity, *, key: str, inputs: tuple[StageInput, ...], run_id: str = "") -> StageMemory:
+    """The stage as it is asked for now."""
+    return StageMemory(
+        key=key,
+        identity=identity,
+        origins={item.name: item.origin for item in inputs},
+        run_id=run_id,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def run_histories(store_dir: Path) -> tuple[RunHistory, ...]:
+    """Every run that is known in the store, by name."""
+    read = (_read(path) for path in sorted((store_dir / _FOLDER).glob("*.json")))
+    return tuple(history for history in read if history is not None)
+
+
+def _read(path: Path) -> RunHistory | None:
+    try:
+        return RunHistory.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        logger.warning("%s cannot be read; why stages run again is not known: %s", path, error)
+        return None

@@ -1,0 +1,121 @@
+"""Against a real Prefect server: runs of the dead get their true end, those of the living and of others are left."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from faults.mortal_server import Prefect
+from prefect import flow
+from prefect.client.schemas.objects import State, StateType
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from containers.launch.cleanup import OWNER_PID_LABEL, current_owner
+from tasks.prefect_api import PrefectApi, PrefectAwayError
+from tasks.prefect_ledger import Ledger, LedgerRecord, RunEnd
+from tasks.prefect_state import LEDGER_LABEL, settle, settle_the_dead
+
+pytestmark = pytest.mark.slow
+
+
+@flow(name="rlhf")
+def nothing() -> None:
+    """Only there to have runs."""
+
+
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prefect]:
+    server = Prefect(tmp_path_factory.mktemp("prefect"))
+    try:
+        server.start()
+        with temporary_settings({PREFECT_API_URL: server.api_url}):
+            yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def api(prefect: Prefect) -> PrefectApi:
+    return PrefectApi()
+
+
+def run_of(prefect: Prefect, labels: dict[str, str]) -> str:
+    """A run that the server believes to be under way; its id."""
+    made = prefect.client.create_flow_run(nothing, name=uuid4().hex)
+    prefect.client.set_flow_run_state(made.id, State(type=StateType.RUNNING, name="Running"), force=True)
+    prefect.client.update_flow_run_labels(made.id, dict(labels))
+    return str(made.id)
+
+
+def dead_owner() -> dict[str, str]:
+    """Labels of a process of this host that is no more."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return {**current_owner().labels(), OWNER_PID_LABEL: str(process.pid)}
+
+
+def state_of(api: PrefectApi, flow_run_id: str) -> tuple[str | None, str]:
+    flow_run = api.flow_run(flow_run_id)
+    assert flow_run is not None and flow_run.state is not None
+    return flow_run.state.name, flow_run.state.message or ""
+
+
+def test_only_runs_of_dead_processes_of_this_host_become_crashed(
+    prefect: Prefect, api: PrefectApi, tmp_path: Path
+) -> None:
+    dead, alive = run_of(prefect, dead_owner()), run_of(prefect, current_owner().labels())
+    elsewhere = run_of(prefect, {**dead_owner(), "rlhf.owner_host": "another-host"})
+    nobodys = run_of(prefect, {})
+    lines = settle_the_dead(tmp_path, api, flow_name="rlhf")
+    name, message = state_of(api, dead)
+    assert (name, "died without a word" in message) == ("Crashed", True)
+    assert [state_of(api, other)[0] for other in (alive, elsewhere, nobodys)] == ["Running"] * 3
+    assert [line for line in lines if dead in line and "now Crashed" in line]
+    assert settle_the_dead(tmp_path, api, flow_name="rlhf") == []
+
+
+def test_a_dead_run_gets_the_end_that_it_noted_itself(prefect: Prefect, api: PrefectApi, tmp_path: Path) -> None:
+    owner = dead_owner()
+    flow_run_id = run_of(prefect, owner)
+    ledger = Ledger(tmp_path / "elsewhere", flow_run_id=flow_run_id, owner=owner)
+    ledger.note_end("COMPLETED", "")
+    api.label_flow_run(flow_run_id, {LEDGER_LABEL: str(ledger.path)})
+    settle_the_dead(tmp_path / "here", api, flow_name="rlhf")  # found by its label, not by the folder
+    assert state_of(api, flow_run_id)[0] == "Completed"
+    assert not ledger.path.exists()
+
+
+def test_a_run_that_a_live_process_has_taken_up_again_is_left_to_it(
+    prefect: Prefect, api: PrefectApi, tmp_path: Path
+) -> None:
+    flow_run_id = run_of(prefect, current_owner().labels())
+    ledger = Ledger(tmp_path, flow_run_id=flow_run_id, owner=dead_owner())
+    ledger.note_end("FAILED", "the first attempt")
+    assert settle_the_dead(tmp_path, api, flow_name="rlhf") == []
+    assert state_of(api, flow_run_id)[0] == "Running"
+    assert not ledger.path.exists()
+
+
+def test_a_run_of_another_server_stays_noted(api: PrefectApi, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, flow_run_id=str(uuid4()), owner=dead_owner())
+    ledger.note_end("COMPLETED", "")
+    assert settle_the_dead(tmp_path, api, flow_name="rlhf") == []
+    assert ledger.path.exists()
+
+
+@pytest.mark.parametrize("end", ["COMPLETED", "FAILED", "CANCELLED", "CRASHED"])
+def test_every_end_can_be_told(prefect: Prefect, api: PrefectApi, end: str) -> None:
+    flow_run_id = run_of(prefect, {})
+    record = LedgerRecord(flow_run_id=flow_run_id, owner={}, end=RunEnd.model_validate({"state": end, "message": "so"}))
+    assert settle(record, api)
+    assert settle(record, api)
+    assert state_of(api, flow_run_id) == (end.capitalize(), "so")
+
+
+def test_a_server_that_is_gone_is_told_apart_within_seconds() -> None:
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        api = PrefectApi()
+        with pytest.raises(PrefectAwayError):
+            api.flow_run(str(uuid4()))
