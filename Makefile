@@ -6,7 +6,7 @@ IMAGE ?= rlhf-stage:cpu
 BASE_IMAGE ?= python:3.11-slim-bookworm
 SHARED_DATA ?= ../shared/data
 
-.PHONY: help setup demo real-small test test-slow test-docker test-browser check format image image-if-docker ui clean
+.PHONY: help setup demo real-small test test-slow test-docker faults test-browser check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -36,10 +36,15 @@ test: setup  ## The tests that need neither Docker nor a browser
 	$(BIN)/pytest
 
 test-slow: setup  ## The tests that take minutes: whole pipelines, resumes after kill -9, several ranks
-	$(BIN)/pytest -m 'slow and not docker and not browser'
+	$(BIN)/pytest -m 'slow and not docker and not browser' --ignore tests/faults
 
 test-docker: setup  ## The tests that need a Docker daemon and the stage image
-	$(BIN)/pytest -m docker
+	$(BIN)/pytest -m docker --ignore tests/faults
+
+faults: setup  ## Break everything on purpose; writes the table in docs/reliability.md (half an hour)
+	rm -rf outputs/faults
+	$(BIN)/pytest -m '' tests/faults
+	$(BIN)/python tests/faults/fault_table.py --write docs/reliability.md
 
 test-browser: setup  ## The tests that need Chromium
 	$(BIN)/pytest -m browser

@@ -1,0 +1,74 @@
+"""Runs the first stages of a run without a Prefect server: `python drive_stages.py CONFIG STAGE [--set key=value …]`.
+
+The same functions, runtimes and stage programs as in `flows.rlhf`, up to and with STAGE; for faults that concern stages
+and not the orchestration server. Prints one JSON line per stage that ended.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from containers.contracts.names import StageName
+from containers.contracts.records import GateVerdict, StageRecord
+from flows.config_loading import load_run_config
+from flows.open_run import open_run
+from tasks.build_base_model import build_base_model
+from tasks.display import SilentDisplay, install_display
+from tasks.filter_dataset import filter_dataset
+from tasks.pipeline_run import PipelineRun
+from tasks.train_policy import train_policy
+from tasks.train_reward_model import train_reward_model
+from tasks.train_sft import train_sft
+
+
+class JsonLines(SilentDisplay):
+    """Says what happens, a line each."""
+
+    def stage_started(self, stage: StageName, text: str) -> None:
+        print(json.dumps({"started": stage, "text": text}), flush=True)
+
+    def stage_ended(self, record: StageRecord) -> None:
+        print(json.dumps({"ended": record.stage, "status": record.status, "message": record.message}), flush=True)
+
+    def say(self, text: str) -> None:
+        print(json.dumps({"said": text}), flush=True)
+
+
+def drive(run: PipelineRun, config, last: StageName) -> None:  # type: ignore[no-untyped-def]
+    """Every stage up to `last`."""
+    pairs = filter_dataset.fn(run, config.filter_dataset, config.dataset, base_model=None)
+    if last is StageName.FILTER_DATASET:
+        return
+    model = build_base_model.fn(run, config.build_base_model, pairs, tokenizer_file=None)
+    if config.train_sft:
+        model = train_sft.fn(run, config.train_sft, pairs, model)
+    if last in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
+        return
+    reward_model = train_reward_model.fn(run, config.train_reward_model, pairs, model)
+    if last is StageName.TRAIN_REWARD_MODEL:
+        return
+    waived = GateVerdict(name="reward_model", passed=True, rules=())
+    train_policy.fn(run, config.train_policy, pairs=pairs, start_model=model, reward_model=reward_model, gate=waived)
+
+
+def main() -> int:
+    """0 where every stage stands; 1 with the error's text."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config", type=Path)
+    parser.add_argument("stage", type=StageName)
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    arguments = parser.parse_args()
+    install_display(JsonLines())
+    loaded = load_run_config(arguments.config, overrides=arguments.overrides)
+    try:
+        with open_run(loaded.config, command="", config_yaml="") as run:
+            drive(run, loaded.config, arguments.stage)
+    except Exception as error:
+        print(json.dumps({"error": type(error).__name__, "text": str(error)}), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

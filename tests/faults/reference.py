@@ -1,0 +1,53 @@
+"""What nobody disturbed, to compare with what went on after a fault."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiny_project import Driven, TinyProject, curves, notes, recorded_steps, stage_processes, weights_digest
+
+from containers.contracts.names import StageName
+
+REWARD = StageName.TRAIN_REWARD_MODEL
+POLICY = StageName.TRAIN_POLICY
+SAVES_EVERY = {REWARD: 5, POLICY: 3}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What nobody disturbed: weights and curves of both trainings."""
+
+    weights: dict[StageName, str]
+    curves: dict[StageName, dict[int, dict[str, float]]]
+
+
+def own_store(tiny: TinyProject, name: str, stage: StageName, *, store: str = "") -> tuple[str, str, str]:
+    """Name, store and setting of a run that finds everything before `stage` finished, and nothing of `stage`."""
+    before = [StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL]
+    before += [REWARD] if stage is POLICY else []
+    run_name = f"{name}-{stage.replace('_', '-')}"
+    store = store or f"{run_name}-store"
+    tiny.copy_finished(before, source="undisturbed-store", target=store)
+    return run_name, store, f"run.store_dir=outputs/{store}"
+
+
+def kill_stage_processes(driven: Driven) -> None:
+    """SIGKILL to every process of the running stage program."""
+    victims = list(stage_processes(driven.process.pid))
+    assert victims, driven.text
+    for process in victims:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def assert_went_on(work: Path, artifact: Path, stage: StageName, reference: Reference, *, killed_at: int) -> str:
+    """Bit for bit the undisturbed training, from a checkpoint, none before it done twice. Returns what was repeated."""
+    resumed = [note for note in notes(work) if note.startswith("Resuming from checkpoint-")]
+    assert resumed, notes(work)
+    resumed_step = int(resumed[-1].rstrip(".").rpartition("-")[2])
+    repeated = len(recorded_steps(work)) - len(set(recorded_steps(work)))
+    assert 0 < resumed_step <= killed_at + 1
+    assert repeated <= SAVES_EVERY[stage]
+    assert weights_digest(artifact) == reference.weights[stage]
+    assert curves(artifact) == reference.curves[stage]
+    return f"{repeated} steps of {max(recorded_steps(work))} (saved every {SAVES_EVERY[stage]})"

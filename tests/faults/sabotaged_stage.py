@@ -1,0 +1,95 @@
+"""The stage program with one thing going wrong: `python sabotaged_stage.py WHAT STEP SPEC …`.
+
+WHAT is a point in the save of the checkpoint of STEP at which the process kills itself; or `nan`: the loss of STEP is
+not a number; or `none`. Nothing else is changed; the entry program does the rest, for one spec after another.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import transformers
+import trl
+
+from containers.stages import checkpoints, entry
+
+
+def die() -> None:
+    """`kill -9` of this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(owner: Any, name: str, step: int, act: Any) -> None:
+    """Call `act(self, *arguments)` before a method of the Trainer, in the save of that step."""
+    method = getattr(owner, name)
+
+    def sabotaged(self: Any, *arguments: Any, **rest: Any) -> Any:
+        if self.state.global_step == step:
+            act(self, *arguments)
+        return method(self, *arguments, **rest)
+
+    setattr(owner, name, sabotaged)
+
+
+def in_model(step: int) -> None:
+    def half_a_model(trainer: Any, folder: str, *_: Any) -> None:
+        Path(folder).mkdir()
+        (Path(folder) / "adapter_model.safetensors").write_bytes(b"half")
+        die()
+
+    before(transformers.Trainer, "save_model", step, half_a_model)
+
+
+def before_optimizer(step: int) -> None:
+    before(transformers.Trainer, "_save_optimizer_and_scheduler", step, lambda *_: die())
+
+
+def before_manifest(step: int) -> None:
+    write = checkpoints.write_checkpoint_manifest
+
+    def sabotaged(checkpoint: Path, **rest: Any) -> None:
+        if checkpoint.name == f"checkpoint-{step}":
+            die()
+        write(checkpoint, **rest)
+
+    checkpoints.write_checkpoint_manifest = sabotaged
+
+
+def in_pruning(step: int) -> None:
+    delete = shutil.rmtree
+
+    def sabotaged(path: Path, **rest: Any) -> None:
+        if (path.parent / f"checkpoint-{step}").exists() and path.is_dir():
+            next(file for file in path.iterdir() if file.is_file()).unlink()
+            die()
+        delete(path, **rest)
+
+    checkpoints.shutil.rmtree = sabotaged  # type: ignore[assignment]
+
+
+def nan(step: int) -> None:
+    compute = trl.RewardTrainer.compute_loss
+
+    def sabotaged(self: Any, *arguments: Any, **rest: Any) -> Any:
+        loss = compute(self, *arguments, **rest)
+        return loss * float("nan") if self.model.training and self.state.global_step == step - 1 else loss
+
+    trl.RewardTrainer.compute_loss = sabotaged
+
+
+SABOTAGE = {
+    "model": in_model,
+    "optimizer": before_optimizer,
+    "manifest": before_manifest,
+    "pruning": in_pruning,
+    "nan": nan,
+}
+
+if __name__ == "__main__":
+    what, step, *specs = sys.argv[1:]
+    if what != "none":
+        SABOTAGE[what](int(step))
+    sys.exit(max([entry.main([spec]) for spec in specs]))
