@@ -62,7 +62,8 @@ class _Lookup:
         if not (folder / MANIFEST_FILE).is_file():
             self.texts[stage] = f"runs: {why_it_runs(stage, self.history.last(stage), now)}"
             raise _NotCachedError(stage)
-        manifest = verify_artifact(folder) if self.verify else read_manifest(folder)
+        whole_up_to = self.config.verify_whole_up_to_bytes
+        manifest = verify_artifact(folder, whole_up_to_bytes=whole_up_to) if self.verify else read_manifest(folder)
         self.texts[stage] = f"reused, made {moment(manifest.created_at)}"
         made = ArtifactRef(stage=stage, key=now.key, path=str(folder), digest=content_digest(manifest.files))
         self.found[stage] = made

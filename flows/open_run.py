@@ -29,6 +29,7 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
         timeouts_s=config.timeouts_s,
         retries=config.runtime.retries,
         retry_wait_s=config.runtime.retry_wait_s,
+        verify_whole_up_to_bytes=config.verify_whole_up_to_bytes,
         start_over_if_damaged=config.runtime.start_over_if_damaged,
         command=command,
         config_yaml=config_yaml,

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from containers.contracts.base import Frozen
-from containers.contracts.hardware import GpuProfile
+from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import (
     BuildBaseModelConfig,
@@ -38,6 +38,12 @@ class RunSection(Frozen):
         None,
         description="Artifacts, checkpoints and logs of stages, found by content, shared by all runs that name it; "
         "null: `store` beside output_dir",
+    )
+    verify_whole_up_to_gib: float | None = Field(
+        None,
+        ge=0,
+        description="Files of a reused artifact that are larger are compared by size and sixteen samples instead of "
+        "byte for byte; null: every byte of every file",
     )
     tags: tuple[str, ...] = Field((), description="Free words; shown in Prefect and MLflow")
 
@@ -156,6 +162,12 @@ class RunConfig(Frozen):
     def store_dir(self) -> Path:
         """Folder of the artifacts, shared with the runs beside this one."""
         return self.run.store_dir or self.output_dir.parent / "store"
+
+    @property
+    def verify_whole_up_to_bytes(self) -> int | None:
+        """Size from which files of a reused artifact are sampled; None: never."""
+        limit = self.run.verify_whole_up_to_gib
+        return None if limit is None else int(limit * GIB)
 
     @property
     def image(self) -> str:

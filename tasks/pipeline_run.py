@@ -34,6 +34,7 @@ class RunSettings:
         store_dir: artifacts, work in progress and logs of the stages; several runs may share it.
         retries: further attempts at a stage after failures that can pass, without progress in between.
         retry_wait_s: wait before the first of them; it doubles with each.
+        verify_whole_up_to_bytes: larger files of a reused artifact are compared by samples; None: none are.
         start_over_if_damaged: whether a training may start at step 0 where all its checkpoints are damaged.
     """
 
@@ -44,6 +45,7 @@ class RunSettings:
     profile: GpuProfile
     retries: int = 2
     retry_wait_s: float = 10.0
+    verify_whole_up_to_bytes: int | None = None
     start_over_if_damaged: bool = False
     stages: tuple[StageName, ...] = tuple(StageName)
     tags: tuple[str, ...] = ()

@@ -66,7 +66,8 @@ def _reused_or_made(
     run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, memory: StageMemory, batch: BatchPlan
 ) -> tuple[ArtifactRef, StageRecord]:
     stage = StageName(config.stage)
-    found = find_artifact(run.artifacts, stage=stage, key=memory.key)
+    whole_up_to = run.settings.verify_whole_up_to_bytes
+    found = find_artifact(run.artifacts, stage=stage, key=memory.key, whole_up_to_bytes=whole_up_to)
     if found.artifact is not None:
         return found.artifact, _reused(run, found.artifact)
     why = why_it_runs(stage, run.history.last(stage), memory)

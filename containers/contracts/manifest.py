@@ -13,6 +13,9 @@ class FileEntry(Frozen):
     path: str = Field(min_length=1)
     size_bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sample_sha256: str = Field(
+        "", pattern=r"^([0-9a-f]{64})?$", description="Over size and blocks spread over a large file; empty: small"
+    )
 
 
 class LineageEntry(Frozen):

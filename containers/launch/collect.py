@@ -71,16 +71,23 @@ def read_outcome(work_folder: Path) -> StageResult | StageFailure | None:
         return None
 
 
-def find_artifact(artifacts: Path, *, stage: StageName, key: str) -> ArtifactLookup:
+def find_artifact(
+    artifacts: Path, *, stage: StageName, key: str, whole_up_to_bytes: int | None = None
+) -> ArtifactLookup:
     """The verified artifact of a key, if there is one.
 
     A damaged one is renamed to `<key>.damaged-<n>`, so that the stage runs again and nothing is lost or reused.
+
+    Args:
+        whole_up_to_bytes: as for `verify_artifact`.
     """
     folder = artifacts / stage / key
     if not os.path.lexists(folder):
         return ArtifactLookup(artifact=None)
     try:
-        return ArtifactLookup(artifact=_reference(folder, _verified(folder, stage=stage, key=key)))
+        return ArtifactLookup(
+            artifact=_reference(folder, _verified(folder, stage=stage, key=key, whole_up_to_bytes=whole_up_to_bytes))
+        )
     except (DamagedArtifactError, UnsafeOutputError) as error:
         aside = _set_aside(folder)
         return ArtifactLookup(artifact=None, damage=f"{error} It was set aside as {aside.name}; {stage} runs again.")
@@ -111,10 +118,10 @@ def publish(work_folder: Path, artifacts: Path, *, stage: StageName, key: str) -
     return _move_in(output, artifacts / stage / key, manifest)
 
 
-def _verified(folder: Path, *, stage: StageName, key: str) -> Manifest:
+def _verified(folder: Path, *, stage: StageName, key: str, whole_up_to_bytes: int | None = None) -> Manifest:
     if folder.is_symlink() or not folder.is_dir():
         raise UnsafeOutputError(f"{folder} is not a folder.")
-    manifest = verify_artifact(folder)
+    manifest = verify_artifact(folder, whole_up_to_bytes=whole_up_to_bytes)
     if (manifest.stage, manifest.key) != (stage, key):
         raise DamagedArtifactError(
             f"The manifest in {folder} is that of {manifest.stage} {manifest.key[:12]}, not of {stage} {key[:12]}."
