@@ -210,6 +210,11 @@ class Tracking:
             columns = list(Metric.model_fields)
             self.log_table(run_id, columns, [[getattr(m, name) for name in columns] for m in known], "figures.json")
 
+    def log_headline(self, figures: Mapping[str, float]) -> None:
+        """Put the figures that runs are compared by on the parent run, where the table of runs shows them."""
+        if figures:
+            self._outbox.do(LogFigures(run=self._parent, figures=tuple(figures.items()), timestamp_ms=self._now_ms()))
+
     def log_text(self, run_id: str, text: str, file: str) -> None:
         """Keep a text as an artifact file."""
         self._outbox.do(LogText(run=run_id, text=text, file=file))

@@ -15,6 +15,8 @@ from tasks.prefect_artifacts import show_markdown
 from tasks.run_stage import run_stage
 from tasks.stage_inputs import artifact_input
 
+_JUDGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_POLICY: "policy"}
+
 
 @task(name="write_report", task_run_name="write_report", cache_policy=NO_CACHE, persist_result=False)
 def write_report(run: PipelineRun, config: WriteReportConfig, *, judged: object = None) -> Path:
@@ -38,5 +40,16 @@ def write_report(run: PipelineRun, config: WriteReportConfig, *, judged: object 
         shutil.copyfile(Path(artifact.path) / name, folder / name)
     shutil.copyfile(folder / REPORT_HTML_FILE, run.settings.output_dir / REPORT_HTML_FILE)
     run.tracking.log_report(folder)
+    run.tracking.log_headline(_headline(run))
     show_markdown("report", (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8"), description="The report")
     return folder / REPORT_HTML_FILE
+
+
+def _headline(run: PipelineRun) -> dict[str, float]:
+    """The figures of both evaluations, as `reward_model/…` and `policy/…`."""
+    return {
+        f"{_JUDGES[record.stage]}/{metric.name}": metric.value
+        for record in run.records
+        if record.stage in _JUDGES
+        for metric in record.metrics
+    }
