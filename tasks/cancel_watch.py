@@ -48,6 +48,10 @@ class CancelWatch:
         self._thread = threading.Thread(target=self._work, name="cancel-watch", daemon=True)
         self._thread.start()
 
+    def note_away(self) -> None:
+        """Somebody else got no answer: `on_return` is due with the next one."""
+        self.is_away = self.was_away = True
+
     def should_stop(self) -> bool:
         """Whether the run was cancelled; answers at once."""
         return self._cancelled.is_set()
@@ -63,7 +67,7 @@ class CancelWatch:
                     self._cancelled.set()
                     return
             except PrefectAwayError:
-                self.is_away = self.was_away = True
+                self.note_away()
                 continue
             if self.is_away:
                 self.is_away = False

@@ -1,9 +1,11 @@
-"""What is asked of Prefect's API beside its engine: short waits, no repeats, one kind of error.
+"""What is asked of Prefect's API beside its engine: short waits, few repeats, one kind of error.
 
 The engine repeats each request for a minute and more, and then raises into the flow; a run that is at work must do
 neither.
 """
 
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,7 +21,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.types import KeyValueLabels
 
@@ -27,6 +29,8 @@ T = TypeVar("T")
 
 _UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 _AT_ONCE = 200
+_BUSY = 503
+_PAUSES_WHEN_BUSY_S = (0.2, 0.5, 1.0)
 
 
 class PrefectAwayError(Exception):
@@ -93,8 +97,19 @@ class PrefectApi:
     def _asked(self, question: Callable[[], T]) -> T | None:
         try:
             with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-                return question()
+                return self._answer(question)
         except ObjectNotFound:
             return None
         except Exception as error:  # whatever client and server throw, the run goes on
             raise PrefectAwayError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+
+    def _answer(self, question: Callable[[], T]) -> T:
+        """The answer; a server whose SQLite file is locked by another write at this moment is asked again."""
+        for pause_s in _PAUSES_WHEN_BUSY_S:
+            try:
+                return question()
+            except PrefectHTTPStatusError as error:
+                if error.response.status_code != _BUSY:
+                    raise
+                time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that two do not meet again
+        return question()

@@ -88,8 +88,9 @@ def linked_to_prefect(output_dir: Path, *, say: Callable[[str], None]) -> Iterat
     if context is None or context.flow_run is None:
         yield never
         return
-    link = PrefectLink(context.flow_run, output_dir / LEDGER_FOLDER)
-    link.begin(context.flow.name if context.flow else "rlhf", say=say)
+    flow_name = context.flow.name if context.flow else ""
+    link = PrefectLink(context.flow_run, output_dir / LEDGER_FOLDER, flow_name=flow_name, say=say)
+    link.begin()
     _links.append(link)
     try:
         yield link.watch.should_stop
@@ -105,27 +106,33 @@ def linked_to_prefect(output_dir: Path, *, say: Callable[[str], None]) -> Iterat
 class PrefectLink:
     """What ties a flow run to this process: its ledger, and the watch for a cancellation."""
 
-    def __init__(self, flow_run: FlowRun, folder: Path) -> None:
+    def __init__(self, flow_run: FlowRun, folder: Path, *, flow_name: str, say: Callable[[str], None]) -> None:
         self._flow_run_id = str(flow_run.id)
+        self._flow_name = flow_name
         self._folder = folder
+        self._say = say
+        self._is_introduced = False
         self._api = PrefectApi()
-        self._was_away = False
         self.ledger = Ledger(folder, flow_run_id=self._flow_run_id, owner=current_owner().labels())
         self._events = LedgerEvents(self.ledger, self._api)
         self.watch = CancelWatch(self._state, on_return=self._catch_up)
 
-    def begin(self, flow_name: str, *, say: Callable[[str], None]) -> None:
-        """Label the run with its owner, end those of the dead, and follow the tasks from now on."""
+    def begin(self) -> None:
+        """Follow the tasks from now on, say who runs this, and end the runs of the dead."""
         _ends.clear()
         EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=self._events)
-        labels = {**self.ledger.record.owner, LEDGER_LABEL: str(self.ledger.path)}
         try:
-            self._api.label_flow_run(self._flow_run_id, labels)
-            for line in settle_the_dead(self._folder, self._api, flow_name=flow_name):
-                say(line)
+            self._introduce()
         except PrefectAwayError as error:
             logger.warning("Prefect could not be told who runs this: %s", error)
-            self._was_away = True
+            self.watch.note_away()
+
+    def _introduce(self) -> None:
+        labels = {**self.ledger.record.owner, LEDGER_LABEL: str(self.ledger.path)}
+        self._api.label_flow_run(self._flow_run_id, labels)
+        for line in settle_the_dead(self._folder, self._api, flow_name=self._flow_name):
+            self._say(line)
+        self._is_introduced = True
 
     def end(self, error: BaseException | None) -> None:
         """Write the end down, and see that the engine can tell it.
@@ -141,7 +148,7 @@ class PrefectLink:
         end = self.ledger.record.end
         assert end is not None  # noqa: S101 - noted above
         is_there = self._server_is_there(wait_s=_WAIT_FOR_SERVER_S if isinstance(error, Exception | None) else 0.0)
-        if is_there and (self.watch.was_away or self._was_away):
+        if is_there and self.watch.was_away:
             self._catch_up()
         if is_there and end.state == "CANCELLED":
             _ends[-1].told()
@@ -156,7 +163,7 @@ class PrefectLink:
             self._api.create_artifact(artifact)
         except PrefectAwayError as error:
             logger.warning("Prefect does not show %s yet: %s", artifact.get("key"), error)
-            self._was_away = True
+            self.watch.note_away()
             self.ledger.add_artifact(artifact)
 
     def _state(self) -> Any:
@@ -166,6 +173,8 @@ class PrefectLink:
     def _catch_up(self) -> None:
         """Tell the server what it missed."""
         try:
+            if not self._is_introduced:
+                self._introduce()
             tell_tasks(self.ledger.record, self._api)
             for artifact in self.ledger.record.artifacts:
                 self._api.create_artifact(artifact)

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from faults.fault_proxy import fault_proxy
 from faults.mortal_server import Prefect
 from prefect import flow
 from prefect.client.schemas.objects import State, StateType
@@ -112,6 +114,19 @@ def test_every_end_can_be_told(prefect: Prefect, api: PrefectApi, end: str) -> N
     assert settle(record, api)
     assert settle(record, api)
     assert state_of(api, flow_run_id) == (end.capitalize(), "so")
+
+
+def test_a_server_that_is_busy_for_a_moment_is_asked_again(prefect: Prefect) -> None:
+    flow_run_id = run_of(prefect, {})
+    with fault_proxy(prefect.uri) as proxy, temporary_settings({PREFECT_API_URL: f"{proxy.uri}/api"}):
+        proxy.refused_status = 503  # what the server answers while another write holds its SQLite file
+        proxy.fault = "refuse a value"
+        threading.Timer(0.3, setattr, (proxy, "fault", "none")).start()
+        PrefectApi().label_flow_run(flow_run_id, {"name": "value"})
+        assert proxy.num_faults
+    labelled = PrefectApi().flow_run(flow_run_id)
+    assert labelled is not None
+    assert labelled.labels["name"] == "value"
 
 
 def test_a_server_that_is_gone_is_told_apart_within_seconds() -> None:
