@@ -69,8 +69,8 @@ def local_servers(settings: ServerSettings, *, say: Say) -> Iterator[Servers]:
         ServerError: an address does not answer, a port is taken, the state folder cannot be used, a server does not
             become healthy in time.
     """
-    _check_given("prefect", settings.prefect_api_url)
-    _check_given("mlflow", settings.mlflow_uri)
+    _check_given("prefect", settings.prefect_api_url, say=say)
+    _check_given("mlflow", settings.mlflow_uri, say=say)
     given = {"prefect": settings.prefect_api_url, "mlflow": settings.mlflow_uri}
     use = _Use(settings, wanted=tuple(name for name, url in given.items() if url is None), say=say)
     with signals_end_the_block():
@@ -223,7 +223,8 @@ class _Use:
         )
 
 
-def _check_given(name: str, url: str | None) -> None:
+def _check_given(name: str, url: str | None, *, say: Say) -> None:
+    """Refuse a configured address that cannot be used; a lost MLflow is only said, since a run goes on without it."""
     if url is None:
         return
     shown = re.sub(r"//[^/]*@", "//", url)
@@ -235,7 +236,13 @@ def _check_given(name: str, url: str | None) -> None:
     problem = health_problem(url.rstrip("/") + "/health", timeout_s=_GIVEN_LIMIT_S)
     if problem is None:
         return
-    hint = "" if name == "mlflow" or url.rstrip("/").endswith("/api") else " A Prefect address ends in /api."
+    if name == "mlflow":
+        say(
+            f"Warning: no healthy MLflow server at {shown} ({problem}; {URL_KEYS[name]}). A run goes on; what MLflow "
+            "should be told waits on disk for the next run in the same folder."
+        )
+        return
+    hint = "" if url.rstrip("/").endswith("/api") else " A Prefect address ends in /api."
     raise ServerError(
         f"{URL_KEYS[name]}: no healthy {TITLES[name]} server at {shown} ({problem}).{hint} Start that server, correct "
         f"the address, or leave the key out to have one started here."

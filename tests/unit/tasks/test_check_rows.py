@@ -41,12 +41,13 @@ def test_a_server_that_answers_badly_is_told_apart(server: HealthServer, status:
     assert advice in row.advice
 
 
-def test_nobody_listening_is_said_with_the_address() -> None:
+def test_nobody_listening_is_said_with_the_address_and_only_prefect_is_needed() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        row = service_finding("MLflow", url)
-    assert (row.verdict, row.found) == ("failure", f"{url}: cannot be reached (Connection refused)")
+        rows = [service_finding("Prefect", f"{url}/api"), service_finding("MLflow", url)]
+    assert [row.verdict for row in rows] == ["failure", "warning"]
+    assert rows[1].found == f"{url}: cannot be reached (Connection refused)"
 
 
 def test_credentials_are_sent_and_never_shown(server: HealthServer, monkeypatch: pytest.MonkeyPatch) -> None:
