@@ -114,10 +114,11 @@ def test_two_ranks_find_each_other_without_a_network(run: RunStage) -> None:
     program = """
 import os, sys
 rank_program = '''
-import torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1); dist.all_reduce(total)
-print("world", dist.get_world_size(), "sum", int(total))
+# One write a line: both ranks share the stream.
+sys.stdout.write(f"world {dist.get_world_size()} sum {int(total)}{chr(10)}")
 dist.destroy_process_group()
 '''
 open("rank.py", "w").write(rank_program)
