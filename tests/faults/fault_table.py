@@ -45,8 +45,8 @@ def _where(rows: list[FaultRow]) -> str:
     passed = sum(row.outcome == "passed" for row in rows)
     return (
         f"{passed} of {len(rows)} faults passed on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, no GPU, "
-        f"Python {platform.python_version()}, {versions}. Seconds are of the run that made each row, on a machine that did other "
-        "work beside it."
+        f"Python {platform.python_version()}, {versions}. Seconds are of the run that "
+        "made each row, on a machine that did other work beside it."
     )
 
 

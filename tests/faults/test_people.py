@@ -46,7 +46,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prefect,
 def test_cancel_in_prefect(tiny: TinyProject, servers: tuple[Prefect, Mlflow], fault: Fault) -> None:
     fault.describe("people and clocks", "Cancel in Prefect while train_policy works", parts="rlhf run, Prefect server")
     prefect, mlflow = servers
-    num_steps = 30
+    num_steps = 60
     name, store, setting = own_store(tiny, "cancelled", POLICY)
     command = (
         f"run.name={name}",
