@@ -43,15 +43,15 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
             each.mkdir(parents=True, exist_ok=True)
         stage_exit = _launch(run, spec, mlflow_run=mlflow_run)
         failure = classify(spec, stage_exit, read_outcome(work_folder))
-        artifact = None if failure else publish(work_folder, run.artifacts, stage=spec.stage, key=spec.key)
+        if failure is None:
+            artifact = publish(work_folder, run.artifacts, stage=spec.stage, key=spec.key)
     except (OSError, LaunchError, CollectError) as error:
         failure = _failure_outside(run, spec, error)
         may_pass = failure.kind.retry_can_help or isinstance(error, DaemonUnreachableError)
         raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=may_pass) from error
     finally:
         _log_files(run, spec, mlflow_run=mlflow_run)
-    if failure is not None or artifact is None:
-        assert failure is not None  # noqa: S101 - one of the two is there
+    if failure is not None:
         raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=failure.kind.retry_can_help)
     return artifact, _succeeded(run, spec, artifact, stage_exit, mlflow_run=mlflow_run, why=why)
 

@@ -105,7 +105,7 @@ def _prepare(spec: StageSpec) -> StageFailure | None:
 def _die_with_parent() -> None:
     """Ask the kernel for SIGTERM when the orchestrator is gone, so that a killed run leaves no twin for the next one.
 
-    Containers have no such parent: the next run finds and removes them by label. Linux only; elsewhere nothing is done.
+    Containers have no such parent: the next run takes them over, or the reaper stops them.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

@@ -50,4 +50,5 @@ def assert_went_on(work: Path, artifact: Path, stage: StageName, reference: Refe
     assert repeated <= SAVES_EVERY[stage]
     assert weights_digest(artifact) == reference.weights[stage]
     assert curves(artifact) == reference.curves[stage]
-    return f"{repeated} steps of {max(recorded_steps(work))} (saved every {SAVES_EVERY[stage]})"
+    steps = "step" if repeated == 1 else "steps"
+    return f"{repeated} {steps} of {max(recorded_steps(work))} (saved every {SAVES_EVERY[stage]})"
