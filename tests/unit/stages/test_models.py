@@ -143,7 +143,7 @@ def test_a_merged_model_answers_as_the_adapted_one_and_names_no_path_of_this_mac
     written = [*(tmp_path / "merged").iterdir(), *(tmp_path / "adapter").iterdir()]
     assert not [path for path in written if str(tmp_path).encode() in path.read_bytes()]
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert settings["base_model_name_or_path"] == "org/name@abc"
+    assert (settings["base_model_name_or_path"], settings["revision"]) == ("org/name", "abc")
     assert settings["target_modules"] == sorted(settings["target_modules"])
     assert AutoTokenizer.from_pretrained(tmp_path / "merged").chat_template == tokenizer.chat_template
 
