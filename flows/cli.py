@@ -10,13 +10,14 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from flows import cli_commands
+from containers.contracts.names import CONTAINER_STAGES, StageName
+from flows import cli_approve, cli_champion, cli_commands, cli_serve
+from flows.cli_parsers import DEMO_CONFIG, Commands, add_command, add_config_options
 from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block
 
 EXIT_BAD_CONFIG = 2
 _EXIT_LIMIT_S = 10.0
 
-_DEMO_CONFIG = "configs/runs/demo.yaml"
 _EPILOG = """examples:
   rlhf demo-data --folder outputs/demo/data
   rlhf run -c configs/runs/demo.yaml
@@ -86,8 +87,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rlhf-flows {metadata.version('rlhf-flows')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, (command, summary, example) in _configured_commands().items():
-        configured = _add_command(commands, name, command, summary=summary, example=f"rlhf {name} {example}")
-        _add_config_options(configured)
+        configured = add_command(commands, name, command, summary=summary, example=f"rlhf {name} {example}")
+        add_config_options(configured)
         if name == "plan":
             configured.add_argument(
                 "--model-config",
@@ -95,6 +96,11 @@ def build_parser() -> argparse.ArgumentParser:
                 metavar="FILE",
                 help="config.json of the base model, where its size is not known (example: models/mine/config.json)",
             )
+        if name == "run":
+            _add_stage_range(configured)
+    cli_serve.add_to(commands)
+    cli_approve.add_to(commands)
+    cli_champion.add_to(commands)
     _add_demo_data(commands)
     _add_reap(commands)
     _add_cache(commands)
@@ -103,7 +109,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _configured_commands() -> dict[str, tuple[Callable[[argparse.Namespace], int], str, str]]:
     """The commands that read a run: what they do, in words, and an example."""
-    demo, production = f"-c {_DEMO_CONFIG}", "-c configs/runs/helpsteer3-qwen3-8b.yaml"
+    demo, production = f"-c {DEMO_CONFIG}", "-c configs/runs/helpsteer3-qwen3-8b.yaml"
     return {
         "run": (cli_commands.run, "run the pipeline; finished stages are reused", f"{demo} --set run.seed=7"),
         "check": (
@@ -121,27 +127,23 @@ def _configured_commands() -> dict[str, tuple[Callable[[argparse.Namespace], int
     }
 
 
-def _add_config_options(parser: argparse.ArgumentParser) -> None:
+def _add_stage_range(parser: argparse.ArgumentParser) -> None:
+    stages = ", ".join(stage for stage in CONTAINER_STAGES if stage is not StageName.WRITE_REPORT)
     parser.add_argument(
-        "-c", "--config", type=Path, required=True, metavar="FILE", help=f"the run (example: {_DEMO_CONFIG})"
+        "--until",
+        metavar="STAGE",
+        help=f"the last stage before the report, instead of all (example: --until evaluate_reward_model); of {stages}",
     )
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="change one key, the value in YAML; may be given several times (example: --set train_policy.beta=0.1)",
-    )
-    parser.add_argument(
-        "--profile",
-        metavar="NAME",
-        help="GPU profile instead of the file's: a name in configs/gpu_profiles or a YAML file (example: 4x48gb)",
+        "--again-from",
+        metavar="STAGE",
+        help="make this stage and those after it anew, although their artifacts are there; what was made before is "
+        "kept aside until `rlhf cache gc` (example: --again-from train_policy)",
     )
 
 
-def _add_demo_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _add_command(
+def _add_demo_data(commands: Commands) -> None:
+    parser = add_command(
         commands,
         "demo-data",
         cli_commands.demo_data,
@@ -163,8 +165,8 @@ def _add_demo_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     )
 
 
-def _add_reap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _add_command(
+def _add_reap(commands: Commands) -> None:
+    parser = add_command(
         commands,
         "reap",
         cli_commands.reap,
@@ -174,8 +176,8 @@ def _add_reap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 
-def _add_cache(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _add_command(
+def _add_cache(commands: Commands) -> None:
+    parser = add_command(
         commands,
         "cache",
         cli_commands.cache,
@@ -200,26 +202,6 @@ def _add_cache(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="gc: what no run wants is kept this long (default: %(default)g)",
     )
     parser.add_argument("--yes", action="store_true", help="gc: delete it, instead of only saying so")
-
-
-def _add_command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    command: Callable[[argparse.Namespace], int],
-    *,
-    summary: str,
-    example: str,
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(command=command)
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What each subcommand of `rlhf` calls. Each imports its own, late, so that `--help` and mistakes are told at once."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,27 @@ if TYPE_CHECKING:
 def run(parsed: argparse.Namespace) -> int:
     """`rlhf run`."""
     # The configuration is read before the heavy imports, so that its mistakes are told at once.
+    if parsed.until is not None:
+        parsed.overrides.append(f"run.until={parsed.until}")
+    command = parsed.command_line
+    if parsed.again_from is not None:
+        parsed.overrides.append(f"run.again_from={parsed.again_from}")
+        command = _without_option(command, "--again-from")  # what goes on from here must not begin again
     loaded = _load(parsed)
     from flows.run_command import run_pipeline
 
-    return run_pipeline(loaded, command=parsed.command_line)
+    return run_pipeline(loaded, command=command)
+
+
+def _without_option(command: str, option: str) -> str:
+    words = iter(shlex.split(command))
+    kept = []
+    for word in words:
+        if word == option:
+            next(words, None)
+        elif not word.startswith(f"{option}="):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def check(parsed: argparse.Namespace) -> int:

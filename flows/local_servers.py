@@ -39,13 +39,22 @@ _REUSE_LIMIT_S = 10.0
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where the servers are, or where and on which ports to start them; port 0 is any free one."""
+    """Where the servers are, or where and on which ports to start them; port 0 is any free one.
+
+    Attributes:
+        host: interface that servers started here listen on.
+        prefect_database: database of a Prefect started here; None: SQLite in `state_dir`.
+        mlflow_database: the same for MLflow.
+    """
 
     state_dir: Path
     prefect_api_url: str | None = None
     mlflow_uri: str | None = None
     prefect_port: int = 0
     mlflow_port: int = 0
+    host: str = LOOPBACK
+    prefect_database: str | None = None
+    mlflow_database: str | None = None
     startup_limit_s: float = 120.0
 
 

@@ -26,6 +26,8 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
         store_dir=config.store_dir.resolve(),
         profile=config.gpu_profile,
         stages=config.stages,
+        until=config.run.until,
+        again_from=config.run.again_from,
         timeouts_s=config.timeouts_s,
         retries=config.runtime.retries,
         retry_wait_s=config.runtime.retry_wait_s,

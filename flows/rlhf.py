@@ -1,18 +1,19 @@
 """The product on one screen: from preferences to a judged reward model, a judged policy and an honest report."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from prefect import flow
 
 from flows.open_run import check_request, open_run
 from flows.run_config import RunConfig
+from tasks.approval import opened
 from tasks.build_base_model import build_base_model
 from tasks.cancel_watch import RunCancelledError, never
 from tasks.check_system import check_system
 from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
-from tasks.gates import demand
 from tasks.named_model import named_model
 from tasks.pipeline_run import PipelineRun
 from tasks.train_policy import train_policy
@@ -23,12 +24,20 @@ from tasks.write_report import write_report
 
 @flow(name="rlhf", flow_run_name="{config.run.name}", validate_parameters=False)
 def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path:
-    """Run the pipeline and return where its report lies; it is also written when a gate closes or a stage fails.
+    """Run the pipeline and return where its report lies: what `rlhf run` starts. See `run_stages`."""
+    return run_stages(config, command=command, config_yaml=config_yaml)
+
+
+def run_stages(config: RunConfig, *, command: str, config_yaml: str) -> Path:
+    """What every run does, in whichever flow; the report is also written when a gate closes or a stage fails.
 
     Args:
         config: the run, as `configs/runs/*.yaml` say it.
         command: how to repeat this run; stands in the report.
         config_yaml: the effective configuration as text; stands in the report.
+
+    Returns:
+        Where the report lies.
 
     Raises:
         SystemCheckError: something that the run needs is missing; nothing was spent.
@@ -38,10 +47,15 @@ def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path
     """
     with open_run(config, command=command, config_yaml=config_yaml) as run:
         checked = check_system(run, check_request(config))
+        last: object = None
         try:
-            judged = train_and_judge(run, config, checked)
+            for made in train_and_judge(run, config, checked):
+                last = made
+                if run.is_at_its_end:
+                    break
         except Exception as error:
             was_cancelled, run.should_stop = run.should_stop(), never  # the report is written all the same
+            run.stopped_because = str(error)
             try:
                 write_report(run, config.write_report)
             except Exception as report_error:  # the first error is the one to read
@@ -49,29 +63,35 @@ def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path
             if was_cancelled:
                 raise RunCancelledError("The run was cancelled in Prefect.") from error
             raise
-        return write_report(run, config.write_report, judged=judged)
+        return write_report(run, config.write_report, after=last)
 
 
-def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> object:
-    """Every stage between system check and report, in order; the last verdict."""
+def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:
+    """Every stage between system check and report, in order; the run may end after each."""
     pairs = filter_dataset(run, config.filter_dataset, config.dataset, base_model=config.base_model, checked=checked)
+    yield pairs
     if config.build_base_model:
         model = build_base_model(run, config.build_base_model, pairs, tokenizer_file=config.tokenizer_file)
+        yield model
     else:
         model = named_model(run, config.base_model)
     if config.train_sft:
         model = train_sft(run, config.train_sft, pairs, model)
+        yield model
 
     reward_model = train_reward_model(run, config.train_reward_model, pairs, model)
-    may_be_optimised = evaluate_reward_model(
+    yield reward_model
+    verdict = evaluate_reward_model(
         run, config.evaluate_reward_model, config.gates.reward_model, pairs=pairs, reward_model=reward_model
     )
-    demand(may_be_optimised)
+    may_be_optimised = opened(run, verdict, config.gates.reward_model)
+    yield may_be_optimised
 
     policy = train_policy(
         run, config.train_policy, pairs=pairs, start_model=model, reward_model=reward_model, gate=may_be_optimised
     )
-    is_better = evaluate_policy(
+    yield policy
+    verdict = evaluate_policy(
         run,
         config.evaluate_policy,
         config.gates.policy,
@@ -80,5 +100,4 @@ def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> obj
         policy=policy,
         reward_model=reward_model,
     )
-    demand(is_better)
-    return is_better
+    yield opened(run, verdict, config.gates.policy)

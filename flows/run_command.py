@@ -43,7 +43,7 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
         display.say(f"Warning: {warning}")
     install_display(display)
     started = time.monotonic()
-    if (standing := standing_report(loaded)) and not something_waits(loaded.config.output_dir):
+    if (standing := _standing(loaded)) and not something_waits(loaded.config.output_dir):
         return _nothing_to_do(standing, loaded, display, started=started)
     if problem := _unusable_sources(loaded.config):
         display.say(problem)
@@ -66,6 +66,11 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
     display.say(f"{time.monotonic() - started:.0f} s in all.")
     _where_to_look(loaded, display, before=before)
     return exit_code
+
+
+def _standing(loaded: LoadedConfig) -> StandingReport | None:
+    """The report that stands, unless stages are to be made again."""
+    return None if loaded.config.run.again_from else standing_report(loaded)
 
 
 def something_waits(output_dir: Path) -> bool:

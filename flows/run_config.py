@@ -46,6 +46,10 @@ class RunSection(Frozen):
         "byte for byte; null: every byte of every file",
     )
     tags: tuple[str, ...] = Field((), description="Free words; shown in Prefect and MLflow")
+    until: StageName | None = Field(None, description="Last stage before the report; null: all of them")
+    again_from: StageName | None = Field(
+        None, description="Make this stage and those after it anew, although their artifacts are there"
+    )
 
 
 class StageTimeouts(Frozen):
@@ -181,7 +185,15 @@ class RunConfig(Frozen):
 
     @property
     def stages(self) -> tuple[StageName, ...]:
-        """The stages of this run in order."""
+        """The stages of this run in order, up to `run.until`; the report is always among them."""
+        wanted = self.possible_stages
+        if self.run.until in wanted:
+            wanted = (*wanted[: wanted.index(self.run.until) + 1], StageName.WRITE_REPORT)
+        return wanted
+
+    @property
+    def possible_stages(self) -> tuple[StageName, ...]:
+        """The stages of this run in order, if nothing ends it early."""
         left_out = set()
         if self.build_base_model is None:
             left_out.add(StageName.BUILD_BASE_MODEL)

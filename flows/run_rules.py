@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flows.config_errors import Mistake
 from flows.readable_config import reads_what_is_missing
+from flows.stage_range import stage_range_exists, stage_range_is_not_empty
 from flows.training_rules import TRAINING_RULES, Rule
 
 if TYPE_CHECKING:
@@ -134,4 +135,6 @@ _RULES: tuple[Rule, ...] = (
     _pair_files_have_names,
     *TRAINING_RULES,
     _servers_have_ports_of_their_own,
+    stage_range_exists,
+    stage_range_is_not_empty,
 )

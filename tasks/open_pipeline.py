@@ -15,7 +15,7 @@ from tasks.code_identity import code_identity
 from tasks.display import current_display
 from tasks.mlflow_operations import RunStatus
 from tasks.pipeline_run import PipelineRun, RunSettings
-from tasks.prefect_link import linked_to_prefect
+from tasks.prefect_link import asked_at, linked_to_prefect
 from tasks.reap import leftovers_reaped
 from tasks.tracking import Tracking
 
@@ -60,6 +60,7 @@ def open_pipeline(
         tags = {f"rlhf.tag.{tag}": "true" for tag in settings.tags}
         tags |= {"rlhf.run_id": run.run_id, "rlhf.runtime": code.runtime}
         run.prefect_url = str(flow_run.ui_url or "")
+        run.asked_at = asked_at() or run.started_at
         run.mlflow_run_id = tracking.start_pipeline(settings.name, tags=tags, params=params)
         try:
             with leftovers_reaped(settings.name, store_dir=settings.store_dir, runtime=code.runtime):

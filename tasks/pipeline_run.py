@@ -36,6 +36,8 @@ class RunSettings:
         retry_wait_s: wait before the first of them; it doubles with each.
         verify_whole_up_to_bytes: larger files of a reused artifact are compared by samples; None: none are.
         start_over_if_damaged: whether a training may start at step 0 where all its checkpoints are damaged.
+        until: the last stage before the report; None: all of `stages`.
+        again_from: artifacts of this stage and those after it that are older than the run are made again.
     """
 
     name: str
@@ -48,6 +50,8 @@ class RunSettings:
     verify_whole_up_to_bytes: int | None = None
     start_over_if_damaged: bool = False
     stages: tuple[StageName, ...] = tuple(StageName)
+    until: StageName | None = None
+    again_from: StageName | None = None
     tags: tuple[str, ...] = ()
     timeouts_s: dict[StageName, float | None] = field(default_factory=dict)
     command: str = ""
@@ -79,6 +83,8 @@ class PipelineRun:
         self.history = StageHistory(settings.store_dir, run_name=settings.name, output_dir=settings.output_dir)
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.asked_at = self.started_at
+        self.stopped_because = ""
         self.checks: tuple[CheckFinding, ...] = ()
         self.gates: list[GateVerdict] = []
         self.records: list[StageRecord] = []
@@ -118,6 +124,22 @@ class PipelineRun:
         except OSError as error:  # a file system without links: the artifact itself stands
             logger.warning("%s could not be linked to %s: %s", link, artifact.path, error)
 
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether the last stage that was asked for is done."""
+        until = self.settings.until
+        return until is not None and self.record_of(until) is not None
+
+    def makes_again(self, stage: StageName, *, created_at: str) -> bool:
+        """Whether somebody asked for this stage anew, and an artifact of that age (UTC, ISO 8601) is from before.
+
+        What a retry of the same run finds was made since, and is kept.
+        """
+        stages, again_from = self.settings.stages, self.settings.again_from
+        if again_from not in stages or stage not in stages or stages.index(stage) < stages.index(again_from):
+            return False
+        return datetime.fromisoformat(created_at) < datetime.fromisoformat(self.asked_at)
+
     def remember(self, record: StageRecord) -> None:
         """Keep what happened to a stage; the last word on a stage stands."""
         self.records = [known for known in self.records if known.stage != record.stage] + [record]
@@ -144,6 +166,7 @@ class PipelineRun:
             dataset_origin=self.dataset_origin,
             base_model_origin=self.base_model_origin,
             measured=tuple(self._measured()),
+            stopped_because=self.stopped_because,
         )
 
     def _not_reached(self, stage: StageName) -> StageRecord:

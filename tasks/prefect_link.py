@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,13 @@ def take_last_end() -> PipelineEnd | None:
 def present_link() -> "PrefectLink | None":
     """The tie of the pipeline that runs in this process."""
     return _links[-1] if _links else None
+
+
+def asked_at() -> str:
+    """When somebody asked for the present flow run, UTC, ISO 8601; a retry changes nothing. Empty outside a run."""
+    context = FlowRunContext.get()
+    created = context.flow_run.created if context and context.flow_run else None
+    return created.astimezone(UTC).isoformat(timespec="seconds") if created else ""
 
 
 @contextmanager

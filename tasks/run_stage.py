@@ -11,7 +11,7 @@ from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.contracts.stage_configs import StageConfig
 from containers.digests import read_manifest
 from containers.human_text import moment
-from containers.launch.collect import find_artifact
+from containers.launch.collect import find_artifact, replace_artifact
 from containers.launch.environment import stage_environment
 from tasks.display import current_display
 from tasks.markdown import failure_markdown
@@ -68,14 +68,22 @@ def _reused_or_made(
     stage = StageName(config.stage)
     whole_up_to = run.settings.verify_whole_up_to_bytes
     found = find_artifact(run.artifacts, stage=stage, key=memory.key, whole_up_to_bytes=whole_up_to)
-    if found.artifact is not None:
-        return found.artifact, _reused(run, found.artifact)
+    made_before = found.artifact
+    if made_before is not None and not run.makes_again(stage, created_at=_created_at(made_before)):
+        return made_before, _reused(run, made_before)
     why = why_it_runs(stage, run.history.last(stage), memory)
+    if made_before is not None:
+        aside = replace_artifact(made_before, run.work_folder(stage, memory.key))
+        why = f"run.again_from is {run.settings.again_from}; what it made before is kept as {aside.name}"
     if found.damage:
         why = "its artifact was damaged"
         run_logger().warning("%s", found.damage)
         current_display().say(f"{stage}: {found.damage}")
     return _made(run, config, inputs, key=memory.key, batch=batch, why=why)
+
+
+def _created_at(artifact: ArtifactRef) -> str:
+    return read_manifest(Path(artifact.path)).created_at
 
 
 def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:

@@ -47,7 +47,7 @@ class StoredArtifact:
 class Garbage:
     """Something that can go: which key it belongs to, and why nobody misses it."""
 
-    kind: Literal["artifact", "damaged artifact", "checkpoints", "unfinished work", "logs"]
+    kind: Literal["artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"]
     stage: StageName
     key: str
     path: Path
@@ -97,7 +97,7 @@ def find_garbage(store_dir: Path, *, older_than_days: float) -> tuple[Garbage, .
     published = {(stage, folder.name) for stage, folder in _key_folders(store_dir / "artifacts")}
     return (
         *_old_artifacts(store_dir, users, before),
-        *_damaged_artifacts(store_dir),
+        *_set_aside_artifacts(store_dir, before),
         *_work_left(store_dir, users, published, before),
         *_old_logs(store_dir, users, published, before),
     )
@@ -122,11 +122,15 @@ def _old_artifacts(store_dir: Path, users: dict[str, list[str]], before: float) 
             yield _garbage("artifact", stage, folder.name, folder, "no run wants it any more")
 
 
-def _damaged_artifacts(store_dir: Path) -> Iterator[Garbage]:
+def _set_aside_artifacts(store_dir: Path, before: float) -> Iterator[Garbage]:
     for stage in StageName:
         for folder in sorted((store_dir / "artifacts" / stage).glob("*.damaged-*")):
             key = folder.name.partition(".")[0]
             yield _garbage("damaged artifact", stage, key, folder, "it did not match its manifest and was set aside")
+        for folder in sorted((store_dir / "artifacts" / stage).glob("*.replaced-*")):
+            if folder.stat().st_mtime < before:
+                key = folder.name.partition(".")[0]
+                yield _garbage("replaced artifact", stage, key, folder, "somebody had the stage made again")
 
 
 def _work_left(
@@ -153,7 +157,7 @@ def _old_logs(
 
 
 def _garbage(
-    kind: Literal["artifact", "damaged artifact", "checkpoints", "unfinished work", "logs"],
+    kind: Literal["artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"],
     stage: StageName,
     key: str,
     path: Path,

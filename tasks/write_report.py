@@ -19,10 +19,10 @@ _JUDGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_P
 
 
 @task(name="write_report", task_run_name="write_report", cache_policy=NO_CACHE, persist_result=False)
-def write_report(run: PipelineRun, config: WriteReportConfig, *, judged: object = None) -> Path:
+def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object = None) -> Path:
     """Where the report lies: `reports/<run id>/report.html` below the run's output folder.
 
-    `judged` is only there so that Prefect draws the edge from the last gate.
+    `after` is only there so that Prefect draws the edge from the last stage.
     """
     folder = run.settings.output_dir / "reports" / run.run_id
     folder.mkdir(parents=True, exist_ok=True)

@@ -238,3 +238,4 @@ class PipelineRecord(Frozen):
     dataset_origin: str = ""
     base_model_origin: str = ""
     measured: tuple[tuple[str, str], ...] = Field((), description="Per stage: measured_contract.json as text")
+    stopped_because: str = Field("", description="Why the run ended before its last stage; empty: it did not")

@@ -11,9 +11,11 @@ CollectError
 import errno
 import logging
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,6 +28,8 @@ from containers.digests import DamagedArtifactError, UnsafeFileError, content_di
 logger = logging.getLogger(__name__)
 
 _OUTCOME_ADAPTER: TypeAdapter[StageResult | StageFailure] = TypeAdapter(StageOutcome)
+# Each rank but the first leaves its failure so; see containers.stages.entry.
+RANK_FAILURES = "failure-rank-*.json"
 _MAX_OUTCOME_BYTES = 16 * 1024**2
 _MAX_FILES = 200_000
 # A file system that compresses shows small holes; a hostile sparse file of terabytes would be hashed for hours.
@@ -55,8 +59,14 @@ class ArtifactLookup:
 
 
 def read_outcome(work_folder: Path) -> StageResult | StageFailure | None:
-    """What the stage said of itself; None where it said nothing that can be read."""
-    path = work_folder / OUTCOME_FILE
+    """What the stage said of itself; None where it said nothing that can be read.
+
+    Where its first rank died before it could speak, the rank that failed first speaks for the stage.
+    """
+    return _read_outcome_file(work_folder / OUTCOME_FILE) or _first_rank_failure(work_folder)
+
+
+def _read_outcome_file(path: Path) -> StageResult | StageFailure | None:
     try:
         text = _read_regular_file(path, max_bytes=_MAX_OUTCOME_BYTES)
     except FileNotFoundError:
@@ -69,6 +79,17 @@ def read_outcome(work_folder: Path) -> StageResult | StageFailure | None:
     except ValidationError as error:
         logger.warning("%s is not believed: %s", path, error)
         return None
+
+
+def _first_rank_failure(work_folder: Path) -> StageFailure | None:
+    """The failure that explains the others: of a known kind if there is one, else the oldest.
+
+    A rank that was told to stop explains nothing: torchrun tells every rank so when another one dies.
+    """
+    paths = sorted(work_folder.glob(RANK_FAILURES), key=lambda path: path.lstat().st_mtime_ns)
+    failures = [found for path in paths if isinstance(found := _read_outcome_file(path), StageFailure)]
+    causes = [failure for failure in failures if failure.kind is not FailureKind.CANCELLED]
+    return min(causes, key=lambda failure: failure.kind is FailureKind.UNEXPECTED, default=None)
 
 
 def find_artifact(
@@ -89,7 +110,7 @@ def find_artifact(
             artifact=_reference(folder, _verified(folder, stage=stage, key=key, whole_up_to_bytes=whole_up_to_bytes))
         )
     except (DamagedArtifactError, UnsafeOutputError) as error:
-        aside = _set_aside(folder)
+        aside = _set_aside(folder, why="damaged")
         return ArtifactLookup(artifact=None, damage=f"{error} It was set aside as {aside.name}; {stage} runs again.")
 
 
@@ -133,9 +154,20 @@ def _reference(folder: Path, manifest: Manifest) -> ArtifactRef:
     return ArtifactRef(stage=manifest.stage, key=manifest.key, path=str(folder), digest=content_digest(manifest.files))
 
 
-def _set_aside(folder: Path) -> Path:
+def replace_artifact(artifact: ArtifactRef, work_folder: Path) -> Path:
+    """Make room for a new artifact of the same key: the old one is kept as `<key>.replaced-<n>`, its checkpoints go.
+
+    Call it only as the key's sole worker.
+    """
+    aside = _set_aside(Path(artifact.path), why="replaced")
+    if work_folder.exists():
+        shutil.rmtree(work_folder)
+    return aside
+
+
+def _set_aside(folder: Path, *, why: Literal["damaged", "replaced"]) -> Path:
     number = 1
-    while os.path.lexists(aside := folder.with_name(f"{folder.name}.damaged-{number}")):
+    while os.path.lexists(aside := folder.with_name(f"{folder.name}.{why}-{number}")):
         number += 1
     folder.rename(aside)
     return aside

@@ -10,6 +10,7 @@
 | none    | cancelled, timed out by us         | cancelled, timed_out                                             |
 | none    | OOM flag (exit 137, but also 1, 3) | out_of_host_memory                                               |
 | none    | 137 without the flag               | container_lost: somebody killed it                               |
+| none    | torchrun: a rank died of SIGKILL   | container_lost; also with `unexpected`, for that rank's peers    |
 | none    | 143                                | cancelled: somebody stopped it                                   |
 | none    | 137, 143 while the daemon was away | container_lost: the daemon restarted; also with `cancelled`      |
 | none    | a known text in the log            | what the text says                                               |
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from containers.contracts.outcome import FailureKind, StageFailure, StageResult
 from containers.contracts.spec import StageSpec
 from containers.launch.diagnostics import exit_evidence
+from containers.launch.rank_deaths import RankDeath, killed_rank, rank_deaths
 from containers.launch.runtime import StageExit
 
 _SIGNAL_BASE = 128
@@ -134,12 +136,14 @@ def _refined(spec: StageSpec, stage_exit: StageExit, failure: StageFailure) -> S
         reason = f"{_out_of_memory_reason(spec)}; the program saw: {_quoted(failure.message)}"
         return _failure(spec, stage_exit, FailureKind.OUT_OF_HOST_MEMORY, reason, before=failure.evidence)
     # What the program itself caught comes first; the log may hold an older, survived trouble.
-    for lines in ((failure.message, *failure.evidence), stage_exit.log_tail):
-        if found := _find_known(lines):
-            known, line = found
-            reason = _known_reason(spec, known.kind, line)
-            return _failure(spec, stage_exit, known.kind, reason, before=failure.evidence)
-    return failure
+    if found := _find_known((failure.message, *failure.evidence)):
+        known, line = found
+        kind, reason = known.kind, _known_reason(spec, known.kind, line)
+    elif told := _told_by_log(spec, stage_exit):
+        kind, reason = told[0], f"{told[1]}; the program saw: {_quoted(failure.message)}"
+    else:
+        return failure
+    return _failure(spec, stage_exit, kind, reason, before=failure.evidence)
 
 
 def _without_outcome(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
@@ -161,14 +165,35 @@ def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
         return FailureKind.CONTAINER_LOST, "it was killed (137, not out of memory)"
     if code == _SIGNAL_BASE + signal.SIGTERM:
         return FailureKind.CANCELLED, "somebody stopped it (143, SIGTERM) before it could write its outcome"
-    if found := _find_known(stage_exit.log_tail):
-        known, line = found
-        return known.kind, _known_reason(spec, known.kind, line)
+    if told := _told_by_log(spec, stage_exit):
+        return told
     if code == _SIGNAL_BASE + signal.SIGBUS:
         return FailureKind.SHM_EXHAUSTED, f"it died of SIGBUS (135), as when {_shm_reason(spec)}"
     if code == 0:
         return FailureKind.UNEXPECTED, "it ended with exit code 0 but wrote no outcome"
     return FailureKind.UNEXPECTED, f"it ended with exit code {_named_code(stage_exit)} and wrote no outcome"
+
+
+def _told_by_log(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str] | None:
+    """A rank that was killed, a known text, or a rank that a signal of its own ended; in that order.
+
+    A rank that NCCL's watchdog aborts has written why, so the text counts before the signal.
+    """
+    deaths = rank_deaths(stage_exit.log_tail)
+    if killed := killed_rank(deaths):
+        return FailureKind.CONTAINER_LOST, f"rank {killed.rank} was killed (SIGKILL)"
+    if found := _find_known(stage_exit.log_tail):
+        known, line = found
+        return known.kind, _known_reason(spec, known.kind, line)
+    return _first_death(spec, deaths[0]) if deaths else None
+
+
+def _first_death(spec: StageSpec, death: RankDeath) -> tuple[FailureKind, str] | None:
+    if death.signal is signal.SIGBUS:
+        return FailureKind.SHM_EXHAUSTED, f"rank {death.rank} died of SIGBUS, as when {_shm_reason(spec)}"
+    if death.signal in (None, signal.SIGTERM):
+        return None
+    return FailureKind.UNEXPECTED, f"rank {death.rank} died of {death.signal.name}"
 
 
 def _daemon_restarted(stage_exit: StageExit) -> bool:

@@ -13,6 +13,7 @@ from containers.contracts.manifest import Manifest
 from containers.contracts.names import MANIFEST_FILE, OUTCOME_FILE, StageName
 from containers.digests import file_entries, verify_artifact
 from containers.launch.collect import (
+    RANK_FAILURES,
     ArtifactLookup,
     NoResultError,
     UnsafeOutputError,
@@ -229,3 +230,27 @@ def test_a_kill_during_publishing_leaves_all_or_nothing(tmp_path: Path, work: Pa
     assert subprocess.run(command, check=False, env={**os.environ, "PYTHONPATH": project}).returncode == 9
     assert find_artifact(tmp_path / "artifacts", stage=STAGE, key=KEY) == ArtifactLookup(artifact=None)
     assert publish(work, tmp_path / "artifacts", stage=STAGE, key=KEY).key == KEY
+
+
+def write_rank_failure(folder: Path, rank: int, kind: str, message: str, *, written_at_s: int) -> None:
+    path = folder / RANK_FAILURES.replace("*", str(rank))
+    path.write_text(make_failure(SPEC, kind, message).model_dump_json())
+    os.utime(path, (written_at_s, written_at_s))
+
+
+def test_the_rank_that_failed_first_speaks_where_the_first_rank_died_before_it_could(tmp_path: Path) -> None:
+    write_rank_failure(tmp_path, 1, "unexpected", "Rank 1: Connection reset by peer", written_at_s=20)
+    write_rank_failure(tmp_path, 2, "unexpected", "Rank 2: KeyError", written_at_s=10)
+    write_rank_failure(tmp_path, 3, "cancelled", "Rank 3: The stage was stopped (SIGTERM).", written_at_s=5)
+    outcome = read_outcome(tmp_path)
+    assert getattr(outcome, "message", None) == "Rank 2: KeyError"
+    write_rank_failure(tmp_path, 4, "diverged", "Rank 4: loss is nan", written_at_s=30)
+    assert getattr(read_outcome(tmp_path), "message", None) == "Rank 4: loss is nan", "a known kind explains the others"
+    (tmp_path / OUTCOME_FILE).write_text(make_failure(SPEC, "out_of_gpu_memory", "full").model_dump_json())
+    assert getattr(read_outcome(tmp_path), "message", None) == "full", "the stage's own word counts most"
+
+
+def test_ranks_that_were_only_told_to_stop_explain_nothing(tmp_path: Path) -> None:
+    write_rank_failure(tmp_path, 1, "cancelled", "Rank 1: The stage was stopped (SIGTERM).", written_at_s=5)
+    (tmp_path / RANK_FAILURES.replace("*", "2")).symlink_to("/etc/passwd")
+    assert read_outcome(tmp_path) is None

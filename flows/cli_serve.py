@@ -1,0 +1,7 @@
+"""`rlhf serve` on the command line. Imports its own, late."""
+
+from flows.cli_parsers import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the subcommands."""
