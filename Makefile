@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 IMAGE ?= rlhf-stage:cpu
 BASE_IMAGE ?= python:3.11-slim-bookworm
 SHARED_DATA ?= ../shared/data
+# Tests with servers or containers of their own run one after the other; the others share the cores.
+PARALLEL ?= -n 2 --dist loadfile
 
 .PHONY: help setup demo real-small test test-slow test-docker faults test-browser check format image image-if-docker ui clean
 
@@ -33,7 +35,8 @@ ui: setup  ## Open Prefect and MLflow on what the demo left, until Ctrl-C
 	$(BIN)/rlhf ui -c configs/runs/demo.yaml
 
 test: setup  ## The tests that need neither Docker nor a browser
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL) tests/unit tests/architecture
+	$(BIN)/pytest --ignore tests/unit --ignore tests/architecture
 
 test-slow: setup  ## The tests that take minutes: whole pipelines, resumes after kill -9, several ranks
 	$(BIN)/pytest -m 'slow and not docker and not browser' --ignore tests/faults
@@ -54,7 +57,7 @@ check: setup  ## Lint, format, types, layers, fast tests; before each commit
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q tests/unit tests/architecture -m 'not docker and not browser and not slow and not stages'
+	$(BIN)/pytest -q $(PARALLEL) tests/unit tests/architecture -m 'not docker and not browser and not slow and not stages'
 
 format: setup  ## Let ruff format and fix
 	$(BIN)/ruff format .

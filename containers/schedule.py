@@ -85,10 +85,6 @@ def resolve_schedule(
         mistakes.append(f"eval_steps {eval_steps} would never evaluate")
     if save_steps > num_steps:
         mistakes.append(f"save_steps {save_steps} would never save")
-    if num_eval_examples is not None and save_steps % eval_steps:
-        mistakes.append(
-            f"save_steps {save_steps} is no multiple of eval_steps {eval_steps}: the best could not be kept"
-        )
     if mistakes:
         raise ScheduleError(
             f"{' and '.join(mistakes)}: the run has {num_steps} steps ({num_examples} examples in batches of "

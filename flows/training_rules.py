@@ -59,19 +59,6 @@ def _schedule_of(config: RunConfig, section: str) -> TrainingSchedule | None:
     return training.schedule if training is not None else None
 
 
-def _saves_fall_on_evaluations(config: RunConfig, *, section: str) -> Iterator[Mistake]:
-    schedule = _schedule_of(config, section)
-    if schedule is None or schedule.eval_steps is None or schedule.save_steps is None:
-        return
-    evals, saves = schedule.eval_steps, schedule.save_steps
-    if saves % evals:
-        yield Mistake(
-            f"{section}.schedule.save_steps",
-            f"{saves} is no multiple of eval_steps {evals}: the checkpoint that is best by evaluation could not be "
-            f"kept. Nearest: {saves // evals * evals or evals} or {(saves // evals + 1) * evals}.",
-        )
-
-
 def _evaluates_before_the_end(config: RunConfig, *, section: str) -> Iterator[Mistake]:
     """What can be decided without the number of rows; `rlhf plan` and the stage decide the rest."""
     schedule = _schedule_of(config, section)
@@ -184,7 +171,6 @@ def _low_rank(lora: LoraSettings, build: BuildBaseModelConfig, *, key: str) -> I
 
 TRAINING_RULES: tuple[Rule, ...] = (
     *(partial(_batch_divides, section=section) for section in _TRAININGS),
-    *(partial(_saves_fall_on_evaluations, section=section) for section in _EVALUATING),
     *(partial(_evaluates_before_the_end, section=section) for section in _EVALUATING),
     *(partial(_saves_before_the_end, section=section) for section in _TRAININGS),
     _saves_fall_on_generated_batches,

@@ -71,7 +71,11 @@ class TrainingSchedule(Frozen):
     num_epochs: Positive = 1.0
     max_steps: int | None = Field(None, ge=1, description="Optimizer steps; overrides num_epochs")
     eval_steps: int | None = Field(None, ge=1, description="Evaluate every so many steps; null: ten times a run")
-    save_steps: int | None = Field(None, ge=1, description="Save every so many steps; null: as evaluation")
+    save_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Save every so many steps, and at each evaluation that is the best so far; null: as evaluation",
+    )
     logging_steps: int = Field(1, ge=1)
     save_total_limit: int = Field(3, ge=2, description="Checkpoints kept, beside the best one")
 

@@ -28,10 +28,8 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
         """Ask for a save, where the run that nobody stopped would go on in the same way from it."""
         if not any_rank(self._stop.requested):
             return
-        # What was summed up since the last log line is in no checkpoint. And the Trainer takes the best evaluated step
-        # for the best checkpoint only where there is one: a step that is evaluated but not saved must stay so.
-        logged, only_evaluated = control.should_log, control.should_evaluate and not control.should_save
-        if logged and not only_evaluated and state.global_step % self._exact_every == 0:
+        # What was summed up since the last log line is in no checkpoint.
+        if control.should_log and state.global_step % self._exact_every == 0:
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

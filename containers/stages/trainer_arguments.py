@@ -19,7 +19,7 @@ def common_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of TrainingArguments that all training stages share.
 
-    The best checkpoint is the one with the lowest `eval_loss`. Same-seed runs were bit-exact on CPU without the
+    The best checkpoint is the one with the lowest `eval_loss`; SaveCallback sees to it that there is one. Same-seed runs were bit-exact on CPU without the
     Trainer's full determinism, which slows GPUs down; so it stays off.
 
     Args:
@@ -42,8 +42,10 @@ def common_arguments(
         "logging_first_step": True,
         # The filter would replace a NaN loss by a number, and a dead run would look alive.
         "logging_nan_inf_filter": False,
+        # Only the last step is saved by the Trainer itself, which has a rule of its own about the steps between: they
+        # would have to be multiples of those that are evaluated. SaveCallback knows the schedule.
         "save_strategy": "steps",
-        "save_steps": schedule.save_steps,
+        "save_steps": schedule.num_steps,
         # The Trainer would prune before the new checkpoint is known to be whole; see checkpoints.prune.
         "save_total_limit": None,
         "eval_strategy": "no",
@@ -61,6 +63,7 @@ def _evaluation_arguments(schedule: ResolvedSchedule) -> dict[str, Any]:
     return {
         "eval_strategy": "steps",
         "eval_steps": schedule.eval_steps,
+        "save_steps": math.ceil(schedule.num_steps / schedule.eval_steps) * schedule.eval_steps,
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss",
         "greater_is_better": False,

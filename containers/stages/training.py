@@ -22,13 +22,14 @@ from containers.stages.models import check_finite
 from containers.stages.newest_checkpoint import newest_valid_checkpoint
 from containers.stages.ranks import is_first_rank
 from containers.stages.recorder_callback import RecorderCallback
+from containers.stages.save_callback import SaveCallback
 from containers.stages.stop_callback import StopCallback
 
 
 def training_callbacks(
     context: StageContext, *, schedule: ResolvedSchedule, checkpoint: Path | None, exact_every: int = 1
 ) -> list[TrainerCallback]:
-    """Curves and guards, checkpoint manifests, the stop, and TensorBoard files on the first rank.
+    """When to save, curves and guards, checkpoint manifests, the stop, and TensorBoard files on the first rank.
 
     Args:
         checkpoint: from which training goes on.
@@ -38,6 +39,7 @@ def training_callbacks(
     if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
         raise BadConfigError(f"{config.stage} trains nothing, so it has no schedule.")
     callbacks = [
+        SaveCallback(schedule),
         RecorderCallback(context.recorder, planned_steps=schedule.num_steps),
         CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
         StopCallback(context.stop, exact_every=exact_every),
@@ -131,7 +133,8 @@ def verify_training(trainer: Any, *, planned_steps: int) -> None:
     The exit code of a Trainer says none of this.
 
     Raises:
-        StageError: fewer steps than planned, or the best checkpoint, whose weights were taken, is damaged or gone.
+        StageError: fewer steps than planned, or the best checkpoint, whose weights were taken, is damaged, gone, or not
+            that of the best step.
         DivergedError: a weight is not finite.
     """
     state = trainer.state
@@ -141,6 +144,11 @@ def verify_training(trainer: Any, *, planned_steps: int) -> None:
     if trainer.args.load_best_model_at_end:
         if best is None or not Path(best).is_dir():
             raise StageError(f"The best checkpoint ({best}) is gone, so the last weights would have been taken for it.")
+        if checkpoint_step(Path(best)) != state.best_global_step:
+            raise StageError(
+                f"The weights are those of {Path(best).name}, and the lowest loss ({state.best_metric}) was found at "
+                f"step {state.best_global_step}, of which there is no checkpoint."
+            )
         if is_first_rank() and (flaw := checkpoint_flaw(Path(best))):
             raise StageError(
                 f"The best checkpoint, {Path(best).name}, was damaged since it was saved: {flaw}. Start the stage "

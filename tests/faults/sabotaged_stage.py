@@ -1,7 +1,8 @@
 """The stage program with one thing going wrong: `python sabotaged_stage.py WHAT STEP SPEC …`.
 
 WHAT is a point in the save of the checkpoint of STEP at which the process kills itself; or `nan`: the loss of STEP is
-not a number; or `none`. Nothing else is changed; the entry program does the rest, for one spec after another.
+not a number; or `hold`: the process stops itself (SIGSTOP) when its output is written and its manifest is not; or
+`none`. Nothing else is changed; the entry program does the rest, for one spec after another.
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import transformers
 import trl
 
+from containers.contracts.names import MANIFEST_FILE
 from containers.stages import checkpoints, entry
 
 
@@ -80,12 +82,24 @@ def nan(step: int) -> None:
     trl.RewardTrainer.compute_loss = sabotaged
 
 
+def hold(_: int) -> None:
+    write = entry.write_atomically
+
+    def sabotaged(path: Path, text: str) -> None:
+        if path.name == MANIFEST_FILE:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        write(path, text)
+
+    entry.write_atomically = sabotaged
+
+
 SABOTAGE = {
     "model": in_model,
     "optimizer": before_optimizer,
     "manifest": before_manifest,
     "pruning": in_pruning,
     "nan": nan,
+    "hold": hold,
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""When one of several ranks dies, the others only say that their connection broke; the cause stands in torchrun's report."""
+"""When a rank dies, the others only say that their connection broke; the cause stands in torchrun's report."""
 
 import pytest
 from launch_factory import make_exit, make_failure, make_profile, make_spec
@@ -11,9 +11,9 @@ SPEC = make_spec(profile=make_profile(shm_size_gib=0.0625))
 
 # torch 2.13 on two CPU ranks, seen here: rank 1 killed, then in another run rank 0.
 GLOO_RESET = (
-    "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:27572: "
-    "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the application. Check the "
-    "logs of the remote worker before reporting an error. GLHF! 🏖️"
+    "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error "
+    "[127.0.0.1]:27572: Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the "
+    "application. Check the logs of the remote worker before reporting an error. GLHF! 🏖️"
 )
 # hkust-nlp/simpleRL-reason issue 17.
 GLOO_CLOSED = (
@@ -55,8 +55,8 @@ Root Cause (first observed failure):
 """.splitlines()  # noqa: E501
 # api.py of torch 2.13: a rank that hangs on the GPU does not end by SIGTERM, and torchrun kills it.
 FORCED_RANK_0 = (
-    "W1121 19:26:43.927000 20219 torch/distributed/elastic/multiprocessing/api.py:1050] Unable to shutdown process 20224 "
-    "via SIGTERM, forcefully exiting via SIGKILL"
+    "W1121 19:26:43.927000 20219 torch/distributed/elastic/multiprocessing/api.py:1050] Unable to shutdown process "
+    "20224 via SIGTERM, forcefully exiting via SIGKILL"
 )
 
 
