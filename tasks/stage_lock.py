@@ -30,13 +30,19 @@ def lock_path(work_folder: Path) -> Path:
 
 @contextmanager
 def sole_worker(
-    work_folder: Path, *, holder: str, say: Callable[[str], None], should_stop: Callable[[], bool]
+    work_folder: Path,
+    *,
+    holder: str,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool],
+    others_do: str = "is at the same work",
 ) -> Iterator[None]:
     """Hold the work folder of a stage key for the time of the block; wait for whoever holds it now.
 
     Args:
         holder: who this is, for those who wait: run name and id.
         say: gets one line where another holds it.
+        others_do: what the other does that this one waits for.
 
     Raises:
         WaitCancelledError: `should_stop` said so while another held it.
@@ -46,7 +52,7 @@ def sole_worker(
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        say(f"{_who_holds(work_folder)} is at the same work; waiting for it.")
+        say(f"{_who_holds(work_folder)} {others_do}; waiting for it.")
         _wait(lock, should_stop)
     try:
         _write_holder(work_folder, holder)
