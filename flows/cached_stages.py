@@ -14,6 +14,8 @@ from containers.human_text import moment
 from containers.schedule import plan_batch
 from flows.run_config import RunConfig
 from tasks.code_identity import code_identity
+from tasks.pinned_sources import BranchMayHaveMovedError, pinned_dataset_inputs, pinned_model_input
+from tasks.sources import ModelSource
 from tasks.stage_history import StageHistory, stage_memory
 from tasks.stage_inputs import (
     build_base_model_inputs,
@@ -38,16 +40,28 @@ class _NotCachedError(Exception):
 
 
 class _Lookup:
-    def __init__(self, config: RunConfig, *, verify: bool) -> None:
+    """Finds artifacts of a run.
+
+    Args:
+        verify: compare every file of an artifact with its manifest.
+        ask_hub: find out what a branch is now, and fetch what is not here; else only commits are known.
+    """
+
+    def __init__(self, config: RunConfig, *, verify: bool, ask_hub: bool) -> None:
         self.config = config
         self.verify = verify
+        self.ask_hub = ask_hub
         self.code_digest = code_identity(config.runtime.kind, image=config.image).digest
         self.history = StageHistory(config.store_dir.resolve(), run_name=config.run.name, output_dir=config.output_dir)
-        self.texts: dict[StageName, str] = {}
+        self.texts: dict[StageName, str] = {StageName.WRITE_REPORT: "runs"}
         self.found: dict[StageName, ArtifactRef] = {}
 
     def result(self, config: StageConfig, inputs: Sequence[StageInput], batch: BatchPlan = SINGLE_BATCH) -> ArtifactRef:
-        """The stage's artifact by its manifest; every file is compared with it only where `verify` says so."""
+        """The stage's artifact by its manifest.
+
+        Raises:
+            _NotCachedError: there is none.
+        """
         stage = StageName(config.stage)
         identity = stage_identity(
             config,
@@ -69,18 +83,40 @@ class _Lookup:
         self.found[stage] = made
         return made
 
+    def data_inputs(self) -> tuple[StageInput, ...]:
+        """Inputs of filter_dataset."""
+        config, filters = self.config, self.config.filter_dataset
+        if self.ask_hub:
+            return filter_dataset_inputs(filters, config.dataset, config.base_model)
+        if config.dataset.hub_id is None:
+            files = filter_dataset_inputs(filters, config.dataset, None)
+        else:
+            files = pinned_dataset_inputs(config.dataset)
+        if filters.max_tokens is None or config.base_model is None:
+            return files
+        return (*files, self.model_input(config.base_model, name="tokenizer"))
+
+    def model_input(self, source: ModelSource, *, name: str) -> StageInput:
+        """The base model as input of that name."""
+        if self.ask_hub or source.hub_id is None:
+            return named_model_input(source).model_copy(update={"name": name})
+        return pinned_model_input(source, name=name)
+
 
 def cached_stages(config: RunConfig) -> dict[StageName, str]:
-    """For each stage of the run whether its result is there; a stage whose inputs are yet to be made runs."""
-    if config.dataset.hub_id or (config.base_model and config.base_model.hub_id):
-        return dict.fromkeys(config.stages, "not known before the hub was asked")
-    lookup, rest = _Lookup(config, verify=False), "runs"
+    """For each stage of the run whether its result is there; a stage whose inputs are yet to be made runs.
+
+    Asks nobody: what a branch of the hub is now, and so what starts from it, is not known.
+    """
+    lookup, rest = _Lookup(config, verify=False, ask_hub=False), "runs"
     try:
         _walk(lookup, config)
     except _NotCachedError as missing:
         rest = f"runs, unless {missing.stage} makes the same as before"
         if lookup.history.last(missing.stage) is None:
             rest = "runs"
+    except BranchMayHaveMovedError as unknown:
+        rest = str(unknown)
     except Exception as error:  # a source that cannot be had is for the system check to explain
         first_line = str(error).partition("\n")[0]
         return {stage: lookup.texts.get(stage, f"not known: {first_line}") for stage in config.stages}
@@ -93,7 +129,7 @@ def finished_artifacts(config: RunConfig) -> dict[StageName, ArtifactRef] | None
     Asks the hub where the run names a branch there.
     """
     try:
-        lookup = _Lookup(config, verify=True)
+        lookup = _Lookup(config, verify=True, ask_hub=True)
         _walk(lookup, config)
     except Exception:  # whatever is missing or damaged: the run itself sees to it, and says so
         return None
@@ -103,14 +139,12 @@ def finished_artifacts(config: RunConfig) -> dict[StageName, ArtifactRef] | None
 def _walk(lookup: _Lookup, config: RunConfig) -> None:
     """The order of `flows.rlhf`, on results that are there; stops at the first that is not."""
     profile = config.gpu_profile
-    pairs = lookup.result(
-        config.filter_dataset, filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model)
-    )
+    pairs = lookup.result(config.filter_dataset, lookup.data_inputs())
     if config.build_base_model:
         inputs = build_base_model_inputs(pairs, config.tokenizer_file)
         model = start_model_input(lookup.result(config.build_base_model, inputs))
     elif config.base_model:
-        model = named_model_input(config.base_model)
+        model = lookup.model_input(config.base_model, name="start_model")
     if config.train_sft:
         batch = plan_batch(config.train_sft.global_batch_size, profile)
         model = start_model_input(lookup.result(config.train_sft, training_inputs(pairs, model), batch))

@@ -14,7 +14,10 @@ Head = Literal["language", "score"]
 
 
 class ModelShape(BaseModel):
-    """Sizes of a decoder with gated feed-forward layers, under the names of transformers' config.json."""
+    """Sizes of a decoder with gated feed-forward layers, under the names of transformers' config.json.
+
+    `dtype` is the type of the weights in their files.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -28,6 +31,15 @@ class ModelShape(BaseModel):
     vocab_size: int = Field(ge=1)
     tie_word_embeddings: bool = False
     attention_bias: bool = False
+    dtype: str = "bfloat16"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dtype_has_an_older_name(cls, data: Any) -> Any:
+        """`torch_dtype` before transformers 5; where neither is given, the usual type is assumed."""
+        if isinstance(data, dict):
+            return {**data, "dtype": data.get("dtype") or data.get("torch_dtype") or "bfloat16"}
+        return data
 
     @model_validator(mode="before")
     @classmethod
@@ -105,6 +117,7 @@ def shape_of_built_model(config: BuildBaseModelConfig, *, vocabulary_size: int) 
         head_dim=config.head_dim,
         vocab_size=vocabulary_size,
         tie_word_embeddings=True,
+        dtype="float32",
     )
 
 

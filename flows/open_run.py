@@ -59,6 +59,7 @@ def check_request(config: RunConfig, *, plan: RunPlan | None = None) -> CheckReq
         image=config.image,
         output_dir=config.store_dir,
         disk_needed_bytes=int(plan.disk_bytes),
+        memory_needed_bytes=int(plan.host_memory_bytes),
         model=config.base_model,
         dataset=config.dataset,
         pair_files=tuple(Path(file.path) for file in config.evaluate_reward_model.pair_files),

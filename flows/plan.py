@@ -46,6 +46,11 @@ class RunPlan:
         return sum(stage.disk.value or 0 for stage in self.stages if stage.disk)
 
     @property
+    def host_memory_bytes(self) -> float:
+        """Estimated memory outside GPUs that the largest stage takes, as far as it is known."""
+        return max((stage.host_memory.value or 0 for stage in self.stages if stage.host_memory), default=0)
+
+    @property
     def seconds(self) -> float:
         """Estimated duration, as far as it is known."""
         return sum(stage.time.value or 0 for stage in self.stages if stage.time)
@@ -189,7 +194,15 @@ def _evaluate_policy(known: Known) -> StagePlan:
             batch=config.batch_size,
             max_tokens=config.max_completion_length,
         )
-        seconds = 2 * one_policy + policy_bootstrap_seconds(known)
+        # Policy and reference write; both judge what the policy wrote, and the reward model judges both.
+        judging = 4 * estimates.forward_seconds(
+            shape,
+            known.profile,
+            sequences=completions,
+            max_tokens=config.max_prompt_length + config.max_completion_length,
+            num_processes=1,
+        )
+        seconds = 2 * one_policy + judging + policy_bootstrap_seconds(known)
     return StagePlan(
         stage, known.cached(stage), figures=(count_figure("prompts", prompts, "prompts"),), time=time_figure(seconds)
     )

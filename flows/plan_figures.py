@@ -27,7 +27,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage: what it will do and what that costs."""
+    """One stage: what it will do and what that costs.
+
+    Attributes:
+        memory: parts on one device.
+        host_memory: of all ranks together, outside their GPUs; None where nobody reckoned, for it is little.
+    """
 
     stage: StageName
     cached: str
@@ -35,6 +40,7 @@ class StagePlan:
     schedule: ResolvedSchedule | None = None
     figures: tuple[Figure, ...] = ()
     memory: tuple[Figure, ...] = ()
+    host_memory: Figure | None = None
     disk: Figure | None = None
     time: Figure | None = None
 

@@ -52,14 +52,16 @@ def _stage_lines(number: int, stage: StagePlan, *, plan: RunPlan) -> list[str]:
         )
     lines += [_line(figure.name, figure_text(figure)) for figure in stage.figures]
     if stage.schedule is not None:
+        saves = f"every {stage.schedule.save_steps} steps"
         # The policy is judged by the next stage, not while it trains.
         if stage.stage is not StageName.TRAIN_POLICY:
             lines.append(_line("evaluates", f"every {stage.schedule.eval_steps} steps"))
-        lines.append(_line("saves", f"every {stage.schedule.save_steps} steps"))
+            saves += ", and at each evaluation that is the best so far"
+        lines.append(_line("saves", saves))
     if stage.memory:
         lines += _memory_lines(stage, plan=plan)
-    lines += [_line(figure.name, figure_text(figure)) for figure in (stage.disk, stage.time) if figure is not None]
-    return lines
+    costs = (stage.host_memory, stage.disk, stage.time)
+    return lines + [_line(figure.name, figure_text(figure)) for figure in costs if figure is not None]
 
 
 def _memory_lines(stage: StagePlan, *, plan: RunPlan) -> list[str]:

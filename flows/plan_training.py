@@ -14,6 +14,7 @@ from flows.model_shape import Head, lora_parameters, total_parameters
 from flows.plan_figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure
 from flows.plan_inputs import Count, Origin
 from flows.plan_limits import batch_mistake, short_schedule_mistake
+from flows.plan_seconds import policy_seconds, training_seconds
 
 
 def plan_train_sft(known: Known) -> StagePlan:
@@ -33,9 +34,10 @@ def plan_train_sft(known: Known) -> StagePlan:
         sequences=batch.per_device_batch_size,
         max_tokens=config.max_length,
         logit_tokens=config.max_length,
+        judged_tokens=config.max_length * estimates.FILLED_FRACTION * estimates.COMPLETION_FRACTION,
         gradient_checkpointing=config.gradient_checkpointing,
     )
-    seconds = _training_seconds(known, load, batch, schedule, sequences_per_example=1)
+    seconds = training_seconds(known, load, batch, schedule, sequences_per_example=1, sequences_per_pair=sides)
     return _training_plan(known, stage, batch, schedule, examples, load, config.schedule, seconds=seconds)
 
 
@@ -52,9 +54,10 @@ def plan_train_reward_model(known: Known) -> StagePlan:
         sequences=2 * batch.per_device_batch_size,
         max_tokens=config.max_length,
         logit_tokens=0,
+        judged_tokens=0,
         gradient_checkpointing=config.gradient_checkpointing,
     )
-    seconds = _training_seconds(known, load, batch, schedule, sequences_per_example=2)
+    seconds = training_seconds(known, load, batch, schedule, sequences_per_example=2, sequences_per_pair=2)
     return _training_plan(known, stage, batch, schedule, pairs, load, config.schedule, seconds=seconds)
 
 
@@ -77,6 +80,7 @@ def plan_train_policy(known: Known) -> StagePlan:
         sequences=batch.per_device_batch_size,
         max_tokens=tokens,
         logit_tokens=config.max_completion_length,
+        judged_tokens=config.max_completion_length,
         gradient_checkpointing=config.gradient_checkpointing,
     )
     seconds: float | None = None
@@ -84,7 +88,7 @@ def plan_train_policy(known: Known) -> StagePlan:
     if known.model is not None and load is not None:
         generated = batch.per_device_batch_size * batch.gradient_accumulation_steps
         memory = _policy_memory(known, load, generated=generated, tokens=tokens)
-        seconds = _policy_seconds(known, load, batch, schedule, generated=generated, tokens=tokens)
+        seconds = policy_seconds(known, load, batch, schedule, generated=generated, tokens=tokens)
     return _training_plan(
         known, stage, batch, schedule, completions, load, config.schedule, seconds=seconds, more_memory=memory
     )
@@ -102,38 +106,6 @@ def _policy_memory(known: Known, load: TrainingLoad, *, generated: int, tokens: 
     return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items())
 
 
-def _policy_seconds(
-    known: Known,
-    load: TrainingLoad,
-    batch: BatchPlan,
-    schedule: ResolvedSchedule | None,
-    *,
-    generated: int,
-    tokens: int,
-) -> float | None:
-    """Generation, then policy, reference and reward forward for each generated batch; then the updates."""
-    if schedule is None:
-        return None
-    config, profile = known.config.train_policy, known.profile
-    generation = estimates.generation_seconds(
-        load.shape,
-        profile,
-        total=load.total,
-        sequences=generated,
-        batch=generated,
-        max_tokens=config.max_completion_length,
-    )
-    forwards = 3 * estimates.forward_seconds(
-        load.shape,
-        profile,
-        sequences=batch.global_batch_size,
-        max_tokens=tokens,
-        num_processes=profile.num_processes,
-    )
-    updates = estimates.training_seconds(load, profile, sequences=batch.global_batch_size)
-    return schedule.num_steps * ((generation + forwards) / config.num_iterations + updates)
-
-
 def _load(
     known: Known,
     lora: LoraSettings | None,
@@ -142,6 +114,7 @@ def _load(
     sequences: int,
     max_tokens: int,
     logit_tokens: int,
+    judged_tokens: float,
     gradient_checkpointing: bool,
 ) -> TrainingLoad | None:
     if known.model is None:
@@ -158,6 +131,7 @@ def _load(
         sequences=sequences,
         max_tokens=max_tokens,
         logit_tokens=logit_tokens,
+        judged_tokens=judged_tokens,
         gradient_checkpointing=gradient_checkpointing,
         uses_adapters=lora is not None,
     )
@@ -220,34 +194,6 @@ def _worth(examples: Count | None) -> str:
     return "The number of examples is estimated."
 
 
-def _training_seconds(
-    known: Known,
-    load: TrainingLoad | None,
-    batch: BatchPlan,
-    schedule: ResolvedSchedule | None,
-    *,
-    sequences_per_example: int,
-) -> float | None:
-    """All updates, and every evaluation on the validation pairs."""
-    if load is None or schedule is None:
-        return None
-    sequences = schedule.num_steps * batch.global_batch_size * sequences_per_example
-    updates = estimates.training_seconds(load, known.profile, sequences=sequences)
-    evaluated = known.data.validation_pairs.value if known.data.validation_pairs else 0
-    evaluations = (
-        schedule.num_steps
-        // schedule.eval_steps
-        * estimates.forward_seconds(
-            load.shape,
-            known.profile,
-            sequences=evaluated * sequences_per_example,
-            max_tokens=load.max_tokens,
-            num_processes=known.profile.num_processes,
-        )
-    )
-    return updates + evaluations
-
-
 def _training_plan(
     known: Known,
     stage: StageName,
@@ -265,7 +211,7 @@ def _training_plan(
     steps = None if schedule is None else schedule.num_steps
     figures = [count_figure("examples an epoch", examples, _unit(stage)), Figure("steps", steps, "steps", steps_origin)]
     memory: tuple[Figure, ...] = ()
-    disk = None
+    host_memory, disk = None, None
     if load is not None and known.model is not None:
         origin = known.model.origin
         figures += [
@@ -274,8 +220,21 @@ def _training_plan(
         ]
         parts = estimates.training_memory(load, known.profile)
         memory = (*(Figure(name, count, "bytes", "estimated") for name, count in parts), *more_memory)
+        on_device = sum(int(figure.value or 0) for figure in memory)
+        count, how = estimates.host_memory(load, known.profile, on_device=on_device)
+        host_memory = Figure("host memory", count, "bytes", "estimated", how)
         disk = _training_disk(known, load, asked)
-    return StagePlan(stage, known.cached(stage), batch, schedule, tuple(figures), memory, disk, time_figure(seconds))
+    return StagePlan(
+        stage,
+        known.cached(stage),
+        batch,
+        schedule,
+        tuple(figures),
+        memory=memory,
+        host_memory=host_memory,
+        disk=disk,
+        time=time_figure(seconds),
+    )
 
 
 def _training_disk(known: Known, load: TrainingLoad, asked: TrainingSchedule) -> Figure:

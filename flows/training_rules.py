@@ -126,6 +126,16 @@ def _policy_is_judged_on_its_prompts(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
+def _evaluation_length_is_given_once(config: RunConfig) -> Iterator[Mistake]:
+    given, counts = config.train_policy.evaluation_prompt_length, config.evaluate_policy.max_prompt_length
+    if given is not None and given != counts:
+        yield Mistake(
+            "train_policy.evaluation_prompt_length",
+            f"{given} is not {counts}, by which the policy is judged (evaluate_policy.max_prompt_length). Leave it "
+            f"out: the run fills it in.",
+        )
+
+
 def _policy_is_judged_on_whole_completions(config: RunConfig) -> Iterator[Mistake]:
     trained, evaluated = config.train_policy.max_completion_length, config.evaluate_policy.max_completion_length
     if evaluated < trained:
@@ -177,6 +187,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),
     _policy_is_judged_on_its_prompts,
+    _evaluation_length_is_given_once,
     _policy_is_judged_on_whole_completions,
     *(partial(_built_model_is_long_enough, section=section) for section in _LENGTHS),
     *(partial(_adapters_are_low_rank, section=section) for section in _TRAININGS),

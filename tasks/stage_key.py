@@ -9,7 +9,7 @@ from typing import Any
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
-from containers.contracts.stage_configs import EvaluateRewardModelConfig, StageConfig
+from containers.contracts.stage_configs import EvaluateRewardModelConfig, StageConfig, TrainPolicyConfig
 
 # The installed versions that can change a number, for the process runtime; an image's digest covers them in Docker.
 _VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy")
@@ -61,7 +61,7 @@ def stage_identity(
         code_digest: the image's digest, or `process_code_digest` without an image.
     """
     return {
-        "config": _without_paths(config).model_dump(mode="json"),
+        "config": _what_matters(config).model_dump(mode="json"),
         "seed": seed,
         "inputs": sorted([item.name, item.digest] for item in inputs),
         "code": code_digest,
@@ -82,8 +82,10 @@ def process_code_digest(stages_digest: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _without_paths(config: StageConfig) -> StageConfig:
-    """Pair files count by the content of their inputs, not by where they lie."""
+def _what_matters(config: StageConfig) -> StageConfig:
+    """Pair files count by the content of their inputs, not by where they lie; what only checks counts not at all."""
+    if isinstance(config, TrainPolicyConfig):
+        return config.model_copy(update={"evaluation_prompt_length": None})
     if not isinstance(config, EvaluateRewardModelConfig):
         return config
     files = tuple(item.model_copy(update={"path": item.name}) for item in config.pair_files)

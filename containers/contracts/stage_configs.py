@@ -161,6 +161,12 @@ class TrainPolicyConfig(Frozen):
     num_generations: int = Field(4, ge=2, description="Completions per prompt (K); RLOO leaves one out, so at least 2")
     num_iterations: int = Field(1, ge=1, description="Updates per generated batch")
     max_prompt_length: int = Field(1024, ge=4, description="Tokens; longer prompts are counted out")
+    evaluation_prompt_length: int | None = Field(
+        None,
+        ge=4,
+        description="Leave it out: the run puts evaluate_policy.max_prompt_length here, by which the prompts are "
+        "counted that the policy will be judged on, before it is trained. It changes no result",
+    )
     max_completion_length: int = Field(256, ge=1, description="Tokens")
     temperature: Positive = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -131,7 +131,7 @@ def memory_finding(profile: GpuProfile, *, needed_bytes: int, memory: Memory | N
     """Memory that is free now against what the run needs, shared memory included.
 
     Args:
-        needed_bytes: estimate for the whole run; 0 where nobody estimated.
+        needed_bytes: estimate for the largest stage; 0 where nobody estimated.
         memory: what this host or cgroup has; None measures it.
     """
     memory = memory or read_memory()
@@ -140,11 +140,17 @@ def memory_finding(profile: GpuProfile, *, needed_bytes: int, memory: Memory | N
     if needed_bytes > memory.available_bytes:
         missing = size(needed_bytes - memory.available_bytes)
         advice = f"{missing} are missing: end other programs, choose a smaller model or a larger machine."
-        return _row("memory", found, size(needed_bytes), "failure", advice)
+        return _row("memory", found, f"{size(needed_bytes)} (estimated)", "failure", advice)
+    if limit and needed_bytes > limit:
+        advice = (
+            f"Raise host_memory_gib in the GPU profile to {math.ceil(needed_bytes / GIB)}, or choose a smaller model."
+        )
+        found = f"a limit of {size(limit)} (host_memory_gib)"
+        return _row("memory", found, f"{size(needed_bytes)} (estimated)", "failure", advice)
     if limit > memory.total_bytes:
         advice = f"host_memory_gib {profile.host_memory_gib:g} is more than there is, so it protects nothing."
         return _row("memory", found, size(limit), "warning", advice)
-    return _row("memory", found, size(needed_bytes) if needed_bytes else "not estimated", "ok")
+    return _row("memory", found, f"{size(needed_bytes)} (estimated)" if needed_bytes else "not estimated", "ok")
 
 
 def cpu_finding(profile: GpuProfile) -> CheckFinding:

@@ -37,6 +37,7 @@ from containers.contracts.spec import StageSpec
 from containers.digests import file_entries, write_atomically
 from containers.stages.context import StageContext
 from containers.stages.errors import StageError
+from containers.stages.known_noise import silence_known_noise
 from containers.stages.measure import drift_message, measure_contract
 from containers.stages.recorder import Recorder
 from containers.stages.stopping import RANK_FAILURES, StageCancelledError, StopSignal
@@ -53,6 +54,7 @@ Value = TypeVar("Value")
 def main(argv: list[str] | None = None) -> int:
     """Run the stage that the spec names. Returns 0 after a result, 1 after a failure, 2 for an unreadable spec."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    silence_known_noise()
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 1:
         logger.error("usage: python -m containers.stages.entry SPEC")

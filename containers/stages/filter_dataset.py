@@ -5,7 +5,6 @@ some rows of each reason.
 """
 
 import json
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,13 @@ from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
 from containers.stages.filter_chain import FilterChain, Rows
 from containers.stages.filter_floors import PairsLeft, check_floors, check_policy_prompts
-from containers.stages.funnel import FunnelCounter, counted, funnel_table
+from containers.stages.funnel import FunnelCounter, counted, dropped_in_words
 from containers.stages.language import LanguageJudge, detector_name
 from containers.stages.pair_schemas import PreferenceRow
 from containers.stages.pair_sources import Source, check_malformed, languages_seen, malformed_by_reason, read_source
 from containers.stages.pair_tables import write_pairs, write_prompts
 from containers.stages.prompt_split import PolicyPrompts, share_of, split_policy_prompts
 from containers.stages.token_lengths import load_token_counter
-
-logger = logging.getLogger(__name__)
 
 DROPPED_FILE = "dropped.jsonl"
 
@@ -65,7 +62,6 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     rows = _filtered(rows, context=context, config=config, counter=counter)
     division = _divide(rows, config=config, seed=context.spec.seed, has_source=len(sources) > 1)
     _check(division, counter=counter, fraction=config.policy_prompt_fraction)
-    logger.info("%s", funnel_table(counter.total))
     check_floors(
         config,
         counter=counter,
@@ -79,7 +75,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     )
     funnel = _write(context, division, counter=counter, sources=sources)
     context.recorder.note(
-        f"{funnel.rows_read:,} rows read, {counter.total.num_dropped:,} dropped; "
+        f"{funnel.rows_read:,} rows read, {dropped_in_words(counter.total)}; "
         f"{funnel.train_pairs:,} training pairs, {funnel.validation_pairs:,} validation pairs, "
         f"{funnel.policy_train_prompts:,} + {funnel.policy_eval_prompts:,} policy prompts."
     )

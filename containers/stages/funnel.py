@@ -123,6 +123,15 @@ def shortened(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def dropped_in_words(tally: Tally, *, most: int = 3) -> str:
+    """How many rows were dropped, and the reasons that took the most: `74 dropped (24 tie, 20 duplicate)`."""
+    steps = sorted((step for step in tally.steps if step.dropped), key=lambda step: -step.dropped)
+    reasons = [f"{step.dropped:,} {step.reason}" for step in steps[:most]]
+    if len(steps) > most:
+        reasons.append(f"{sum(step.dropped for step in steps[most:]):,} for {len(steps) - most} other reasons")
+    return f"{tally.num_dropped:,} dropped" + (f" ({', '.join(reasons)})" if reasons else "")
+
+
 def funnel_table(tally: Tally) -> str:
     """The funnel as text: reason, rows in, dropped, rows out, and where the dropped rows came from."""
     header = ("filter", "in", "dropped", "out", "dropped by domain", "dropped by language")

@@ -45,7 +45,14 @@ def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
         BadDataError: it holds no prompt, or none that fits.
     """
-    return _that_fit(pairs / POLICY_TRAIN_PROMPTS_FILE, tokenizer, config, minimum=1, purpose="train the policy on")
+    return _that_fit(
+        pairs / POLICY_TRAIN_PROMPTS_FILE,
+        tokenizer,
+        max_length=config.max_prompt_length,
+        setting="train_policy.max_prompt_length",
+        minimum=1,
+        purpose="train the policy on",
+    )
 
 
 def read_evaluation_prompts(
@@ -53,8 +60,8 @@ def read_evaluation_prompts(
 ) -> PolicyPrompts:
     """The held-out prompts that the policy is judged on, of those that fit, in file order.
 
-    train_policy reads them too, before it trains a policy that could not be judged. It counts by its own
-    max_prompt_length: evaluate_policy may take longer prompts, never shorter ones only.
+    train_policy reads them too, before it trains a policy that could not be judged; by the length of evaluate_policy
+    where it is told, else by its own, which is never the longer one.
 
     Args:
         pairs: artifact of filter_dataset.
@@ -63,15 +70,22 @@ def read_evaluation_prompts(
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
         BadDataError: fewer than two fit.
     """
+    max_length, setting = config.max_prompt_length, f"{config.stage}.max_prompt_length"
+    if isinstance(config, TrainPolicyConfig) and config.evaluation_prompt_length is not None:
+        max_length, setting = config.evaluation_prompt_length, "evaluate_policy.max_prompt_length"
     return _that_fit(
-        pairs / POLICY_EVAL_PROMPTS_FILE, tokenizer, config, minimum=_MIN_EVAL_PROMPTS, purpose="judge the policy on"
+        pairs / POLICY_EVAL_PROMPTS_FILE,
+        tokenizer,
+        max_length=max_length,
+        setting=setting,
+        minimum=_MIN_EVAL_PROMPTS,
+        purpose="judge the policy on",
     )
 
 
 def _that_fit(
-    path: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig, *, minimum: int, purpose: str
+    path: Path, tokenizer: Any, *, max_length: int, setting: str, minimum: int, purpose: str
 ) -> PolicyPrompts:
-    setting = f"{config.stage}.max_prompt_length"
     rows = _read_rows(path)
     if not rows:
         raise BadDataError(
@@ -85,13 +99,13 @@ def _that_fit(
             prompt_id=row["prompt_id"], domain=row["domain"] or "", conversation=tuple(turns), token_ids=tuple(ids)
         )
         for row, turns, ids in zip(rows, conversations, encoded, strict=True)
-        if len(ids) <= config.max_prompt_length
+        if len(ids) <= max_length
     )
     if len(prompts) < minimum:
         lengths = [len(ids) for ids in encoded]
         raise BadDataError(
             f"{path.name} has {len(rows):,} prompts to {purpose}, of which {len(prompts)} fit in {setting} "
-            f"{config.max_prompt_length}; at least {minimum} must. The shortest has {min(lengths):,} tokens, the "
+            f"{max_length}; at least {minimum} must. The shortest has {min(lengths):,} tokens, the "
             f"longest {max(lengths):,}. Raise {setting}, or set more prompts aside "
             f"(filter_dataset.policy_prompt_fraction, policy_eval_prompt_fraction)."
         )

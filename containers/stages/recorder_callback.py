@@ -57,7 +57,7 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
             name = "reward" if "reward" in self.last else "loss"
             figure = f"{name} {self.last[name]:.4f}" if name in self.last else ""
             self._recorder.progress(state.global_step, self._planned_steps, unit="steps", text=figure)
-            logger.info("step %d of %d %s", state.global_step, self._planned_steps, figure)
+            logger.info("%s", f"step {state.global_step} of {self._planned_steps} {figure}".rstrip())
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Keep the step in mind, for the message of a training that diverges later."""

@@ -19,8 +19,8 @@ def common_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of TrainingArguments that all training stages share.
 
-    The best checkpoint is the one with the lowest `eval_loss`; SaveCallback sees to it that there is one. Same-seed runs were bit-exact on CPU without the
-    Trainer's full determinism, which slows GPUs down; so it stays off.
+    The best checkpoint is the one with the lowest `eval_loss`; SaveCallback sees to it that there is one. Same-seed
+    runs were bit-exact on CPU without the Trainer's full determinism, which slows GPUs down; so it stays off.
 
     Args:
         evaluates: False where the trainer has nothing to evaluate on; the last checkpoint then counts.

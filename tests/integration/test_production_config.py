@@ -244,6 +244,19 @@ def test_the_same_command_again_reuses_everything_and_fetches_nothing(run: Run) 
     assert tuple(run.place.hub.downloads()) == run.downloads
 
 
+def test_a_plan_of_pinned_commits_says_what_is_reused_and_asks_no_hub(run: Run) -> None:
+    asked = list(run.place.hub.requests)
+    pinned = (f"base_model.revision={run.place.model_commit}", f"dataset.revision={run.place.dataset_commit}")
+    planned = run.place.rlhf("plan", *pinned)
+    made = [stage for stage in STAGES if stage not in (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)]
+    assert [stage for stage in STAGES if f"{stage}   [reused, made " in planned.stdout] == made, planned.stdout
+    unpinned = run.place.rlhf("plan", pinned[1])
+    assert "filter_dataset   [reused, made " in unpinned.stdout
+    unknown = f"[not known before the hub was asked: `main` of {MODEL} may have moved]"
+    assert f"train_reward_model   {unknown}" in unpinned.stdout
+    assert run.place.hub.requests == asked
+
+
 def test_a_branch_that_moved_on_runs_the_filter_again_and_what_follows(run: Run) -> None:
     place = run.place
     commit = place.hub.commit("datasets", DATASET, helpsteer3_repository(further_rows=1))

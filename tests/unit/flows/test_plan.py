@@ -61,6 +61,18 @@ def test_the_production_run_fits_every_profile_of_its_size(production: Path, pro
     assert "MORE THAN THE GPU HAS" not in text
 
 
+def test_the_plan_says_when_checkpoints_are_written_and_what_the_host_must_hold(production: Path) -> None:
+    plan = plan_run(load_run_config(production))
+    lines = [" ".join(line.split()) for line in render_plan(plan).splitlines()]
+    assert "saves every 18 steps, and at each evaluation that is the best so far" in lines
+    assert "saves every 20 steps" in lines
+    how = "7 program(s), the weights' files, which all share, and a copy to save"
+    assert f"host memory 51.5 GiB (estimated; {how})" in lines
+    assert round(plan.host_memory_bytes / 1024**3, 1) == 51.5
+    whole = plan_run(load_run_config(production, overrides=["train_reward_model.lora=null"]))
+    assert whole.host_memory_bytes > 7 * 4 * 7_568_409_600
+
+
 def test_ninety_percent_of_the_english_rows_at_112_are_180_steps(production: Path) -> None:
     stage = stage_of(plan_run(load_run_config(production)), StageName.TRAIN_REWARD_MODEL)
     assert figure_text(figure_of(stage, "steps")) == "180 steps (estimated)"
@@ -240,7 +252,8 @@ def test_what_is_cached_is_asked_for_every_stage(tmp_path: Path) -> None:
 def test_every_number_says_what_it_is_worth(production: Path) -> None:
     plan = plan_run(load_run_config(production))
     for stage in plan.stages:
-        for figure in (*stage.figures, *stage.memory, *(item for item in (stage.disk, stage.time) if item)):
+        costs = (item for item in (stage.host_memory, stage.disk, stage.time) if item)
+        for figure in (*stage.figures, *stage.memory, *costs):
             assert any(word in figure_text(figure) for word in ("exact", "estimated", "at most", "unknown"))
 
 

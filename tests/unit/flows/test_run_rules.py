@@ -59,16 +59,16 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "middle of a generated batch, and training could not be resumed exactly. Nearest: 8 or 12.",
         ),
         (
-            {"train_reward_model": {"schedule": {"eval_steps": 30, "save_steps": 40}, "lora": {"r": 8}}},
-            "train_reward_model.schedule.save_steps: 40 is no multiple of eval_steps 30",
-        ),
-        (
             {"train_reward_model": {"schedule": {"max_steps": 100, "eval_steps": 200}, "lora": {"r": 8}}},
             "train_reward_model.schedule.eval_steps: 200 would never evaluate: the run has 100 steps (max_steps).",
         ),
         (
             {"train_policy": {"schedule": {"max_steps": 100, "save_steps": 400}, "lora": {"r": 8}}},
             "train_policy.schedule.save_steps: 400 would never save: the run has 100 steps (max_steps).",
+        ),
+        (
+            {"train_policy": {"evaluation_prompt_length": 512, "lora": {"r": 8}}},
+            "train_policy.evaluation_prompt_length: 512 is not 1024, by which the policy is judged",
         ),
         (
             {"evaluate_reward_model": {"max_length": 512}},
@@ -123,7 +123,8 @@ def test_an_impossible_combination_is_refused_with_its_numbers(
         {"tokenizer_file": "x.tiktoken", "build_base_model": {"vocabulary_size": None}},
         {"train_policy": {"num_iterations": 4, "schedule": {"save_steps": 12}, "lora": {"r": 8}}},
         {"train_policy": {"global_batch_size": 12, "num_generations": 6, "lora": {"r": 8}}},
-        {"train_reward_model": {"schedule": {"max_steps": 100, "eval_steps": 20, "save_steps": 40}, "lora": {"r": 64}}},
+        {"train_reward_model": {"schedule": {"max_steps": 100, "eval_steps": 30, "save_steps": 40}, "lora": {"r": 64}}},
+        {"train_reward_model": {"schedule": {"max_steps": 100, "eval_steps": 20, "save_steps": 5}, "lora": {"r": 64}}},
         {"evaluate_policy": {"max_completion_length": 512}},
         {"train_sft": {}},
         {"filter_dataset": {"policy_prompt_fraction": 0, "policy_eval_prompt_fraction": 0}},

@@ -123,11 +123,19 @@ def test_a_small_memlock_limit_does_not_read_as_none(memlock_bytes: int, wanted:
 def test_memory_is_compared_with_what_is_free_now() -> None:
     little = Memory(total_bytes=16 * GIB, available_bytes=2 * GIB)
     short = memory_finding(CPU, needed_bytes=5 * GIB, memory=little)
-    assert (short.verdict, short.found, short.wanted) == ("failure", "2.00 GiB free of 16.0 GiB", "5.00 GiB")
+    assert (short.verdict, short.found, short.wanted) == (
+        "failure",
+        "2.00 GiB free of 16.0 GiB",
+        "5.00 GiB (estimated)",
+    )
     assert "3.00 GiB are missing" in short.advice
     assert memory_finding(CPU, needed_bytes=GIB, memory=little).verdict == "ok"
     useless = CPU.model_copy(update={"host_memory_gib": 32.0})
     assert memory_finding(useless, needed_bytes=0, memory=little).verdict == "warning"
+    tight = CPU.model_copy(update={"host_memory_gib": 1.0})
+    limited = memory_finding(tight, needed_bytes=int(1.5 * GIB), memory=little)
+    assert (limited.verdict, limited.found) == ("failure", "a limit of 1.00 GiB (host_memory_gib)")
+    assert limited.wanted == "1.50 GiB (estimated)" and "to 2," in limited.advice
 
 
 def test_more_threads_than_cpus_is_a_warning() -> None:

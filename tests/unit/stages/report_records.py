@@ -10,6 +10,7 @@ from containers.contracts.records import (
     CalibrationBin,
     Funnel,
     FunnelStep,
+    GateDecision,
     GateRule,
     GateVerdict,
     Histogram,
@@ -260,8 +261,33 @@ def measured_contract(*, cpus: int = 2) -> MeasuredContract:
     )
 
 
-def gate(name: str, *, passed: bool = True, waiver: tuple[str, str] = ("", ""), advice: str = "") -> GateVerdict:
-    """A verdict with one rule, waived by (who, why)."""
+def decided(
+    outcome: str, *, by: str = "", reason: str = "", earlier: tuple[GateDecision, ...] = (), until: str | None = None
+) -> GateDecision:
+    """A person's word on 23 November, asked for on the 21st; silence counts from the 28th, or from `until`."""
+    return GateDecision.model_validate(
+        {
+            "outcome": outcome,
+            "by": by,
+            "reason": reason,
+            "at": "2026-11-23T09:15:00+00:00" if by else "",
+            "origin": "form in Prefect" if by else "",
+            "asked_at": "2026-11-21T11:40:00+00:00",
+            "until": "2026-11-28T11:40:00+00:00" if until is None else until,
+            "earlier": earlier,
+        }
+    )
+
+
+def gate(
+    name: str,
+    *,
+    passed: bool = True,
+    waiver: tuple[str, str] = ("", ""),
+    advice: str = "",
+    decision: GateDecision | None = None,
+) -> GateVerdict:
+    """A verdict with one rule, waived by (who, why) in the configuration, or decided by a person who was asked."""
     found = {"reward_model": "91.3 % on 812 pairs", "policy": "1.62, interval from 1.33 (48 prompts)"}[name]
     wanted = {"reward_model": "at least 60.0 %", "policy": "interval above 0"}[name]
     rule = {"reward_model": "accuracy on validation", "policy": "reward gain over the reference"}[name]
@@ -275,5 +301,6 @@ def gate(name: str, *, passed: bool = True, waiver: tuple[str, str] = ("", ""), 
             "waived_by": waiver[0],
             "waiver_reason": waiver[1],
             "advice": advice,
+            "decision": decision,
         }
     )

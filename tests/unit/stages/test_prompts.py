@@ -35,6 +35,16 @@ def test_both_policy_stages_judge_the_evaluation_prompts_alike(tmp_path: Path) -
     assert read_evaluation_prompts(pairs, tokenizer, TRAIN) == read_evaluation_prompts(pairs, tokenizer, evaluate)
 
 
+def test_a_policy_of_short_prompts_is_trained_where_it_will_be_judged_on_longer_ones(tmp_path: Path) -> None:
+    pairs = write_prompts(tmp_path, evaluation=["x" * 200, "y" * 200])
+    tokenizer, told = tiny_tokenizer(), TRAIN.model_copy(update={"evaluation_prompt_length": 400})
+    assert len(read_evaluation_prompts(pairs, tokenizer, told).prompts) == 2
+    with pytest.raises(BadDataError, match=r"of which 0 fit in train_policy\.max_prompt_length 40; at least 2 must"):
+        read_evaluation_prompts(pairs, tokenizer, TRAIN)
+    with pytest.raises(BadDataError, match=r"of which 0 fit in evaluate_policy\.max_prompt_length 50; at least 2"):
+        read_evaluation_prompts(pairs, tokenizer, TRAIN.model_copy(update={"evaluation_prompt_length": 50}))
+
+
 def test_prompts_that_are_all_too_long_are_an_error_with_the_numbers_and_the_setting(tmp_path: Path) -> None:
     pairs = write_prompts(tmp_path, train=["Hi", "Hello"])
     with pytest.raises(BadDataError) as caught:

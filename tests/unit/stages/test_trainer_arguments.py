@@ -18,7 +18,7 @@ from tests.unit.stages.spec_factory import make_context
 pytestmark = pytest.mark.stages
 
 TWO_RANKS = BatchPlan(global_batch_size=8, per_device_batch_size=4, num_processes=2, gradient_accumulation_steps=1)
-SCHEDULE = ResolvedSchedule(num_steps=40, steps_per_epoch=20, eval_steps=4, save_steps=8, logging_steps=1)
+SCHEDULE = ResolvedSchedule(num_steps=42, steps_per_epoch=20, eval_steps=4, save_steps=7, logging_steps=1)
 
 
 def test_arguments_follow_batch_plan_schedule_and_profile(tmp_path: Path) -> None:
@@ -26,12 +26,13 @@ def test_arguments_follow_batch_plan_schedule_and_profile(tmp_path: Path) -> Non
     arguments = common_arguments(
         context, optimizer=OptimizerSettings(warmup_fraction=0.03), schedule=SCHEDULE, batch=TWO_RANKS
     )
-    assert arguments["max_steps"] == 40
+    assert arguments["max_steps"] == 42
     assert arguments["per_device_train_batch_size"] == 4
-    assert (arguments["eval_steps"], arguments["save_steps"]) == (4, 8)
+    # SaveCallback knows when to save. The Trainer wants a multiple of its own, which must not come before the end.
+    assert (arguments["eval_steps"], arguments["save_steps"]) == (4, 44)
     # Pruned by us, after the new checkpoint was verified.
     assert arguments["save_total_limit"] is None
-    # A share below one step would be read as "no warm-up" or as a ratio; 3 % of 40 steps are 2 steps.
+    # A share below one step would be read as "no warm-up" or as a ratio; 3 % of 42 steps are 2 steps.
     assert arguments["warmup_steps"] == 2
     assert (arguments["seed"], arguments["data_seed"]) == (7, 7)
     assert (arguments["use_cpu"], arguments["bf16"], arguments["tf32"]) == (True, False, None)

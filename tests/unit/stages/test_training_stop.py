@@ -71,7 +71,8 @@ def _resumed(context: StageContext) -> StageContext:
         pytest.param({"eval_steps": 4}, 7, 7, id="at the step that was running"),
         pytest.param({"eval_steps": 4}, 8, 8, id="at a step that is saved anyway"),
         pytest.param({"eval_steps": 4, "logging_steps": 3}, 7, 8, id="not between two log lines"),
-        pytest.param({"eval_steps": 4, "save_steps": 8}, 4, 5, id="not where only an evaluation is due"),
+        pytest.param({"eval_steps": 4, "save_steps": 8}, 4, 4, id="where an evaluation is due"),
+        pytest.param({"eval_steps": 6, "save_steps": 4}, 7, 7, id="between saves and evaluations of unlike steps"),
     ],
 )
 def test_a_stopped_reward_model_goes_on_exactly_from_the_first_step_that_allows_it(

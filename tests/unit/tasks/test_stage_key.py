@@ -4,7 +4,13 @@ import pytest
 
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.spec import StageInput
-from containers.contracts.stage_configs import EvaluateRewardModelConfig, OptimizerSettings, PairFile, TrainSftConfig
+from containers.contracts.stage_configs import (
+    EvaluateRewardModelConfig,
+    OptimizerSettings,
+    PairFile,
+    TrainPolicyConfig,
+    TrainSftConfig,
+)
 from tasks.stage_key import process_code_digest, stage_key
 
 PROFILE = GpuProfile(name="cpu", num_gpus=0, precision="float32")
@@ -47,6 +53,10 @@ def test_limits_that_change_no_number_leave_the_key_alone(change: dict[str, obje
 def test_a_pair_file_counts_by_content_and_not_by_path() -> None:
     here, there = (EvaluateRewardModelConfig(pair_files=(PairFile(name="a", path=path),)) for path in ("x", "y"))
     assert _key(config=here) == _key(config=there)
+
+
+def test_how_long_prompts_are_judged_later_does_not_train_the_policy_again() -> None:
+    assert _key(config=TrainPolicyConfig(evaluation_prompt_length=64)) == _key(config=TrainPolicyConfig())
 
 
 def test_changed_stage_sources_change_the_identity_of_the_process_runtime() -> None:

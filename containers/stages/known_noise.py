@@ -1,0 +1,49 @@
+"""Messages of libraries that a stage's log is better without: each was looked into, and means nothing here.
+
+Exact texts, so that the next message of the same kind is seen. Progress bars are turned off by the environment that
+the launcher sets.
+"""
+
+import logging
+import re
+import warnings
+
+# TRL and PEFT still use these names; transformers 5 has renamed them, and takes both.
+_RENAMED = (
+    ("gradient_checkpointing", "activation_checkpointing"),
+    ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"),
+    ("gradient_checkpointing_enable", "activation_checkpointing_enable"),
+    ("gradient_checkpointing_disable", "activation_checkpointing_disable"),
+    ("is_gradient_checkpointing", "is_activation_checkpointing"),
+)
+_HARMLESS = {
+    # Every length is compared with the stage's own limit, and what is longer is left out and counted.
+    "transformers.tokenization_utils_base": re.compile(
+        r"Token indices sequence length is longer than the specified maximum sequence length for this model "
+    ),
+    # A head that shares the embedding's weights is in no checkpoint; one with weights of its own is in every one.
+    "transformers.trainer": re.compile(
+        r"There were missing keys in the checkpoint model loaded: \['lm_head\.weight'\]\.\Z"
+    ),
+    # The first plot on a machine looks for its fonts.
+    "matplotlib.font_manager": re.compile(r"generated new fontManager\Z"),
+}
+
+
+def silence_known_noise() -> None:
+    """Keep these messages, and no others, out of the log from now on; imports none of the libraries."""
+    for old, new in _RENAMED:
+        text = f"`{old}` is deprecated and will be removed in v6. Use `{new}` instead."
+        warnings.filterwarnings("ignore", message=re.escape(text) + r"\Z", category=FutureWarning)
+    for name, pattern in _HARMLESS.items():
+        logging.getLogger(name).addFilter(_Without(pattern))
+
+
+class _Without(logging.Filter):
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        super().__init__()
+        self._pattern = pattern
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is anything else."""
+        return self._pattern.match(record.getMessage()) is None
