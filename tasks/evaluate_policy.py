@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from containers.contracts.names import POLICY_EVALUATION_FILE
 from containers.contracts.records import GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef, StageInput
@@ -12,12 +9,13 @@ from containers.contracts.stage_configs import EvaluatePolicyConfig
 from tasks.gates import PolicyGate, judge_policy
 from tasks.markdown import policy_markdown
 from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_markdown
+from tasks.prefect_artifacts import show_stage
 from tasks.run_stage import run_stage
 from tasks.stage_inputs import evaluate_policy_inputs
+from tasks.stage_task import stage_task
 
 
-@task(name="evaluate_policy", task_run_name="evaluate_policy", cache_policy=NO_CACHE, persist_result=False)
+@stage_task
 def evaluate_policy(
     run: PipelineRun,
     config: EvaluatePolicyConfig,
@@ -33,5 +31,5 @@ def evaluate_policy(
     evaluation = PolicyEvaluation.model_validate_json((Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes())
     verdict = judge_policy(evaluation, gate)
     run.gates.append(verdict)
-    show_markdown("evaluate-policy", policy_markdown(evaluation, verdict), description="Policy against reference")
+    show_stage(run, artifact.stage, policy_markdown(evaluation, verdict), description="Policy against reference")
     return verdict

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from containers.contracts.names import REWARD_MODEL_EVALUATION_FILE
 from containers.contracts.records import GateVerdict, RewardModelEvaluation
 from containers.contracts.spec import ArtifactRef
@@ -12,12 +9,13 @@ from containers.contracts.stage_configs import EvaluateRewardModelConfig
 from tasks.gates import RewardModelGate, judge_reward_model
 from tasks.markdown import reward_model_markdown
 from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_markdown
+from tasks.prefect_artifacts import show_stage
 from tasks.run_stage import run_stage
 from tasks.stage_inputs import evaluate_reward_model_inputs
+from tasks.stage_task import stage_task
 
 
-@task(name="evaluate_reward_model", task_run_name="evaluate_reward_model", cache_policy=NO_CACHE, persist_result=False)
+@stage_task
 def evaluate_reward_model(
     run: PipelineRun,
     config: EvaluateRewardModelConfig,
@@ -33,7 +31,5 @@ def evaluate_reward_model(
     )
     verdict = judge_reward_model(evaluation, gate)
     run.gates.append(verdict)
-    show_markdown(
-        "evaluate-reward-model", reward_model_markdown(evaluation, verdict), description="Accuracy, margins, gate"
-    )
+    show_stage(run, artifact.stage, reward_model_markdown(evaluation, verdict), description="Accuracy, margins, gate")
     return verdict

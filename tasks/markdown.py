@@ -8,6 +8,7 @@ from containers.contracts.records import (
     CheckFinding,
     Funnel,
     GateVerdict,
+    Message,
     PairFileEvaluation,
     PolicyEvaluation,
     RewardModelEvaluation,
@@ -28,11 +29,12 @@ from containers.human_text import (
     short_digest,
     size,
 )
+from tasks.plots import bar_plot
 
 _MAX_SAMPLES = 4
 _MAX_GROUPS = 12
-_CHECK_MARKS = {"ok": "✅ ok", "warning": "⚠️ warning", "failure": "❌ failure"}
-_STATUS_MARKS = {"ran": "✅ ran", "reused": "♻️ reused", "failed": "❌ failed", "skipped": "⏭️ skipped"}
+_CHECK_MARKS = {"ok": "✔ ok", "warning": "⚠ warning", "failure": "✘ failure"}
+_STATUS_MARKS = {"ran": "✔ ran", "reused": "↺ reused", "failed": "✘ failed", "skipped": "– skipped"}
 
 
 def system_check_markdown(findings: Sequence[CheckFinding]) -> str:
@@ -63,12 +65,17 @@ def failure_markdown(failure: StageFailure, *, log: Path) -> str:
 
 def funnel_markdown(funnel: Funnel) -> str:
     """Rows in and out of every filter, then what the surviving pairs are used for."""
-    steps = [(humanize(step.reason), step.rows_in, step.dropped, step.rows_out) for step in funnel.steps]
+    steps = [
+        (humanize(step.reason), step.rows_in, step.dropped, step.rows_out) for step in funnel.steps if step.dropped
+    ]
     table = markdown_table(
         ("Filter", "Rows in", "Dropped", "Rows out"),
         [(name, *(f"{count:,}" for count in counts)) for name, *counts in steps],
         right=(1, 2, 3),
     )
+    idle = [humanize(step.reason).lower() for step in funnel.steps if not step.dropped]
+    nothing = f"Dropped nothing: {markdown_text(', '.join(idle), limit=600)}." if idle else ""
+    plot = bar_plot("Rows dropped, by filter", [(name, dropped) for name, _, dropped, _ in steps])
     uses = markdown_table(
         ("Used for", "Number", "Unit"),
         [
@@ -85,12 +92,20 @@ def funnel_markdown(funnel: Funnel) -> str:
         [(name, f"{count:,}") for name, count in funnel.kept_by_domain[:_MAX_GROUPS]],
         right=(1,),
     )
-    summary = f"{funnel.rows_read:,} rows read from {markdown_text(', '.join(funnel.sources)) or MISSING}."
-    return _join("## What became of every row", summary, table, uses, domains)
+    left = funnel.steps[-1].rows_out if funnel.steps else funnel.rows_read
+    summary = (
+        f"{funnel.rows_read:,} rows read from {markdown_text(', '.join(funnel.sources)) or MISSING}; "
+        f"{funnel.rows_read - left:,} dropped, {left:,} kept."
+    )
+    return _join("## What became of every row", summary, uses, plot, table, nothing, domains)
 
 
-def training_markdown(info: TrainingInfo, metrics: Sequence[Metric]) -> str:
-    """How a model was trained, and the figures that the stage returned."""
+def training_markdown(info: TrainingInfo, metrics: Sequence[Metric], *, plots: str = "") -> str:
+    """How a model was trained: its curves, and the figures that the stage returned.
+
+    Args:
+        plots: Markdown of `tasks.curves`.
+    """
     done = f"{info.num_steps:,} of {info.planned_steps:,}"
     best = f"{info.best_metric_name} {number(info.best_metric)} at step {number(info.best_step)}"
     rows = [
@@ -104,7 +119,7 @@ def training_markdown(info: TrainingInfo, metrics: Sequence[Metric]) -> str:
         ("Peak memory", size(info.peak_memory_bytes)),
         ("Device, precision", " ".join(part for part in (info.device, info.precision) if part) or MISSING),
     ]
-    return _join(f"## {humanize(info.stage)}", markdown_table(("", "Value"), rows), _metrics_table(metrics))
+    return _join(f"## {humanize(info.stage)}", _metrics_table(metrics), plots, markdown_table(("", "Value"), rows))
 
 
 def reward_model_markdown(evaluation: RewardModelEvaluation, verdict: GateVerdict | None = None) -> str:
@@ -114,26 +129,33 @@ def reward_model_markdown(evaluation: RewardModelEvaluation, verdict: GateVerdic
         [_pair_file_row(file) for file in evaluation.files],
         right=(1, 2, 3, 4, 5, 6),
     )
-    samples = markdown_table(
-        ("Prompt", "Chosen", "Score", "Rejected", "Score", "Order"),
-        [
-            (
-                sample.prompt[-1].content[:200] if sample.prompt else "",
-                sample.chosen[:200],
-                number(sample.score_chosen),
-                sample.rejected[:200],
-                number(sample.score_rejected),
-                "right" if sample.score_chosen > sample.score_rejected else "wrong",
-            )
-            for sample in evaluation.samples[:_MAX_SAMPLES]
-        ],
-        right=(2, 4),
-    )
+    samples = [
+        _sample(
+            sample.prompt,
+            "✔ right" if sample.score_chosen > sample.score_rejected else "✘ wrong",
+            ("chosen", sample.score_chosen, sample.chosen),
+            ("rejected", sample.score_rejected, sample.rejected),
+        )
+        for sample in evaluation.samples[:_MAX_SAMPLES]
+    ]
+    domains = [
+        (f"{humanize(metric.name)} ({file.name})", metric_text(metric))
+        for file in evaluation.files
+        for metric in file.by_domain[:_MAX_GROUPS]
+    ]
+    by_domain = markdown_table(("Domain", "Accuracy"), domains if len(domains) > 1 else [])
     reload = (
         f"Scores: mean {number(evaluation.score_mean)}, standard deviation {number(evaluation.score_std)}; reloaded "
         f"from disk they differ by at most {number(evaluation.reload_max_difference)}."
     )
-    return _join("## Reward model", gate_markdown(verdict) if verdict else "", files, reload, samples)
+    return _join(
+        "## Reward model",
+        gate_markdown(verdict) if verdict else "",
+        files,
+        by_domain,
+        reload,
+        *_titled("Samples", samples),
+    )
 
 
 def policy_markdown(evaluation: PolicyEvaluation, verdict: GateVerdict | None = None) -> str:
@@ -153,7 +175,17 @@ def policy_markdown(evaluation: PolicyEvaluation, verdict: GateVerdict | None = 
         f"On {evaluation.num_prompts:,} held-out prompts. The judge is the reward model that the policy was trained "
         "against: a gain shows that training worked, not that people prefer the answers."
     )
-    return _join("## Policy against reference", gate_markdown(verdict) if verdict else "", figures, table, caveat)
+    samples = [
+        _sample(
+            sample.prompt,
+            "a tie" if sample.winner == "tie" else f"the {sample.winner} wins",
+            ("policy", sample.reward_policy, sample.policy),
+            ("reference", sample.reward_reference, sample.reference),
+        )
+        for sample in evaluation.samples[:_MAX_SAMPLES]
+    ]
+    gate = gate_markdown(verdict) if verdict else ""
+    return _join("## Policy against reference", gate, figures, table, caveat, *_titled("Samples", samples))
 
 
 def stage_markdown(record: StageRecord) -> str:
@@ -177,17 +209,17 @@ def gate_markdown(verdict: GateVerdict) -> str:
     """The decision in one sentence, then every demand with the figure that was found."""
     name = humanize(verdict.name).lower()
     if verdict.passed:
-        sentence = f"✅ The {name} passed its gate."
+        sentence = f"✔ The {name} passed its gate."
     elif verdict.opens:
         sentence = (
-            f"⚠️ The {name} did not pass its gate. Waived by {markdown_text(verdict.waived_by) or 'nobody named'} "
+            f"⚠ The {name} did not pass its gate. Waived by {markdown_text(verdict.waived_by) or 'nobody named'} "
             f"because: {markdown_text(verdict.waiver_reason)}"
         )
     else:
-        sentence = f"❌ The {name} did not pass its gate."
+        sentence = f"✘ The {name} did not pass its gate."
     table = markdown_table(
         ("Rule", "Wanted", "Found", "Verdict"),
-        [(rule.name, rule.wanted, rule.found, "✅ passed" if rule.passed else "❌ missed") for rule in verdict.rules],
+        [(rule.name, rule.wanted, rule.found, "✔ passed" if rule.passed else "✘ missed") for rule in verdict.rules],
     )
     return _join(sentence, table, markdown_text(verdict.advice, limit=600))
 
@@ -214,6 +246,17 @@ def _metrics_table(metrics: Sequence[Metric]) -> str:
         ],
         right=(1, 2, 3),
     )
+
+
+def _sample(prompt: Sequence[Message], verdict: str, *answers: tuple[str, float, str]) -> str:
+    """A prompt and its answers, each with its name and score, as text that wraps."""
+    asked = markdown_text(prompt[-1].content) if prompt else MISSING
+    lines = [f"- **{name}, {number(score)}:** {markdown_text(text)}" for name, score, text in answers]
+    return "\n".join((f"{asked} ({verdict})", "", *lines))
+
+
+def _titled(title: str, parts: Sequence[str]) -> tuple[str, ...]:
+    return (f"### {title}", *parts) if parts else ()
 
 
 def _share(info: TrainingInfo) -> str:

@@ -6,13 +6,17 @@ neither.
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterKey,
+    ArtifactFilterTaskRunId,
     FlowFilter,
     FlowFilterName,
     FlowRunFilter,
@@ -46,6 +50,15 @@ class PrefectApi:
 
     def __init__(self, *, timeout_s: float = 5.0) -> None:
         self._client: SyncPrefectClient = get_client(httpx_settings={"timeout": timeout_s}, sync_client=True)
+
+    def __enter__(self) -> Self:
+        """Keep the connections for the time of the block, and close them behind it."""
+        self._client.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connections."""
+        self._client.__exit__(*error)
 
     @property
     def url(self) -> str:
@@ -90,9 +103,48 @@ class PrefectApi:
         """Hand over events; the same event may come twice. The server works through them after it answered."""
         self._asked(lambda: self._client.request("POST", "/events", json=list(events)))
 
+    def rename_flow_run(self, flow_run_id: str, name: str) -> None:
+        """Give a run another name."""
+        self._asked(lambda: self._client.update_flow_run(UUID(flow_run_id), name=name))
+
+    def tag_flow_run(self, flow_run_id: str, tags: Iterable[str]) -> None:
+        """Add tags to a run; those that it has stay."""
+        flow_run = self.flow_run(flow_run_id)
+        if flow_run is not None:
+            wanted = list(dict.fromkeys((*flow_run.tags, *tags)))
+            self._asked(lambda: self._client.update_flow_run(UUID(flow_run_id), tags=wanted))
+
     def create_artifact(self, artifact: Mapping[str, Any]) -> None:
-        """Attach an artifact to the run that it names."""
-        self._asked(lambda: self._client.create_artifact(ArtifactCreate.model_validate(artifact)))
+        """Attach an artifact to the run that it names; what the same task shows under its key is replaced."""
+        wanted = ArtifactCreate.model_validate(artifact)
+        self._asked(lambda: self._show(wanted))
+
+    def _show(self, artifact: ArtifactCreate) -> None:
+        shown = self._shown(artifact)
+        if shown is None:
+            self._client.create_artifact(artifact)
+            return
+        changed = ArtifactUpdate(data=artifact.data, description=artifact.description)
+        # Not through the client's own method: it makes an event of each update, with all data in it.
+        self._client.request(
+            "PATCH",
+            "/artifacts/{id}",
+            path_params={"id": shown},
+            json=changed.model_dump(mode="json", exclude_unset=True),
+        )
+
+    def _shown(self, artifact: ArtifactCreate) -> UUID | None:
+        """The artifact with that key that the same task, or outside of tasks the same flow run, shows already."""
+        if artifact.key is None or artifact.flow_run_id is None:
+            return None
+        task_run_id = artifact.task_run_id
+        same = ArtifactFilter(
+            key=ArtifactFilterKey(any_=[artifact.key]),
+            flow_run_id=ArtifactFilterFlowRunId(any_=[artifact.flow_run_id]),
+            task_run_id=ArtifactFilterTaskRunId(any_=[task_run_id]) if task_run_id else None,
+        )
+        found = self._client.read_artifacts(artifact_filter=same, limit=_AT_ONCE)
+        return next((item.id for item in found if item.task_run_id == task_run_id), None)
 
     def _asked(self, question: Callable[[], T]) -> T | None:
         try:

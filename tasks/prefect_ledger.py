@@ -62,9 +62,10 @@ class Ledger:
             self._keep()
 
     def add_artifact(self, artifact: JsonObject) -> None:
-        """Keep an artifact that Prefect did not take."""
+        """Keep an artifact that Prefect did not take; it replaces what the same task wanted to show under its key."""
         with self._lock:
-            self._record = self._record.model_copy(update={"artifacts": (*self._record.artifacts, artifact)})
+            others = tuple(item for item in self._record.artifacts if _place(item) != _place(artifact))
+            self._record = self._record.model_copy(update={"artifacts": (*others, artifact)})
             self._keep()
 
     def artifact_taken(self, artifact: JsonObject) -> None:
@@ -87,6 +88,10 @@ class Ledger:
             write_atomically(self.path, self._record.model_dump_json())
         except OSError as error:
             logger.warning("%s cannot be written: %s", self.path, error)
+
+
+def _place(artifact: JsonObject) -> tuple[JsonValue, ...]:
+    return artifact.get("flow_run_id"), artifact.get("task_run_id"), artifact.get("key")
 
 
 def read_ledger(path: Path) -> LedgerRecord | None:

@@ -10,13 +10,15 @@ from containers.contracts.records import StageRecord
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.contracts.stage_configs import StageConfig
 from containers.digests import read_manifest
-from containers.human_text import moment
 from containers.launch.collect import find_artifact, replace_artifact
 from containers.launch.environment import stage_environment
 from tasks.display import current_display
+from tasks.gpu_turn import gpu_turn
+from tasks.made_by import find_maker, reused_note
 from tasks.markdown import failure_markdown
 from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_markdown
+from tasks.prefect_artifacts import prefect_link, show_markdown
+from tasks.prefect_assets import tell_asset
 from tasks.stage_attempt import attempt_stage, run_logger
 from tasks.stage_failure import AttemptFailedError, Patience, StageFailedError, furthest_step
 from tasks.stage_history import StageMemory, stage_memory
@@ -51,13 +53,15 @@ def run_stage(
     memory = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs), run_id=run.run_id)
     with sole_worker(
         run.work_folder(stage, memory.key),
-        holder=f"{run.settings.name} {run.run_id}",
+        holder=_holder(run),
         say=lambda text: current_display().say(f"{stage}: {text}"),
         should_stop=run.should_stop,
     ):
         artifact, record = _reused_or_made(run, config, inputs, memory=memory, batch=batch)
     run.history.remember(stage, memory)
     run.link_artifact(artifact)
+    if record.status == "ran":
+        tell_asset(run, artifact, tuple(inputs))
     _end(run, record)
     return artifact
 
@@ -88,8 +92,14 @@ def _created_at(artifact: ArtifactRef) -> str:
 
 def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
     manifest = read_manifest(Path(artifact.path))
-    run_logger().info("%s: reused %s, verified (%d files)", artifact.stage, artifact.path, len(manifest.files))
-    mlflow_run = run.tracking.start_stage(artifact.stage, attempt=0, tags={"rlhf.reused": "true"})
+    maker = find_maker(run.attempt_folder(artifact.stage, artifact.key, attempt=1).parent)
+    message = maker.in_words(manifest.created_at)
+    run_logger().info(
+        "%s: reused %s, %s, verified (%d files)", artifact.stage, artifact.path, message, len(manifest.files)
+    )
+    tags = {"rlhf.reused": "true", "rlhf.made_by_run": maker.run_id}
+    mlflow_run = run.tracking.start_stage(artifact.stage, attempt=0, tags=tags)
+    run.tracking.set_note(mlflow_run, f"{reused_note(maker, message)} {prefect_link(run)}".rstrip())
     run.tracking.log_final_metrics(mlflow_run, manifest.metrics)
     run.tracking.log_lineage(mlflow_run, manifest.lineage, output_digest=artifact.digest)
     run.tracking.finish_stage(mlflow_run, succeeded=True)
@@ -103,7 +113,7 @@ def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
         runtime=run.runtime.name,
         image_digest=run.code.image_digest,
         mlflow_run_id=mlflow_run,
-        message=f"made {moment(manifest.created_at)}",
+        message=message,
     )
 
 
@@ -113,12 +123,18 @@ def _made(
     """Attempt after attempt, as long as the failure can pass and patience lasts."""
     stage, attempts = StageName(config.stage), 0
     patience = Patience(run.settings.retries, run.settings.retry_wait_s)
+
+    def say(line: str) -> None:
+        run_logger().info("%s: %s", stage, line)
+        current_display().say(f"{stage}: {line}")
+
     while True:
         attempts += 1
         spec = _spec(run, config, inputs, key=key, batch=batch)
         step_before = furthest_step(run.work_folder(stage, key))
         try:
-            return attempt_stage(run, spec, why=why)
+            with gpu_turn(spec.profile, holder=f"{_holder(run)}, {stage}", say=say, should_stop=run.should_stop):
+                return attempt_stage(run, spec, why=why)
         except AttemptFailedError as error:
             progressed = furthest_step(run.work_folder(stage, key)) > step_before
             wait_s = patience.wait_before_next(error, progressed=progressed)
@@ -129,6 +145,10 @@ def _made(
             run_logger().warning("%s: %s %s", stage, text, error.failure.message)
             current_display().say(f"{stage}: {text}")
             _wait(run, wait_s)
+
+
+def _holder(run: PipelineRun) -> str:
+    return f"{run.settings.name} {run.run_id}"
 
 
 def _wait(run: PipelineRun, wait_s: float) -> None:

@@ -13,14 +13,19 @@ from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.records import StageRecord
 from containers.contracts.spec import ArtifactRef, StageSpec
 from containers.digests import read_manifest
+from containers.human_text import markdown_text
 from containers.launch.cleanup import RUN_NAME_LABEL
 from containers.launch.collect import CollectError, publish, read_outcome
 from containers.launch.failure import classify
 from containers.launch.lease import LOCK_LABEL
 from containers.launch.runtime import DaemonUnreachableError, Launch, LaunchError, StageExit
 from tasks.display import current_display
-from tasks.event_feed import EventFeed, MetricsDelivery
+from tasks.event_feed import EventFeed, MetricPoint, MetricsDelivery
+from tasks.log_lines import LogLines
+from tasks.made_by import Maker, note_maker
 from tasks.pipeline_run import PipelineRun
+from tasks.prefect_artifacts import mlflow_link, prefect_link, present_flow_run_id
+from tasks.prefect_progress import StageProgress
 from tasks.stage_failure import FAILURE_FILE, STAGE_LOG_FILE, AttemptFailedError, keep_evidence
 from tasks.stage_lock import lock_path
 
@@ -37,19 +42,23 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     folder, work_folder = _folders(run, spec)
     mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.why": why})
     run.tracking.log_spec(mlflow_run, spec)
+    run.tracking.set_note(mlflow_run, f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip())
     current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}: {why}")
+    progress = StageProgress(spec.stage, header=mlflow_link(run, mlflow_run))
     try:
         for each in (folder, work_folder):
             each.mkdir(parents=True, exist_ok=True)
-        stage_exit = _launch(run, spec, mlflow_run=mlflow_run)
+        stage_exit = _launch(run, spec, mlflow_run=mlflow_run, progress=progress)
         failure = classify(spec, stage_exit, read_outcome(work_folder))
         if failure is None:
             artifact = publish(work_folder, run.artifacts, stage=spec.stage, key=spec.key)
+            progress.end(succeeded=True)
     except (OSError, LaunchError, CollectError) as error:
         failure = _failure_outside(run, spec, error)
         may_pass = failure.kind.retry_can_help or isinstance(error, DaemonUnreachableError)
         raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=may_pass) from error
     finally:
+        progress.end(succeeded=False)
         _log_files(run, spec, mlflow_run=mlflow_run)
     if failure is not None:
         raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=failure.kind.retry_can_help)
@@ -68,21 +77,26 @@ def _folders(run: PipelineRun, spec: StageSpec) -> tuple[Path, Path]:
     return run.attempt_folder(spec.stage, spec.key, attempt=spec.attempt), run.work_folder(spec.stage, spec.key)
 
 
-def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str) -> StageExit:
+def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: StageProgress) -> StageExit:
     """Run the program to its end, with its log in Prefect and its curves in MLflow while it runs."""
     folder, work_folder = _folders(run, spec)
-    logger, display = run_logger(), current_display()
+    display = current_display()
     delivery = MetricsDelivery(run.tracking, mlflow_run)
 
-    def tell(note: str) -> None:
-        logger.info("%s", note)
-        display.say(f"{spec.stage}: {note}")
+    def on_metrics(points: tuple[MetricPoint, ...]) -> None:
+        delivery.add(points)
+        progress.metrics(points)
 
+    def on_progress(done: int, total: int, text: str) -> None:
+        display.stage_progress(spec.stage, done, total, text)
+        progress.progress(done, total, text)
+
+    lines = LogLines(run_logger().info)
     feed = EventFeed(
         work_folder / EVENTS_FILE,
-        on_metrics=delivery.add,
-        on_progress=lambda done, total, text: display.stage_progress(spec.stage, done, total, text),
-        on_note=tell,
+        on_metrics=on_metrics,
+        on_progress=on_progress,
+        on_note=lambda note: display.say(f"{spec.stage}: {note}"),  # the log has it from what the stage prints
         from_end=True,  # what an earlier attempt wrote is delivered by the reconciliation
     )
     try:
@@ -93,7 +107,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str) -> StageExit:
                 work_folder=work_folder,
                 image=run.image,
                 labels={RUN_NAME_LABEL: run.settings.name, LOCK_LABEL: str(lock_path(work_folder))},
-                on_line=logger.info,
+                on_line=lines.add,
                 should_stop=run.should_stop,
                 on_tick=feed.poll,
             )
@@ -101,6 +115,8 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str) -> StageExit:
         feed.poll()
         return stage_exit
     finally:
+        lines.close()
+        progress.close()
         delivery.close()
         delivery.reconcile(work_folder / EVENTS_FILE)
 
@@ -137,6 +153,14 @@ def _failed(
 def _succeeded(
     run: PipelineRun, spec: StageSpec, artifact: ArtifactRef, stage_exit: StageExit, *, mlflow_run: str, why: str
 ) -> StageRecord:
+    folder, _ = _folders(run, spec)
+    maker = Maker(
+        run_name=run.settings.name,
+        run_id=run.run_id,
+        flow_run_id=present_flow_run_id(),
+        mlflow_url=run.tracking.run_url(mlflow_run),
+    )
+    note_maker(folder, maker)
     manifest = read_manifest(Path(artifact.path))
     run.tracking.log_final_metrics(mlflow_run, manifest.metrics)
     run.tracking.log_artifact_folder(mlflow_run, Path(artifact.path))

@@ -4,7 +4,6 @@ Nothing here raises, and nothing waits long: see `tasks.mlflow_outbox`.
 """
 
 import getpass
-import json
 import logging
 import os
 import time
@@ -13,20 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from containers.contracts.manifest import LineageEntry
-from containers.contracts.names import ADAPTER_FOLDER, REPORT_HTML_FILE, REPORT_MARKDOWN_FILE, StageName
+from containers.contracts.names import REPORT_HTML_FILE, REPORT_MARKDOWN_FILE, StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.spec import StageInput, StageSpec
-from containers.digests import UnsafeFileError, regular_files
-from tasks.artifact_tables import tables_of
 from tasks.event_feed import MetricPoint, Reconciliation
 from tasks.mlflow_operations import (
     CreateRun,
     EndRun,
     LogFigures,
-    LogFile,
     LogInputs,
     LogParams,
-    LogText,
     RunStatus,
     SetTags,
     dataset_use,
@@ -34,14 +29,16 @@ from tasks.mlflow_operations import (
 )
 from tasks.mlflow_outbox import HANDLE_PREFIX, Outbox
 from tasks.mlflow_spool import SPOOL_FOLDER
+from tasks.tracking_files import MIB, RunFiles
 
 logger = logging.getLogger(__name__)
 
-_MIB = 1024**2
 _NOTE_CHARACTERS = 7500
+# Else MLflow's pages are about traces and prompts.
+_FOR_TRAINING = "workflowType=machine_learning"
 
 
-class Tracking:
+class Tracking(RunFiles):
     """Tells MLflow what happens in one pipeline run. No method raises; see `pending`, `pending_points` and `refused`.
 
     Run ids that the methods return and take are MLflow's own, or a handle starting with `pending-` for a run that the
@@ -53,8 +50,7 @@ class Tracking:
         experiment: name of the MLflow experiment, made where missing.
         request_timeout_s: longest wait for one answer.
         rest_after_failure_s: how long a server that failed or was slow is left alone.
-        upload_limit_s: time that the upload of one folder may take; what is left then waits.
-        largest_file_bytes: larger files are named, not uploaded; adapters always are.
+        upload_limit_s, largest_file_bytes: see `RunFiles`.
     """
 
     def __init__(
@@ -66,21 +62,20 @@ class Tracking:
         request_timeout_s: int = 6,
         rest_after_failure_s: float = 20.0,
         upload_limit_s: float = 30.0,
-        largest_file_bytes: int = 64 * _MIB,
+        largest_file_bytes: int = 64 * MIB,
     ) -> None:
         self.uri = uri.rstrip("/")
         self._experiment = experiment
-        self._upload_limit_s = upload_limit_s
-        self._largest_file_bytes = largest_file_bytes
-        self._outbox = Outbox(
+        outbox = Outbox(
             uri,
             spool_folder=output_dir / SPOOL_FOLDER,
             request_timeout_s=request_timeout_s,
             rest_after_failure_s=rest_after_failure_s,
         )
-        self._tables: dict[str, list[str]] = {}
+        super().__init__(outbox, upload_limit_s=upload_limit_s, largest_file_bytes=largest_file_bytes)
         self._open_stages: list[str] = []
         self._parent = ""
+        self._name = ""
         # Runs begin and end by one clock, so that no duration is wrong because somebody set the wall clock meanwhile.
         self._clock_starts_ms = int((time.time() - time.monotonic()) * 1000)
 
@@ -106,19 +101,27 @@ class Tracking:
 
     def run_url(self, run_id: str) -> str:
         """The run's page; empty while the run is pending or where the tracking URI is no web address."""
-        real = self._outbox.real_id(run_id)
-        if not self.uri.startswith("http") or not real or real.startswith(HANDLE_PREFIX):
-            return ""
-        return f"{self.uri}/#/experiments/{self._outbox.experiment_id}/runs/{real}"
+        return self._page(run_id, "")
+
+    def file_url(self, run_id: str, file: str) -> str:
+        """The page of a file that was logged to a run; empty as `run_url` is."""
+        return self._page(run_id, f"/artifacts/{file}")
 
     def start_pipeline(
         self, name: str, *, tags: Mapping[str, str] | None = None, params: Mapping[str, object] | None = None
     ) -> str:
         """Open the parent run. Returns its id."""
+        self._name = name
         self._parent = self._create(name, parent="", tags=tags or {})
         if params:
             self.log_params(self._parent, params)
         return self.pipeline_run_id
+
+    def correct_name(self, guessed: str, known: str) -> None:
+        """Replace a part of the parent run's name by what is known now; nothing where the name does not hold it."""
+        if guessed in self._name and known not in self._name:
+            self._name = self._name.replace(guessed, known, 1)
+            self.set_tags(self._parent, {"mlflow.runName": self._name})
 
     def start_stage(self, stage: StageName, *, attempt: int, tags: Mapping[str, str] | None = None) -> str:
         """Open a child run for one attempt at a stage; attempt 0 reuses an artifact. Returns its id."""
@@ -215,56 +218,6 @@ class Tracking:
         if figures:
             self._outbox.do(LogFigures(run=self._parent, figures=tuple(figures.items()), timestamp_ms=self._now_ms()))
 
-    def log_text(self, run_id: str, text: str, file: str) -> None:
-        """Keep a text as an artifact file."""
-        self._outbox.do(LogText(run=run_id, text=text, file=file))
-
-    def log_json(self, run_id: str, value: object, file: str) -> None:
-        """Keep a value as a JSON file."""
-        self.log_text(run_id, json.dumps(value, indent=2, ensure_ascii=False, default=str), file)
-
-    def log_table(self, run_id: str, columns: Sequence[str], rows: Sequence[Sequence[object]], file: str) -> None:
-        """Keep rows as a table that the run page shows; `file` ends in .json."""
-        self.log_json(run_id, {"columns": list(columns), "data": [list(row) for row in rows]}, file)
-        tables = self._tables.setdefault(run_id, [])
-        if file not in tables:
-            tables.append(file)
-        shown = json.dumps([{"path": path, "type": "table"} for path in tables])
-        self.set_tags(run_id, {"mlflow.loggedArtifacts": shown})
-
-    def log_file(self, run_id: str, path: Path, *, folder: str = "") -> None:
-        """Upload a file where it exists and is not too large."""
-        if _size_bytes(path) <= self._largest_file_bytes and path.is_file() and not path.is_symlink():
-            self._outbox.do(LogFile(run=run_id, path=str(path.resolve()), folder=folder))
-
-    def log_artifact_folder(self, run_id: str, folder: Path, *, under: str = "output") -> None:
-        """Upload an artifact, and show its tables; `NOT_UPLOADED.txt` names files too large, and where they lie.
-
-        A folder with a symbolic link, FIFO or device in it is not uploaded at all.
-        """
-        try:
-            files = list(regular_files(folder))
-        except (UnsafeFileError, OSError) as error:
-            self._outbox.refuse(f"{folder} is not uploaded: {error}")
-            return
-        deadline = time.monotonic() + self._upload_limit_s
-        left_out = []
-        for path in files:
-            relative = path.relative_to(folder)
-            size = _size_bytes(path)
-            if size > self._largest_file_bytes and ADAPTER_FOLDER not in relative.parts[:-1]:
-                left_out.append(f"{size:>16,} bytes  {path.resolve()}")
-                continue
-            parent = relative.parent.as_posix()
-            target = under if parent == "." else f"{under}/{parent}"
-            operation = LogFile(run=run_id, path=str(path.resolve()), folder=target)
-            self._outbox.do(operation, now=time.monotonic() < deadline)
-        if left_out:
-            head = f"Larger than {self._largest_file_bytes / _MIB:.0f} MiB each, so they stay where they are:"
-            self.log_text(run_id, "\n".join((head, *left_out, "")), f"{under}/NOT_UPLOADED.txt")
-        for table in tables_of(folder):
-            self.log_table(run_id, table.columns, table.rows, f"tables/{table.name}.json")
-
     def log_report(self, folder: Path) -> None:
         """Put the report on the parent run: as files, and its Markdown on top of the page."""
         for name in (REPORT_HTML_FILE, REPORT_MARKDOWN_FILE):
@@ -273,6 +226,12 @@ class Tracking:
             self.set_note(self._parent, (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8", errors="replace"))
         except OSError as error:
             self._outbox.refuse(f"The report's text: {error}")
+
+    def _page(self, run_id: str, below: str) -> str:
+        real = self._outbox.real_id(run_id)
+        if not self.uri.startswith("http") or not real or real.startswith(HANDLE_PREFIX):
+            return ""
+        return f"{self.uri}/#/experiments/{self._outbox.experiment_id}/runs/{real}{below}?{_FOR_TRAINING}"
 
     def _create(self, name: str, *, parent: str, tags: Mapping[str, str]) -> str:
         handle = f"{HANDLE_PREFIX}{uuid.uuid4().hex}"
@@ -293,13 +252,6 @@ class Tracking:
 
     def _end(self, run_id: str, status: RunStatus) -> None:
         self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=self._now_ms()))
-
-
-def _size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _user() -> str:

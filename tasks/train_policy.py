@@ -1,8 +1,5 @@
 """train_policy: TRL RLOOTrainer against that reward model, with KL to the start model."""
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import TrainPolicyConfig
@@ -12,9 +9,10 @@ from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_training
 from tasks.run_stage import run_stage
 from tasks.stage_inputs import train_policy_inputs
+from tasks.stage_task import stage_task
 
 
-@task(name="train_policy", task_run_name="train_policy", cache_policy=NO_CACHE, persist_result=False)
+@stage_task
 def train_policy(
     run: PipelineRun,
     config: TrainPolicyConfig,
@@ -32,5 +30,5 @@ def train_policy(
     demand(gate)
     batch = plan_batch(config.global_batch_size, run.settings.profile, multiple_of=config.num_generations)
     artifact = run_stage(run, config, train_policy_inputs(pairs, start_model, reward_model), batch=batch)
-    show_training(artifact)
+    show_training(run, artifact)
     return artifact

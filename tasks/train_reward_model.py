@@ -1,8 +1,5 @@
 """train_reward_model: TRL RewardTrainer with LoRA; the score head is trained, saved and reloaded."""
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import TrainRewardModelConfig
 from containers.schedule import plan_batch
@@ -10,14 +7,15 @@ from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_training
 from tasks.run_stage import run_stage
 from tasks.stage_inputs import training_inputs
+from tasks.stage_task import stage_task
 
 
-@task(name="train_reward_model", task_run_name="train_reward_model", cache_policy=NO_CACHE, persist_result=False)
+@stage_task
 def train_reward_model(
     run: PipelineRun, config: TrainRewardModelConfig, pairs: ArtifactRef, start_model: StageInput
 ) -> ArtifactRef:
     """The reward model, merged and as adapter."""
     batch = plan_batch(config.global_batch_size, run.settings.profile)
     artifact = run_stage(run, config, training_inputs(pairs, start_model), batch=batch)
-    show_training(artifact)
+    show_training(run, artifact)
     return artifact

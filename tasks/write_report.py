@@ -3,22 +3,20 @@
 import shutil
 from pathlib import Path
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from containers.contracts.names import REPORT_HTML_FILE, REPORT_INPUT_FILE, REPORT_MARKDOWN_FILE, StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import WriteReportConfig
 from containers.digests import file_sha256, write_atomically
 from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_markdown
+from tasks.prefect_artifacts import show_link, show_markdown
 from tasks.run_stage import run_stage
 from tasks.stage_inputs import artifact_input
+from tasks.stage_task import stage_task
 
 _JUDGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_POLICY: "policy"}
 
 
-@task(name="write_report", task_run_name="write_report", cache_policy=NO_CACHE, persist_result=False)
+@stage_task
 def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object = None) -> Path:
     """Where the report lies: `reports/<run id>/report.html` below the run's output folder.
 
@@ -42,6 +40,8 @@ def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object =
     run.tracking.log_report(folder)
     run.tracking.log_headline(_headline(run))
     show_markdown("report", (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8"), description="The report")
+    page = run.tracking.file_url(run.mlflow_run_id, f"report/{REPORT_HTML_FILE}")
+    show_link("report-page", page, text="The report with its plots", description="The report as a page, in MLflow")
     return folder / REPORT_HTML_FILE
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterName
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, TaskRun
 
 from flows.server_plans import HEALTH_PATHS, server_plan
@@ -80,8 +80,9 @@ class Prefect(MortalServer):
         return SyncPrefectClient(self.api_url)
 
     def shown(self, name: str) -> list[Shown]:
-        """The runs of that name, oldest first."""
-        runs = self.client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[name])))
+        """The runs with that `run.name`, which is a tag of theirs; oldest first."""
+        only = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"run:{name}"]))
+        runs = self.client.read_flow_runs(flow_run_filter=only)
         return [Shown(run, _task_states(self.client, run.id)) for run in sorted(runs, key=lambda run: str(run.created))]
 
 
@@ -123,3 +124,8 @@ class Mlflow(MortalServer):
             for item in () if key.startswith("final/") else client.get_metric_history(run_id, key):
                 counts[key, item.step] = counts.get((key, item.step), 0) + 1
         return counts
+
+
+def own_experiment(mlflow_uri: str, name: str) -> tuple[str, str]:
+    """Settings of a run that writes into an experiment of its own on that server."""
+    return f"tracking.mlflow_uri={mlflow_uri}", f"tracking.experiment={name}"

@@ -3,7 +3,14 @@
 import pytest
 
 from containers.contracts.outcome import Metric
-from containers.contracts.records import Histogram, PairFileEvaluation, PolicyEvaluation, RewardModelEvaluation
+from containers.contracts.records import (
+    GateDecision,
+    GateVerdict,
+    Histogram,
+    PairFileEvaluation,
+    PolicyEvaluation,
+    RewardModelEvaluation,
+)
 from tasks.gates import (
     GateClosedError,
     PolicyGate,
@@ -117,3 +124,75 @@ def test_a_policy_that_writes_something_else_gets_no_advice_to_move_more() -> No
         assert verdict.advice == ""
         with pytest.raises(GateClosedError, match="Better data or training is the way"):
             demand(verdict)
+
+
+def _decided(outcome: str, *, passed: bool) -> GateVerdict:
+    verdict = judge_reward_model(_reward_model(_file("validation", 0.9 if passed else 0.1)), RewardModelGate())
+    decision = GateDecision.model_validate(
+        {"outcome": outcome, "by": "Ada", "reason": "so", "until": "2026-11-21T11:29:00+00:00"}
+    )
+    return verdict.model_copy(update={"decision": decision})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "passed", "opens"),
+    [
+        ("approved", True, True),
+        ("approved", False, False),
+        ("waived", False, True),
+        ("waived", True, False),
+        ("rejected", True, False),
+        ("rejected", False, False),
+        ("waiting", True, False),
+        ("timed_out", True, False),
+        ("timed_out", False, False),
+    ],
+)
+def test_only_a_word_that_fits_the_figures_opens_a_gate_and_silence_never_does(
+    outcome: str, passed: bool, opens: bool
+) -> None:
+    verdict = _decided(outcome, passed=passed)
+    assert verdict.opens is opens
+    assert bool(verdict.closed_because) is not opens
+
+
+def test_a_rejected_model_is_named_with_who_and_why() -> None:
+    with pytest.raises(GateClosedError, match=r"rejected at its gate by Ada .*: so\.") as caught:
+        demand(_decided("rejected", passed=True))
+    assert "--replace" in str(caught.value)
+    assert "90.0 % on 100 pairs" in str(caught.value)
+
+
+def test_silence_is_named_as_such_with_the_key_that_says_so() -> None:
+    with pytest.raises(GateClosedError, match="Nobody decided about the reward model by 21 November 2026, 11:29 UTC"):
+        demand(_decided("timed_out", passed=True))
+
+
+@pytest.mark.parametrize(
+    ("approval", "asks_if_passed", "asks_if_missed"),
+    [("none", False, False), ("required", True, True), ("when_closed", False, True)],
+)
+def test_who_is_asked_is_what_the_gate_says(approval: str, asks_if_passed: bool, asks_if_missed: bool) -> None:
+    gate = RewardModelGate.model_validate({"approval": approval})
+    passed = judge_reward_model(_reward_model(_file("validation", 0.9)), gate)
+    missed = judge_reward_model(_reward_model(_file("validation", 0.1)), gate)
+    assert (gate.asks(passed), gate.asks(missed)) == (asks_if_passed, asks_if_missed)
+
+
+def test_a_waiver_beforehand_beside_a_question_is_a_mistake() -> None:
+    waive = {"by": "Ada", "reason": "smoke test"}
+    with pytest.raises(ValueError, match="Keep one of the two"):
+        RewardModelGate.model_validate({"approval": "required", "waive": waive})
+
+
+def test_only_the_demands_of_a_gate_are_its_rules() -> None:
+    assert RewardModelGate(approval="required", notify="slack-webhook/ml").rules() == {"minimum_accuracy": 0.6}
+    assert set(PolicyGate().rules()) == {"minimum_reward_gain", "maximum_kl"}
+
+
+@pytest.mark.parametrize(
+    "notify", ["slack-webhook", "slack-webhook/", "Slack/ML", "a/b/c", "https://hooks.slack.com/x"]
+)
+def test_a_notification_block_is_named_by_type_and_name(notify: str) -> None:
+    with pytest.raises(ValueError, match="notify"):
+        RewardModelGate.model_validate({"notify": notify})

@@ -109,6 +109,7 @@ def test_the_same_work_is_done_once_and_linked_into_every_run_that_wants_it(make
     assert run_stage(second, FilterDatasetConfig(), ()) == made
     assert starts(first) == 1
     assert [record.status for run in (first, second) for record in run.records] == ["ran", "reused"]
+    assert second.records[0].message == f"made by run one ({first.run_id}) on 1 January 2026, 00:00 UTC"
     for run in (first, second):
         assert (run.settings.output_dir / "artifacts" / STAGE / "made.txt").read_text() == "content"
 

@@ -1,0 +1,62 @@
+"""A stage as a node of Prefect's graph: named as the stage, and `Reused` where it made nothing new."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, StateType
+from prefect.context import TaskRunContext
+
+from containers.contracts.names import StageName
+from tasks.pipeline_run import PipelineRun
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class StageTask(Generic[P, R]):
+    """A function that carries the name of a stage, as a task of Prefect's; made by `stage_task`.
+
+    Attributes:
+        fn: the function itself, for callers outside a flow.
+    """
+
+    def __init__(self, function: Callable[Concatenate[PipelineRun, P], R]) -> None:
+        self.fn = function
+        self.stage = StageName(function.__name__)
+        functools.update_wrapper(self, function)
+        # The artifacts are found by our own keys, verified; Prefect caches nothing.
+        self._task = task(
+            name=self.stage.value, task_run_name=self.stage.value, cache_policy=NO_CACHE, persist_result=False
+        )(self._with_state())
+
+    def __call__(self, run: PipelineRun, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the function returns, with its run shown in Prefect."""
+        returned = cast("Any", self._task)(run, *args, **kwargs)
+        return cast("R", returned.result() if isinstance(returned, State) else returned)
+
+    def _with_state(self) -> Callable[..., R | State[R]]:
+        @functools.wraps(self.fn)
+        def call(run: PipelineRun, *args: P.args, **kwargs: P.kwargs) -> R | State[R]:
+            made = self.fn(run, *args, **kwargs)
+            record = run.record_of(self.stage)
+            if record is None or record.status != "reused" or TaskRunContext.get() is None:
+                return made
+            return State(type=StateType.COMPLETED, name="Reused", message=_sentence(record.message), data=made)
+
+        return call
+
+
+def stage_task(function: Callable[Concatenate[PipelineRun, P], R]) -> StageTask[P, R]:
+    """Decorate the function that runs the stage of its name.
+
+    Raises:
+        ValueError: no stage has that name.
+    """
+    return StageTask(function)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
