@@ -1,7 +1,81 @@
 """`rlhf serve` on the command line. Imports its own, late."""
 
-from flows.cli_parsers import Commands
+import argparse
+import os
+from pathlib import Path
+
+from flows.cli_parsers import Commands, add_command
+
+_STATE_DIR = Path("outputs/.servers")
+_LOOPBACK = "127.0.0.1"
 
 
 def add_to(commands: Commands) -> None:
     """Add the subcommands."""
+    parser = add_command(
+        commands,
+        "serve",
+        _serve,
+        summary="start runs from Prefect's pages: both servers, a form for each deployment, the runs themselves",
+        example="rlhf serve --configs configs/runs",
+    )
+    parser.add_argument(
+        "--configs",
+        type=Path,
+        default=Path("configs/runs"),
+        metavar="FOLDER",
+        help="the run configurations that the forms offer (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_at_least_one,
+        default=4,
+        metavar="RUNS",
+        help="runs at a time; more wait (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--host",
+        default=_LOOPBACK,
+        metavar="ADDRESS",
+        help="interface of servers started here; another than loopback demands authentication (default: %(default)s)",
+    )
+    for name, title, port, variable in (
+        ("prefect", "Prefect", 4200, "PREFECT_SERVER_DATABASE_CONNECTION_URL"),
+        ("mlflow", "MLflow", 5000, "MLFLOW_BACKEND_STORE_URI"),
+    ):
+        parser.add_argument(
+            f"--{name}-port",
+            type=int,
+            default=port,
+            metavar="PORT",
+            help=f"port of a {title} started here; 0: any free one (default: %(default)s)",
+        )
+        parser.add_argument(
+            f"--{name}-database",
+            metavar="URL",
+            help=f"database of a {title} started here, for example PostgreSQL; with a password in it, set {variable} "
+            f"instead (default: SQLite in {_STATE_DIR})",
+        )
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` found, wanted a whole number, at least 1")
+    return int(text)
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    from flows.local_servers import ServerSettings
+    from flows.serve_command import ServeSettings, serve
+
+    servers = ServerSettings(
+        state_dir=_STATE_DIR,
+        prefect_api_url=os.environ.get("PREFECT_API_URL") or None,
+        mlflow_uri=os.environ.get("MLFLOW_TRACKING_URI") or None,
+        prefect_port=parsed.prefect_port,
+        mlflow_port=parsed.mlflow_port,
+        host=parsed.host,
+        prefect_database=parsed.prefect_database,
+        mlflow_database=parsed.mlflow_database,
+    )
+    return serve(ServeSettings(configs=parsed.configs, limit=parsed.limit, servers=servers))

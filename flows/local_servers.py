@@ -4,8 +4,10 @@ Imports neither Prefect nor MLflow: both are child processes, and the command li
 """
 
 import atexit
-import re
+import os
+import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,46 +18,22 @@ from pathlib import Path
 import psutil
 
 from flows.ending_signals import signals_end_the_block, signals_held_back, signals_ignored
-from flows.server_addresses import address_problem
-from flows.server_plans import HEALTH_PATHS, PORT_KEYS, TITLES, URL_KEYS, server_plan
-from flows.server_process import (
-    LOOPBACK,
-    ServerError,
-    ServerPlan,
-    free_ports,
-    health_problem,
-    log_tail,
-    port_problem,
-    start_process,
-    stop_groups,
-)
+from flows.server_access import access_problem, usable_address, variables_set
+from flows.server_databases import shown_database, with_driver
+from flows.server_hindrances import planned_servers
+from flows.server_logins import client_login, is_loopback
+from flows.server_plans import HEALTH_PATHS, PORT_KEYS, TITLES, URL_KEYS
+from flows.server_process import ServerError, ServerPlan, health_problem, log_tail, start_process, stop_groups
+from flows.server_reasons import masked, read_log, reason_in
 from flows.server_record import ServerEntry, ServersRecord, UserEntry, locked, read_record, write_record
+from flows.server_settings import ServerSettings
+from tasks.service_logins import LOGIN_VARIABLES, login_variables
+
+__all__ = ["ServerSettings", "Servers", "local_servers", "serve_until_interrupted"]
 
 Say = Callable[[str], None]
 
-_GIVEN_LIMIT_S = 10.0
 _REUSE_LIMIT_S = 10.0
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """Where the servers are, or where and on which ports to start them; port 0 is any free one.
-
-    Attributes:
-        host: interface that servers started here listen on.
-        prefect_database: database of a Prefect started here; None: SQLite in `state_dir`.
-        mlflow_database: the same for MLflow.
-    """
-
-    state_dir: Path
-    prefect_api_url: str | None = None
-    mlflow_uri: str | None = None
-    prefect_port: int = 0
-    mlflow_port: int = 0
-    host: str = LOOPBACK
-    prefect_database: str | None = None
-    mlflow_database: str | None = None
-    startup_limit_s: float = 120.0
 
 
 @dataclass(frozen=True)
@@ -72,26 +50,29 @@ def local_servers(settings: ServerSettings, *, say: Say) -> Iterator[Servers]:
     """Two healthy servers for the time of the block.
 
     A configured address is only checked. Else servers that already run for `settings.state_dir` are used, or both are
-    started at once. They are stopped when their last user leaves, also after Ctrl-C, SIGTERM and SIGHUP.
+    started at once. They are stopped when their last user leaves, also after Ctrl-C, SIGTERM and SIGHUP. Where a server
+    demands a login, the variables by which clients learn it stand in this process's environment meanwhile; the
+    addresses hold none.
 
     Raises:
-        ServerError: an address does not answer, a port is taken, the state folder cannot be used, a server does not
-            become healthy in time.
+        ServerError: an address does not answer or does not let us in, a port is taken, a login is missing, a database
+            cannot be used, the state folder cannot be used, a server does not become healthy in time.
     """
-    _check_given("prefect", settings.prefect_api_url, say=say)
-    _check_given("mlflow", settings.mlflow_uri, say=say)
-    given = {"prefect": settings.prefect_api_url, "mlflow": settings.mlflow_uri}
+    prefect_given, prefect_login = usable_address("prefect", settings.prefect_api_url, say=say)
+    mlflow_given, mlflow_login = usable_address("mlflow", settings.mlflow_uri, say=say)
+    given = {"prefect": prefect_given, "mlflow": mlflow_given}
     use = _Use(settings, wanted=tuple(name for name, url in given.items() if url is None), say=say)
     with signals_end_the_block():
         atexit.register(use.leave)
         try:
             urls = use.enter() if use.wanted else {}
-            prefect = (settings.prefect_api_url or f"{urls['prefect']}/api").rstrip("/")
-            yield Servers(
-                prefect_api_url=prefect,
-                prefect_ui_url=prefect.removesuffix("/api"),
-                mlflow_uri=settings.mlflow_uri or urls["mlflow"],
-            )
+            prefect = (prefect_given or f"{urls['prefect']}/api").rstrip("/")
+            with variables_set({**prefect_login, **mlflow_login, **use.client_variables}):
+                yield Servers(
+                    prefect_api_url=prefect,
+                    prefect_ui_url=prefect.removesuffix("/api"),
+                    mlflow_uri=mlflow_given or urls["mlflow"],
+                )
         finally:
             use.leave()
             atexit.unregister(use.leave)
@@ -125,6 +106,7 @@ class _Use:
     say: Say
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     children: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    client_variables: dict[str, str] = field(default_factory=dict)
     entered: bool = False
 
     def enter(self) -> dict[str, str]:
@@ -141,14 +123,16 @@ class _Use:
         with locked(folder, say=self.say):
             self.entered = True
             record = read_record(folder)
-            kept = self._healthy_ones(record)
+            others = tuple(item for item in record.users if item.lives)
+            kept = self._usable_ones(record, others)
             me = psutil.Process()
             user = UserEntry(token=self.token, pid=me.pid, created=me.create_time())
-            users = (*(item for item in record.users if item.lives), user)
+            users = (*others, user)
             write_record(folder, ServersRecord(servers=kept, users=users))
             missing = [name for name in self.wanted if name not in {server.name for server in kept}]
-            started = self._start(missing, kept, users)
-        return {server.name: f"http://{LOOPBACK}:{server.port}" for server in (*kept, *started)}
+            servers = (*kept, *self._start(missing, kept, users))
+            self._log_in([server for server in servers if server.name in self.wanted])
+        return {server.name: server.url for server in servers}
 
     def leave(self) -> None:
         """Take this use out of the record; the last user stops the servers. Safe to call twice."""
@@ -166,27 +150,70 @@ class _Use:
                 write_record(folder, ServersRecord())
             self.entered = False
 
-    def _healthy_ones(self, record: ServersRecord) -> tuple[ServerEntry, ...]:
-        """The recorded servers that answer; one that lives but does not answer is stopped."""
+    def _usable_ones(self, record: ServersRecord, others: tuple[UserEntry, ...]) -> tuple[ServerEntry, ...]:
+        """The recorded servers that answer and are what is wanted; one that lives but does not answer is stopped.
+
+        Raises:
+            ServerError: one is in use, and not what is wanted.
+        """
         kept = []
         for server in record.servers:
             if not server.lives:
                 continue
             problem = _wait_for_answer(server, limit_s=_REUSE_LIMIT_S)
-            if problem is None:
-                self.say(f"Using the {TITLES[server.name]} server that runs at http://{LOOPBACK}:{server.port}.")
+            title = TITLES[server.name]
+            if problem is not None:
+                self.say(f"The {title} server (pid {server.pid}) does not answer ({problem}); replaced.")
+            elif (problem := self._mismatch(server)) is None:
+                self.say(f"Using the {title} server that runs at {server.url}.")
                 kept.append(server)
+                continue
+            elif others:
+                users = ", ".join(str(user.pid) for user in others)
+                raise ServerError(
+                    f"The {title} server of {self.settings.state_dir.absolute()} {problem}, and is in use (by pid "
+                    f"{users}). End that first, or use another folder."
+                )
             else:
-                self.say(f"The {TITLES[server.name]} server (pid {server.pid}) does not answer ({problem}); replaced.")
-                stop_groups([server.pid], children=self.children)
+                self.say(f"The {title} server (pid {server.pid}) {problem}; replaced.")
+            stop_groups([server.pid], children=self.children)
         return tuple(kept)
+
+    def _mismatch(self, server: ServerEntry) -> str | None:
+        """What of this was asked for and is not so. A server that does more than was asked for will do."""
+        if server.name not in self.wanted:
+            return None
+        if not is_loopback(self.settings.host) and server.host != self.settings.host:
+            return f"listens on {server.host} instead of {self.settings.host}"
+        wanted = self.settings.database(server.name)
+        if wanted and server.database != shown_database(with_driver(server.name, wanted)):
+            return f"keeps its rows in {server.database} instead of {shown_database(wanted)}"
+        return None
+
+    def _log_in(self, servers: list[ServerEntry]) -> None:
+        """See that the servers let this process in, and hand their logins on to its clients."""
+        for server in servers:
+            if not server.wants_login:
+                continue
+            login = client_login(server.name, os.environ)
+            learnt = login_variables(server.name, login) if login else {}
+            base = f"{server.url}/api" if server.name == "prefect" else server.url
+            problem = access_problem(server.name, base, variables={**os.environ, **learnt})
+            if problem is not None:
+                hint = ""
+                if server.name == "mlflow":
+                    hint = f" MLflow keeps its users in {Path(server.log_path).parent / 'basic_auth.db'}; the password "
+                    hint += "there is the one that it was first started with."
+                raise ServerError(f"The {TITLES[server.name]} server at {server.url} runs, but {problem}.{hint}")
+            self.client_variables |= learnt
 
     def _start(
         self, names: list[str], kept: tuple[ServerEntry, ...], users: tuple[UserEntry, ...]
     ) -> tuple[ServerEntry, ...]:
         if not names:
             return ()
-        plans = self._plans(names)
+        plans = planned_servers(self.settings, names)
+        by_name = {plan.name: plan for plan in plans}
         titles = " and ".join(TITLES[name] for name in names)
         self.say(f"Starting {titles} (a new database takes some seconds longer).")
         began = time.monotonic()
@@ -195,81 +222,63 @@ class _Use:
             with signals_held_back():
                 child = start_process(plan)
                 self.children[child.pid] = child
-                created, log_path = psutil.Process(child.pid).create_time(), str(plan.log_path)
-                entry = ServerEntry(name=plan.name, pid=child.pid, created=created, port=plan.port, log_path=log_path)
-                started += (entry,)
+                started += (_entry(plan, child.pid),)
                 write_record(self.settings.state_dir, ServersRecord(servers=(*kept, *started), users=users))
         waiting = list(started)
         while waiting:
             for server in list(waiting):
                 if _answer(server) is None:
                     waiting.remove(server)
-                    url = f"http://{LOOPBACK}:{server.port}"
-                    self.say(f"{TITLES[server.name]} is ready after {time.monotonic() - began:.1f} s: {url}")
+                    self.say(f"{TITLES[server.name]} is ready after {time.monotonic() - began:.1f} s: {server.url}")
+                    self._say_where_else(server)
                 else:
-                    self._require_still_starting(server, waited_s=time.monotonic() - began)
+                    self._require_still_starting(server, by_name[server.name], waited_s=time.monotonic() - began)
             time.sleep(0.1)
         return started
 
-    def _plans(self, names: list[str]) -> list[ServerPlan]:
-        ports = {"prefect": self.settings.prefect_port, "mlflow": self.settings.mlflow_port}
-        spare = free_ports(len(names))
-        taken = [problem for name in names if ports[name] and (problem := _port_problem(name, ports[name]))]
-        if taken:
-            raise ServerError("\n".join(taken))
-        folder = self.settings.state_dir.resolve()
-        return [server_plan(name, folder, ports[name] or port) for name, port in zip(names, spare, strict=True)]
+    def _say_where_else(self, server: ServerEntry) -> None:
+        if not is_loopback(server.host):
+            self.say(
+                f"  From other machines: http://{socket.gethostname()}:{server.port}, with the login of "
+                f"{LOGIN_VARIABLES[server.name]}. It crosses the network unencrypted (docs/servers.md)."
+            )
 
-    def _require_still_starting(self, server: ServerEntry, *, waited_s: float) -> None:
+    def _require_still_starting(self, server: ServerEntry, plan: ServerPlan, *, waited_s: float) -> None:
+        """Give up a server that has ended, takes too long, or waits for what will not come.
+
+        Raises:
+            ServerError: with the reason from its log where that is known, else with the end of the log.
+        """
         code = self.children[server.pid].poll()
+        title, log_path = TITLES[server.name], Path(server.log_path)
+        reason = reason_in(read_log(log_path), database=plan.database, python=sys.executable)
+        if reason is not None:
+            raise ServerError(f"The {title} server does not start: {masked(reason, plan.secrets)} Its log: {log_path}")
         if code is None and waited_s < self.settings.startup_limit_s:
             return
         what = f"ended with exit code {code}" if code is not None else f"was not healthy after {waited_s:.0f} s"
         raise ServerError(
-            f"The {TITLES[server.name]} server on port {server.port} {what}. Set {PORT_KEYS[server.name]} to another "
-            f"port, or {URL_KEYS[server.name]} to a server of your own. Last lines of {server.log_path}:\n"
-            f"{log_tail(Path(server.log_path))}"
+            f"The {title} server on port {server.port} {what}. Set {PORT_KEYS[server.name]} to another port, or "
+            f"{URL_KEYS[server.name]} to a server of your own. Last lines of {log_path}:\n"
+            f"{masked(log_tail(log_path), plan.secrets)}"
         )
 
 
-def _check_given(name: str, url: str | None, *, say: Say) -> None:
-    """Refuse a configured address that cannot be used; a lost MLflow is only said, since a run goes on without it."""
-    if url is None:
-        return
-    shown = re.sub(r"//[^/]*@", "//", url)
-    problem = address_problem(name, shown)
-    if problem is not None:
-        raise ServerError(f"{URL_KEYS[name]}: {problem}")
-    if not url.lower().startswith("http"):
-        return  # a database
-    problem = health_problem(url.rstrip("/") + "/health", timeout_s=_GIVEN_LIMIT_S)
-    if problem is None:
-        return
-    if name == "mlflow":
-        say(
-            f"Warning: no healthy MLflow server at {shown} ({problem}; {URL_KEYS[name]}). A run goes on; what MLflow "
-            "should be told waits on disk for the next run in the same folder."
-        )
-        return
-    hint = "" if url.rstrip("/").endswith("/api") else " A Prefect address ends in /api."
-    raise ServerError(
-        f"{URL_KEYS[name]}: no healthy {TITLES[name]} server at {shown} ({problem}).{hint} Start that server, correct "
-        f"the address, or leave the key out to have one started here."
-    )
-
-
-def _port_problem(name: str, port: int) -> str | None:
-    problem = port_problem(port)
-    if problem is None:
-        return None
-    return (
-        f"Port {port} for {TITLES[name]} cannot be used: {problem}. Set {PORT_KEYS[name]} to another port, or to 0 for "
-        f"any free one; or, if a {TITLES[name]} server that you want runs there, set {URL_KEYS[name]}."
+def _entry(plan: ServerPlan, pid: int) -> ServerEntry:
+    return ServerEntry(
+        name=plan.name,
+        pid=pid,
+        created=psutil.Process(pid).create_time(),
+        port=plan.port,
+        log_path=str(plan.log_path),
+        host=plan.host,
+        database=plan.database,
+        wants_login=bool(plan.login),
     )
 
 
 def _answer(server: ServerEntry) -> str | None:
-    return health_problem(f"http://{LOOPBACK}:{server.port}{HEALTH_PATHS[server.name]}")
+    return health_problem(f"{server.url}{HEALTH_PATHS[server.name]}")
 
 
 def _wait_for_answer(server: ServerEntry, *, limit_s: float) -> str | None:

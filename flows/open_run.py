@@ -8,9 +8,11 @@ from pathlib import Path
 from flows.config_loading import LoadedConfig
 from flows.plan import RunPlan, draft_plan
 from flows.run_config import RunConfig
+from flows.run_names import run_tags, run_title
 from tasks.check_system import CheckRequest
 from tasks.open_pipeline import open_pipeline
 from tasks.pipeline_run import PipelineRun, RunSettings
+from tasks.prefect_naming import introduce_run
 from tasks.sources import hub_token
 
 DEFAULT_MLFLOW_URI = "http://127.0.0.1:5000"
@@ -35,6 +37,7 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
         start_over_if_damaged=config.runtime.start_over_if_damaged,
         command=command,
         config_yaml=config_yaml,
+        title=run_title(config),
         tags=config.run.tags,
     )
     with open_pipeline(
@@ -45,6 +48,7 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
         experiment=config.tracking.experiment,
         params=config.model_dump(mode="json", include={"run", "dataset", "base_model", "gates", "gpu_profile"}),
     ) as run:
+        introduce_run(run, run_tags(config, runtime=run.runtime.name))
         yield run
 
 

@@ -1,13 +1,16 @@
 """The product on one screen: from preferences to a judged reward model, a judged policy and an honest report."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from prefect import flow
 
 from flows.open_run import check_request, open_run
 from flows.run_config import RunConfig
-from tasks.approval import opened
+from flows.run_names import flow_run_name
+from tasks.approval import opened, wait_for_decision
+from tasks.approval_notice import check_notify_blocks
 from tasks.build_base_model import build_base_model
 from tasks.cancel_watch import RunCancelledError, never
 from tasks.check_system import check_system
@@ -21,20 +24,23 @@ from tasks.train_reward_model import train_reward_model
 from tasks.train_sft import train_sft
 from tasks.write_report import write_report
 
+Stages: TypeAlias = Callable[[PipelineRun, RunConfig, object], Iterator[object]]
 
-@flow(name="rlhf", flow_run_name="{config.run.name}", validate_parameters=False)
+
+@flow(name="rlhf", flow_run_name=flow_run_name, validate_parameters=False)
 def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path:
     """Run the pipeline and return where its report lies: what `rlhf run` starts. See `run_stages`."""
     return run_stages(config, command=command, config_yaml=config_yaml)
 
 
-def run_stages(config: RunConfig, *, command: str, config_yaml: str) -> Path:
+def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Stages | None = None) -> Path:
     """What every run does, in whichever flow; the report is also written when a gate closes or a stage fails.
 
     Args:
         config: the run, as `configs/runs/*.yaml` say it.
         command: how to repeat this run; stands in the report.
         config_yaml: the effective configuration as text; stands in the report.
+        stages: what is done between system check and report, in order; None: `train_and_judge`.
 
     Returns:
         Where the report lies.
@@ -42,14 +48,18 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str) -> Path:
     Raises:
         SystemCheckError: something that the run needs is missing; nothing was spent.
         StageFailedError: a stage failed.
-        GateClosedError: a model did not pass its gate and nobody waived it.
+        NotifyBlockError: a gate would tell people by a block that Prefect does not have; nothing was spent.
+        GateClosedError: a model did not pass its gate and nobody waived it, or a person rejected it.
+        GateWaitsError: a person is to decide about a model; the run goes on after that, started again.
+        Pause: the same, where Prefect starts the flow run again by itself.
         RunCancelledError: somebody cancelled the run in Prefect.
     """
     with open_run(config, command=command, config_yaml=config_yaml) as run:
+        check_notify_blocks(config.gates)
         checked = check_system(run, check_request(config))
         last: object = None
         try:
-            for made in train_and_judge(run, config, checked):
+            for made in (stages or train_and_judge)(run, config, checked):
                 last = made
                 if run.is_at_its_end:
                     break
@@ -62,6 +72,7 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str) -> Path:
                 error.add_note(f"The report could not be written either: {report_error}")
             if was_cancelled:
                 raise RunCancelledError("The run was cancelled in Prefect.") from error
+            wait_for_decision(error)
             raise
         return write_report(run, config.write_report, after=last)
 
@@ -87,8 +98,14 @@ def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> Ite
     may_be_optimised = opened(run, verdict, config.gates.reward_model)
     yield may_be_optimised
 
+    judged_on = {"evaluation_prompt_length": config.evaluate_policy.max_prompt_length}
     policy = train_policy(
-        run, config.train_policy, pairs=pairs, start_model=model, reward_model=reward_model, gate=may_be_optimised
+        run,
+        config.train_policy.model_copy(update=judged_on),
+        pairs=pairs,
+        start_model=model,
+        reward_model=reward_model,
+        gate=may_be_optimised,
     )
     yield policy
     verdict = evaluate_policy(

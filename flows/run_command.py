@@ -1,7 +1,7 @@
 """What `rlhf run` does, once the configuration stands.
 
-Nothing here imports Prefect before `_use`: it reads its settings when it is imported, and would start a server of its
-own.
+Nothing here imports Prefect before `use_servers`: it reads its settings when it is imported, and would start a server
+of its own.
 """
 
 import logging
@@ -30,14 +30,17 @@ from tasks.prefect_ledger import LEDGER_FOLDER
 from tasks.sources import Probe, SourceError, probe_dataset, probe_model, probe_pairs
 
 _EXIT_FAILED = 1
+_EXIT_WAITS = 3
 _EXIT_CANCELLED = 130
 
 
 def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
-    """Run the pipeline with its servers behind it. Returns 0 only when every stage ran and every gate opened."""
+    """Run the pipeline with its servers behind it. Returns 0 only when every stage ran and every gate opened, and 3
+    where a gate waits for a person.
+    """
     # What cannot work is refused before any server starts.
     plan = plan_run(loaded)
-    _require_folders(loaded)
+    require_folders(loaded)
     display = TerminalDisplay()
     for warning in plan.warnings:
         display.say(f"Warning: {warning}")
@@ -51,7 +54,7 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
     before = last_record(loaded.config.output_dir)
     try:
         with local_servers(server_settings(loaded), say=display.say) as servers:
-            _use(servers)
+            use_servers(servers)
             display.say(f"Prefect  {servers.prefect_ui_url}\nMLflow   {servers.mlflow_uri}")
             exit_code = _run_flow(loaded, servers, command=command, display=display)
     except (KeyboardInterrupt, EndedBySignal) as ending:
@@ -78,7 +81,7 @@ def something_waits(output_dir: Path) -> bool:
     return any(any((output_dir / folder).glob("*.json*")) for folder in (SPOOL_FOLDER, LEDGER_FOLDER))
 
 
-def _require_folders(loaded: LoadedConfig) -> None:
+def require_folders(loaded: LoadedConfig) -> None:
     """Refuse folders that cannot be written, both at once."""
     named = (("run.output_dir", loaded.config.output_dir), ("run.store_dir", loaded.config.store_dir))
     mistakes = [Mistake(key, text) for key, folder in named if (text := _why_not_writable(folder))]
@@ -144,19 +147,23 @@ def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: 
             f"Prefect at {servers.prefect_ui_url} was not told how this run ended; the next `rlhf run` with that "
             "server tells it."
         )
-    return _exit_code(ended.error, display)
+    return exit_code_of(ended.error, display)
 
 
-def _exit_code(error: BaseException | None, display: TerminalDisplay) -> int:
+def exit_code_of(error: BaseException | None, display: TerminalDisplay) -> int:
     """Say what ended the run; the terminal is the last place where it can be said plainly.
 
     Raises:
         KeyboardInterrupt, EndedBySignal: somebody stopped it.
     """
     from tasks.cancel_watch import RunCancelledError
+    from tasks.gates import GateWaitsError
 
     if error is None:
         return 0
+    if isinstance(error, GateWaitsError):
+        display.say(f"\n{error}")
+        return _EXIT_WAITS
     if isinstance(error, RunCancelledError):
         display.say(f"{error} Nothing that was finished is lost; the same command goes on from the last good step.")
         return _EXIT_CANCELLED
@@ -192,7 +199,7 @@ def server_settings(loaded: LoadedConfig) -> ServerSettings:
     )
 
 
-def _use(servers: Servers) -> None:
+def use_servers(servers: Servers) -> None:
     """Point this process at the servers, before Prefect is imported; its own console lines give way to the display."""
     logging.raiseExceptions = False  # else Prefect's log handler writes into the display when its server is away
     os.environ["PREFECT_API_URL"] = servers.prefect_api_url
@@ -214,9 +221,8 @@ def _where_to_look(loaded: LoadedConfig, display: TerminalDisplay, *, before: Pi
 def _show_report(record: PipelineRecord, loaded: LoadedConfig, display: TerminalDisplay) -> None:
     folder = loaded.config.output_dir.resolve()
     for gate in record.gates:
-        verdict = "passed" if gate.passed else f"waived by {gate.waived_by}" if gate.opens else "NOT passed"
         rules = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in gate.rules)
-        display.say(f"{gate.name.replace('_', ' ').capitalize()} gate {verdict}. {rules}")
+        display.say(f"{gate.name.replace('_', ' ').capitalize()} gate {gate.outcome_text}. {rules}")
     report = folder / "reports" / record.run_id / "report.html"
     if report.is_file():
         display.say(f"\nReport     {folder / 'report.html'}")

@@ -21,6 +21,7 @@ from containers.contracts.stage_configs import (
 from flows.config_errors import MistakesError
 from flows.run_rules import broken_rules
 from flows.server_addresses import address_problem
+from tasks.champion_rules import RetrainRules
 from tasks.gates import Gates
 from tasks.sources import DatasetSource, ModelSource
 
@@ -148,6 +149,7 @@ class RunConfig(Frozen):
     evaluate_policy: EvaluatePolicyConfig = EvaluatePolicyConfig()
     write_report: WriteReportConfig = WriteReportConfig()
     gates: Gates = Gates()
+    retrain: RetrainRules = RetrainRules()
     tracking: TrackingSection = TrackingSection()
 
     @model_validator(mode="after")

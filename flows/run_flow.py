@@ -1,5 +1,6 @@
 """Runs the flow once and says how the pipeline ended, whatever becomes of the Prefect server meanwhile."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flows.run_config import RunConfig
@@ -19,15 +20,21 @@ class Ended:
 
 
 def run_flow(config: RunConfig, *, command: str, config_yaml: str) -> Ended:
+    """`rlhf` on that configuration, once."""
+    from flows.rlhf import rlhf
+
+    return how_it_ends(lambda: rlhf(config, command=command, config_yaml=config_yaml))
+
+
+def how_it_ends(start: Callable[[], object]) -> Ended:
     """The pipeline's own end: an error of Prefect's about its server does not count as one."""
     from prefect.logging.handlers import APILogHandler
 
-    from flows.rlhf import rlhf
     from tasks.prefect_link import take_last_end
 
     seen: BaseException | None = None
     try:
-        rlhf(config, command=command, config_yaml=config_yaml)
+        start()
     except BaseException as error:  # also what Prefect makes of SIGTERM
         seen = error
     end = take_last_end()

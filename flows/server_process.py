@@ -29,13 +29,24 @@ class ServerError(Exception):
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """How to start one server; `folder` holds its state and its log."""
+    """How to start one server; `folder` holds its state and its log.
+
+    Attributes:
+        host: the interface that it listens on.
+        database: where its rows are, as it may be shown.
+        login: `user:password` that it demands; empty: none.
+        secrets: texts that stand in its environment and nowhere else.
+    """
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
     port: int
+    host: str = LOOPBACK
+    database: str = ""
+    login: str = ""
+    secrets: tuple[str, ...] = ()
 
     @property
     def log_path(self) -> Path:
@@ -55,15 +66,37 @@ def free_ports(count: int) -> list[int]:
             item.close()
 
 
-def port_problem(port: int) -> str | None:
-    """Why nothing can be started on this port of the loopback interface, with who holds it; None where it is free."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            return f"it is held by {_port_holder(port)}" if error.errno == errno.EADDRINUSE else str(error.strerror)
+def host_problem(host: str) -> str | None:
+    """Why nothing can listen on this host, and what to give instead; None where something can."""
+    try:
+        _try_to_listen(host, 0)
+    except socket.gaierror:
+        found = "is neither an address nor a name that can be looked up"
+    except OSError as error:
+        wrong_place = error.errno == errno.EADDRNOTAVAIL
+        found = "is no address of this machine" if wrong_place else f"cannot be listened on ({error.strerror})"
+    else:
+        return None
+    own = sorted(
+        {item.address for items in psutil.net_if_addrs().values() for item in items if item.family == socket.AF_INET}
+    )
+    return f"Host `{host}` {found}. It has {', '.join(own)}; 0.0.0.0 is all of them, {LOOPBACK} this machine only."
+
+
+def port_problem(port: int, *, host: str = LOOPBACK) -> str | None:
+    """Why nothing can be started on this port of that interface, with who holds it; None where it is free."""
+    try:
+        _try_to_listen(host, port)
+    except OSError as error:
+        return f"it is held by {_port_holder(port)}" if error.errno == errno.EADDRINUSE else str(error.strerror)
     return None
+
+
+def _try_to_listen(host: str, port: int) -> None:
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 def _port_holder(port: int) -> str:
@@ -98,22 +131,38 @@ def start_process(plan: ServerPlan) -> subprocess.Popen[bytes]:
 
 
 def health_problem(url: str, *, timeout_s: float = 2.0) -> str | None:
-    """None where the address answers 200; else what was seen. Proxies are left out for the loopback interface."""
+    """None where the address answers 200; else what was seen."""
+    status, problem = answer(url, timeout_s=timeout_s)
+    return None if status == http.client.OK else problem
+
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+def answer(url: str, *, headers: Mapping[str, str] = _NO_HEADERS, timeout_s: float) -> tuple[int, str]:
+    """Status of a GET, 0 without an answer, and what was seen in words. The loopback interface is asked directly.
+
+    Args:
+        headers: sent to this address only, not to one that it redirects to.
+    """
     parts = urlsplit(url)
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "not an http(s) address"
+        return 0, "not an http(s) address"
     proxies: dict[str, str] | None = {} if parts.hostname in (LOOPBACK, "localhost", "::1") else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))  # noqa: S310
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)
     try:
-        with opener.open(bare, timeout=timeout_s) as response:
-            return None if response.status == 200 else f"HTTP {response.status}"
+        with opener.open(request, timeout=timeout_s) as response:
+            return response.status, f"HTTP {response.status}"
     except urllib.error.HTTPError as error:
-        return f"HTTP {error.code} {error.reason}"
+        with error:
+            return error.code, f"HTTP {error.code} {error.reason}"
     except urllib.error.URLError as error:
-        return str(error.reason)
+        return 0, str(error.reason)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
+        return 0, f"{type(error).__name__}: {error}"
 
 
 def log_tail(path: Path) -> str:

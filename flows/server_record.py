@@ -13,7 +13,7 @@ from pathlib import Path
 
 from containers.contracts.base import Frozen
 from containers.digests import write_atomically
-from flows.server_process import ServerError, is_same_process
+from flows.server_process import LOOPBACK, ServerError, is_same_process
 
 RECORD_FILE = "servers.json"
 _LOCK_FILE = "servers.lock"
@@ -21,13 +21,28 @@ _LOCK_LIMIT_S = 180.0
 
 
 class ServerEntry(Frozen):
-    """A server that was started for this folder."""
+    """A server that was started for this folder; holds no secret.
+
+    Attributes:
+        host: the interface that it listens on.
+        database: where its rows are, without user and password.
+        wants_login: whether it demands user and password.
+    """
 
     name: str
     pid: int
     created: float
     port: int
     log_path: str
+    host: str = LOOPBACK
+    database: str = ""
+    wants_login: bool = False
+
+    @property
+    def url(self) -> str:
+        """Its address for this machine."""
+        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)  # noqa: S104 - looked up, not bound
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def lives(self) -> bool:

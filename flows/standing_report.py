@@ -11,6 +11,7 @@ from containers.contracts.records import PipelineRecord, StageRecord
 from containers.contracts.spec import ArtifactRef
 from flows.cached_stages import finished_artifacts
 from flows.config_loading import LoadedConfig
+from tasks.approval_store import decision_stands
 
 _WITHOUT_ARTIFACT = (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)
 
@@ -28,6 +29,9 @@ def standing_report(loaded: LoadedConfig) -> StandingReport | None:
     """The last report of this run where a new run would reuse every stage; None where there is something to do."""
     record = last_record(loaded.config.output_dir)
     if record is None or not _was_complete(record) or record.config_yaml != loaded.yaml_text:
+        return None
+    store_dir = loaded.config.store_dir.resolve()
+    if not all(decision_stands(gate, store_dir) for gate in record.gates):
         return None
     found = finished_artifacts(loaded.config)
     if found is None:

@@ -77,6 +77,6 @@ class TerminalDisplay:
             self._progress.stop()
             self._progress, self._bar = None, None
 
-    def say(self, text: str) -> None:
-        """Print lines as they are."""
+    def say(self, text: str, *, is_logged: bool = False) -> None:
+        """Print lines as they are; what stands in Prefect's log does not stand here."""
         self.console.print(printable(text), markup=False)

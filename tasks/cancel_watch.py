@@ -7,7 +7,7 @@ from prefect.client.schemas.objects import StateType
 
 from tasks.prefect_api import PrefectAwayError
 
-_STOPS = (StateType.CANCELLING, StateType.CANCELLED)
+STOPS = (StateType.CANCELLING, StateType.CANCELLED)
 
 
 class RunCancelledError(Exception):
@@ -63,7 +63,7 @@ class CancelWatch:
     def _work(self) -> None:
         while not self._closing.wait(self._every_s):
             try:
-                if self._state() in _STOPS:
+                if self._state() in STOPS:
                     self._cancelled.set()
                     return
             except PrefectAwayError:

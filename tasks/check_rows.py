@@ -1,6 +1,5 @@
 """Rows of the system check about what is no hardware: servers, installed packages, model, data."""
 
-import base64
 import http.client
 import os
 import sys
@@ -9,13 +8,14 @@ import urllib.request
 from collections.abc import Callable
 from importlib import metadata
 from typing import Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from containers.contracts.records import CheckFinding
 from containers.launch.preflight import disk_finding
 from tasks.hub import hub_cache
+from tasks.service_logins import INSIDE_PATHS, login_headers, without_login
 from tasks.source_errors import SourceError
 from tasks.sources import Probe
 
@@ -34,13 +34,18 @@ def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> Chec
     wanted = "a server that answers"
     if url is None:
         return CheckFinding(name=name, found="none configured; `rlhf run` starts one", wanted="nothing", verdict="ok")
-    shown = _without_password(url)
+    shown = without_login(url)
     if urlsplit(url).scheme not in ("http", "https"):
         if name == "MLflow":
             return CheckFinding(name=name, found=f"{shown}, no server", wanted="a store MLflow can open", verdict="ok")
         advice = "Set tracking.prefect_api_url (or PREFECT_API_URL) to http://host:4200/api, or leave it out."
         return CheckFinding(name=name, found=f"{shown} is no address", wanted=wanted, verdict="failure", advice=advice)
-    status, problem = _health(url.rstrip("/") + "/health", _credentials(name))
+    headers = login_headers(name.lower(), os.environ)
+    status, problem = _answer(url.rstrip("/") + "/health", headers)
+    if not problem:
+        # Healthy is what everybody may know; whether we may come in is another question.
+        status, refused = _answer(url.rstrip("/") + INSIDE_PATHS[name.lower()], headers)
+        problem = refused if status in _FORBIDDEN else ""
     if not problem:
         return CheckFinding(name=name, found=f"{shown} answers", wanted=wanted, verdict="ok")
     return CheckFinding(
@@ -119,12 +124,12 @@ def _packages_row(found: str, verdict: Literal["ok", "warning", "failure"], advi
     return CheckFinding(name="stage packages", found=found, wanted=wanted, verdict=verdict, advice=advice)
 
 
-def _health(url: str, headers: dict[str, str]) -> tuple[int | None, str]:
+def _answer(url: str, headers: dict[str, str]) -> tuple[int | None, str]:
     """Status and problem; no problem where it answers 200. A proxy is never asked for a server on this host."""
     proxies: dict[str, str] | None = {} if urlsplit(url).hostname in _LOOPBACK else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
     try:
-        request = urllib.request.Request(_without_password(url), headers=headers)  # noqa: S310 - http(s), see caller
+        request = urllib.request.Request(without_login(url), headers=headers)  # noqa: S310 - http(s), see caller
         with opener.open(request, timeout=_TIMEOUT_S) as response:
             return response.status, "" if response.status == http.client.OK else f"answers HTTP {response.status}"
     except urllib.error.HTTPError as error:
@@ -137,17 +142,6 @@ def _health(url: str, headers: dict[str, str]) -> tuple[int | None, str]:
         return None, f"cannot be reached ({getattr(reason, 'strerror', None) or reason})"
 
 
-def _credentials(name: Literal["Prefect", "MLflow"]) -> dict[str, str]:
-    if name == "Prefect":
-        if key := os.environ.get("PREFECT_API_KEY"):
-            return {"Authorization": f"Bearer {key}"}
-        pair = os.environ.get("PREFECT_API_AUTH_STRING", "")
-    else:
-        user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
-        pair = f"{user}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}" if user else ""
-    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"} if pair else {}
-
-
 def _service_advice(name: Literal["Prefect", "MLflow"], url: str, *, status: int | None) -> str:
     if name == "Prefect":
         if status in _FORBIDDEN:
@@ -158,8 +152,3 @@ def _service_advice(name: Literal["Prefect", "MLflow"], url: str, *, status: int
     if status in _FORBIDDEN:
         return "Set MLFLOW_TRACKING_USERNAME and _PASSWORD; MLflow also refuses hosts outside its --allowed-hosts."
     return "Start it (`mlflow server`), correct tracking.mlflow_uri, or leave it out."
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,4 +1,4 @@
-"""What a person sees while the pipeline runs. The CLI installs a terminal display; elsewhere Prefect's log does."""
+"""What a person sees while the pipeline runs. The CLI installs a terminal; a flow that Prefect starts, a log."""
 
 from typing import Protocol
 
@@ -18,8 +18,8 @@ class Display(Protocol):
     def stage_ended(self, record: StageRecord) -> None:
         """A stage ran, was reused, failed or was skipped."""
 
-    def say(self, text: str) -> None:
-        """One line for the person."""
+    def say(self, text: str, *, is_logged: bool = False) -> None:
+        """Lines for the person; `is_logged`: they stand in Prefect's log already."""
 
 
 class SilentDisplay:
@@ -34,7 +34,7 @@ class SilentDisplay:
     def stage_ended(self, record: StageRecord) -> None:
         """Nothing."""
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, is_logged: bool = False) -> None:
         """Nothing."""
 
 

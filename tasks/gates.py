@@ -1,11 +1,18 @@
-"""Gates: the demands on a model before the pipeline goes on, and the verdict with its figures. Pure."""
+"""Gates: the demands on a model before the pipeline goes on, and the verdict with its figures. Pure.
 
-from pydantic import Field
+Exception
+├── GateClosedError     a model did not pass its gate, a person rejected it, or nobody decided in time
+└── GateWaitsError      a person is to decide, and has not yet
+"""
+
+from typing import Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
 
 from containers.contracts.base import Frozen
-from containers.contracts.records import GateRule, GateVerdict, PolicyEvaluation, RewardModelEvaluation
+from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation, RewardModelEvaluation
 from containers.contracts.stage_configs import Fraction
-from containers.human_text import percent, quantity
+from containers.human_text import moment, percent, quantity
 
 _VALIDATION = "validation"
 # From this share of completions on that are the reference's word for word, a policy has hardly moved.
@@ -13,7 +20,15 @@ _HARDLY_MOVED = 0.9
 
 
 class GateClosedError(Exception):
-    """A model did not pass its gate and nobody waived it."""
+    """A model did not pass its gate and nobody waived it, a person rejected it, or nobody decided in time."""
+
+
+class GateWaitsError(Exception):
+    """A person is to decide about a model and has not yet; the run ends here and goes on after the decision."""
+
+    def __init__(self, message: str, verdict: GateVerdict) -> None:
+        super().__init__(message)
+        self.verdict = verdict
 
 
 class Waiver(Frozen):
@@ -23,21 +38,57 @@ class Waiver(Frozen):
     reason: str = Field(min_length=1, description="Why the pipeline goes on with a model that did not pass")
 
 
-class RewardModelGate(Frozen):
+class ApprovalSettings(Frozen):
+    """Who has the last word at a gate."""
+
+    waive: Waiver | None = None
+    approval: Literal["none", "required", "when_closed"] = Field(
+        "none",
+        description="none: the rules alone decide; required: a person decides, also where the rules pass; when_closed: "
+        "a person is asked where the rules are missed, instead of ending the run",
+    )
+    approval_timeout_h: float | None = Field(
+        168.0, gt=0, description="Hours that a run waits for a person; null: without limit"
+    )
+    on_timeout: Literal["reject"] = Field(
+        "reject", description="What silence means after that time; nothing is ever approved by silence"
+    )
+    notify: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*$",
+        description="Prefect block that tells people that a decision is wanted, as `slack-webhook/ml`; null: none",
+    )
+
+    @model_validator(mode="after")
+    def _decides_once(self) -> Self:
+        if self.waive is not None and self.approval != "none":
+            raise ValueError(
+                f"`waive` says beforehand what `approval: {self.approval}` would ask a person. Keep one of the two."
+            )
+        return self
+
+    def asks(self, verdict: GateVerdict) -> bool:
+        """Whether a person has the last word on that verdict."""
+        return self.approval == "required" or (self.approval == "when_closed" and not verdict.passed)
+
+    def rules(self) -> dict[str, JsonValue]:
+        """The demands, without what only says who is asked."""
+        return self.model_dump(mode="json", exclude=set(ApprovalSettings.model_fields))
+
+
+class RewardModelGate(ApprovalSettings):
     """What the reward model must show before a policy is trained against it."""
 
     minimum_accuracy: Fraction = Field(0.6, description="Pairwise accuracy on the validation pairs")
-    waive: Waiver | None = None
 
 
-class PolicyGate(Frozen):
+class PolicyGate(ApprovalSettings):
     """What the policy must show before the run counts as a success."""
 
     minimum_reward_gain: float = Field(
         0.0, description="The lower end of the interval of the reward difference to the reference must exceed this"
     )
     maximum_kl: float | None = Field(None, gt=0, description="Nats per completion; null: not demanded")
-    waive: Waiver | None = None
 
 
 class Gates(Frozen):
@@ -98,18 +149,47 @@ def demand(verdict: GateVerdict) -> None:
     """Go on only through an open gate.
 
     Raises:
-        GateClosedError: with each rule that was not met, and how to overrule.
+        GateClosedError: with each rule that was not met and how to overrule, or with who rejected it and why.
     """
     if verdict.opens:
         return
+    decision = verdict.decision
+    if decision is not None:
+        figures = "\n".join(f"  {line}" for line in figure_lines(verdict))
+        raise GateClosedError(f"{_why_refused(verdict, decision)}\n{figures}")
     missed = "\n".join(
         f"  {rule.name}: wanted {rule.wanted}, found {rule.found}" for rule in verdict.rules if not rule.passed
     )
     raise GateClosedError(
-        f"The {verdict.name.replace('_', ' ')} did not pass its gate:\n{missed}\n"
+        f"The {verdict.model} did not pass its gate:\n{missed}\n"
         f"{verdict.advice or 'Better data or training is the way.'}\n"
         f"To go on all the same, set gates.{verdict.name}.waive with `by` and `reason`; both will stand in the report."
     )
+
+
+def figure_lines(verdict: GateVerdict) -> tuple[str, ...]:
+    """Each rule with what was wanted and found, a line each."""
+    return tuple(
+        f"{'passed' if rule.passed else 'MISSED'}  {rule.name}: found {rule.found}, wanted {rule.wanted}"
+        for rule in verdict.rules
+    )
+
+
+def _why_refused(verdict: GateVerdict, decision: GateDecision) -> str:
+    change = f"`rlhf approve --gate {verdict.name}`"
+    if decision.outcome == "rejected":
+        reason = decision.reason.rstrip(".")
+        return (
+            f"The {verdict.model} was rejected at its gate by {decision.by} ({moment(decision.at)}): {reason}.\n"
+            f"Better data or training is the way; a change of mind is told with {change} and --replace."
+        )
+    if decision.outcome == "timed_out":
+        return (
+            f"Nobody decided about the {verdict.model} by {moment(decision.until)}, so it counts as rejected "
+            f"(gates.{verdict.name}.on_timeout).\nA late decision still counts: {change}, then start the run again; or "
+            f"give more time with gates.{verdict.name}.approval_timeout_h."
+        )
+    return f"The {verdict.model} has no decision that opens its gate (`{decision.outcome}`): {change}."
 
 
 def _hardly_moved(evaluation: PolicyEvaluation) -> str:

@@ -10,34 +10,21 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
 
 from huggingface_hub import HfApi, constants, get_token, hf_hub_download, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 
 from containers.digests import write_atomically
 from containers.human_text import size as human_size
 from tasks.display import current_display
-from tasks.source_errors import (
-    HubUnreachableError,
-    SourceAccessError,
-    SourceError,
-    SourceNotFoundError,
-    UnusableSourceError,
-)
+from tasks.hub_errors import RepoKind as RepoKind
+from tasks.hub_errors import explained, sendable, tellable
+from tasks.source_errors import HubUnreachableError, SourceError, UnusableSourceError
+from tasks.stored_secrets import HUB_TOKEN_BLOCK, stored_secret
 
-RepoKind = Literal["model", "dataset"]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _INFO_TIMEOUT_S = 10.0
 _LISTING_FILE = "files.json"
-_UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
+_TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
 @dataclass(frozen=True)
@@ -69,8 +56,10 @@ class HubRevision:
 
 
 def hub_token() -> str | None:
-    """The user's hub token: HF_TOKEN, or what `hf auth login` stored; None without."""
-    return get_token()
+    """HF_TOKEN, else Prefect's Secret block `rlhf-hub-token`, else what `hf auth login` stored; None without."""
+    if any(os.environ.get(name) for name in _TOKEN_VARIABLES):
+        return get_token()
+    return stored_secret(HUB_TOKEN_BLOCK) or get_token()
 
 
 def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | None) -> HubRevision:
@@ -81,12 +70,12 @@ def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | Non
     """
     if _COMMIT.fullmatch(revision) and (known := _known_revision(kind, hub_id, revision)):
         return known
-    api = HfApi(endpoint=_endpoint(), token=token or False)
+    api = HfApi(endpoint=_endpoint(), token=sendable(token))
     ask = api.model_info if kind == "model" else api.dataset_info
     try:
         info = ask(hub_id, revision=revision, files_metadata=True, timeout=_INFO_TIMEOUT_S)
     except Exception as error:  # the hub client raises what its HTTP library raises; every one ends here as a reason
-        raise _explained(error, kind, hub_id, revision=revision, token=token) from error
+        raise _explained(error, kind, hub_id, revision, token) from tellable(error, token)
     files = tuple(HubFile(path=item.rfilename, size_bytes=item.size or 0) for item in info.siblings or ())
     if not info.sha:
         raise HubUnreachableError(f"The hub names no commit for {hub_id}@{revision}.", "Try again, or pin a commit.")
@@ -107,10 +96,11 @@ def read_hub_text(revision: HubRevision, path: str, *, token: str | None) -> str
             revision=revision.commit,
             cache_dir=hub_cache(),
             endpoint=_endpoint(),
-            token=token or False,
+            token=sendable(token),
         )
     except Exception as error:
-        raise _explained(error, revision.kind, revision.hub_id, revision=revision.commit, token=token) from error
+        why = _explained(error, revision.kind, revision.hub_id, revision.commit, token)
+        raise why from tellable(error, token)
     return Path(local).read_text(encoding="utf-8", errors="replace")
 
 
@@ -137,10 +127,11 @@ def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | Non
             allow_patterns=names,
             cache_dir=hub_cache(),
             endpoint=_endpoint(),
-            token=token or False,
+            token=sendable(token),
         )
     except Exception as error:
-        raise _explained(error, revision.kind, revision.hub_id, revision=revision.commit, token=token) from error
+        why = _explained(error, revision.kind, revision.hub_id, revision.commit, token)
+        raise why from tellable(error, token)
     _flatten(Path(snapshot), names, folder, revision=revision)
     write_atomically(folder.parent / _LISTING_FILE, json.dumps(asdict(revision)))
     return folder
@@ -213,56 +204,6 @@ def _endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT") or None
 
 
-def _explained(error: Exception, kind: RepoKind, hub_id: str, *, revision: str, token: str | None) -> SourceError:
-    """The same error as what, why and what to do."""
-    what, key = f"{kind} {hub_id}@{revision}", "base_model" if kind == "model" else "dataset"
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    with_token = "The token in use has no access" if token else "No token is set (HF_TOKEN, or `hf auth login`)"
-    if isinstance(error, GatedRepoError):
-        return SourceAccessError(
-            f"{what} is gated. {with_token}.",
-            "Accept its terms on its page on the hub, and set HF_TOKEN to a token of that account.",
-        )
-    if status == _FORBIDDEN:
-        return SourceAccessError(
-            f"{what}: access is forbidden (403), by the hub or by a proxy on the way. {with_token}.",
-            "Open the address in a browser on this machine to see who says so; set HF_TOKEN, or ask for access.",
-        )
-    if isinstance(error, RevisionNotFoundError):
-        return SourceNotFoundError(
-            f"{what}: the repository exists, the revision does not.",
-            f"Correct {key}.revision to a branch or a commit.",
-        )
-    if status == _UNAUTHORIZED and token and not isinstance(error, RepositoryNotFoundError):
-        return SourceAccessError(
-            f"{what}: the hub refuses the token in use; it is expired or wrong.",
-            "Set HF_TOKEN to a valid one, or leave it out: a public repository wants none.",
-        )
-    if isinstance(error, RepositoryNotFoundError) or status == _UNAUTHORIZED:
-        return SourceNotFoundError(
-            f"{what} does not exist on the hub, or it is private. {with_token}.",
-            f"Correct {key}.hub_id, or set HF_TOKEN to a token that may read it.",
-        )
-    if status == _TOO_MANY:
-        return HubUnreachableError(f"{what}: the hub answers too many requests (429).", "Wait, or set HF_TOKEN.")
-    if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
-        why = "HF_HUB_OFFLINE is set, so the hub is not asked"
-    elif status is not None:
-        why = f"the hub answers with status {status}"
-    else:
-        cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) and error.__cause__ else error
-        why = f"the hub cannot be read ({type(cause).__name__}: {' '.join(str(cause).split())[:200]})"
-    return HubUnreachableError(f"{what}: {why}.", _without_hub(kind, hub_id, try_later=(status or 0) >= _SERVER_ERROR))
-
-
-def _without_hub(kind: RepoKind, hub_id: str, *, try_later: bool) -> str:
-    """What to do while the hub cannot be had, as one types it."""
-    first = "Try again later" if try_later else "Check the network, proxy and HF_ENDPOINT, and start again"
-    local = (
-        "`--set 'base_model={path: FOLDER}'`"
-        if kind == "model"
-        else "`--set 'dataset={train: FILE, validation: FILE}'`"
-    )
+def _explained(error: Exception, kind: RepoKind, hub_id: str, revision: str, token: str | None) -> SourceError:
     fetched = sorted(path.name for path in flat_root(kind, hub_id, "x").parent.glob("*") if path.is_dir())
-    known = f" Fetched before, so usable as revision without a network: {', '.join(fetched[-3:])}." if fetched else ""
-    return f"{first}; or download it elsewhere and give {local}.{known}"
+    return explained(error, kind, hub_id, revision=revision, token=token, fetched=fetched)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
 from containers.launch.docker import DockerRuntime
@@ -13,10 +14,12 @@ from containers.launch.runtime import StageRuntime
 from tasks.cancel_watch import RunCancelledError
 from tasks.code_identity import code_identity
 from tasks.display import current_display
+from tasks.gates import GateWaitsError
 from tasks.mlflow_operations import RunStatus
 from tasks.pipeline_run import PipelineRun, RunSettings
 from tasks.prefect_link import asked_at, linked_to_prefect
 from tasks.reap import leftovers_reaped
+from tasks.stored_secrets import take_mlflow_login
 from tasks.tracking import Tracking
 
 
@@ -48,6 +51,7 @@ def open_pipeline(
     _make_folder(settings.output_dir, key="run.output_dir")
     _make_folder(settings.store_dir, key="run.store_dir")
     with linked_to_prefect(settings.output_dir, say=current_display().say) as should_stop:
+        take_mlflow_login()
         tracking = Tracking(mlflow_uri, output_dir=settings.output_dir, experiment=experiment)
         run = PipelineRun(
             settings,
@@ -58,10 +62,10 @@ def open_pipeline(
             should_stop=should_stop,
         )
         tags = {f"rlhf.tag.{tag}": "true" for tag in settings.tags}
-        tags |= {"rlhf.run_id": run.run_id, "rlhf.runtime": code.runtime}
+        tags |= {"rlhf.run_id": run.run_id, "rlhf.run_name": settings.name, "rlhf.runtime": code.runtime}
         run.prefect_url = str(flow_run.ui_url or "")
         run.asked_at = asked_at() or run.started_at
-        run.mlflow_run_id = tracking.start_pipeline(settings.name, tags=tags, params=params)
+        run.mlflow_run_id = tracking.start_pipeline(settings.title or settings.name, tags=tags, params=params)
         try:
             with leftovers_reaped(settings.name, store_dir=settings.store_dir, runtime=code.runtime):
                 yield run
@@ -72,7 +76,9 @@ def open_pipeline(
 
 
 def _status(error: BaseException) -> RunStatus:
-    """KILLED where somebody stopped it, FAILED where it went wrong."""
+    """KILLED where somebody stopped it, FAILED where it went wrong; a run that waits for a person did all it could."""
+    if isinstance(error, (GateWaitsError, Pause)):
+        return "FINISHED"
     return "KILLED" if isinstance(error, RunCancelledError) or not isinstance(error, Exception) else "FAILED"
 
 

@@ -38,6 +38,7 @@ class RunSettings:
         start_over_if_damaged: whether a training may start at step 0 where all its checkpoints are damaged.
         until: the last stage before the report; None: all of `stages`.
         again_from: artifacts of this stage and those after it that are older than the run are made again.
+        title: what the run is called in MLflow; empty: its name.
     """
 
     name: str
@@ -52,6 +53,7 @@ class RunSettings:
     stages: tuple[StageName, ...] = tuple(StageName)
     until: StageName | None = None
     again_from: StageName | None = None
+    title: str = ""
     tags: tuple[str, ...] = ()
     timeouts_s: dict[StageName, float | None] = field(default_factory=dict)
     command: str = ""
@@ -167,17 +169,18 @@ class PipelineRun:
             base_model_origin=self.base_model_origin,
             measured=tuple(self._measured()),
             stopped_because=self.stopped_because,
+            until=self.settings.until,
         )
 
     def _not_reached(self, stage: StageName) -> StageRecord:
         if stage is StageName.WRITE_REPORT:
             return StageRecord(stage=stage, status="ran", runtime=self.runtime.name, message="wrote this page")
         failed = next((record.stage for record in self.records if record.status == "failed"), None)
-        closed = next((gate.name.replace("_", " ") for gate in self.gates if not gate.opens), None)
+        closed = next((gate.closed_because for gate in self.gates if not gate.opens), None)
         if failed:
             reason = f"{failed} failed"
         elif closed:
-            reason = f"the {closed} did not pass its gate"
+            reason = closed
         else:
             reason = "the run did not come this far"
         return StageRecord(stage=stage, status="skipped", message=reason)

@@ -6,27 +6,36 @@ state; the end stands in the ledger, and `PipelineEnd.told` or the next run tell
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
 from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClient
-from prefect.exceptions import Abort
+from prefect.exceptions import Abort, Pause, TerminationSignal
 
 from containers.launch.cleanup import current_owner
-from tasks.cancel_watch import CancelWatch, RunCancelledError, never
+from tasks.cancel_watch import STOPS, CancelWatch, RunCancelledError, never
+from tasks.gates import GateWaitsError
 from tasks.prefect_api import PrefectApi, PrefectAwayError
 from tasks.prefect_events import LedgerEvents
-from tasks.prefect_ledger import LEDGER_FOLDER, EndState, JsonObject, Ledger, remove_ledger
-from tasks.prefect_state import LEDGER_LABEL, prefect_state, settle, settle_the_dead, tell_tasks
+from tasks.prefect_ledger import LEDGER_FOLDER, EndState, JsonObject, Ledger, RunEnd, remove_ledger
+from tasks.prefect_state import LEDGER_LABEL, end_open_tasks, prefect_state, settle, settle_the_dead, tell_tasks
 
 logger = logging.getLogger(__name__)
 
+GOES_ON = "Nothing that was finished is lost: Retry, or the same command, goes on from the last good step."
+_CANCELLED = "The run was cancelled in Prefect."
+_LIVES = "Prefect had heard nothing of it for a while; its process lives and goes on."
+_WAITS = "WaitsForDecision"
+# Set by Prefect for the process of a run that is served.
+_RUNNER_SHOWS_CANCELLED = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
 _WAIT_FOR_SERVER_S = 10.0
 _EVENTS_LIMIT_S = 5.0
 
@@ -123,7 +132,7 @@ class PrefectLink:
         self._api = PrefectApi()
         self.ledger = Ledger(folder, flow_run_id=self._flow_run_id, owner=current_owner().labels())
         self._events = LedgerEvents(self.ledger, self._api)
-        self.watch = CancelWatch(self._state, on_return=self._catch_up)
+        self.watch = CancelWatch(self._state_while_it_lives, on_return=self._catch_up)
 
     def begin(self) -> None:
         """Follow the tasks from now on, say who runs this, and end the runs of the dead."""
@@ -143,12 +152,20 @@ class PrefectLink:
         self._is_introduced = True
 
     def end(self, error: BaseException | None) -> None:
-        """Write the end down, and see that the engine can tell it.
+        """Write the end down, and see that the engine can tell it; a suspended run has none yet.
 
         Raises:
             PipelineLeft: it cannot, or must not.
         """
         self.watch.close()
+        if isinstance(error, Pause):
+            self._leave_suspended()
+            return
+        if isinstance(error, TerminationSignal) and self._is_cancelled():
+            if os.environ.get(_RUNNER_SHOWS_CANCELLED) == "false":
+                self._leave_cancelled()
+                return
+            error = RunCancelledError(_CANCELLED)
         self.ledger.note_end(_end_state(error), _in_words(error))
         self._events.close(limit_s=_EVENTS_LIMIT_S)
         EventsWorker.set_client_override(None)
@@ -158,10 +175,52 @@ class PrefectLink:
         is_there = self._server_is_there(wait_s=_WAIT_FOR_SERVER_S if isinstance(error, Exception | None) else 0.0)
         if is_there and self.watch.was_away:
             self._catch_up()
-        if is_there and end.state == "CANCELLED":
+        state = prefect_state(end)
+        if is_there and isinstance(error, GateWaitsError):
+            state = self._show_waiting(error)
+        is_shown = end.state == "CANCELLED" or isinstance(error, (GateWaitsError, TerminationSignal))
+        if is_there and is_shown:
             _ends[-1].told()
-        if not is_there or end.state == "CANCELLED":
-            raise PipelineLeft(prefect_state(end)) from error
+        if not is_there or is_shown:
+            raise PipelineLeft(state) from error
+
+    def _leave_cancelled(self) -> None:
+        """Who serves the run has ended this process, and shows the run as Cancelled when it is gone.
+
+        Only the tasks are told here: two that told of the run would undo a Retry between them.
+        """
+        self.ledger.note_end("CANCELLED", _CANCELLED)
+        self._events.close(limit_s=_EVENTS_LIMIT_S)
+        EventsWorker.set_client_override(None)
+        record = self.ledger.record
+        try:
+            tell_tasks(record, self._api)
+            end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self._api)
+        except PrefectAwayError as error:
+            logger.warning("Prefect was not told how the tasks ended: %s", error)
+        else:
+            remove_ledger(self.ledger.path)
+
+    def _leave_suspended(self) -> None:
+        """Nobody owns the run until it is resumed, so that no other run takes it for dead; its tasks are told."""
+        self._events.close(limit_s=_EVENTS_LIMIT_S)
+        EventsWorker.set_client_override(None)
+        nobody = dict.fromkeys((*self.ledger.record.owner, LEDGER_LABEL), "")
+        try:
+            self._api.label_flow_run(self._flow_run_id, nobody)
+            self._catch_up()
+        except PrefectAwayError as error:
+            logger.warning("Prefect was not told everything about the suspended run: %s", error)
+        remove_ledger(self.ledger.path)
+
+    def _show_waiting(self, error: GateWaitsError) -> "State[Any]":
+        """A run that ended for a person's decision is neither a success nor a failure to look into: named as it is."""
+        state: State[Any] = State(type=StateType.COMPLETED, name=_WAITS, message=str(error))
+        try:
+            self._api.set_flow_run_state(self._flow_run_id, state)
+        except PrefectAwayError as away:
+            logger.warning("Prefect does not show that the run waits for a decision: %s", away)
+        return state
 
     def show(self, artifact: JsonObject) -> None:
         """Attach an artifact; one that the server does not take now waits in the ledger."""
@@ -177,6 +236,21 @@ class PrefectLink:
     def _state(self) -> Any:
         flow_run = self._api.flow_run(self._flow_run_id)
         return None if flow_run is None else flow_run.state_type
+
+    def _state_while_it_lives(self) -> Any:
+        """The run's state; a server that heard nothing of it for a while, and calls it Crashed, is told otherwise."""
+        state = self._state()
+        if state is StateType.CRASHED:
+            logger.warning("Prefect took this run for dead; it is told that the run goes on.")
+            self._api.set_flow_run_state(self._flow_run_id, State(type=StateType.RUNNING, message=_LIVES))
+        return state
+
+    def _is_cancelled(self) -> bool:
+        """Whether who stops this process does so because somebody cancelled the run; the watch may not know yet."""
+        try:
+            return self.watch.should_stop() or self._state() in STOPS
+        except PrefectAwayError:
+            return False
 
     def _catch_up(self) -> None:
         """Tell the server what it missed."""
@@ -208,10 +282,16 @@ def _end_state(error: BaseException | None) -> EndState:
         return "COMPLETED"
     if isinstance(error, RunCancelledError):
         return "CANCELLED"
+    if isinstance(error, GateWaitsError):
+        return "COMPLETED"
     return "FAILED" if isinstance(error, Exception) else "CRASHED"
 
 
 def _in_words(error: BaseException | None) -> str:
     if error is None:
         return ""
-    return str(error) if isinstance(error, RunCancelledError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, (GateWaitsError, RunCancelledError)):
+        return str(error)
+    if isinstance(error, TerminationSignal):
+        return f"Stopped by {Signals(error.signal).name}. {GOES_ON}"
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -34,7 +34,7 @@ def settle(record: LedgerRecord, api: PrefectApi) -> bool:
         return False
     end = record.end or RunEnd(state="CRASHED", message=_died(record.owner))
     is_told = tell_tasks(record, api)
-    _end_open_tasks(record, end, api)
+    end_open_tasks(record, end, api)
     if flow_run.state_type != StateType[end.state]:
         api.set_flow_run_state(record.flow_run_id, prefect_state(end))
     if is_told:
@@ -74,6 +74,19 @@ def settle_the_dead(folder: Path, api: PrefectApi, *, flow_name: str) -> list[st
         record = read_ledger(path)
         if record is not None and _is_dead(record.owner):
             said += _settled(record, path, api)
+    return said + settle_dead_runs(api, flow_name=flow_name)
+
+
+def settle_dead_runs(api: PrefectApi, *, flow_name: str) -> list[str]:
+    """Give runs of this host that the server believes to be under way, and whose process died, their true end.
+
+    Returns:
+        A line for people for each run.
+
+    Raises:
+        PrefectAwayError: it does not answer.
+    """
+    said = []
     for flow_run in api.unfinished_flow_runs(flow_name):
         labels = {name: str(value) for name, value in flow_run.labels.items()}
         if not _is_dead(labels):
@@ -128,8 +141,12 @@ def _task(event: JsonObject) -> str:
     return str(resource["prefect.resource.id"]) if isinstance(resource, dict) else ""
 
 
-def _end_open_tasks(record: LedgerRecord, end: RunEnd, api: PrefectApi) -> None:
-    """What was at work when the run ended, ended with it; what failed because of a cancellation was cancelled."""
+def end_open_tasks(record: LedgerRecord, end: RunEnd, api: PrefectApi) -> None:
+    """What was at work when the run ended, ended with it; what failed because of a cancellation was cancelled.
+
+    Raises:
+        PrefectAwayError: the server does not answer.
+    """
     if end.state not in ("CRASHED", "CANCELLED"):
         return
     for task_run in api.task_runs(record.flow_run_id):

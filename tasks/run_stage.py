@@ -82,7 +82,7 @@ def _reused_or_made(
     if found.damage:
         why = "its artifact was damaged"
         run_logger().warning("%s", found.damage)
-        current_display().say(f"{stage}: {found.damage}")
+        current_display().say(f"{stage}: {found.damage}", is_logged=True)
     return _made(run, config, inputs, key=memory.key, batch=batch, why=why)
 
 
@@ -126,7 +126,7 @@ def _made(
 
     def say(line: str) -> None:
         run_logger().info("%s: %s", stage, line)
-        current_display().say(f"{stage}: {line}")
+        current_display().say(f"{stage}: {line}", is_logged=True)
 
     while True:
         attempts += 1
@@ -143,7 +143,7 @@ def _made(
             why = f"again after {error.failure.kind}"
             text = f"attempt {spec.attempt} failed ({error.failure.kind}); the next starts in {wait_s:g} s."
             run_logger().warning("%s: %s %s", stage, text, error.failure.message)
-            current_display().say(f"{stage}: {text}")
+            current_display().say(f"{stage}: {text}", is_logged=True)
             _wait(run, wait_s)
 
 

@@ -96,7 +96,8 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         work_folder / EVENTS_FILE,
         on_metrics=on_metrics,
         on_progress=on_progress,
-        on_note=lambda note: display.say(f"{spec.stage}: {note}"),  # the log has it from what the stage prints
+        # The log has it from what the stage prints.
+        on_note=lambda note: display.say(f"{spec.stage}: {note}", is_logged=True),
         from_end=True,  # what an earlier attempt wrote is delivered by the reconciliation
     )
     try:

@@ -21,6 +21,9 @@ class StageName(StrEnum):
 # check_system runs in the orchestrator; every other stage is a program behind the wall.
 CONTAINER_STAGES = tuple(stage for stage in StageName if stage is not StageName.CHECK_SYSTEM)
 
+# Holds the process id of who started a stage as a process; the stage ends with it.
+PARENT_VARIABLE = "RLHF_PARENT_PID"
+
 # Inside a stage's work folder (the one folder that the stage may write).
 OUTPUT_FOLDER = "output"
 CHECKPOINTS_FOLDER = "checkpoints"

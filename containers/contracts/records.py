@@ -123,6 +123,11 @@ class PairFileEvaluation(Frozen):
     by_length_difference: tuple[Metric, ...] = Field((), description="Accuracy; chosen minus rejected, characters")
     minimum_accuracy: float | None = None
 
+    @property
+    def scores_file(self) -> str:
+        """Name of the parquet file beside the evaluation that holds both scores of every pair."""
+        return f"scores_{self.name}.parquet"
+
 
 class RewardModelEvaluation(Frozen):
     """`reward_model_evaluation.json`. The first file is always the validation split, named `validation`."""
@@ -177,20 +182,69 @@ class GateRule(Frozen):
     passed: bool
 
 
+class GateDecision(Frozen):
+    """What became of the question to a person whether a model may go on; a person's word, or that none came."""
+
+    outcome: Literal["approved", "waived", "rejected", "waiting", "timed_out"] = Field(
+        description="approved: the rules passed, and a person agrees; waived: they did not, and a person overrules them"
+    )
+    by: str = Field("", description="Who decided; empty where nobody did")
+    reason: str = ""
+    at: str = Field("", description="When it was decided, UTC, ISO 8601; empty where nobody did")
+    origin: str = Field("", description="Where the decision was given: `rlhf approve`, or a form in Prefect")
+    asked_at: str = Field("", description="When it was first asked for, UTC, ISO 8601")
+    until: str = Field("", description="From when on silence counts as a rejection, UTC, ISO 8601; empty: never")
+    earlier: tuple["GateDecision", ...] = Field((), description="Decisions that this one replaces, the oldest first")
+
+
 class GateVerdict(Frozen):
     """A gate's decision; a waived gate did not pass, it was overruled by a person who gave a reason."""
 
     name: Literal["reward_model", "policy"]
-    passed: bool
+    passed: bool = Field(description="Whether the model met every rule")
     rules: tuple[GateRule, ...]
     waived_by: str = ""
     waiver_reason: str = ""
     advice: str = Field("", description="What the figures say beyond the rules, and what to change")
+    decision: GateDecision | None = Field(None, description="null: no person was to be asked")
+    decision_key: str = Field("", description="Names model, figures and rules that the decision is about")
 
     @property
     def opens(self) -> bool:
         """Whether the pipeline goes on."""
+        if self.decision is not None:
+            outcome = self.decision.outcome
+            return (outcome == "approved" and self.passed) or (outcome == "waived" and not self.passed)
         return self.passed or bool(self.waiver_reason)
+
+    @property
+    def model(self) -> str:
+        """What is judged, in words: `reward model`."""
+        return self.name.replace("_", " ")
+
+    @property
+    def outcome_text(self) -> str:
+        """What became of the gate, in two or three words, to follow its name."""
+        outcome = self.decision.outcome if self.decision else ""
+        if self.decision and outcome in ("approved", "waived", "rejected"):
+            return f"{outcome} by {self.decision.by or 'nobody named'}"
+        if outcome:
+            return "waits for a decision" if outcome == "waiting" else "not decided in time"
+        if self.passed:
+            return "passed"
+        return f"waived by {self.waived_by or 'nobody named'}" if self.opens else "NOT passed"
+
+    @property
+    def closed_because(self) -> str:
+        """Why the pipeline does not go on, as the end of a sentence; empty where it does."""
+        if self.opens:
+            return ""
+        outcome = self.decision.outcome if self.decision else ""
+        return {
+            "waiting": f"the {self.model} waits at its gate for a decision",
+            "timed_out": f"nobody decided about the {self.model} in time",
+            "rejected": f"the {self.model} was rejected at its gate",
+        }.get(outcome, f"the {self.model} did not pass its gate")
 
 
 class CheckFinding(Frozen):
@@ -239,3 +293,4 @@ class PipelineRecord(Frozen):
     base_model_origin: str = ""
     measured: tuple[tuple[str, str], ...] = Field((), description="Per stage: measured_contract.json as text")
     stopped_because: str = Field("", description="Why the run ended before its last stage; empty: it did not")
+    until: StageName | None = Field(None, description="The last stage before the report, where a person asked for that")

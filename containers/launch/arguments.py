@@ -1,5 +1,6 @@
 """With what a stage is started: pure functions from a spec to the arguments of `docker create` or of a process."""
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from containers.contracts.hardware import GIB
-from containers.contracts.names import SPEC_FILE
+from containers.contracts.names import PARENT_VARIABLE, SPEC_FILE
 from containers.contracts.spec import StageInput, StageSpec
 from containers.launch.environment import folder_environment, inherited_environment, stage_environment
 from containers.launch.runtime import Launch
@@ -192,6 +193,7 @@ def process_environment(spec: StageSpec, *, parent: Mapping[str, str], sources: 
         **folder_environment(spec.work_path),
         "PYTHONPATH": str(sources),
         "PYTHONDONTWRITEBYTECODE": "1",
+        PARENT_VARIABLE: str(os.getpid()),
         **dict(stage_environment(spec.profile, seed=spec.seed)),
         **dict(spec.required.environment),
     }

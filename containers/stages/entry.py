@@ -30,6 +30,7 @@ from containers.contracts.names import (
     MEASURED_FILE,
     OUTCOME_FILE,
     OUTPUT_FOLDER,
+    PARENT_VARIABLE,
     TENSORBOARD_FOLDER,
 )
 from containers.contracts.outcome import FailureKind, Metric, StageFailure, StageResult
@@ -68,8 +69,8 @@ def main(argv: list[str] | None = None) -> int:
     rank = int(os.environ[_RANK_VARIABLE]) if _RANK_VARIABLE in os.environ else None
     stop = StopSignal(Path(spec.work_path), rank=rank)
     stop.listen()
-    if spec.runtime == "process":
-        _die_with_parent()
+    if spec.runtime == "process" and not _die_with_parent(is_first=rank is None):
+        return 1
     if rank is None:
         failure = _guarded(spec, started, lambda: _prepare(spec), stop=stop)
         if isinstance(failure, StageFailure):
@@ -104,13 +105,16 @@ def _prepare(spec: StageSpec) -> StageFailure | None:
     )
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(*, is_first: bool) -> bool:
     """Ask the kernel for SIGTERM when the orchestrator is gone, so that a killed run leaves no twin for the next one.
+
+    False where it is gone already: it died while this process started.
 
     Containers have no such parent: the next run takes them over, or the reaper stops them.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    return not is_first or os.environ.get(PARENT_VARIABLE, str(os.getppid())) == str(os.getppid())
 
 
 def _become_torchrun(spec_file: str, num_processes: int) -> None:

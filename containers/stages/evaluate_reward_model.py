@@ -17,6 +17,7 @@ from containers.contracts.names import (
 from containers.contracts.outcome import Metric
 from containers.contracts.records import RewardModelEvaluation, SamplePrediction, TrainingInfo
 from containers.contracts.stage_configs import EvaluateRewardModelConfig
+from containers.prompt_identity import prompt_identity
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError, StageError
 from containers.stages.models import compute_device, compute_dtype
@@ -61,8 +62,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     if is_first_rank():
         text = evaluation.model_dump_json(indent=2)
         (context.output / REWARD_MODEL_EVALUATION_FILE).write_text(text, encoding="utf-8")
-        for file in files:
-            _write_scores(file, context.output / f"scores_{file.name}.parquet")
+        for file, figures in zip(files, evaluations, strict=True):
+            _write_scores(file, context.output / figures.scores_file)
         write_reward_model_plots(evaluations, context.output / "plots")
     wait_for_all_ranks()
     return _metrics(evaluation)
@@ -191,6 +192,7 @@ def _samples(pairs: Sequence[ScoredPair], count: int) -> tuple[SamplePrediction,
 def _write_scores(file: ScoredFile, path: Path) -> None:
     columns = {
         "pair_id": [item.pair.pair_id for item in file.pairs],
+        "prompt_id": [prompt_identity(item.pair.prompt) for item in file.pairs],
         "domain": [item.pair.domain for item in file.pairs],
         "language": [item.pair.language for item in file.pairs],
         "strength": [float(item.pair.margin) for item in file.pairs],

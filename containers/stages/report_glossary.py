@@ -28,6 +28,8 @@ GLOSSARY = {
     "measured, estimated": "Measured: counted or timed in this run. Estimated: computed from a model of what happens; "
     "such figures are marked.",
     "gate": "A demand that must hold before the run goes on. A waiver overrules it and stands in this report.",
+    "decision": "The word of a person who was asked at a gate. It counts only for the model, figures and rules that "
+    "were shown; silence never approves.",
     "duration": "Sum of the times of the stages that ran, each of its last attempt; reused stages cost nothing.",
     "digest": "SHA-256 over the content. Equal digests are equal files.",
 }

@@ -2,6 +2,7 @@
 
 from containers.contracts.records import StageRecord
 from containers.human_text import MISSING, markdown_table, markdown_text, one_line
+from containers.stages.report_gates import gate_lines
 from containers.stages.report_inputs import ReportInputs
 from containers.stages.report_sections import stage_duration, stage_note
 from containers.stages.report_verdict import headline_cards, run_verdict
@@ -41,13 +42,14 @@ def report_markdown(inputs: ReportInputs, *, title: str) -> str:
             for rule in gate.rules
         ],
     )
+    decided = "\n".join(f"- **{gate}**: {markdown_text(said, limit=900)}" for gate, said in gate_lines(inputs))
     parts = [
         f"# {markdown_text(title)}: {markdown_text(pipeline.run_name)}",
         f"{_MARKS[verdict.tone]} **{markdown_text(verdict.headline)}**",
         *(markdown_text(detail, limit=900) for detail in verdict.details),
         cards,
         f"## Stages\n\n{stages}" if stages else "",
-        f"## Gates\n\n{gates}" if gates else "",
+        f"## Gates\n\n{decided}\n\n{gates}" if gates else "",
         _repeat(inputs),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -10,6 +10,7 @@ from containers import human_text
 from containers.contracts.names import StageName
 from containers.contracts.records import SCORE_TOLERANCE
 from containers.stages import report_sections as sections
+from containers.stages.report_gates import gate_blocks
 from containers.stages.report_glossary import GLOSSARY
 from containers.stages.report_inputs import ReportInputs
 from containers.stages.report_plot import Plot
@@ -42,6 +43,7 @@ def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Ma
         verdict=run_verdict(inputs),
         cards=headline_cards(inputs),
         nodes=dag_nodes(inputs),
+        gates=gate_blocks(inputs),
         navigation=_NAVIGATION,
         funnel=inputs.funnel,
         dropped=sections.breakdowns(inputs.funnel) if inputs.funnel else (),

@@ -7,16 +7,21 @@ from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import SCORE_TOLERANCE, GateVerdict, StageRecord
 from containers.human_text import duration, humanize, interval, one_line, quantity
+from containers.stages.report_gates import (
+    GATE_STAGES,
+    MESSAGE_LIMIT,
+    Statement,
+    Tone,
+    gate_outcome,
+    gate_statement,
+    sentence,
+)
 from containers.stages.report_inputs import ReportInputs
 from containers.stages.report_sections import stage_duration, stage_note
 
-Tone = Literal["good", "warn", "bad", "plain"]
-
-GATE_STAGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_POLICY: "policy"}
 _OPTIONAL_STAGES = (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
 _STATUS_TONES: dict[str, Tone] = {"ran": "good", "reused": "good", "failed": "bad", "skipped": "plain"}
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "plain", "good")
-_MESSAGE_LIMIT = 600
 
 
 @dataclass(frozen=True)
@@ -26,15 +31,6 @@ class Verdict:
     tone: Tone
     headline: str
     details: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """One thing that happened, and the facts behind it."""
-
-    tone: Tone
-    text: str
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,66 +109,49 @@ def absence(inputs: ReportInputs, stage: StageName) -> str:
     if record is not None and record.status == "failed":
         return f"{stage} failed"
     if record is not None and record.status == "skipped":
-        return one_line(record.message, _MESSAGE_LIMIT) or f"{stage} was skipped"
+        return one_line(record.message, MESSAGE_LIMIT) or f"{stage} was skipped"
     if record is not None:
         return f"{stage} left no readable figures"
     return _why_not_started(inputs, stage)
 
 
-def _statements(inputs: ReportInputs) -> list[_Statement]:
+def _statements(inputs: ReportInputs) -> list[Statement]:
     """What happened, in the order of the pipeline; never empty."""
     pipeline = inputs.pipeline
     failed_checks = ", ".join(check.name for check in pipeline.checks if check.verdict == "failure")
     statements = [
-        _Statement("bad", f"{record.stage} failed.", one_line(record.message, _MESSAGE_LIMIT))
+        Statement("bad", f"{record.stage} failed.", one_line(record.message, MESSAGE_LIMIT))
         for record in pipeline.stages
         if record.status == "failed"
     ]
     if failed_checks:
-        statements.insert(0, _Statement("bad", "The system check failed: nothing was started.", f"{failed_checks}."))
-    passed = {verdict.name for verdict in pipeline.gates if verdict.passed}
+        statements.insert(0, Statement("bad", "The system check failed: nothing was started.", f"{failed_checks}."))
+    passed = {verdict.name for verdict in pipeline.gates if verdict.passed and verdict.opens}
     if passed == set(GATE_STAGES.values()):
-        statements.append(_Statement("good", "All gates passed."))
-    statements += [_gate_statement(inputs, verdict) for verdict in pipeline.gates]
+        statements.append(Statement("good", "All gates passed."))
+    statements += [gate_statement(inputs, verdict) for verdict in pipeline.gates]
     if any(item.tone == "bad" for item in statements):
+        return statements
+    if pipeline.stopped_because and all(verdict.opens for verdict in pipeline.gates):
+        why = one_line(pipeline.stopped_because, MESSAGE_LIMIT)
+        return [*statements, Statement("bad", "The run stopped before its end.", sentence(why))]
+    if _ends_early_as_asked(inputs):
+        statements.append(Statement("plain", f"The run went up to {pipeline.until}, as it was asked to."))
         return statements
     if passed == {"reward_model"} and inputs.gate("policy") is None:
         statements.append(
-            _Statement("plain", "The policy was not judged.", _sentence(absence(inputs, StageName.EVALUATE_POLICY)))
+            Statement("plain", "The policy was not judged.", sentence(absence(inputs, StageName.EVALUATE_POLICY)))
         )
     if not pipeline.gates:
         statements.append(
-            _Statement("plain", "No gate was reached.", _sentence(absence(inputs, StageName.EVALUATE_REWARD_MODEL)))
+            Statement("plain", "No gate was reached.", sentence(absence(inputs, StageName.EVALUATE_REWARD_MODEL)))
         )
     return statements
 
 
-def _gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> _Statement:
-    name = f"The {humanize(verdict.name).lower()}"
-    figures = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in verdict.rules)
-    figures = _sentence(one_line(figures, _MESSAGE_LIMIT))
-    if verdict.passed:
-        return _Statement("good", f"{name} passed its gate.", f"{figures} {verdict.advice}".rstrip())
-    if verdict.opens:
-        reason = _sentence(one_line(verdict.waiver_reason, _MESSAGE_LIMIT))
-        who = one_line(verdict.waived_by, 80) or "nobody named"
-        waiver = f"Waived by {who} because: {reason}"
-        detail = f"{waiver} {figures} {verdict.advice}".rstrip()
-        return _Statement("warn", f"{name} did not pass its gate, and the gate was waived.", detail)
-    if verdict.name == "policy":
-        detail = f"{figures} Do not use it in place of its reference. {verdict.advice}".rstrip()
-        return _Statement("bad", f"{name} did not pass its gate.", detail)
-    trained = inputs.stage(StageName.TRAIN_POLICY)
-    stopped = ": policy training was not started" if trained is None or trained.status == "skipped" else ""
-    return _Statement("bad", f"{name} did not pass its gate{stopped}.", figures)
-
-
-def _sentence(text: str) -> str:
-    """`text` with a full stop and a capital, save before a stage's name; empty for an empty one."""
-    if not text:
-        return ""
-    start = text[:1] if text.split()[0] in list(StageName) else text[:1].upper()
-    return f"{start}{text[1:].rstrip('.')}."
+def _ends_early_as_asked(inputs: ReportInputs) -> bool:
+    until = inputs.pipeline.until
+    return until is not None and until is not StageName.EVALUATE_POLICY
 
 
 def _card(label: str, term: str, metric: Metric | None, *, noun: str, absent: str, signed: bool = False) -> Card:
@@ -242,9 +221,9 @@ def _stage_node(inputs: ReportInputs, stage: StageName, record: StageRecord | No
 def _gate_node(title: str, verdict: GateVerdict | None) -> Node:
     if verdict is None:
         return Node(title, "not reached", "plain", is_gate=True)
-    if verdict.passed:
-        return Node(title, "passed", "good", is_gate=True)
-    return Node(title, "waived", "warn", is_gate=True) if verdict.opens else Node(title, "closed", "bad", is_gate=True)
+    outcome, tone = gate_outcome(verdict)
+    short = {"not passed, waived": "waived", "not passed": "closed", "passed and approved": "approved"}
+    return Node(title, short.get(outcome, outcome), tone, is_gate=True)
 
 
 def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:
@@ -259,5 +238,9 @@ def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:
             return f"{earlier} failed"
         verdict = inputs.gate(GATE_STAGES[earlier]) if earlier in GATE_STAGES else None
         if verdict is not None and not verdict.opens:
-            return f"the gate of the {humanize(verdict.name).lower()} closed"
+            return verdict.closed_because if verdict.decision else f"the gate of the {verdict.model} closed"
+    if _ends_early_as_asked(inputs):
+        return "not asked for in this run"
+    if inputs.pipeline.stopped_because:
+        return "the run stopped before"
     return "not part of this run"

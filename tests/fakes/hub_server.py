@@ -28,6 +28,7 @@ class FakeHub:
         requests: what was asked, as `METHOD path`.
         status: other than 200, the answer to everything.
         refuses_tokens: every token is expired or made up; a request without one is answered.
+        repeats_tokens: errors repeat the header that came with the question.
         cut_off_after: the connection breaks after so many bytes of a file; None: files arrive whole.
     """
 
@@ -36,6 +37,7 @@ class FakeHub:
         self.requests: list[str] = []
         self.status = 200
         self.refuses_tokens = False
+        self.repeats_tokens = False
         self.cut_off_after: int | None = None
         self.stopped = False
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -105,7 +107,7 @@ def _answer(hub: FakeHub, path: str, authorization: str) -> Answer:
     name, verb, revision, rest = "/".join(parts[:2]), parts[2], parts[3], "/".join(parts[4:])
     repository = hub.repositories.get((kind, name))
     if hub.status != 200:
-        return _error(hub.status, "", "Internal error")
+        return _error(hub.status, "", f"Internal error {authorization if hub.repeats_tokens else ''}")
     if hub.refuses_tokens and authorization:
         return _error(401, "", "Invalid credentials in Authorization header")
     if repository is None or (repository.token and not repository.gated and repository.token not in authorization):

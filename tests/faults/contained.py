@@ -1,4 +1,4 @@
-"""A run in containers, in a store of its own, where all is finished but the reward model."""
+"""A run in containers, in a store of its own, where all before one stage is finished."""
 
 import json
 import os
@@ -33,13 +33,14 @@ class Trained:
 
 @dataclass
 class Scene:
-    """One run in a store of its own, where all is finished but the reward model."""
+    """One run in a store of its own, where all before its stage is finished."""
 
     tiny: TinyProject
     client: docker.DockerClient
     name: str
     began_s: int
     docker_host: str = os.environ.get("DOCKER_HOST", "")
+    stage: StageName = REWARD
 
     @property
     def store(self) -> str:
@@ -51,17 +52,17 @@ class Scene:
 
     @property
     def work(self) -> Path:
-        found = self.tiny.work_of(REWARD, store=self.store)
+        found = self.tiny.work_of(self.stage, store=self.store)
         assert found is not None
         return found
 
     def drive(self, *overrides: str) -> Driven:
-        return self.tiny.drive(REWARD, *self.settings, *overrides, environment={"DOCKER_HOST": self.docker_host})
+        return self.tiny.drive(self.stage, *self.settings, *overrides, environment={"DOCKER_HOST": self.docker_host})
 
     def drive_to_step(self, step: int) -> tuple[Driven, Container]:
         """A run whose container has recorded that optimizer step."""
         driven = self.drive()
-        self.tiny.wait_for_step(REWARD, step, of=driven, store=self.store)
+        self.tiny.wait_for_step(self.stage, step, of=driven, store=self.store)
         (container,) = self.containers()
         return driven, container
 
@@ -69,16 +70,20 @@ class Scene:
         """Those of this run that are there, alive or dead."""
         return list(self.client.containers.list(all=True, filters={"label": f"rlhf.run_name={self.name}"}))
 
+    def running(self) -> list[Container]:
+        """Those of this run that work."""
+        return [container for container in self.containers() if container.status == "running"]
+
     def num_created(self) -> int:
-        """How many containers the daemon ever made for the reward model of this run."""
-        labels = [f"rlhf.run_name={self.name}", f"rlhf.stage={REWARD}"]
+        """How many containers the daemon ever made for the stage of this run."""
+        labels = [f"rlhf.run_name={self.name}", f"rlhf.stage={self.stage}"]
         wanted = {"type": "container", "event": "create", "label": labels}
         return len(list(self.client.events(since=self.began_s, until=int(time.time()) + 1, filters=wanted)))
 
     @property
     def attempts(self) -> Path:
-        """Where each attempt at the reward model has a folder."""
-        return self.tiny.folder / "outputs" / self.store / "attempts" / REWARD / self.work.name
+        """Where each attempt at the stage has a folder."""
+        return self.tiny.folder / "outputs" / self.store / "attempts" / self.stage / self.work.name
 
     def failure(self, attempt: int) -> dict[str, Any]:
         """What was kept of a failed attempt."""
@@ -88,7 +93,7 @@ class Scene:
 
     def assert_exact(self, reference: Trained) -> None:
         """Bit for bit the training that nobody disturbed."""
-        artifact = self.tiny.artifact(REWARD, self.name)
+        artifact = self.tiny.artifact(self.stage, self.name)
         assert weights_digest(artifact) == reference.weights
         assert curves(artifact) == reference.curves
 
@@ -110,9 +115,9 @@ def said(driven: Driven) -> str:
     return "\n".join(event["said"] for event in driven.events if "said" in event)
 
 
-def slowed(container: Container) -> None:
-    """A fifth of a processor, so that the tiny training lasts until somebody comes for it; no number changes."""
-    container.update(cpu_period=100_000, cpu_quota=20_000)
+def slowed(container: Container, *, percent: int = 20) -> None:
+    """So little of a processor that the tiny stage lasts until somebody comes for it; no number changes."""
+    container.update(cpu_period=100_000, cpu_quota=1000 * percent)
 
 
 def at_full_speed(container: Container) -> None:

@@ -38,7 +38,7 @@ class JsonLines(SilentDisplay):
     def stage_ended(self, record: StageRecord) -> None:
         print(json.dumps({"ended": record.stage, "status": record.status, "message": record.message}), flush=True)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, is_logged: bool = False) -> None:
         print(json.dumps({"said": text}), flush=True)
 
 

@@ -11,12 +11,13 @@ from containers.contracts.names import StageName
 
 REWARD = StageName.TRAIN_REWARD_MODEL
 POLICY = StageName.TRAIN_POLICY
-SAVES_EVERY = {REWARD: 5, POLICY: 3}
+SFT = StageName.TRAIN_SFT
+SAVES_EVERY = {SFT: 5, REWARD: 5, POLICY: 3}
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What nobody disturbed: weights and curves of both trainings."""
+    """What nobody disturbed: weights and curves of trainings."""
 
     weights: dict[StageName, str]
     curves: dict[StageName, dict[int, dict[str, float]]]
@@ -52,3 +53,9 @@ def assert_went_on(work: Path, artifact: Path, stage: StageName, reference: Refe
     assert curves(artifact) == reference.curves[stage]
     steps = "step" if repeated == 1 else "steps"
     return f"{repeated} {steps} of {max(recorded_steps(work))} (saved every {SAVES_EVERY[stage]})"
+
+
+def assert_undisturbed(artifact: Path, stage: StageName, reference: Reference) -> None:
+    """Bit for bit what nobody disturbed."""
+    assert weights_digest(artifact) == reference.weights[stage]
+    assert curves(artifact) == reference.curves[stage]

@@ -1,7 +1,9 @@
 """One stage of the undisturbed run, done again in a folder of its own: real runtime and program, no orchestrator."""
 
 import json
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reference import Reference
-from tiny_project import TinyProject, curves, recorded_step, recorded_steps, weights_digest
+from tiny_project import TinyProject, curves, recorded_step, recorded_steps, stage_processes, weights_digest
 
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import StageFailure
@@ -68,23 +70,34 @@ class StageAlone:
         """How many steps were done more than once."""
         return len(recorded_steps(self.work)) - len(set(recorded_steps(self.work)))
 
-    def attempt(self, *sabotage: str, stop_at: int | None = None) -> StageFailure | None:
+    def attempt(
+        self, *sabotage: str, stop_at: int | None = None, to_rank: tuple[signal.Signals, int, int] | None = None
+    ) -> StageFailure | None:
         """Run it to its end, whatever that is; None after a result.
 
         Args:
             sabotage: arguments of `sabotaged_stage.py`; without any, the real entry program runs.
             stop_at: cancel it when this step has been recorded.
+            to_rank: signal, rank and step: the rank gets the signal when the step has been recorded.
         """
         number = len(list(self.folder.glob("attempt-*"))) + 1
         spec_folder = self.folder / f"attempt-{number}"
         command = (sys.executable, str(SABOTAGED), *sabotage, str(spec_folder / SPEC_FILE)) if sabotage else None
+        signalled: list[int] = []
+
+        def look() -> bool:
+            if to_rank and not signalled and recorded_step(self.work) >= to_rank[2]:
+                signalled.append(send_to_rank(to_rank[1], to_rank[0]))
+            return stop_at is not None and recorded_step(self.work) >= stop_at
+
         launch = Launch(
             spec=self.spec.model_copy(update={"attempt": number}),
             spec_folder=spec_folder,
             work_folder=self.work,
-            should_stop=_never if stop_at is None else lambda: recorded_step(self.work) >= stop_at,
+            should_stop=look,
         )
         stage_exit = ProcessRuntime(command=command).run(launch)
+        assert to_rank is None or signalled, "it ended before its rank could be sent a signal"
         return classify(self.spec, stage_exit, read_outcome(self.work))
 
     def attempt_with(self, others: Sequence["StageAlone"]) -> None:
@@ -112,5 +125,8 @@ class StageAlone:
         return int(info["resumed_from_step"] or 0)
 
 
-def _never() -> bool:
-    return False
+def send_to_rank(rank: int, number: signal.Signals) -> int:
+    """Send a signal to one rank of the stage that this process runs. Returns its process id."""
+    (process,) = [process for process in stage_processes(os.getpid()) if process.environ().get("RANK") == str(rank)]
+    process.send_signal(number)
+    return process.pid

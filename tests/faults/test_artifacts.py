@@ -22,11 +22,6 @@ FILTER, BUILD = StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL
 _MIB = 1024**2
 
 
-def statuses(driven: Driven) -> dict[str, str]:
-    """Stage → what became of it."""
-    return {event["ended"]: event["status"] for event in driven.events if "ended" in event}
-
-
 def said(driven: Driven) -> str:
     """Everything that a person was told."""
     return "\n".join(str(event.get("said", "")) + str(event.get("text", "")) for event in driven.events)
@@ -84,7 +79,7 @@ def test_damaged_artifact(
     fault.recovery_starts()
     again = tiny.drive(BUILD, f"run.name={name}", setting)
     assert again.wait() == 0, again.text
-    assert statuses(again) == {FILTER: "reused", BUILD: "ran"}
+    assert again.statuses == {FILTER: "reused", BUILD: "ran"}
     assert wanted in said(again)
     assert weights_digest(tiny.artifact(BUILD, name)) == before
     fault.recovered(seen=f"the run says “{wanted}”, makes that one again, with the same content", repeated="that stage")
@@ -98,8 +93,8 @@ def test_two_pipelines_at_once_on_the_same_stages(tiny: TinyProject, undisturbed
     assert [driven.wait() for driven in both] == [0, 0], both[0].text + both[1].text
     attempts = list((tiny.folder / "outputs" / store).glob(f"attempts/{REWARD}/*/attempt-*"))
     assert len(attempts) == 1
-    assert sorted(statuses(driven)[REWARD] for driven in both) == ["ran", "reused"]
-    waiting = next(driven for driven in both if statuses(driven)[REWARD] == "reused")
+    assert sorted(driven.statuses[REWARD] for driven in both) == ["ran", "reused"]
+    waiting = next(driven for driven in both if driven.statuses[REWARD] == "reused")
     assert "is at the same work; waiting for it" in said(waiting)
     assert tiny.artifact(REWARD, "twin-a") == tiny.artifact(REWARD, "twin-b")
     fault.recovered(seen="one trains, the other says which run it waits for, and uses the same artifact")
@@ -151,5 +146,5 @@ def test_zero_rows_left(tiny: TinyProject, undisturbed: Reference, fault: Fault)
     assert driven.wait() == 1
     text = json.dumps(driven.events[-1], ensure_ascii=False)
     assert "Too few rows are left" in text
-    assert BUILD not in statuses(driven)
+    assert BUILD not in driven.statuses
     fault.recovered(seen="refused before any model is built, with the funnel and the values that `language` holds")

@@ -13,7 +13,6 @@ from reference import POLICY, REWARD, Reference, own_store
 from stage_alone import StageAlone
 from tiny_project import TinyProject, notes, recorded_steps
 
-from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind
 from containers.stages.checkpoints import checkpoint_flaw
@@ -138,27 +137,6 @@ def test_a_training_is_cancelled(
     assert f"checkpoint-{stage.resumed_from()}" == newest
     assert stage.repeated == 0
     fault.recovered(seen=f"ends its step and saves {newest}; goes on from it, bit for bit", repeated="nothing")
-
-
-def test_a_training_on_two_ranks_is_cancelled(
-    tiny: TinyProject, undisturbed: Reference, fault: Fault, tmp_path: Path
-) -> None:
-    fault.describe(AREA, f"SIGTERM in {REWARD} on two ranks at step 12", parts="torchrun, gloo, two processes")
-    plan = BatchPlan(global_batch_size=16, per_device_batch_size=8, num_processes=2, gradient_accumulation_steps=1)
-    whole, stage = (
-        StageAlone.of(tiny, REWARD, tmp_path / name).changed(batch=plan) for name in ("undisturbed", "stopped")
-    )
-    assert whole.attempt() is None
-    failure = stage.attempt(stop_at=12)
-    assert failure is not None and failure.kind is FailureKind.CANCELLED
-    newest = stage.checkpoints[-1]
-    assert f"which {newest} holds" in failure.message
-    fault.recovery_starts()
-    assert stage.attempt() is None
-    assert f"checkpoint-{stage.resumed_from()}" == newest
-    stage.assert_bit_for_bit(whole.as_reference())
-    assert stage.repeated == 0
-    fault.recovered(seen=f"both ranks end the same step and save {newest}; go on from it, bit for bit")
 
 
 def test_the_loss_is_not_a_number(tiny: TinyProject, undisturbed: Reference, fault: Fault, tmp_path: Path) -> None:

@@ -29,23 +29,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prefect, Mlflow]]:
-    state_dir = tmp_path_factory.mktemp("servers")
-    prefect, mlflow = Prefect(state_dir), Mlflow(state_dir)
-    try:
-        prefect.start()
-        mlflow.start()
-        yield prefect, mlflow
-    finally:
-        prefect.stop()
-        mlflow.stop()
-
-
 @pytest.mark.usefixtures("undisturbed")
-def test_cancel_in_prefect(tiny: TinyProject, servers: tuple[Prefect, Mlflow], fault: Fault) -> None:
+def test_cancel_in_prefect(tiny: TinyProject, prefect: Prefect, mlflow: Mlflow, fault: Fault) -> None:
     fault.describe("people and clocks", "Cancel in Prefect while train_policy works", parts="rlhf run, Prefect server")
-    prefect, mlflow = servers
     num_steps = 60
     name, store, setting = own_store(tiny, "cancelled", POLICY)
     command = (
@@ -89,14 +75,13 @@ def test_cancel_in_prefect(tiny: TinyProject, servers: tuple[Prefect, Mlflow], f
 
 
 def test_the_clock_jumps(
-    tiny: TinyProject, undisturbed: Reference, servers: tuple[Prefect, Mlflow], fault: Fault, tmp_path: Path
+    tiny: TinyProject, undisturbed: Reference, mlflow: Mlflow, fault: Fault, tmp_path: Path
 ) -> None:
     fault.describe(
         "people and clocks",
         "The wall clock jumps two days ahead and then two days back while train_reward_model works",
         parts="orchestrator, stage process",
     )
-    mlflow = servers[1]
     name, store, setting = own_store(tiny, "clock", REWARD)
     step_file, python = python_with_stepped_clock(tmp_path)
     began = time.monotonic()

@@ -18,6 +18,7 @@ import psutil
 import yaml
 
 from containers.contracts.names import StageName
+from containers.digests import content_digest, verify_artifact
 from flows.demo_data import write_demo_data
 
 DRIVER = Path(__file__).with_name("drive_stages.py")
@@ -69,6 +70,16 @@ TINY: dict[str, Any] = {
     "tracking": {"prefect_port": 0, "mlflow_port": 0},
 }
 
+# A stage that the tiny pipeline leaves out, as an override that adds it.
+WITH_SFT = "train_sft=" + json.dumps(
+    {
+        "global_batch_size": 16,
+        "max_length": 64,
+        "optimizer": {"learning_rate": 1.0e-3},
+        "schedule": {"max_steps": 40, "eval_steps": 5, "save_steps": 5},
+    }
+)
+
 
 @dataclass
 class Driven:
@@ -85,6 +96,11 @@ class Driven:
     def events(self) -> list[dict[str, Any]]:
         """The JSON lines of `drive_stages.py`."""
         return [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        """Stage → what became of it, of those that ended."""
+        return {event["ended"]: event["status"] for event in self.events if "ended" in event}
 
     def wait(self, timeout_s: float = 300) -> int:
         """The exit code."""
@@ -110,9 +126,17 @@ class TinyProject:
         (folder / "configs/runs/tiny.yaml").write_text(yaml.safe_dump(TINY))
         return cls(folder)
 
-    def drive(self, stage: StageName, *overrides: str, environment: dict[str, str] | None = None) -> Driven:
-        """Start the stages up to `stage`, without a Prefect server."""
-        return self._start([sys.executable, str(DRIVER), "configs/runs/tiny.yaml", stage.value], overrides, environment)
+    def drive(
+        self,
+        stage: StageName,
+        *overrides: str,
+        environment: dict[str, str] | None = None,
+        hold: StageName | None = None,
+    ) -> Driven:
+        """Start the stages up to `stage`, without a Prefect server; `hold` is stopped before it writes its manifest."""
+        command = [sys.executable, str(DRIVER), "configs/runs/tiny.yaml", stage.value]
+        command += ["--hold", hold.value] if hold else []
+        return self._start(command, overrides, environment)
 
     def rlhf(self, *overrides: str, environment: dict[str, str] | None = None) -> Driven:
         """Start `rlhf run`, with its servers."""
@@ -163,6 +187,10 @@ class TinyProject:
     def artifact(self, stage: StageName, run_name: str = "tiny") -> Path:
         """What the run made or reused last."""
         return (self.folder / "outputs" / run_name / "artifacts" / stage).resolve()
+
+    def content_of(self, stage: StageName, run_name: str = "tiny") -> str:
+        """Digest over what that artifact holds, which matches its manifest."""
+        return content_digest(verify_artifact(self.artifact(stage, run_name)).files)
 
 
 def wait_for(
@@ -234,9 +262,32 @@ def curves(artifact: Path) -> dict[int, dict[str, float]]:
     return merged
 
 
+def wait_for_held(driven: Driven) -> psutil.Process:
+    """The stage program that has stopped itself."""
+
+    def held() -> psutil.Process | None:
+        for child in psutil.Process(driven.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if child.status() == psutil.STATUS_STOPPED:
+                    return child
+        return None
+
+    found: psutil.Process = wait_for(held, of=driven, timeout_s=300, what="the held stage")
+    return found
+
+
 def stage_processes(of: int) -> Iterator[psutil.Process]:
     """Stage programs below a process, in any depth."""
     for child in psutil.Process(of).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if "containers.stages.entry" in " ".join(child.cmdline()):
                 yield child
+
+
+def wait_for_end(processes: Sequence[psutil.Process]) -> None:
+    """Return when all of them are gone, as they go without their orchestrator; a zombie is nobody's program."""
+
+    def all_gone() -> bool:
+        return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+    wait_for(all_gone, what="the end of the stage, whose orchestrator is dead,")

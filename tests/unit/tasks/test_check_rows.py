@@ -54,7 +54,8 @@ def test_credentials_are_sent_and_never_shown(server: HealthServer, monkeypatch:
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "admin:canary")
     monkeypatch.delenv("PREFECT_API_KEY", raising=False)
     row = service_finding("Prefect", f"{server.url.replace('//', '//user:canary@')}/api")
-    assert server.seen == [("/api/health", "Basic YWRtaW46Y2FuYXJ5")]
+    login = "Basic YWRtaW46Y2FuYXJ5"
+    assert server.seen == [("/api/health", login), ("/api/admin/version", login)]
     assert "canary" not in row.model_dump_json()
 
 

@@ -53,7 +53,12 @@ def test_a_machine_that_has_everything_passes(request_: CheckRequest, server: He
     ready = replace(request_, prefect_api_url=f"{server.url}/api", mlflow_tracking_uri=server.url)
     rows = _rows(ready)
     assert failures(tuple(rows.values())) == ()
-    assert {path for path, _ in server.seen} == {"/api/health", "/health"}
+    assert {path for path, _ in server.seen} == {
+        "/api/health",
+        "/api/admin/version",
+        "/health",
+        "/api/2.0/mlflow/experiments/search?max_results=1",
+    }
     expected = {"runtime", "stage packages", "GPUs", "/dev/shm", "ulimit memlock", "memory", "CPUs", "disk"}
     assert expected | {"network interface", "Prefect", "MLflow", "dataset"} == set(rows)
 

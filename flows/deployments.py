@@ -1,0 +1,108 @@
+"""What `rlhf serve` offers in Prefect: the deployments, and the automation that notices a run that died."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from prefect import Flow
+from prefect.automations import AutomationCore
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import StateType
+from prefect.deployments.runner import RunnerDeployment
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.types.entrypoint import EntrypointType
+
+from tasks.prefect_link import GOES_ON
+
+# Each by the entrypoint of its module: the code is found wherever the project is installed.
+ENTRYPOINTS = (
+    "flows.served.rlhf_pipeline",
+    "flows.served.filter_dataset",
+    "flows.served.train_reward_model",
+    "flows.served.certify",
+    "flows.served.train_policy",
+    "flows.served_retrain.rlhf_retrain",
+)
+WATCHDOG = "rlhf: a run that gives no sign of life has crashed"
+HEARTBEAT_EVERY_S = 30
+# Three beats: one or two get lost where a server is restarted.
+_SILENT_FOR_S = 3 * HEARTBEAT_EVERY_S
+_HEARTBEAT = "prefect.flow-run.heartbeat"
+_TAG = "rlhf"
+
+
+def served_flows() -> tuple[Flow[..., Any], ...]:
+    """The flows behind the deployments."""
+    found = []
+    for entrypoint in ENTRYPOINTS:
+        module, _, name = entrypoint.rpartition(".")
+        found.append(getattr(import_module(module), name))
+    return tuple(found)
+
+
+def make_deployments(flows: Sequence[Flow[..., Any]]) -> list[RunnerDeployment]:
+    """A deployment for each flow, of the same name; its form offers the run configurations that lie there now."""
+    made = []
+    for flow in flows:
+        deployment = RunnerDeployment.from_flow(
+            flow,
+            name=flow.name,
+            description=flow.description,
+            tags=[_TAG],
+            enforce_parameter_schema=True,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+        # Set, so that one that was deployed to a work pool before is taken out of it.
+        deployment.work_pool_name = deployment.work_queue_name = None
+        # Not set, so that what a person chose on the deployment's page stays.
+        deployment.model_fields_set.difference_update({"schedules", "paused"})
+        made.append(deployment)
+    return made
+
+
+async def install_watchdog(
+    client: PrefectClient, flow_names: Sequence[str], *, silent_for_s: int = _SILENT_FOR_S
+) -> None:
+    """See that the server calls a run Crashed that has given no sign of life; one automation, however often installed.
+
+    A run whose process lives takes that back by itself (`tasks.prefect_link`).
+    """
+    wanted = _watchdog(flow_names, silent_for_s)
+    before = await client.read_automations_by_name(WATCHDOG)
+    for doubled in before[1:]:
+        await client.delete_automation(doubled.id)
+    if before:  # whoever switched it off keeps it off
+        await client.update_automation(before[0].id, wanted.model_copy(update={"enabled": before[0].enabled}))
+    else:
+        await client.create_automation(wanted)
+
+
+def _watchdog(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
+    return AutomationCore(
+        name=WATCHDOG,
+        description=f"Installed by `rlhf serve`. A run beats every {HEARTBEAT_EVERY_S} s; after {silent_for_s} s "
+        "without a beat, its process is gone.",
+        trigger=EventTrigger(
+            posture=Posture.Proactive,
+            match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
+            match_related=ResourceSpecification(
+                {"prefect.resource.role": "flow", "prefect.resource.name": list(flow_names)}
+            ),
+            after={_HEARTBEAT},
+            # Also every change of state: a run that has ended, or is suspended, need not beat any more.
+            expect={"prefect.flow-run.*"},
+            for_each={"prefect.resource.id"},
+            threshold=1,
+            within=timedelta(seconds=silent_for_s),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED,
+                name="Crashed",
+                message=f"No sign of life for {silent_for_s} s: its process is gone. {GOES_ON}",
+            )
+        ],
+    )

@@ -1,0 +1,232 @@
+"""Retraining that cannot make things worse: a challenger is trained, certified, compared, and wins or is put aside."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.states import Cancelled, Completed
+
+from containers.contracts.names import StageName
+from containers.contracts.spec import ArtifactRef, StageInput
+from flows.open_run import mlflow_uri
+from flows.retrain_changes import nothing_new_text, why_new_reward_model, why_retrain
+from flows.retrain_config import Retraining, load_retraining
+from flows.rlhf import run_stages, train_and_judge
+from flows.run_config import RunConfig
+from tasks.approval import opened
+from tasks.champion import decide_on_policy, decide_on_reward_model
+from tasks.display import current_display
+from tasks.evaluate_policy import evaluate_policy
+from tasks.gates import GateClosedError
+from tasks.pipeline_run import PipelineRun
+from tasks.registry import Registry
+from tasks.stage_inputs import named_model_input, start_model_input
+from tasks.stage_lock import WaitCancelledError, sole_worker
+from tasks.train_policy import train_policy
+from tasks.waiting_watch import watch_for_cancel
+
+
+def _flow_run_name() -> str:
+    context = FlowRunContext.get()
+    start_from = str((context.parameters or {}).get("start_from", "")) if context else ""
+    return f"retrain {Path(start_from).stem}"
+
+
+@flow(name="rlhf-retrain", flow_run_name=_flow_run_name)
+def rlhf_retrain(start_from: str, more_settings: list[str] | None = None) -> State[Any]:
+    """Train a challenger on the newest data, and make it champion only where it is better beyond chance.
+
+    Where nothing changed since the last decision, this ends in seconds, and nothing is started.
+
+    Args:
+        start_from: The run to retrain: the name of a file in configs/runs, or a path.
+        more_settings: Keys to change, as `section.key=value`; for example `retrain.regression_budget=0.02`.
+
+    Returns:
+        The flow run's last state; its message is what was decided, and why.
+
+    Raises:
+        ConfigError: there is no such run, or it has mistakes; nothing was started.
+        SourceError: the dataset cannot be had; nothing was started.
+        ChampionError: the champion cannot be compared with; it stays.
+    """
+    retraining = load_retraining(start_from, more_settings or ())
+    say = current_display().say
+    try:
+        with _alone(retraining, say):
+            # Asked only now: whoever held the lock may just have decided about the same data.
+            why = why_retrain(retraining)
+            if not why:
+                text = nothing_new_text(retraining)
+                say(text)
+                _tell_registry(retraining)
+            else:
+                say(f"Retraining, since {why}")
+                text = _retrain(retraining)
+    except WaitCancelledError as cancelled:
+        return Cancelled(message=f"{cancelled} Nothing was started.")
+    return Completed(message=text, data=text)
+
+
+@contextmanager
+def _alone(retraining: Retraining, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the champions' lock; wait for another retraining of them, as long as nobody cancels.
+
+    Raises:
+        WaitCancelledError: somebody cancelled it while it waited.
+    """
+    cancelled, close = watch_for_cancel()
+    try:
+        with sole_worker(
+            retraining.book("reward_model").folder / "retraining",
+            holder=f"{retraining.config.run.name} (retraining)",
+            say=lambda text: say(f"Retraining: {text}"),
+            should_stop=cancelled,
+        ):
+            close()  # from here on the run's own watch looks
+            yield
+    finally:
+        close()
+
+
+def _retrain(retraining: Retraining) -> str:
+    """Run every stage up to the decisions; what was decided, and why."""
+    decisions = _Decisions(retraining)
+    decisions.demand_champions()
+    run_stages(
+        retraining.config,
+        command=retraining.command,
+        config_yaml=retraining.loaded.yaml_text,
+        stages=decisions.made_in_order,
+    )
+    return "\n".join(decisions.texts)
+
+
+def _tell_registry(retraining: Retraining) -> None:
+    """MLflow may have been away when the last decision was made."""
+    registry = _registry(retraining.config)
+    for kind in retraining.kinds:
+        book = retraining.book(kind)
+        if problem := registry.reconcile(book, book.read()):
+            current_display().say(problem)
+
+
+def _registry(config: RunConfig) -> Registry:
+    return Registry(mlflow_uri(config), experiment=config.tracking.experiment)
+
+
+class _Decisions:
+    """The stages of a retraining in order, and what was decided between them."""
+
+    def __init__(self, retraining: Retraining) -> None:
+        self.texts: list[str] = []
+        self._retraining = retraining
+        self._registry = _registry(retraining.config)
+        self._book = retraining.book("reward_model")
+        # Where only the policy is new, what was decided about the reward model stands, also against a rollback by hand.
+        self._decides_on_reward_model = bool(why_new_reward_model(retraining))
+
+    def demand_champions(self) -> None:
+        """Refuse before anything is spent where the champion could not be compared with.
+
+        Raises:
+            ChampionGoneError: its artifact or the frozen data are gone or damaged.
+        """
+        for kind in self._retraining.kinds:
+            book = self._retraining.book(kind)
+            record = book.read()
+            if record.champion is not None:
+                book.demand_whole(record.champion, whole_up_to_bytes=self._retraining.config.verify_whole_up_to_bytes)
+            if record.frozen is not None:
+                book.frozen_file(record.frozen)
+
+    def made_in_order(self, run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:
+        """As `flows.rlhf.train_and_judge`; a challenger that misses its gate ends the retraining, not as an error."""
+        try:
+            for made in train_and_judge(run, config, checked):
+                if run.record_of(StageName.EVALUATE_REWARD_MODEL) is not None:
+                    break
+                yield made
+        except GateClosedError as closed:
+            run.stopped_because = str(closed)
+        if self._decides_on_reward_model:
+            yield self._on_reward_model(run, config)
+        if self._retraining.with_policy:
+            yield from self._policy(run, config)
+
+    def _on_reward_model(self, run: PipelineRun, config: RunConfig) -> object:
+        decision = decide_on_reward_model(
+            run,
+            self._book,
+            config.retrain,
+            config.evaluate_reward_model,
+            registry=self._registry,
+            rules_text=self._retraining.rules_text("reward_model"),
+        )
+        self.texts.append(decision.text)
+        return decision
+
+    def _policy(self, run: PipelineRun, config: RunConfig) -> Iterator[object]:
+        """A policy trained against the reward model that is champion now, judged by it, and compared under it."""
+        champion = self._book.read().champion
+        if champion is None:
+            return
+        run.stopped_because = ""
+        reward_model = self._book.artifact(champion.model)
+        pairs, model = _artifact(run, StageName.FILTER_DATASET), _start_model(run, config)
+        judged_on = {"evaluation_prompt_length": config.evaluate_policy.max_prompt_length}
+        policy = train_policy(
+            run,
+            config.train_policy.model_copy(update=judged_on),
+            pairs=pairs,
+            start_model=model,
+            reward_model=reward_model,
+            gate=champion.gate,
+        )
+        yield policy
+        verdict = evaluate_policy(
+            run,
+            config.evaluate_policy,
+            config.gates.policy,
+            pairs=pairs,
+            start_model=model,
+            policy=policy,
+            reward_model=reward_model,
+        )
+        try:
+            opened(run, verdict, config.gates.policy)
+        except GateClosedError as closed:
+            run.stopped_because = str(closed)
+        decision = decide_on_policy(
+            run,
+            self._retraining.book("policy"),
+            config.retrain,
+            config.evaluate_policy,
+            reward_model=reward_model,
+            reward_model_name=f"{self._book.name} {champion.shown}",
+            registry=self._registry,
+            rules_text=self._retraining.rules_text("policy"),
+        )
+        self.texts.append(decision.text)
+        yield decision
+
+
+def _artifact(run: PipelineRun, stage: StageName) -> ArtifactRef:
+    record = run.record_of(stage)
+    if record is None:
+        raise LookupError(f"{stage} has not run.")
+    return ArtifactRef(stage=stage, key=record.key, path=record.path, digest=record.digest)
+
+
+def _start_model(run: PipelineRun, config: RunConfig) -> StageInput:
+    """The model that the reward model was trained from."""
+    for stage in (StageName.TRAIN_SFT, StageName.BUILD_BASE_MODEL):
+        if run.record_of(stage) is not None:
+            return start_model_input(_artifact(run, stage))
+    if config.base_model is None:
+        raise LookupError("The run has no model to start from.")
+    return named_model_input(config.base_model)

@@ -1,0 +1,159 @@
+"""What `rlhf serve` does: the two servers, the deployments, and runs that people start with the mouse.
+
+Nothing here imports Prefect before its address is known.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.config_errors import ConfigError
+from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block, signals_ignored
+from flows.local_servers import Servers, ServerSettings, local_servers
+from flows.pipeline_form import CONFIGS_VARIABLE, run_configs
+from flows.server_process import ServerError
+from flows.server_record import read_record
+from flows.terminal import TerminalDisplay
+
+if TYPE_CHECKING:
+    from flows.serving import Serving
+
+_LOCK = "serve.lock"
+_WATCH_EVERY_S = 1.0
+# The flow of `rlhf run`: its runs are looked after too.
+_TERMINAL_FLOW = "rlhf"
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """What the command line asks for.
+
+    Attributes:
+        configs: folder of the run configurations that the forms offer.
+        limit: runs at a time.
+    """
+
+    configs: Path
+    limit: int
+    servers: ServerSettings
+
+
+def serve(settings: ServeSettings) -> int:
+    """Serve until somebody ends it; the exit code.
+
+    Raises:
+        ConfigError: the folder holds no run configuration.
+        ServerError: a server cannot be used, or `rlhf serve` runs here already.
+    """
+    say = TerminalDisplay().say
+    _use_configs(settings.configs)
+    with signals_end_the_block(), _sole_serving(settings.servers.state_dir):
+        try:
+            with local_servers(settings.servers, say=say) as servers:
+                _use_servers(servers, settings.servers.state_dir)
+                _serve(settings, servers, say=say)
+        except (KeyboardInterrupt, EndedBySignal) as ending:
+            say(f"{how_it_ended(ending)}. Runs that were at work go on from the last good step by Retry.")
+            return 0 if isinstance(ending, KeyboardInterrupt) else exit_code_after(ending)
+    return 0
+
+
+def _use_configs(folder: Path) -> None:
+    os.environ[CONFIGS_VARIABLE] = str(folder)
+    if not run_configs():
+        raise ConfigError(
+            f"{folder.absolute()} holds no run configuration (*.yaml), so no form could offer one. Start `rlhf serve` "
+            "in the folder of your project, or name the folder with --configs."
+        )
+
+
+@contextmanager
+def _sole_serving(state_dir: Path) -> Iterator[None]:
+    """One serving at a time in a state folder; the kernel frees the lock of one that died."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServerError(
+            f"{state_dir.absolute()}, where the servers keep their state, cannot be used: {error}."
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ServerError(_already_served(state_dir, os.pread(descriptor, 20, 0).decode())) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _already_served(state_dir: Path, pid: str) -> str:
+    found = [f"{server.name} at port {server.port}" for server in read_record(state_dir).servers if server.lives]
+    where = f" ({', '.join(found)})" if found else ""
+    return (
+        f"`rlhf serve` runs here already: process {pid or 'unknown'}{where}. Use that one, or end it first; it serves "
+        f"every run of {state_dir.parent.absolute()}."
+    )
+
+
+def _use_servers(servers: Servers, state_dir: Path) -> None:
+    """Point this process and the runs at the servers, before Prefect is imported."""
+    # Whoever writes there can have code run here: not in the home folder, and for this user only.
+    os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(state_dir.resolve() / "results"))
+    os.environ["PREFECT_API_URL"] = servers.prefect_api_url
+    os.environ["MLFLOW_TRACKING_URI"] = servers.mlflow_uri
+    # The runs' lines stand on their pages; here a run says that it starts and how it ends. A run that outlives this
+    # process would be ended by its next line on the console, which is a pipe to here.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+
+
+def _serve(settings: ServeSettings, servers: Servers, *, say: Callable[[str], None]) -> None:
+    from flows.deployments import make_deployments, served_flows
+    from flows.serving import Serving, settle
+
+    flows = served_flows()
+    names = [_TERMINAL_FLOW, *(flow.name for flow in flows)]
+    settle(names, say=say)
+    serving = Serving(make_deployments(flows), limit=settings.limit, flow_names=names, say=say)
+    try:
+        _start(serving, servers)
+        say(_what_to_click(servers, [flow.name for flow in flows]))
+        watched = read_record(settings.servers.state_dir).servers
+        while True:
+            time.sleep(_WATCH_EVERY_S)
+            serving.raise_error()
+            gone = next((server for server in watched if not server.lives), None)
+            if gone is not None:
+                raise ServerError(f"The {gone.name} server (pid {gone.pid}) has ended by itself; see {gone.log_path}.")
+    finally:
+        with signals_ignored():
+            serving.end()
+
+
+def _start(serving: "Serving", servers: Servers) -> None:
+    try:
+        serving.start()
+    except Exception as error:
+        raise ServerError(
+            f"Prefect at {servers.prefect_ui_url} did not take the deployments: {type(error).__name__}: {error}\n"
+            "Is it the server that you mean, of a version that this client knows, and is PREFECT_API_AUTH_STRING set "
+            "where it demands a login?"
+        ) from error
+
+
+def _what_to_click(servers: Servers, names: list[str]) -> str:
+    return (
+        f"\nPrefect  {servers.prefect_ui_url}\nMLflow   {servers.mlflow_uri}\n\n"
+        f"To start a run: {servers.prefect_ui_url}/deployments, choose `{names[0]}`, then Run and Custom run; pick "
+        f"what to start from, and Submit.\nA part of the pipeline, or a retraining: {', '.join(names[1:])}.\n"
+        "Ctrl-C ends this; runs that are at work are stopped in good order first."
+    )

@@ -1,0 +1,111 @@
+"""The flows that people start in Prefect: the pipeline, and each part of it on its own. One function is one form."""
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+
+from containers.contracts.names import StageName
+from flows import form_fields as form
+from flows.pipeline_form import LEFT_EMPTY
+from flows.served_run import run_form, served_run_name, tell_prefect
+
+# The server checks the values against the form, and the run's own rules are told in the house's words. A suspended run
+# wants its result kept; no task keeps one.
+_SERVED: Any = {
+    "flow_run_name": served_run_name,
+    "validate_parameters": False,
+    "persist_result": True,
+    "result_serializer": "json",
+    "on_completion": [tell_prefect],
+    "on_failure": [tell_prefect],
+}
+
+
+@flow(name="rlhf-pipeline", **_SERVED)
+def rlhf_pipeline(
+    start_from: form.StartFrom,
+    save_as: form.SaveAs = LEFT_EMPTY,
+    gpu_profile: form.Profile = LEFT_EMPTY,
+    base_model: form.BaseModelId = LEFT_EMPTY,
+    base_model_revision: form.BaseModelRevision = LEFT_EMPTY,
+    dataset: form.DatasetId = LEFT_EMPTY,
+    dataset_revision: form.DatasetRevision = LEFT_EMPTY,
+    sample_limit: form.SampleLimit = LEFT_EMPTY,
+    reward_model_learning_rate: form.RewardModelLearningRate = LEFT_EMPTY,
+    reward_model_epochs: form.RewardModelEpochs = LEFT_EMPTY,
+    minimum_accuracy: form.MinimumAccuracy = LEFT_EMPTY,
+    policy_steps: form.PolicySteps = LEFT_EMPTY,
+    seed: form.Seed = LEFT_EMPTY,
+    until: form.Until = LEFT_EMPTY,
+    again_from: form.AgainFrom = LEFT_EMPTY,
+    more_settings: form.MoreSettings = LEFT_EMPTY,
+) -> "str | State[Any]":
+    """From preferences to a judged reward model, a judged policy and a report.
+
+    Choose what to start from, and change only what you want different. Finished stages are reused. Cancel stops the
+    run within half a minute; Retry goes on from the last good step.
+    """
+    return run_form(locals())
+
+
+@flow(name="filter-dataset", **_SERVED)
+def filter_dataset(
+    start_from: form.StartFrom,
+    save_as: form.SaveAs = LEFT_EMPTY,
+    dataset: form.DatasetId = LEFT_EMPTY,
+    dataset_revision: form.DatasetRevision = LEFT_EMPTY,
+    sample_limit: form.SampleLimit = LEFT_EMPTY,
+    seed: form.Seed = LEFT_EMPTY,
+    more_settings: form.MoreSettings = LEFT_EMPTY,
+) -> "str | State[Any]":
+    """From preference rows to counted, clean pairs, and nothing more: what is kept, and why the rest is not."""
+    return run_form(locals(), until=StageName.FILTER_DATASET)
+
+
+@flow(name="train-reward-model", **_SERVED)
+def train_reward_model(
+    start_from: form.StartFrom,
+    save_as: form.SaveAs = LEFT_EMPTY,
+    gpu_profile: form.Profile = LEFT_EMPTY,
+    base_model: form.BaseModelId = LEFT_EMPTY,
+    base_model_revision: form.BaseModelRevision = LEFT_EMPTY,
+    dataset: form.DatasetId = LEFT_EMPTY,
+    dataset_revision: form.DatasetRevision = LEFT_EMPTY,
+    sample_limit: form.SampleLimit = LEFT_EMPTY,
+    reward_model_learning_rate: form.RewardModelLearningRate = LEFT_EMPTY,
+    reward_model_epochs: form.RewardModelEpochs = LEFT_EMPTY,
+    seed: form.Seed = LEFT_EMPTY,
+    again_from: form.AgainFrom = LEFT_EMPTY,
+    more_settings: form.MoreSettings = LEFT_EMPTY,
+) -> "str | State[Any]":
+    """A reward model, trained and not yet judged; what it needs and has not got is made first."""
+    return run_form(locals(), until=StageName.TRAIN_REWARD_MODEL)
+
+
+@flow(name="certify", **_SERVED)
+def certify(
+    start_from: form.StartFrom,
+    save_as: form.SaveAs = LEFT_EMPTY,
+    gpu_profile: form.Profile = LEFT_EMPTY,
+    minimum_accuracy: form.MinimumAccuracy = LEFT_EMPTY,
+    seed: form.Seed = LEFT_EMPTY,
+    again_from: form.AgainFrom = LEFT_EMPTY,
+    more_settings: form.MoreSettings = LEFT_EMPTY,
+) -> "str | State[Any]":
+    """Judge the reward model of a run against its gate. One that was trained already is taken from the store."""
+    return run_form(locals(), until=StageName.EVALUATE_REWARD_MODEL)
+
+
+@flow(name="train-policy", **_SERVED)
+def train_policy(
+    start_from: form.StartFrom,
+    save_as: form.SaveAs = LEFT_EMPTY,
+    gpu_profile: form.Profile = LEFT_EMPTY,
+    policy_steps: form.PolicySteps = LEFT_EMPTY,
+    seed: form.Seed = LEFT_EMPTY,
+    again_from: form.AgainFrom = LEFT_EMPTY,
+    more_settings: form.MoreSettings = LEFT_EMPTY,
+) -> "str | State[Any]":
+    """A policy, trained against the run's reward model and not yet judged; that model's gate comes before."""
+    return run_form(locals(), until=StageName.TRAIN_POLICY)

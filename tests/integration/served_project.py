@@ -1,0 +1,172 @@
+"""A tiny project whose pipeline is served by `rlhf serve` on real servers, and what Prefect shows of its runs."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import psutil
+from faults.tiny_project import recorded_steps
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import FlowRun
+
+from containers.contracts.names import StageName
+from flows.local_servers import Servers
+
+# No daemon and no hub answers, whatever this machine has; torch takes one thread.
+_ENVIRONMENT = {
+    "DOCKER_HOST": "unix:///nonexistent.sock",
+    "HF_ENDPOINT": "http://127.0.0.1:9",
+    "COLUMNS": "400",
+    "PYTHONUNBUFFERED": "1",
+}
+_ENDED = ("Completed", "Failed", "Crashed", "Cancelled")
+
+
+@dataclass
+class ServedProject:
+    """A project folder, the servers behind it, and `rlhf serve` in it."""
+
+    folder: Path
+    servers: Servers
+    process: subprocess.Popen[bytes] | None = None
+    output: Path = field(init=False)
+    client: SyncPrefectClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.output = self.folder / "serve.log"
+        self.client = SyncPrefectClient(self.servers.prefect_api_url)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every command gets."""
+        return os.environ | _ENVIRONMENT
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "flows.cli", *words]
+
+    def serve(self) -> None:
+        """Start `rlhf serve` and wait until it says what to click."""
+        with self.output.open("wb") as stream:
+            self.process = subprocess.Popen(
+                self.command("serve"),
+                cwd=self.folder,
+                env=self.environment,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.wait_for(lambda: "Ctrl-C ends this" in self.said, what="the serving", timeout_s=180)
+
+    @property
+    def said(self) -> str:
+        """What `rlhf serve` has printed."""
+        return self.output.read_text(encoding="utf-8", errors="replace")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """End the serving with a signal; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(timeout=150)
+
+    def kill_what_is_left(self) -> None:
+        """After the last test."""
+        if self.process is not None and self.process.poll() is None:
+            self.end()
+        for process in self.processes(""):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def wait_for(self, value: Callable[[], Any], *, what: str, timeout_s: float = 240) -> Any:
+        """The first true value."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if found := value():
+                return found
+            assert self.process is None or self.process.poll() is None, self.said
+            time.sleep(0.2)
+        raise AssertionError(f"{what} did not come within {timeout_s} s:\n{self.said[-3000:]}")
+
+    def send_form(self, deployment: str, **values: Any) -> httpx.Response:
+        """What the page does on Submit."""
+        found = self.client.read_deployment_by_name(f"{deployment}/{deployment}")
+        body = {"parameters": values, "state": {"type": "SCHEDULED"}, "enforce_parameter_schema": True}
+        return httpx.post(
+            f"{self.servers.prefect_api_url}/deployments/{found.id}/create_flow_run", json=body, timeout=30
+        )
+
+    def start(self, deployment: str, **values: Any) -> UUID:
+        """A run that the server took."""
+        response = self.send_form(deployment, **values)
+        assert response.status_code == 201, response.text
+        return UUID(response.json()["id"])
+
+    def press(self, state: str, run: UUID) -> None:
+        """What the page does on Cancel (`Cancelling`) and Retry (`AwaitingRetry`)."""
+        kind = {"Cancelling": "CANCELLING", "AwaitingRetry": "SCHEDULED"}[state]
+        answer = httpx.post(
+            f"{self.servers.prefect_api_url}/flow_runs/{run}/set_state",
+            json={"state": {"type": kind, "name": state}},
+            timeout=30,
+        )
+        assert answer.json()["status"] == "ACCEPT", answer.text
+
+    def run(self, run: UUID) -> FlowRun:
+        return self.client.read_flow_run(run)
+
+    def state(self, run: UUID) -> str:
+        return self.run(run).state_name or ""
+
+    def message(self, run: UUID) -> str:
+        state = self.run(run).state
+        return (state.message if state else "") or ""
+
+    def ended(self, run: UUID, *, timeout_s: float = 300) -> str:
+        """The name of the run's last state."""
+        self.wait_for(lambda: self.state(run) in _ENDED, what=f"the end of {run}", timeout_s=timeout_s)
+        return self.state(run)
+
+    def stages(self, run: UUID) -> list[tuple[str, str]]:
+        """Name and state of every task run, in order; those of a retry come after those before it."""
+        only = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
+        found = self.client.read_task_runs(flow_run_filter=only)
+        ordered = sorted(found, key=lambda item: str(item.expected_start_time))
+        return [(item.name, item.state_name or "") for item in ordered]
+
+    def logs(self, run: UUID) -> list[str]:
+        answer = httpx.post(
+            f"{self.servers.prefect_api_url}/logs/filter",
+            json={"logs": {"flow_run_id": {"any_": [str(run)]}}, "sort": "TIMESTAMP_ASC", "limit": 200},
+            timeout=30,
+        )
+        return [line["message"] for line in answer.json()]
+
+    def steps(self, run_name: str, stage: StageName) -> list[int]:
+        """The training steps that were recorded, in order."""
+        works = (self.folder / "outputs" / f"{run_name}-store").glob(f"work/{stage}/*")
+        return [step for work in works for step in recorded_steps(work)]
+
+    def wait_for_step(self, run_name: str, stage: StageName, *, step: int) -> None:
+        """Until the stage has trained so far."""
+        self.wait_for(lambda: step in self.steps(run_name, stage), what=f"step {step} of {stage}")
+
+    def processes(self, sign: str) -> Iterator[psutil.Process]:
+        """Processes that work in the folder and have `sign` in their command line."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                words = " ".join(process.cmdline())
+                is_server = "server" in words
+                inside = Path(process.cwd()).is_relative_to(self.folder) or str(self.folder) in words
+                if sign in words and inside and not is_server:
+                    yield process

@@ -1,0 +1,332 @@
+"""Retraining on a real MLflow and Prefect: the first model reigns, better data replace it, poison does not.
+
+The steps build on each other, as the weeks of a schedule do, so they are taken once and looked at by several tests.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+from short_runs import ENVIRONMENT, end
+
+from containers.contracts.names import StageName
+from flows.demo_data import DemoData, write_demo_data
+from flows.server_record import read_record
+from tasks.champion_record import ChampionRecord
+
+pytestmark = [pytest.mark.slow, pytest.mark.stages]
+
+NAME = "retrained"
+CONFIG = f"configs/runs/{NAME}.yaml"
+MODEL = f"{NAME}-reward-model"
+LABELLED = "evaluate_reward_model.pair_files=[{name: labelled, path: labelled.jsonl, minimum_accuracy: 0.9}]"
+
+TINY: dict[str, Any] = {
+    "run": {"name": NAME, "seed": 5, "store_dir": f"outputs/{NAME}-store"},
+    "gpu_profile": "cpu",
+    "runtime": {"kind": "process"},
+    "dataset": {"train": f"{NAME}/train.jsonl", "validation": f"{NAME}/validation.jsonl"},
+    "filter_dataset": {"policy_prompt_fraction": 0.35, "policy_eval_prompt_fraction": 0.5},
+    "build_base_model": {
+        "num_layers": 1,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "max_position_embeddings": 256,
+        "vocabulary_size": 480,
+    },
+    "train_reward_model": {
+        "global_batch_size": 16,
+        "max_length": 64,
+        "lora": {"r": 8, "alpha": 16},
+        "gradient_checkpointing": False,
+        "optimizer": {"learning_rate": 1.0e-3},
+        "schedule": {"max_steps": 40, "eval_steps": 20},
+    },
+    "evaluate_reward_model": {"max_length": 64, "batch_size": 64},
+    "train_policy": {
+        "global_batch_size": 8,
+        "num_generations": 4,
+        "max_prompt_length": 40,
+        "max_completion_length": 8,
+        "lora": {"r": 8, "alpha": 16},
+        "gradient_checkpointing": False,
+        "optimizer": {"learning_rate": 1.0e-3},
+        "schedule": {"max_steps": 2, "save_steps": 2},
+    },
+    "evaluate_policy": {"max_prompt_length": 40, "max_completion_length": 8},
+    # As low as flipping a coin: what is certified here is that the retraining compares, not that forty steps teach.
+    "gates": {"reward_model": {"minimum_accuracy": 0.5}, "policy": {"minimum_reward_gain": -100}},
+    "tracking": {"prefect_port": 0, "mlflow_port": 0},
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one command said, and what the store held before and after."""
+
+    said: str
+    exit_code: int
+    attempts_before: int
+    attempts_after: int
+    record: ChampionRecord
+
+    @property
+    def champion(self) -> int:
+        assert self.record.champion is not None, self.said
+        return self.record.champion.number
+
+
+class Project:
+    """A folder with servers in which the command is run as a schedule or a person would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / NAME
+        self.data.mkdir()
+        (folder / CONFIG).write_text(yaml.safe_dump(TINY), encoding="utf-8")
+        self.good = write_demo_data(folder / "good")
+        self.poisoned = write_demo_data(folder / "poisoned", flip_labels=True)
+        shutil.copy(self.good.labelled_pairs, folder / "labelled.jsonl")
+        self.store = folder / f"outputs/{NAME}-store"
+
+    def use(self, train: str, validation: DemoData) -> None:
+        """Put other data in the place that the configuration names."""
+        (self.data / "train.jsonl").write_text(train, encoding="utf-8")
+        shutil.copy(validation.validation, self.data / "validation.jsonl")
+
+    def noisy(self) -> str:
+        """The training rows with two labels of five the wrong way round."""
+        good, bad = (data.train.read_text(encoding="utf-8").splitlines(True) for data in (self.good, self.poisoned))
+        return "".join(
+            wrong if row % 5 < 2 else right for row, (right, wrong) in enumerate(zip(good, bad, strict=True))
+        )
+
+    def start(self, command: str, *options: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.cli", command, "-c", CONFIG, *options],
+            cwd=self.folder,
+            env=os.environ | ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def take(self, command: str, *options: str) -> Step:
+        """Run the command to its end."""
+        (step,) = self.take_all([self.start(command, *options)])
+        return step
+
+    def take_all(self, started: list[subprocess.Popen[str]]) -> list[Step]:
+        before = self.attempts()
+        try:
+            said = [running.communicate(timeout=600)[0] for running in started]
+        finally:
+            for running in started:
+                end(running)
+        assert "Traceback" not in "".join(said), "".join(said)
+        return [
+            Step(text, running.returncode, before, self.attempts(), self.record())
+            for text, running in zip(said, started, strict=True)
+        ]
+
+    def attempts(self) -> int:
+        """How often a stage program was started."""
+        return len(list(self.store.glob("attempts/*/*/*")))
+
+    def record(self, name: str = MODEL) -> ChampionRecord:
+        path = self.store / "champions" / f"{name}.json"
+        return ChampionRecord.model_validate_json(path.read_bytes())
+
+    def server(self, name: str) -> str:
+        (entry,) = (server for server in read_record(self.folder / "outputs/.servers").servers if server.name == name)
+        return f"http://127.0.0.1:{entry.port}"
+
+    def alias(self, alias: str = "champion") -> str:
+        """Our number of the version that MLflow shows under that alias."""
+        from mlflow import MlflowClient
+
+        uri = self.server("mlflow")
+        return str(
+            MlflowClient(tracking_uri=uri, registry_uri=uri)
+            .get_model_version_by_alias(MODEL, alias)
+            .tags["rlhf.version"]
+        )
+
+    def prefect_artifacts(self, key: str) -> list[str]:
+        """The texts that Prefect keeps under that key, the newest first."""
+        wanted = {"artifacts": {"key": {"any_": [key]}}, "sort": "CREATED_DESC"}
+        answer = requests.post(f"{self.server('prefect')}/api/artifacts/filter", json=wanted, timeout=20)
+        answer.raise_for_status()
+        return [item["data"] for item in answer.json()]
+
+
+@pytest.fixture(scope="module")
+def project_folder(served: Path) -> Iterator[Project]:
+    project = Project(served)
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, project.data)
+        yield project
+
+
+@pytest.fixture(scope="module")
+def steps(project_folder: Project) -> dict[str, Step]:
+    """The weeks of a schedule, in order."""
+    project, steps = project_folder, {}
+    project.use(project.noisy(), project.good)
+    steps["first"] = project.take("retrain")
+    steps["nothing new"] = project.take("retrain")
+
+    project.use(project.good.train.read_text(encoding="utf-8"), project.good)
+    both = project.take_all([project.start("retrain"), project.start("retrain")])
+    steps["trained"], steps["waited"] = sorted(both, key=lambda step: "Retraining: Run" in step.said)
+
+    project.use(project.poisoned.train.read_text(encoding="utf-8"), project.poisoned)
+    steps["poisoned"] = project.take("retrain")
+    steps["refused"] = project.take("retrain", "--set", LABELLED)
+    return steps
+
+
+def test_the_first_certified_model_becomes_champion(steps: dict[str, Step]) -> None:
+    first = steps["first"]
+    assert first.exit_code == 0, first.said
+    assert first.champion == 1
+    assert "version 1 is champion now: it is the first that passed its gate" in first.said
+    assert first.record.frozen is not None and first.record.frozen.count > 300
+
+
+def test_with_nothing_new_it_ends_in_seconds_and_starts_nothing(steps: dict[str, Step]) -> None:
+    step = steps["nothing new"]
+    assert step.exit_code == 0, step.said
+    assert "Nothing changed since the last decision" in step.said
+    assert step.attempts_after == step.attempts_before
+    assert "Prefect" not in step.said  # not even a server was asked for
+    assert step.record == steps["first"].record
+
+
+def test_better_data_move_the_champion_with_figures(steps: dict[str, Step], project_folder: Project) -> None:
+    step = steps["trained"]
+    assert step.exit_code == 0, step.said
+    assert step.champion == 2
+    decision = next(item for item in step.record.decisions if item.version == 2)
+    assert decision.kind == "won" and decision.comparison is not None
+    (frozen,) = decision.comparison.contests
+    assert frozen.difference is not None and frozen.difference.ci_low is not None and frozen.difference.ci_low > 0
+    assert frozen.p_value < 0.05
+    assert decision.text in step.said
+
+
+def test_two_at_once_train_once_and_the_second_says_behind_whom_it_waited(steps: dict[str, Step]) -> None:
+    waited = steps["waited"]
+    assert waited.exit_code == 0, waited.said
+    assert f"Retraining: Run {NAME} (retraining) (process " in waited.said
+    assert "Nothing changed since the last decision" in waited.said
+    assert "train_reward_model" not in waited.said
+    # filter, base model, training, certificate, champion and challenger on the frozen pairs, report.
+    assert waited.attempts_after - waited.attempts_before == 7
+
+
+def test_poisoned_data_do_not_move_the_champion_although_they_pass_their_own_gate(
+    steps: dict[str, Step], project_folder: Project
+) -> None:
+    step = steps["poisoned"]
+    assert step.exit_code == 0, step.said
+    assert step.champion == 2
+    assert "version 2 stays champion: version 3 is worse beyond chance" in step.said
+    markdown = project_folder.prefect_artifacts(f"{MODEL}-decision")
+    assert any("worse beyond chance" in text and "| the frozen pairs" in text for text in markdown), markdown
+
+
+def test_a_challenger_that_misses_its_gate_is_compared_with_nothing(steps: dict[str, Step]) -> None:
+    step = steps["refused"]
+    assert step.exit_code == 0, step.said
+    assert step.champion == 2
+    assert "compared with nothing, for it did not pass its gate (accuracy on labelled" in step.said
+    assert step.record.decisions[-1].kind == "refused"
+    # Its certificate and the report; everything else was reused, and the frozen pairs were not touched.
+    assert step.attempts_after - step.attempts_before == 2
+
+
+def test_mlflow_shows_champion_challenger_and_why(steps: dict[str, Step], project_folder: Project) -> None:
+    from mlflow import MlflowClient
+
+    assert (project_folder.alias(), project_folder.alias("challenger")) == ("2", "3")
+    uri = project_folder.server("mlflow")
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    version = client.get_model_version_by_alias(MODEL, "champion")
+    assert "is champion now" in version.tags["rlhf.reason"]
+    assert Path(version.tags["rlhf.artifact"], "MANIFEST.json").is_file()
+    assert f"{NAME}/train.jsonl" in version.tags["rlhf.dataset"]
+    (model,) = client.search_logged_models(
+        [client.get_run(version.run_id).info.experiment_id], "tags.`rlhf.version`='2'"
+    )
+    files = {item.path for item in client.list_logged_model_artifacts(model.model_id)}
+    assert {"MANIFEST.json", "reward_model_evaluation.json", "adapter", "version.json", "decisions.json"} <= files
+
+
+def test_people_move_the_champion_by_hand_and_bad_moves_are_refused(
+    steps: dict[str, Step], project_folder: Project
+) -> None:
+    project = project_folder
+    why = ("--by", "Ada", "--reason", "rewards flattery")
+    back = project.take("rollback", *why)
+    assert (back.exit_code, back.champion, project.alias()) == (0, 1, "1"), back.said
+    again = project.take("rollback", *why)
+    assert (again.exit_code, again.champion) == (1, 1) and "no champion before version 1" in again.said
+    unknown = project.take("promote", "--version", "9", *why)
+    assert unknown.exit_code == 1 and "has no version 9. Versions: 1, 2, 3" in unknown.said
+
+    version = back.record.version(2)
+    assert version is not None
+    folder = project.store / "artifacts" / StageName.TRAIN_REWARD_MODEL / version.model.key
+    victim = folder / "merged" / "config.json"
+    before = victim.read_bytes()
+    victim.write_bytes(before + b" ")
+    damaged = project.take("promote", "--version", "2", *why)
+    assert (damaged.exit_code, damaged.champion) == (1, 1)
+    assert f"{victim} has" in damaged.said
+    victim.write_bytes(before)
+    forth = project.take("promote", "--version", "2", *why)
+    assert (forth.exit_code, forth.champion, project.alias()) == (0, 2, "2"), forth.said
+    shown = project.take("champion")
+    assert "version 2 was promoted by hand, by Ada: rewards flattery" in shown.said
+
+
+def test_a_policy_is_retrained_against_the_champion_and_compared_with_the_champion_policy(
+    steps: dict[str, Step], project_folder: Project
+) -> None:
+    project = project_folder
+    project.use(project.good.train.read_text(encoding="utf-8"), project.good)
+    policies = ("--set", "retrain.models=reward_model_and_policy")
+    decided = len(project.record().decisions)
+    first = project.take("retrain", *policies)
+    assert first.exit_code == 0, first.said
+    record = project.record(f"{NAME}-policy")
+    assert record.champion is not None and record.champion.number == 1
+    assert record.champion.reward_model == f"{MODEL} version {first.champion}"
+
+    nothing = project.take("retrain", *policies)
+    assert "Nothing changed since the last decision" in nothing.said and nothing.exit_code == 0
+
+    other = project.take("retrain", *policies, "--set", "train_policy.optimizer.learning_rate=3.0e-3")
+    assert other.exit_code == 0, other.said
+    decision = project.record(f"{NAME}-policy").decisions[-1]
+    assert decision.version == 2 and decision.comparison is not None
+    (contest,) = decision.comparison.contests
+    assert (contest.name, contest.measure) == ("the frozen prompts", "win rate")
+    assert contest.count > 0
+    assert decision.text in other.said
+    # The reward model was decided on once: its data came back, and then only the policy was new.
+    assert len(other.record.decisions) == decided + 1

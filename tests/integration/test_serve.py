@@ -1,0 +1,219 @@
+"""Somebody starts, cancels, retries and loses runs from Prefect's pages; `rlhf serve` is behind them."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from faults.tiny_project import TinyProject
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.states import Crashed
+from served_project import ServedProject
+
+from containers.contracts.names import StageName
+from flows.deployments import WATCHDOG
+from flows.local_servers import ServerSettings, local_servers
+from flows.standing_report import last_record
+
+pytestmark = [pytest.mark.slow, pytest.mark.stages]
+
+REWARD = StageName.TRAIN_REWARD_MODEL
+STAGE_PROGRAM, FLOW_PROCESS = "containers.stages.entry", "prefect.engine"
+# Longer than any test waits: what works is stopped by somebody.
+LONG = [
+    f"{REWARD}.schedule.{key}={value}" for key, value in (("max_steps", 20000), ("eval_steps", 10), ("save_steps", 10))
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[ServedProject]:
+    """One project, served; the servers are the test's own, so that they outlive the serving."""
+    folder = TinyProject.make(tmp_path_factory.mktemp("served") / "project", project).folder
+    state_dir = folder / "outputs" / ".servers"
+    with local_servers(ServerSettings(state_dir=state_dir), say=lambda text: None) as servers:
+        served = ServedProject(folder, servers)
+        try:
+            served.serve()
+            yield served
+        finally:
+            served.kill_what_is_left()
+
+
+def settings(run_name: str, *more: str) -> dict[str, object]:
+    """What is filled in for a run with a store of its own."""
+    return {
+        "start_from": "tiny",
+        "save_as": run_name,
+        "more_settings": [f"run.store_dir=outputs/{run_name}-store", *more],
+    }
+
+
+def in_training(served: ServedProject, run_name: str) -> UUID:
+    """A run whose reward model is being trained; what comes before is taken from the first run, where there was one."""
+    for stage in (StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL):
+        made = served.folder / "outputs/store/artifacts" / stage
+        if made.is_dir():
+            shutil.copytree(made, served.folder / f"outputs/{run_name}-store/artifacts" / stage)
+    run = served.start("train-reward-model", **settings(run_name, *LONG))
+    served.wait_for_step(run_name, REWARD, step=12)
+    return run
+
+
+def assert_that_it_goes_on(served: ServedProject, run_name: str, *, after: int) -> None:
+    """The stage trains further, and has not begun again."""
+    served.wait_for(lambda: max(served.steps(run_name, REWARD)) > after, what=f"a step after {after}")
+    assert served.steps(run_name, REWARD).count(1) == 1
+
+
+def test_a_run_from_the_form_ends_with_a_report_that_says_how_to_repeat_it(served: ServedProject) -> None:
+    run = served.start(
+        "rlhf-pipeline",
+        start_from="tiny",
+        save_as="formed",
+        minimum_accuracy=0.5,
+        until="evaluate_reward_model",
+        more_settings=["train_reward_model.schedule.max_steps=10"],
+    )
+    assert served.ended(run) == "Completed", served.message(run)
+    assert [name for name, _ in served.stages(run)][:3] == ["check_system", "filter_dataset", "build_base_model"]
+    record = last_record(served.folder / "outputs/formed")
+    assert record is not None
+    assert record.command.startswith("rlhf run -c configs/runs/tiny.yaml --set run.name=formed --set gates.reward_m")
+    assert served.run(run).name.startswith("own-1x64 · train@")
+    assert "run:formed" in served.run(run).tags
+
+
+def test_a_part_of_the_pipeline_ends_after_its_stage(served: ServedProject) -> None:
+    run = served.start("filter-dataset", start_from="tiny", save_as="part", sample_limit=600)
+    assert served.ended(run) == "Completed", served.message(run)
+    assert [name for name, _ in served.stages(run)] == ["check_system", "filter_dataset", "write_report"]
+    logged = served.logs(run)
+    assert len([line for line in logged if "filter_dataset done in" in line]) == 1
+
+
+def test_the_server_refuses_a_wrong_value_with_field_and_bound(served: ServedProject) -> None:
+    refused = served.send_form("rlhf-pipeline", start_from="tiny", minimum_accuracy=65)
+    assert refused.status_code == 409
+    assert "minimum_accuracy" in refused.text and "maximum of 1" in refused.text
+    refused = served.send_form("rlhf-pipeline", start_from="gone")
+    assert refused.status_code == 409
+    assert "'gone' is not one of" in refused.text and "'tiny'" in refused.text
+
+
+def test_what_no_form_can_know_is_told_by_a_first_message_and_nothing_starts(served: ServedProject) -> None:
+    run = served.start("rlhf-pipeline", start_from="tiny", more_settings=["train_policy.betta=1", "run.until=nowhere"])
+    assert served.ended(run) == "Failed"
+    assert served.message(run).startswith("configs/runs/tiny.yaml has 2 mistakes:\n")
+    assert "Did you mean `beta`?" in served.message(run)
+    assert served.stages(run) == []
+    assert not [line for line in served.logs(run) if "Traceback" in line]
+
+
+def test_a_second_serving_says_that_there_is_one(served: ServedProject) -> None:
+    second = subprocess.run(
+        served.command("serve"), cwd=served.folder, env=served.environment, capture_output=True, text=True, timeout=60
+    )
+    assert second.returncode == 1
+    assert second.stderr.startswith(f"`rlhf serve` runs here already: process {served.process and served.process.pid}")
+
+
+def test_cancel_stops_the_stage_and_retry_goes_on_from_its_checkpoint(served: ServedProject) -> None:
+    run = in_training(served, "cancelled")
+    served.press("Cancelling", run)
+    assert served.ended(run, timeout_s=60) == "Cancelled"
+    assert list(served.processes(STAGE_PROGRAM)) == []
+    assert served.stages(run)[-1] == (REWARD.value, "Cancelled")
+    before, last = len(served.stages(run)), max(served.steps("cancelled", REWARD))
+
+    served.press("AwaitingRetry", run)
+    served.wait_for(lambda: (REWARD.value, "Running") in served.stages(run), what="the retry")
+    again = served.stages(run)[before:]
+    assert again[1:3] == [("filter_dataset", "Reused"), ("build_base_model", "Reused")]
+    assert_that_it_goes_on(served, "cancelled", after=last)
+    served.press("Cancelling", run)
+    assert served.ended(run, timeout_s=60) == "Cancelled"
+
+
+def test_a_flow_process_that_is_killed_is_crashed_and_its_stage_ends_too(served: ServedProject) -> None:
+    run = in_training(served, "killed")
+    next(served.processes(FLOW_PROCESS)).kill()
+    assert served.ended(run, timeout_s=60) == "Crashed"
+    served.wait_for(lambda: not list(served.processes(STAGE_PROGRAM)), what="the end of the stage", timeout_s=60)
+
+
+def test_whoever_ends_the_serving_ends_its_runs_first_and_they_can_go_on(served: ServedProject) -> None:
+    retrain = served.client.read_deployment_by_name("rlhf-retrain/rlhf-retrain")
+    served.client.create_deployment_schedules(retrain.id, [(CronSchedule(cron="0 6 1 1 *"), True)])
+    run = in_training(served, "stopped")
+    assert served.end(signal.SIGTERM) == 143
+    assert served.state(run) == "Crashed"
+    assert "Retry, or the same command, goes on from the last good step" in served.message(run)
+    assert list(served.processes(STAGE_PROGRAM)) == []
+    last = max(served.steps("stopped", REWARD))
+
+    served.serve()
+    served.press("AwaitingRetry", run)
+    assert_that_it_goes_on(served, "stopped", after=last)
+    served.press("Cancelling", run)
+    assert served.ended(run, timeout_s=60) == "Cancelled"
+    assert len(served.client.read_automations_by_name(WATCHDOG)) == 1
+    assert len(served.client.read_deployment_schedules(retrain.id)) == 1, "a schedule that a person made"
+
+
+def test_a_run_outlives_a_serving_that_is_killed(served: ServedProject) -> None:
+    run = in_training(served, "orphaned")
+    assert served.end(signal.SIGKILL) == -signal.SIGKILL
+    served.serve()
+    assert served.state(run) == "Running"
+    served.client.set_flow_run_state(run, Crashed(message="as the automation does after a silence"), force=True)
+    served.wait_for(lambda: served.state(run) == "Running", what="the run's own word that it lives", timeout_s=30)
+    served.press("Cancelling", run)
+    assert served.ended(run, timeout_s=60) == "Cancelled"
+    served.wait_for(lambda: not list(served.processes(STAGE_PROGRAM)), what="the end of the stage", timeout_s=60)
+
+
+def test_the_deployments_of_prefect_yaml_run_on_a_work_pool(served: ServedProject, project: Path) -> None:
+    assert served.end(signal.SIGTERM) == 143
+    (served.folder / "prefect.yaml").write_text((project / "prefect.yaml").read_text(encoding="utf-8"))
+    environment = served.environment | {
+        "PREFECT_API_URL": served.servers.prefect_api_url,
+        "MLFLOW_TRACKING_URI": served.servers.mlflow_uri,
+        "RLHF_PROJECT": str(served.folder),
+    }
+
+    def prefect(*words: str) -> list[str]:
+        return [sys.executable, "-m", "prefect", *words]
+
+    for words in (("work-pool", "create", "rlhf", "--type", "process"), ("--no-prompt", "deploy", "--all")):
+        done = subprocess.run(
+            prefect(*words),
+            cwd=served.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert served.send_form("certify", start_from="tiny", minimum_accuracy=65).status_code == 409
+
+    run = served.start("filter-dataset", start_from="tiny", save_as="pooled", sample_limit=500)
+    served.process = None
+    with (served.folder / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(
+            prefect("worker", "start", "--pool", "rlhf", "--name", "tests"),
+            cwd=served.folder,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        assert served.ended(run) == "Completed", served.message(run)
+        assert last_record(served.folder / "outputs/pooled") is not None
+    finally:
+        worker.terminate()
+        worker.wait(timeout=60)

@@ -1,0 +1,143 @@
+"""Prefect's pages as a person with a mouse uses them; what is awaited is what the page shows."""
+
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Locator, Page, expect
+
+# A page that loads while the machine trains.
+PAGE_LIMIT_MS = 60_000
+_CHOICE = ".p-select-button__icon"
+_GRAPH = ".run-graph"
+# The green of a node whose task is completed, and how far a drawn pixel may be from it.
+_COMPLETED, _NEAR = (33, 157, 75), 12
+_TIME_BAR_PX = 20
+
+
+@dataclass
+class PrefectPages:
+    """One browser page on Prefect, and the folder that keeps what it showed."""
+
+    page: Page
+    url: str
+    screenshots: Path
+
+    def shot(self, name: str, *, height: int | None = None) -> Path:
+        """Keep what the page shows now; its upper `height` pixels, or all that is seen."""
+        path = self.screenshots / f"{name}.png"
+        size = self.page.viewport_size
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height} if size and height else None
+        self.page.screenshot(path=path, clip=clip)  # type: ignore[arg-type]
+        return path
+
+    def open_form(self, deployment: str) -> None:
+        """From the list of deployments to the form of one."""
+        self.page.goto(f"{self.url}/deployments")
+        self.page.get_by_role("link", name=deployment).first.click()
+        self.page.get_by_role("button", name="Run", exact=True).click()
+        self.page.get_by_role("link", name="Custom run").click()
+        self.field("start_from").locator(_CHOICE).wait_for()
+
+    def field(self, title: str) -> Locator:
+        """A field of the form, or of the dialog that lies over the page, with its title, help, input and message."""
+        dialog = self.page.get_by_role("dialog")
+        place = dialog if dialog.count() else self.page.locator("body")
+        titled = self.page.locator(".schema-form-property__label", has_text=re.compile(rf"^{title}( \(Optional\))?$"))
+        return place.locator(".schema-form-property").filter(has=titled).first
+
+    def fill(self, title: str, value: str) -> None:
+        """Choose or type a value."""
+        field = self.field(title)
+        field.locator(f"{_CHOICE}, input, textarea").first.wait_for()
+        if field.locator(_CHOICE).count():
+            field.locator(_CHOICE).click()
+            self.page.get_by_role("option", name=value, exact=True).click()
+        else:
+            field.locator("input, textarea").first.fill(value)
+
+    def choices(self, title: str) -> list[str]:
+        """What a field offers."""
+        self.field(title).locator(_CHOICE).click()
+        self.page.get_by_role("listbox").wait_for()
+        found = self.page.get_by_role("option").all_inner_texts()
+        self.page.keyboard.press("Escape")
+        expect(self.page.get_by_role("listbox")).to_have_count(0)
+        return [text.strip() for text in found]
+
+    def add_setting(self, text: str) -> None:
+        """One more line under `more_settings`."""
+        field = self.field("more_settings")
+        before = field.locator("textarea").count()
+        field.get_by_role("button", name="Add item").click()
+        expect(field.locator("textarea")).to_have_count(before + 1)
+        field.locator("textarea").nth(before).fill(text)
+
+    def submit(self) -> None:
+        """Press Submit, of the dialog where there is one."""
+        dialog = self.page.get_by_role("dialog")
+        (dialog if dialog.count() else self.page).get_by_role("button", name="Submit").click()
+
+    def open_submitted_run(self) -> None:
+        """From the deployment's page, which follows a form that was taken, to the run."""
+        self.page.wait_for_url(re.compile(r"/deployments/deployment/[^/]+(\?tab=.*)?$"))
+        self.page.locator("[role=tabpanel] a[href*='/runs/flow-run/']").first.click()
+        self.page.wait_for_url("**/runs/flow-run/**")
+
+    @property
+    def told(self) -> Locator:
+        """The message that pops up where the server refuses something."""
+        return self.page.locator("[class*=toast]").first
+
+    @property
+    def _heading(self) -> Locator:
+        return self.page.locator(".page-heading-flow-run")
+
+    def expect_state(self, state: str, *, within_s: float) -> None:
+        """Wait until the badge beside the run's name says so."""
+        expect(self._heading.locator(".state-badge").first).to_have_text(state, timeout=within_s * 1000)
+
+    def press(self, button: str) -> Locator:
+        """One of the buttons beside the run's name; the dialog that it opens."""
+        self._heading.get_by_role("button", name=button).click()
+        dialog = self.page.get_by_role("dialog")
+        dialog.wait_for()
+        return dialog
+
+    def confirm(self, button: str) -> None:
+        """Press a button beside the run's name and say yes."""
+        self.press(button).get_by_role("button", name="Confirm").click()
+
+    def open_tab(self, name: str) -> Locator:
+        """What lies under a tab of the run's page."""
+        self.page.get_by_role("listitem").filter(has_text=re.compile(rf"^\s*{name}\s*$")).first.click()
+        panel = self.page.get_by_role("tabpanel", name=name)
+        panel.wait_for()
+        return panel
+
+    def expect_task(self, name: str, state: str, *, within_s: float) -> None:
+        """Wait until a task of that name is in that state, under the tab Task Runs."""
+        task = self.page.locator(".task-run-list-item").filter(has=self.page.get_by_text(name, exact=True))
+        expect(task.locator(".state-badge", has_text=re.compile(rf"^{state}$")).first).to_be_visible(
+            timeout=within_s * 1000
+        )
+
+    def completed_pixels(self) -> int:
+        """How much of the run's graph has the green of completed nodes; the bar of time below it left out."""
+        drawn = Image.open(io.BytesIO(self.page.locator(_GRAPH).screenshot())).convert("RGB")
+        nodes = drawn.crop((0, 0, drawn.width, drawn.height - _TIME_BAR_PX))
+        counted = nodes.getcolors(maxcolors=nodes.width * nodes.height) or []
+        return sum(count for count, colour in counted if isinstance(colour, tuple) and _is_near(colour, _COMPLETED))
+
+    def open_artifact(self, key: str) -> None:
+        """From the tab Artifacts to one of them."""
+        panel = self.open_tab("Artifacts")
+        panel.get_by_role("link").filter(has=self.page.get_by_text(key, exact=True)).first.click()
+        self.page.wait_for_url("**/artifacts/**")
+        self.page.locator("article").first.wait_for()
+
+
+def _is_near(colour: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return all(abs(found - meant) < _NEAR for found, meant in zip(colour, wanted, strict=True))
