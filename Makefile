@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 IMAGE ?= rlhf-stage:cpu
 BASE_IMAGE ?= python:3.11-slim-bookworm
 SHARED_DATA ?= ../shared/data
-# Tests with servers or containers of their own run one after the other; the others share the cores.
+# Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
 .PHONY: help setup demo real-small test test-slow test-docker faults test-browser check format image image-if-docker ui clean
@@ -36,10 +36,10 @@ ui: setup  ## Open Prefect and MLflow on what the demo left, until Ctrl-C
 
 test: setup  ## The tests that need neither Docker nor a browser
 	$(BIN)/pytest $(PARALLEL) tests/unit tests/architecture
-	$(BIN)/pytest --ignore tests/unit --ignore tests/architecture
+	$(BIN)/pytest $(PARALLEL) --ignore tests/unit --ignore tests/architecture
 
 test-slow: setup  ## The tests that take minutes: whole pipelines, resumes after kill -9, several ranks
-	$(BIN)/pytest -m 'slow and not docker and not browser' --ignore tests/faults
+	$(BIN)/pytest $(PARALLEL) -m 'slow and not docker and not browser' --ignore tests/faults
 
 test-docker: setup  ## The tests that need a Docker daemon and the stage image
 	$(BIN)/pytest -m docker --ignore tests/faults
