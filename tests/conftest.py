@@ -1,5 +1,6 @@
 """What all tests share: where the real data lies, and a quiet numeric environment."""
 
+import logging
 import os
 import signal
 from pathlib import Path
@@ -8,10 +9,21 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# A shell without a terminal starts background jobs with Ctrl-C ignored, and every child would inherit that.
+# A shell without a terminal starts background jobs with Ctrl-C ignored, `nohup` with SIGHUP ignored, and every child
+# would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 PROJECT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def loggers_speak() -> None:
+    """Libraries that configure logging in this process switch off the loggers that they find, for all later tests."""
+    logging.disable(logging.NOTSET)
+    for logger in list(logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +26,13 @@ class PrefectPages:
     url: str
     screenshots: Path
 
-    def shot(self, name: str, *, height: int | None = None) -> Path:
-        """Keep what the page shows now; its upper `height` pixels, or all that is seen."""
-        path = self.screenshots / f"{name}.png"
-        size = self.page.viewport_size
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": height} if size and height else None
-        self.page.screenshot(path=path, clip=clip)  # type: ignore[arg-type]
-        return path
+    def shot(self, name: str, *, height: int = 900) -> None:
+        """Keep what the page shows on a screen of that height."""
+        seen = self.page.viewport_size
+        assert seen is not None
+        self.page.set_viewport_size({"width": seen["width"], "height": height})
+        self.page.screenshot(path=self.screenshots / f"{name}.png", animations="disabled")
+        self.page.set_viewport_size(seen)
 
     def open_form(self, deployment: str) -> None:
         """From the list of deployments to the form of one."""
@@ -61,7 +62,7 @@ class PrefectPages:
     def choices(self, title: str) -> list[str]:
         """What a field offers."""
         self.field(title).locator(_CHOICE).click()
-        self.page.get_by_role("listbox").wait_for()
+        self.page.get_by_role("option").first.wait_for()
         found = self.page.get_by_role("option").all_inner_texts()
         self.page.keyboard.press("Escape")
         expect(self.page.get_by_role("listbox")).to_have_count(0)
@@ -90,6 +91,11 @@ class PrefectPages:
     def told(self) -> Locator:
         """The message that pops up where the server refuses something."""
         return self.page.locator("[class*=toast]").first
+
+    def close_message(self) -> None:
+        """Press the cross of that message, which hides what lies under it."""
+        self.told.get_by_role("button").first.click()
+        expect(self.page.locator("[class*=toast]").get_by_role("button")).to_have_count(0)
 
     @property
     def _heading(self) -> Locator:
@@ -124,8 +130,16 @@ class PrefectPages:
             timeout=within_s * 1000
         )
 
-    def completed_pixels(self) -> int:
-        """How much of the run's graph has the green of completed nodes; the bar of time below it left out."""
+    def expect_completed_nodes(self, *, within_s: float) -> None:
+        """Wait until the run's graph, brought to its middle, shows stages that are done."""
+        deadline = time.monotonic() + within_s
+        while self._completed_pixels() == 0:
+            assert time.monotonic() < deadline, "the graph shows no stage that is done"
+            self.page.get_by_role("button", name="Recenter graph").click()
+            self.page.wait_for_timeout(500)  # the graph is drawn, so no element tells that it has changed
+
+    def _completed_pixels(self) -> int:
+        """How much of the graph has the green of completed nodes; the bar of time below it left out."""
         drawn = Image.open(io.BytesIO(self.page.locator(_GRAPH).screenshot())).convert("RGB")
         nodes = drawn.crop((0, 0, drawn.width, drawn.height - _TIME_BAR_PX))
         counted = nodes.getcolors(maxcolors=nodes.width * nodes.height) or []
@@ -137,6 +151,12 @@ class PrefectPages:
         panel.get_by_role("link").filter(has=self.page.get_by_text(key, exact=True)).first.click()
         self.page.wait_for_url("**/artifacts/**")
         self.page.locator("article").first.wait_for()
+
+    def follow(self, link: str) -> Page:
+        """The browser tab that a link of an artifact opens."""
+        with self.page.context.expect_page() as opened:
+            self.page.get_by_role("link", name=link).click()
+        return opened.value
 
 
 def _is_near(colour: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -10,9 +10,7 @@ from tasks.log_display import LogDisplay
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    # Database migrations of MLflow, run by other tests, switch off every logger that they find.
-    monkeypatch.setattr(logging.getLogger("tasks.stage_attempt"), "disabled", False)
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO)
     return caplog
 
