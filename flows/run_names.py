@@ -3,9 +3,7 @@
 from prefect.context import FlowRunContext
 
 from flows.run_config import RunConfig
-from tasks.source_labels import dataset_label, model_label
-
-_SEPARATOR = " · "
+from tasks.source_labels import SEPARATOR, dataset_label, model_label
 
 
 def run_title(config: RunConfig) -> str:
@@ -14,7 +12,7 @@ def run_title(config: RunConfig) -> str:
     A branch stands as it is written, and local data without a digest: both are known when filter_dataset has looked,
     which then corrects the name of the run.
     """
-    return _SEPARATOR.join((_model(config), dataset_label(config.dataset), config.gpu_profile.name))
+    return SEPARATOR.join((_model(config), dataset_label(config.dataset), config.gpu_profile.name))
 
 
 def run_tags(config: RunConfig, *, runtime: str) -> tuple[str, ...]:

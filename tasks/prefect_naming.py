@@ -8,6 +8,7 @@ from prefect.context import FlowRunContext
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_api import PrefectApi, PrefectAwayError
 from tasks.prefect_artifacts import prefect_link, present_flow_run_id, show_link
+from tasks.source_labels import corrected_name
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,11 @@ def correct_name(run: PipelineRun, guessed: str, known: str) -> None:
     run.tracking.correct_name(guessed, known)
     context = FlowRunContext.get()
     flow_run = context.flow_run if context else None
-    if flow_run is None or guessed == known or known in flow_run.name or guessed not in flow_run.name:
+    if flow_run is None:
         return
-    name = flow_run.name.replace(guessed, known, 1)
+    name = corrected_name(flow_run.name, guessed=guessed, known=known)
+    if name == flow_run.name:
+        return
     _tell(lambda api: api.rename_flow_run(str(flow_run.id), name))
     flow_run.name = name
 

@@ -12,6 +12,15 @@ _MAX_NAME_CHARACTERS = 40
 _GENERIC_NAMES = frozenset({"train", "training", "data", "dataset", "preference", "preferences", "pairs"})
 
 
+# Between the parts of a run's name.
+SEPARATOR = " · "
+
+
+def corrected_name(name: str, *, guessed: str, known: str) -> str:
+    """The name with what is known in place of the part that was guessed; as it is where no whole part is the guess."""
+    return SEPARATOR.join(known if part == guessed else part for part in name.split(SEPARATOR))
+
+
 def model_label(source: ModelSource) -> str:
     """`Qwen/Qwen3-8B` as `qwen3-8b`; a local model by its folder's name."""
     return _short(source.hub_id or source.path or "")

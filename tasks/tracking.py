@@ -29,6 +29,7 @@ from tasks.mlflow_operations import (
 )
 from tasks.mlflow_outbox import HANDLE_PREFIX, Outbox
 from tasks.mlflow_spool import SPOOL_FOLDER
+from tasks.source_labels import corrected_name
 from tasks.tracking_files import MIB, RunFiles
 
 logger = logging.getLogger(__name__)
@@ -119,8 +120,9 @@ class Tracking(RunFiles):
 
     def correct_name(self, guessed: str, known: str) -> None:
         """Replace a part of the parent run's name by what is known now; nothing where the name does not hold it."""
-        if guessed in self._name and known not in self._name:
-            self._name = self._name.replace(guessed, known, 1)
+        name = corrected_name(self._name, guessed=guessed, known=known)
+        if name != self._name:
+            self._name = name
             self.set_tags(self._parent, {"mlflow.runName": self._name})
 
     def start_stage(self, stage: StageName, *, attempt: int, tags: Mapping[str, str] | None = None) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from containers.contracts.names import OUTCOME_FILE, SPEC_FILE
 from containers.contracts.spec import StageSpec
 from containers.digests import write_atomically
+from containers.launch.collect import RANK_FAILURES
 from containers.launch.runtime import InputUnusableError, Launch
 
 # Where the orchestrator is root the stage still is not: an ordinary id.
@@ -32,7 +33,7 @@ def stage_user(launch: Launch) -> tuple[int, int]:
 
 
 def prepare_folders(launch: Launch, spec: StageSpec, *, user: tuple[int, int] | None = None) -> Path:
-    """Write spec.json, take an older outcome away, and give the work folder to the stage's user.
+    """Write spec.json, take an older attempt's outcome away, and give the work folder to the stage's user.
 
     Args:
         spec: as the stage sees it.
@@ -43,7 +44,8 @@ def prepare_folders(launch: Launch, spec: StageSpec, *, user: tuple[int, int] | 
     """
     spec_file = launch.spec_folder / SPEC_FILE
     write_atomically(spec_file, spec.model_dump_json(indent=2))
-    (launch.work_folder / OUTCOME_FILE).unlink(missing_ok=True)
+    for stale in (launch.work_folder / OUTCOME_FILE, *launch.work_folder.glob(RANK_FAILURES)):
+        stale.unlink(missing_ok=True)
     if user is not None:
         launch.spec_folder.chmod(0o755)
         spec_file.chmod(0o644)

@@ -19,6 +19,7 @@ import containers
 from containers.contracts.hardware import UNLIMITED, RequiredContract
 from containers.launch.arguments import process_arguments, process_environment
 from containers.launch.folders import prepare_folders
+from containers.launch.rank_deaths import killed_rank, rank_deaths
 from containers.launch.runtime import (
     STAGE_LOG_FILE,
     STOP_GRACE_S,
@@ -192,7 +193,8 @@ def _kernel_oom_kills() -> int:
 def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog, kills_before: int) -> StageExit:
     code = program.return_code
     number = -code if code is not None and code < 0 else None
-    killed = number == signal.SIGKILL and not (seen.timed_out or seen.cancelled)
+    died_of_kill = number == signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
+    killed = died_of_kill and not (seen.timed_out or seen.cancelled)
     state = {"process": str(program.pid)}
     if program.usage:
         state["peak resident memory"] = f"{program.usage.ru_maxrss / 1024:,.0f} MiB"
