@@ -8,6 +8,12 @@ from tasks.source_labels import corrected_name, dataset_label, model_label
 HUB = DatasetSource(hub_id="nvidia/HelpSteer3", revision="main", train="preference/train.jsonl.gz")
 
 
+def test_only_a_whole_part_of_a_name_is_corrected() -> None:
+    name = corrected_name("own-2x128 · train · cpu-train", guessed="train", known="train@13bb")
+    assert name == "own-2x128 · train@13bb · cpu-train"
+    assert corrected_name("cancelled-train-policy", guessed="train", known="train@13bb") == "cancelled-train-policy"
+
+
 @pytest.mark.parametrize(
     ("digest", "label"),
     [
@@ -16,12 +22,6 @@ HUB = DatasetSource(hub_id="nvidia/HelpSteer3", revision="main", train="preferen
         ("sha256:5f0c" + "0" * 60, "helpsteer3@5f0c"),
     ],
 )
-def test_only_a_whole_part_of_a_name_is_corrected() -> None:
-    name = corrected_name("own-2x128 · train · cpu-train", guessed="train", known="train@13bb")
-    assert name == "own-2x128 · train@13bb · cpu-train"
-    assert corrected_name("cancelled-train-policy", guessed="train", known="train@13bb") == "cancelled-train-policy"
-
-
 def test_a_branch_gives_way_to_what_it_was_resolved_to(digest: str, label: str) -> None:
     assert dataset_label(HUB, digest=digest) == label
 
