@@ -131,11 +131,12 @@ class PrefectPages:
         )
 
     def expect_completed_nodes(self, *, within_s: float) -> None:
-        """Wait until the run's graph, brought to its middle, shows stages that are done."""
+        """Load the run's page anew, and wait until its graph shows stages that are done."""
+        self.page.reload()  # a graph that was opened before its run began can take minutes to follow it
+        self.page.get_by_role("button", name="Recenter graph").wait_for()
         deadline = time.monotonic() + within_s
         while self._completed_pixels() == 0:
             assert time.monotonic() < deadline, "the graph shows no stage that is done"
-            self.page.get_by_role("button", name="Recenter graph").click()
             self.page.wait_for_timeout(500)  # the graph is drawn, so no element tells that it has changed
 
     def _completed_pixels(self) -> int:

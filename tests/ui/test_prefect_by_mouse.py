@@ -85,6 +85,7 @@ def finished(browser: Browser, served: ServedProject, screenshots: Path) -> str:
     prefect.expect_completed_nodes(within_s=120)
     prefect.shot("03-running")
     prefect.expect_state("Completed", within_s=RUN_LIMIT_S)
+    prefect.open_tab("Task Runs")
     for name in ("check_system", "filter_dataset", "build_base_model", TRAIN, LAST_STAGE, "write_report"):
         prefect.expect_task(name, "Completed", within_s=60)
     prefect.shot("04-completed")
