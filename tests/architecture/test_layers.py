@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,9 @@ def test_no_file_outgrew_its_question(project: Path) -> None:
 def test_prefect_is_not_imported_before_its_address_is_known(project: Path) -> None:
     program = "import flows.run_command, flows.cached_stages, sys; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=project, check=False).returncode == 0
+
+
+def test_no_two_test_files_share_a_name(project: Path) -> None:
+    """pytest refuses to collect both in one go, and that is seen only where both are asked for."""
+    names = Counter(path.name for path in (project / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
