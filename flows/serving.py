@@ -19,7 +19,6 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
 
-from containers.launch.cleanup import OWNER_PID_LABEL
 from flows.deployments import HEARTBEAT_EVERY_S, install_watchdog
 from tasks.prefect_api import PrefectApi, PrefectAwayError
 from tasks.prefect_link import GOES_ON
@@ -176,7 +175,7 @@ def _was_never_begun(flow_run: FlowRun) -> bool:
     """Whether a run waits for a process that nobody starts any more; what a work pool starts is not judged."""
     is_served = flow_run.deployment_id is not None and flow_run.work_pool_name is None
     state = flow_run.state
-    if not is_served or state is None or not state.is_pending() or OWNER_PID_LABEL in flow_run.labels:
+    if not is_served or state is None or not state.is_pending():
         return False
     return (datetime.now(UTC) - state.timestamp).total_seconds() > _BEGUN_WITHIN_S
 

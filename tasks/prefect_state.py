@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 LEDGER_LABEL = "rlhf.ledger"
 _SEEN_WITHIN_S = 3.0
 _FORGOTTEN_AFTER_S = 24 * 3600.0
+# Somebody pressed Retry or Resume, or is asked to: the labels are those of the process before.
+_TO_BE_STARTED = (StateType.SCHEDULED, StateType.PENDING, StateType.PAUSED)
 _STATE_NAMES = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Cancelled", "CRASHED": "Crashed"}
 
 
@@ -108,6 +110,8 @@ def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[s
     if before is None:
         if path is not None and time.time() - path.stat().st_mtime > _FORGOTTEN_AFTER_S:
             remove_ledger(path)
+        return []
+    if before.state_type in _TO_BE_STARTED:
         return []
     if not _is_dead({**record.owner, **{name: str(value) for name, value in before.labels.items()}}):
         if path is not None:  # somebody pressed Retry, and a live process is at the run now

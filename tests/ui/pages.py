@@ -92,11 +92,6 @@ class PrefectPages:
         """The message that pops up where the server refuses something."""
         return self.page.locator("[class*=toast]").first
 
-    def close_message(self) -> None:
-        """Press the cross of that message, which hides what lies under it."""
-        self.told.get_by_role("button").first.click()
-        expect(self.page.locator("[class*=toast]").get_by_role("button")).to_have_count(0)
-
     @property
     def _heading(self) -> Locator:
         return self.page.locator(".page-heading-flow-run")
