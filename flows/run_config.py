@@ -31,7 +31,7 @@ class RunSection(Frozen):
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
-        description="Lower-case letters, digits, dashes; names the output folder, and tags the run in Prefect and MLflow",
+        description="Lower-case letters, digits, dashes; names the output folder, tags the run in Prefect and MLflow",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="One seed for every stage")
     output_dir: Path | None = Field(None, description="Reports and links of this run; null: outputs/<name>")
