@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from faults.fault_proxy import fault_proxy
@@ -98,6 +98,18 @@ def test_a_run_that_a_live_process_has_taken_up_again_is_left_to_it(
     assert settle_the_dead(tmp_path, api, flow_name="rlhf") == []
     assert state_of(api, flow_run_id)[0] == "Running"
     assert not ledger.path.exists()
+
+
+@pytest.mark.parametrize("state", [StateType.SCHEDULED, StateType.PENDING])
+def test_a_run_that_somebody_retries_is_left_to_the_process_that_is_to_come(
+    prefect: Prefect, api: PrefectApi, tmp_path: Path, state: StateType
+) -> None:
+    owner = dead_owner()
+    flow_run_id = run_of(prefect, owner)
+    Ledger(tmp_path, flow_run_id=flow_run_id, owner=owner)
+    prefect.client.set_flow_run_state(UUID(flow_run_id), State(type=state, name="AwaitingRetry"), force=True)
+    assert settle_the_dead(tmp_path, api, flow_name="rlhf") == []
+    assert state_of(api, flow_run_id)[0] == "AwaitingRetry"
 
 
 def test_a_run_of_another_server_stays_noted(api: PrefectApi, tmp_path: Path) -> None:
