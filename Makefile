@@ -8,7 +8,7 @@ SHARED_DATA ?= ../shared/data
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small test test-slow test-docker faults test-browser check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-slow test-search test-docker faults test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -27,9 +27,14 @@ demo: setup image-if-docker  ## Run the whole pipeline on CPU with a tiny model,
 	$(BIN)/rlhf demo-data
 	$(BIN)/rlhf run -c configs/runs/demo.yaml
 
-real-small: setup image-if-docker  ## The same DAG on real dialogues (needs ../shared/data)
-	@test -d $(SHARED_DATA) || { echo "$(SHARED_DATA) is not there: make real-small needs the real rows, which are not part of this repository. Your own data: see README, 'Your own run'."; exit 1; }
+real-small: real-data  ## The same DAG on real dialogues (needs ../shared/data)
 	$(BIN)/rlhf run -c configs/runs/real-small.yaml
+
+real-hh: real-data  ## A reward model on human choices, up to its certificate (needs ../shared/data)
+	$(BIN)/rlhf run -c configs/runs/real-hh.yaml --until evaluate_reward_model
+
+real-data: setup image-if-docker
+	@test -d $(SHARED_DATA) || { echo "$(SHARED_DATA) is not there: it has the real rows, which are not part of this repository. Your own data: see README, 'Your own run'."; exit 1; }
 
 ui: setup  ## Open Prefect and MLflow on what the demo left, until Ctrl-C
 	$(BIN)/rlhf ui -c configs/runs/demo.yaml
@@ -40,6 +45,9 @@ test: setup  ## The tests that need neither Docker nor a browser
 
 test-slow: setup  ## The tests that take minutes: whole pipelines, resumes after kill -9, several ranks
 	$(BIN)/pytest $(PARALLEL) -m 'slow and not docker and not browser' --ignore tests/faults
+
+test-search: setup  ## The tests of properties, with thousands of new random examples each
+	$(BIN)/pytest $(PARALLEL) --hypothesis-profile=searching $$(grep -rl '^from hypothesis' tests/unit --include='test_*.py')
 
 test-docker: setup  ## The tests that need a Docker daemon and the stage image
 	$(BIN)/pytest -m docker --ignore tests/faults
@@ -52,11 +60,13 @@ faults: setup  ## Break everything on purpose; writes the table in docs/reliabil
 test-browser: setup  ## The tests that need Chromium
 	$(BIN)/pytest -m browser
 
-check: setup  ## Lint, format, types, layers, fast tests; before each commit
+lint: setup  ## Lint, format, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint  ## The same and the fast tests; before each commit
 	$(BIN)/pytest -q $(PARALLEL) tests/unit tests/architecture -m 'not docker and not browser and not slow and not stages'
 
 format: setup  ## Let ruff format and fix

@@ -1,6 +1,6 @@
 """Which offline library tells best whether a text is English, and how fast? Figures: language_detection.md.
 
-    python benchmarks/language_detection.py --data FOLDER
+    python -m benchmarks.language_detection --data FOLDER
 
 FOLDER holds multilingual_texts.jsonl.gz (texts whose `is_english` is true, false or null) and the helpsteer3_schema
 files. Candidates that are not installed are left out. One process, one thread.
@@ -109,6 +109,18 @@ def verdicts(texts: Iterable[dict[str, object]]) -> Iterator[str]:
         yield f"| {kind} | {truth} | {figures} |"
 
 
+def by_language(texts: Iterable[dict[str, object]]) -> Iterator[str]:
+    """What the stage's judge says of each language; a foreign text that is wanted costs precision."""
+    judge = LanguageJudge(("english",))
+    decided = [row for row in texts if row["is_english"] is not None]
+    counts = Counter((str(row["language"]), judge.judge_text(str(row["text"])).kind) for row in decided)
+    yield "| language | texts | wanted | other | undecided |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for language in sorted({key[0] for key in counts}):
+        figures = [counts[language, verdict] for verdict in ("wanted", "other", "undecided")]
+        yield f"| {language} | {sum(figures)} | " + " | ".join(map(str, figures)) + " |"
+
+
 def rows(folder: Path) -> Iterator[str]:
     """Rows whose column says english: how many the text check keeps, by the language that the texts really have."""
     judge = LanguageJudge(("english",))
@@ -139,6 +151,7 @@ def main() -> None:
     for title, lines in (
         ("Candidates", compare(texts)),
         ("Verdicts of the stage by kind", verdicts(texts)),
+        ("Verdicts of the stage by language", by_language(texts)),
         ("Rows whose `language` column says english", rows(folder)),
     ):
         print(f"\n## {title}\n")

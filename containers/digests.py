@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from containers.contracts.manifest import FileEntry, Manifest
-from containers.contracts.names import MANIFEST_FILE
+from containers.contracts.names import DESCRIBING_FILES, MANIFEST_FILE
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 # Files from this size on also get a digest of samples, which is read in milliseconds.
@@ -92,6 +92,15 @@ def content_digest(entries: Iterable[FileEntry]) -> str:
     for entry in sorted(entries, key=lambda item: item.path):
         digest.update(f"{entry.path}\0{entry.size_bytes}\0{entry.sha256}\n".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def artifact_digest(manifest: Manifest) -> str:
+    """`sha256:…` of what an artifact holds for others; what only describes how it was made is left out.
+
+    So a filter that looks for one more suite and drops nothing more leaves the pairs what they were, and no model is
+    trained again. The manifest still has every file.
+    """
+    return content_digest(entry for entry in manifest.files if not entry.path.startswith(DESCRIBING_FILES))
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -12,6 +12,7 @@ from containers.contracts.records import SCORE_TOLERANCE
 MISSING = "—"
 _MINUS = "−"
 _MARKDOWN_SPECIALS = "\\`*[]|~"
+_ABBREVIATIONS = {"kl": "KL", "sft": "SFT"}
 _ROUNDED_UNITS = frozenset({"score", "nats"})
 _WHOLE_UNITS = frozenset({"rows", "pairs", "steps", "prompts", "figures", "files", "examples"})
 # Controls, surrogates, and the format characters that reorder or hide text on a page.
@@ -155,10 +156,16 @@ def one_line(text: str, limit: int) -> str:
     return shorten(" ".join(text.split()), limit)
 
 
+def error_line(error: BaseException) -> str:
+    """What an error says, in one line; its type where it says nothing."""
+    return one_line(str(error), 200) or type(error).__name__
+
+
 def humanize(name: str) -> str:
-    """`over_long` and `over-long` as a person writes it: `Over long`."""
-    words = name.replace("_", " ").replace("-", " ").strip()
-    return words[:1].upper() + words[1:]
+    """`over_long` and `over-long` as a person writes it: `Over long`; `kl` as `KL`."""
+    words = name.replace("_", " ").replace("-", " ").split()
+    text = " ".join(_ABBREVIATIONS.get(word, word) for word in words)
+    return text[:1].upper() + text[1:]
 
 
 def short_digest(digest: str) -> str:

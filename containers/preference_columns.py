@@ -1,14 +1,17 @@
 """The schemas of preference data by their columns, and which of them some rows have. Pure; used by check and stage.
 
     HelpSteer3       context, response1, response2, overall_preference   negative: response 1 is better
-    TRL preference   chosen, rejected, with prompt or as conversations that share their beginning
+    TRL preference   chosen, rejected, with prompt or sharing their beginning: conversations, plain texts, or
+                     transcripts of HH-RLHF ("\\n\\nHuman: …"); scores, where given, tell the strength (UltraFeedback)
     arena            prompt, response_a, response_b, winner              a, b or tie
+    UltraFeedback    instruction, completions                            best against worst by `overall_score`
+    comparisons      text, and nothing else                              NeMo-Aligner: good line before bad line
 
-`domain` and `language` are optional everywhere: a pair and its label are whole without them.
+`domain` and `language` are optional everywhere else: a pair and its label are whole without them.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from containers.human_text import one_line
@@ -19,19 +22,30 @@ _NAME_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class PreferenceSchema:
-    """A way of writing preferences: `columns` must be there, `optional` ones are read where they are there."""
+    """A way of writing preferences: `columns` must be there, `optional` ones are read where they are there.
+
+    `stands_alone`: no other column may be there, since the names alone say too little. `num_lines` make one row.
+    """
 
     name: str
     columns: tuple[str, ...]
-    optional: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    stands_alone: bool = False
+    num_lines: int = 1
+
+    def fits(self, names: Collection[str]) -> bool:
+        """Whether a row with columns of these names can be of this schema."""
+        return set(self.columns).issubset(names) and (len(names) == len(self.columns) or not self.stands_alone)
 
 
 HELPSTEER3 = PreferenceSchema(
     "HelpSteer3", ("context", "response1", "response2", "overall_preference"), ("individual_preference",)
 )
-TRL = PreferenceSchema("TRL preference", ("chosen", "rejected"), ("prompt", "margin"))
-ARENA = PreferenceSchema("arena", ("prompt", "response_a", "response_b", "winner"), ())
-SCHEMAS = (HELPSTEER3, TRL, ARENA)
+TRL = PreferenceSchema("TRL preference", ("chosen", "rejected"), ("prompt", "margin", "score_chosen", "score_rejected"))
+ARENA = PreferenceSchema("arena", ("prompt", "response_a", "response_b", "winner"))
+ULTRAFEEDBACK = PreferenceSchema("UltraFeedback", ("instruction", "completions"))
+COMPARISONS = PreferenceSchema("NeMo-Aligner comparisons", ("text",), stands_alone=True, num_lines=2)
+SCHEMAS = (HELPSTEER3, TRL, ARENA, ULTRAFEEDBACK, COMPARISONS)
 
 
 class UnknownSchemaError(ValueError):
@@ -58,7 +72,7 @@ def schema_of(rows: Iterable[Iterable[str]], *, file: str) -> PreferenceSchema:
     for row in rows:
         names = tuple(row)
         found.update(names)
-        hits.update(schema.name for schema in SCHEMAS if set(schema.columns).issubset(names))
+        hits.update(schema.name for schema in SCHEMAS if schema.fits(names))
     if not hits:
         raise UnknownSchemaError(
             f"{file} has no schema that is known here. Columns found: {_shown(found)}.",
@@ -78,5 +92,6 @@ def _shown(found: Counter[str]) -> str:
 
 
 def _wanted(schema: PreferenceSchema) -> str:
-    optional = f"; optional: {', '.join(schema.optional)}" if schema.optional else ""
-    return f"{schema.name} ({', '.join(schema.columns)}{optional})"
+    more = f"; optional: {', '.join(schema.optional)}" if schema.optional else ""
+    more = "; no other" if schema.stands_alone else more
+    return f"{schema.name} ({', '.join(schema.columns)}{more})"

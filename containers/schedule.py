@@ -73,7 +73,7 @@ def resolve_schedule(
     steps_per_epoch = math.ceil(num_examples / global_batch_size)
     if num_examples < global_batch_size and schedule.max_steps is None:
         raise ScheduleError(
-            f"{num_examples} examples are fewer than one global batch of {global_batch_size}: not one full step. "
+            f"{num_examples:,} examples are fewer than one global batch of {global_batch_size}: not one full step. "
             f"Lower global_batch_size or bring more data."
         )
     num_steps = schedule.max_steps or max(1, math.ceil(steps_per_epoch * schedule.num_epochs))
@@ -86,10 +86,10 @@ def resolve_schedule(
     if save_steps > num_steps:
         mistakes.append(f"save_steps {save_steps} would never save")
     if mistakes:
+        epochs = "1 epoch" if schedule.num_epochs == 1 else f"{schedule.num_epochs:g} epochs"
         raise ScheduleError(
-            f"{' and '.join(mistakes)}: the run has {num_steps} steps ({num_examples} examples in batches of "
-            f"{global_batch_size}, {schedule.num_epochs:g} epochs). Use at most {num_steps}, or leave them out: "
-            f"then every {default} steps."
+            f"{' and '.join(mistakes)}: the run has {num_steps} steps ({num_examples:,} examples in batches of "
+            f"{global_batch_size}, {epochs}). Use at most {num_steps}, or leave them out: then every {default} steps."
         )
     if num_eval_examples == 0:
         raise ScheduleError("There is not one validation example, so nothing could be evaluated.")

@@ -1,6 +1,7 @@
 """What `rlhf approve` does, once the configuration stands: show what waits at the gates of a run, or decide."""
 
 import sys
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
@@ -50,6 +51,7 @@ def decide(loaded: LoadedConfig, *, gate: Gate | None, outcome: str, by: str, re
     )
     if problem := problem_with(decision, question.verdict):
         return _refuse(problem, exit_code=_EXIT_COMMAND_LINE)
+    _take_answer_in_prefect(loaded, question)
     try:
         written = _decisions(loaded).decide(question, decision, replace=replace)
     except ApprovalError as error:
@@ -57,14 +59,35 @@ def decide(loaded: LoadedConfig, *, gate: Gate | None, outcome: str, by: str, re
     where = _decisions(loaded).path(question.gate, question.key)
     said = f"The {question.verdict.model} was {written.outcome} by {written.by}"
     sys.stdout.write(f"{said}; that stands in {where}.\n")
-    sys.stdout.write(f"{said}; that stands in {where}.\n")
     _go_on(loaded, question, written)
     return 0
 
 
+def _take_answer_in_prefect(loaded: LoadedConfig, question: Question) -> None:
+    """Write down what somebody answered in Prefect and the resumed run has not read yet: the first word counts."""
+    if _decisions(loaded).path(question.gate, question.key).exists():
+        return
+    for item in _same(loaded, question):
+        if not item.flow_run_id:
+            continue
+        from tasks.approval_form import answer_in_prefect  # as late as in `_resumed`
+
+        with _its_server(item):
+            answer, _ = answer_in_prefect(item)
+        if answer is not None:
+            with suppress(ApprovalError):  # the run has read it this moment
+                _decisions(loaded).decide(item, answer)
+            return
+
+
+def _same(loaded: LoadedConfig, question: Question) -> list[Question]:
+    """What every run of this store asked that is just this."""
+    return [item for item in _decisions(loaded).questions(question.gate) if item.key == question.key]
+
+
 def _go_on(loaded: LoadedConfig, question: Question, decision: GateDecision) -> None:
     """Resume every suspended run that asked just this, and say how the others go on."""
-    same = [item for item in _decisions(loaded).questions(question.gate) if item.key == question.key]
+    same = _same(loaded, question)
     for item in same:
         if item.flow_run_id:
             sys.stdout.write(f"{_resumed(item, decision)}\n")
@@ -75,16 +98,22 @@ def _go_on(loaded: LoadedConfig, question: Question, decision: GateDecision) -> 
 
 def _resumed(question: Question, decision: GateDecision) -> str:
     # Prefect is imported only where a run is suspended there: it takes seconds, and wants a server.
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
     from tasks.approval_form import resume
     from tasks.prefect_api import PrefectApi
 
-    with temporary_settings({PREFECT_API_URL: question.prefect_api_url}):
+    with _its_server(question):
         return resume(question, decision, PrefectApi())
 
 
+def _its_server(question: Question) -> AbstractContextManager[object]:
+    """Prefect's server that has the run which asked, for the time of the block; one that is gone costs seconds."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    return temporary_settings({PREFECT_API_URL: question.prefect_api_url, PREFECT_CLIENT_MAX_RETRIES: 1})
+
+
 def _shown(loaded: LoadedConfig, question: Question) -> str:
+    _take_answer_in_prefect(loaded, question)
     try:
         decision = _decisions(loaded).find(question.gate, question.key)
     except DamagedDecisionError as error:

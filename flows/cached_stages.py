@@ -3,19 +3,25 @@
 Nothing is started, and nothing in the store is changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from containers.contracts.filter_config import REFERENCE_INPUT, ReferenceRewardModel
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import MANIFEST_FILE, StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import StageConfig
-from containers.digests import content_digest, read_manifest, verify_artifact
-from containers.human_text import moment
+from containers.digests import artifact_digest, read_manifest, verify_artifact
+from containers.human_text import error_line, moment
+from containers.launch.runtime import LaunchError
 from containers.schedule import plan_batch
 from flows.run_config import RunConfig
 from tasks.code_identity import code_identity
+from tasks.filter_settings import whole_filter_config
 from tasks.pinned_sources import BranchMayHaveMovedError, pinned_dataset_inputs, pinned_model_input
-from tasks.sources import ModelSource
+from tasks.reward_models import known_reward_model, named_reward_model
+from tasks.sources import ModelSource, absent_data
 from tasks.stage_history import StageHistory, stage_memory
 from tasks.stage_inputs import (
     build_base_model_inputs,
@@ -23,7 +29,10 @@ from tasks.stage_inputs import (
     evaluate_reward_model_inputs,
     filter_dataset_inputs,
     named_model_input,
+    reference_input,
+    reference_source,
     start_model_input,
+    suite_inputs,
     train_policy_inputs,
     training_inputs,
 )
@@ -79,22 +88,28 @@ class _Lookup:
         whole_up_to = self.config.verify_whole_up_to_bytes
         manifest = verify_artifact(folder, whole_up_to_bytes=whole_up_to) if self.verify else read_manifest(folder)
         self.texts[stage] = f"reused, made {moment(manifest.created_at)}"
-        made = ArtifactRef(stage=stage, key=now.key, path=str(folder), digest=content_digest(manifest.files))
+        made = ArtifactRef(stage=stage, key=now.key, path=str(folder), digest=artifact_digest(manifest))
         self.found[stage] = made
         return made
 
     def data_inputs(self) -> tuple[StageInput, ...]:
         """Inputs of filter_dataset."""
-        config, filters = self.config, self.config.filter_dataset
+        config, filters, suites = self.config, self.config.filter_dataset, self.config.evaluate_reward_model.suites
         if self.ask_hub:
-            return filter_dataset_inputs(filters, config.dataset, config.base_model)
-        if config.dataset.hub_id is None:
-            files = filter_dataset_inputs(filters, config.dataset, None)
-        else:
-            files = pinned_dataset_inputs(config.dataset)
+            return filter_dataset_inputs(filters, config.dataset, config.base_model, suites)
+        files = pinned_dataset_inputs(config.dataset)
+        if filters.contamination != "off":
+            files = (*files, *suite_inputs(suites, ask_hub=False))
+        if filters.polarity.reference_reward_model is not None:
+            files = (*files, self.reference_input(filters.polarity.reference_reward_model))
         if filters.max_tokens is None or config.base_model is None:
             return files
         return (*files, self.model_input(config.base_model, name="tokenizer"))
+
+    def reference_input(self, model: ReferenceRewardModel) -> StageInput:
+        """The reward model that judges the labels, as input of filter_dataset."""
+        source = reference_source(model)
+        return reference_input(model) if source.hub_id is None else pinned_model_input(source, name=REFERENCE_INPUT)
 
     def model_input(self, source: ModelSource, *, name: str) -> StageInput:
         """The base model as input of that name."""
@@ -103,14 +118,35 @@ class _Lookup:
         return pinned_model_input(source, name=name)
 
 
+@dataclass(frozen=True)
+class CachedStages:
+    """What is there of a run already.
+
+    Attributes:
+        texts: for each stage whether its result is there, and why it runs where it is not.
+        artifacts: folders of the results that are there.
+    """
+
+    texts: Mapping[StageName, str]
+    artifacts: Mapping[StageName, Path]
+
+
 def cached_stages(config: RunConfig) -> dict[StageName, str]:
     """For each stage of the run whether its result is there; a stage whose inputs are yet to be made runs.
 
     Asks nobody: what a branch of the hub is now, and so what starts from it, is not known.
     """
-    lookup, rest = _Lookup(config, verify=False, ask_hub=False), "runs"
+    return dict(look_up_stages(config).texts)
+
+
+def look_up_stages(config: RunConfig) -> CachedStages:
+    """As `cached_stages`, with the artifacts; by their manifests, no file of them is compared."""
     try:
-        _walk(lookup, config)
+        lookup, rest = _Lookup(config, verify=False, ask_hub=False), "runs"
+    except LaunchError as error:  # what the stages are computed with is part of their keys
+        return CachedStages(dict.fromkeys(config.stages, f"not known: {error_line(error)}"), {})
+    try:
+        _walk_to_the_end(lookup, config)
     except _NotCachedError as missing:
         rest = f"runs, unless {missing.stage} makes the same as before"
         if lookup.history.last(missing.stage) is None:
@@ -119,8 +155,15 @@ def cached_stages(config: RunConfig) -> dict[StageName, str]:
         rest = str(unknown)
     except Exception as error:  # a source that cannot be had is for the system check to explain
         first_line = str(error).partition("\n")[0]
-        return {stage: lookup.texts.get(stage, f"not known: {first_line}") for stage in config.stages}
-    return {stage: lookup.texts.get(stage, rest) for stage in config.stages}
+        # `rlhf plan` names what of the data is missing by itself.
+        rest = f"not known: {'its data is not here' if any(absent_data(config.dataset)) else first_line}"
+    texts = {stage: lookup.texts.get(stage, rest) for stage in config.stages}
+    artifacts = {stage: Path(found.path) for stage, found in lookup.found.items() if stage in texts}
+    again = config.run.again_from
+    for stage in config.stages[config.stages.index(again) :] if again in config.stages else ():
+        if artifacts.pop(stage, None) is not None:
+            texts[stage] = "runs: run.again_from asks for it"
+    return CachedStages(texts, artifacts)
 
 
 def finished_artifacts(config: RunConfig) -> dict[StageName, ArtifactRef] | None:
@@ -130,29 +173,58 @@ def finished_artifacts(config: RunConfig) -> dict[StageName, ArtifactRef] | None
     """
     try:
         lookup = _Lookup(config, verify=True, ask_hub=True)
-        _walk(lookup, config)
+        _walk_to_the_end(lookup, config)
     except Exception:  # whatever is missing or damaged: the run itself sees to it, and says so
         return None
     return lookup.found
 
 
-def _walk(lookup: _Lookup, config: RunConfig) -> None:
+def _walk_to_the_end(lookup: _Lookup, config: RunConfig) -> None:
+    """Look every result up that the run would make, and none behind its end.
+
+    Raises:
+        _NotCachedError: one is not there.
+    """
+    for artifact in _walk(lookup, config):
+        if artifact.stage == config.run.until:
+            return
+
+
+def _walk(lookup: _Lookup, config: RunConfig) -> Iterator[ArtifactRef]:
     """The order of `flows.rlhf`, on results that are there; stops at the first that is not."""
     profile = config.gpu_profile
-    pairs = lookup.result(config.filter_dataset, lookup.data_inputs())
-    if config.build_base_model:
-        inputs = build_base_model_inputs(pairs, config.tokenizer_file)
-        model = start_model_input(lookup.result(config.build_base_model, inputs))
-    elif config.base_model:
-        model = lookup.model_input(config.base_model, name="start_model")
-    if config.train_sft:
-        batch = plan_batch(config.train_sft.global_batch_size, profile)
-        model = start_model_input(lookup.result(config.train_sft, training_inputs(pairs, model), batch))
+    filters = whole_filter_config(config.filter_dataset, config.dataset, config.evaluate_reward_model.suites)
+    pairs = lookup.result(filters, lookup.data_inputs())
+    yield pairs
+    if config.needs_start_model:
+        model = yield from _start_model(lookup, config, pairs)
     batch = plan_batch(config.train_reward_model.global_batch_size, profile)
-    reward_model = lookup.result(config.train_reward_model, training_inputs(pairs, model), batch)
+    reward_model: ArtifactRef | StageInput
+    if config.reward_model:
+        reward_model = (named_reward_model if lookup.ask_hub else known_reward_model)(config.reward_model)
+    else:
+        reward_model = lookup.result(config.train_reward_model, training_inputs(pairs, model), batch)
+        yield reward_model
     evaluation = config.evaluate_reward_model
-    lookup.result(evaluation, evaluate_reward_model_inputs(evaluation, pairs, reward_model))
+    judged_by = evaluate_reward_model_inputs(evaluation, pairs, reward_model, ask_hub=lookup.ask_hub)
+    yield lookup.result(evaluation, judged_by)
     training = config.train_policy
     batch = plan_batch(training.global_batch_size, profile, multiple_of=training.num_generations)
     policy = lookup.result(training, train_policy_inputs(pairs, model, reward_model), batch)
-    lookup.result(config.evaluate_policy, evaluate_policy_inputs(pairs, model, policy, reward_model))
+    yield policy
+    yield lookup.result(config.evaluate_policy, evaluate_policy_inputs(pairs, model, policy, reward_model))
+
+
+def _start_model(lookup: _Lookup, config: RunConfig, pairs: ArtifactRef) -> Generator[ArtifactRef, None, StageInput]:
+    if config.build_base_model:
+        built = lookup.result(config.build_base_model, build_base_model_inputs(pairs, config.tokenizer_file))
+        yield built
+        model = start_model_input(built)
+    elif config.base_model:
+        model = lookup.model_input(config.base_model, name="start_model")
+    if config.train_sft:
+        batch = plan_batch(config.train_sft.global_batch_size, config.gpu_profile)
+        tuned = lookup.result(config.train_sft, training_inputs(pairs, model), batch)
+        yield tuned
+        model = start_model_input(tuned)
+    return model

@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 from containers.contracts.names import CONTAINER_STAGES, StageName
-from flows import cli_approve, cli_champion, cli_commands, cli_serve
-from flows.cli_parsers import DEMO_CONFIG, Commands, add_command, add_config_options
+from flows import cli_approve, cli_certificates, cli_champion, cli_commands, cli_doctor, cli_keys, cli_serve
+from flows.cli_parsers import DEMO_CONFIG, Commands, add_command, add_config_options, add_debug_option
 from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block
 
 EXIT_BAD_CONFIG = 2
@@ -89,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, (command, summary, example) in _configured_commands().items():
         configured = add_command(commands, name, command, summary=summary, example=f"rlhf {name} {example}")
         add_config_options(configured)
+        add_debug_option(configured)
         if name == "plan":
             configured.add_argument(
                 "--model-config",
@@ -98,9 +99,12 @@ def build_parser() -> argparse.ArgumentParser:
             )
         if name == "run":
             _add_stage_range(configured)
+    cli_keys.add_to(commands)
+    cli_doctor.add_to(commands)
     cli_serve.add_to(commands)
     cli_approve.add_to(commands)
     cli_champion.add_to(commands)
+    cli_certificates.add_to(commands)
     _add_demo_data(commands)
     _add_reap(commands)
     _add_cache(commands)

@@ -19,6 +19,10 @@ def run(parsed: argparse.Namespace) -> int:
         parsed.overrides.append(f"run.again_from={parsed.again_from}")
         command = _without_option(command, "--again-from")  # what goes on from here must not begin again
     loaded = _load(parsed)
+    if parsed.debug:
+        from flows.debug_run import debug_notice
+
+        print(debug_notice(loaded.config))
     from flows.run_command import run_pipeline
 
     return run_pipeline(loaded, command=command)
@@ -46,12 +50,20 @@ def check(parsed: argparse.Namespace) -> int:
 def plan(parsed: argparse.Namespace) -> int:
     """`rlhf plan`."""
     loaded = _load(parsed)
-    from flows.cached_stages import cached_stages
+    from flows.cached_stages import look_up_stages
     from flows.plan import plan_run
+    from flows.plan_speed import measured_cpu_speed
     from flows.plan_text import render_plan
 
-    cached = cached_stages(loaded.config)
-    print(render_plan(plan_run(loaded, cached=lambda stage: cached[stage], model_config=parsed.model_config)))
+    found = look_up_stages(loaded.config)
+    planned = plan_run(
+        loaded,
+        cached=found.texts.__getitem__,
+        artifacts=found.artifacts,
+        model_config=parsed.model_config,
+        cpu=measured_cpu_speed(loaded.profile),
+    )
+    print(render_plan(planned))
     return 0
 
 
@@ -106,4 +118,10 @@ def demo_data(parsed: argparse.Namespace) -> int:
 def _load(parsed: argparse.Namespace) -> "LoadedConfig":
     from flows.config_loading import load_run_config
 
-    return load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    if not parsed.debug:
+        return loaded
+    from flows.debug_run import debug_settings
+
+    overrides = [*parsed.overrides, *debug_settings(loaded.config)]
+    return load_run_config(parsed.config, overrides=overrides, profile=parsed.profile)

@@ -30,6 +30,16 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_debug_option(parser: argparse.ArgumentParser) -> None:
+    """`--debug`, for the commands that run a pipeline or look at one."""
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="the run on few rows with two steps of each training, in a folder of its own (NAME-debug), to see that "
+        "it works; its figures mean nothing",
+    )
+
+
 def add_command(
     commands: Commands,
     name: str,

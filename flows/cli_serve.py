@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from flows.cli_parsers import Commands, add_command
+from flows.cron_text import cron_problem
 
 _STATE_DIR = Path("outputs/.servers")
 _LOOPBACK = "127.0.0.1"
@@ -39,6 +40,18 @@ def add_to(commands: Commands) -> None:
         metavar="ADDRESS",
         help="interface of servers started here; another than loopback demands authentication (default: %(default)s)",
     )
+    parser.add_argument(
+        "--retrain",
+        metavar="NAME",
+        help="with --cron: the run configuration that is retrained on a schedule (example: demo)",
+    )
+    parser.add_argument(
+        "--cron",
+        type=_cron,
+        metavar="SCHEDULE",
+        help="with --retrain: when, as minute, hour, day of the month, month, day of the week, in UTC (example: "
+        "'0 6 * * 1', Mondays at six)",
+    )
     for name, title, port, variable in (
         ("prefect", "Prefect", 4200, "PREFECT_SERVER_DATABASE_CONNECTION_URL"),
         ("mlflow", "MLflow", 5000, "MLFLOW_BACKEND_STORE_URI"),
@@ -64,10 +77,24 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
+def _cron(text: str) -> str:
+    problem = cron_problem(text)
+    if problem:
+        raise argparse.ArgumentTypeError(f"`{text}` is no schedule: {problem}")
+    return text
+
+
 def _serve(parsed: argparse.Namespace) -> int:
+    from flows.config_errors import ConfigError
     from flows.local_servers import ServerSettings
     from flows.serve_command import ServeSettings, serve
 
+    if bool(parsed.retrain) != bool(parsed.cron):
+        given, missing = ("--cron", "--retrain") if parsed.cron else ("--retrain", "--cron")
+        raise ConfigError(
+            f"{given} was given without {missing}: a schedule says what is retrained, and when. Example: "
+            "rlhf serve --retrain demo --cron '0 6 * * 1'"
+        )
     servers = ServerSettings(
         state_dir=_STATE_DIR,
         prefect_api_url=os.environ.get("PREFECT_API_URL") or None,
@@ -78,4 +105,12 @@ def _serve(parsed: argparse.Namespace) -> int:
         prefect_database=parsed.prefect_database,
         mlflow_database=parsed.mlflow_database,
     )
-    return serve(ServeSettings(configs=parsed.configs, limit=parsed.limit, servers=servers))
+    return serve(
+        ServeSettings(
+            configs=parsed.configs,
+            limit=parsed.limit,
+            servers=servers,
+            retrain=parsed.retrain or "",
+            cron=parsed.cron or "",
+        )
+    )

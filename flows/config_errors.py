@@ -18,6 +18,9 @@ from pydantic.fields import FieldInfo
 _NOT_FOR_PEOPLE = frozenset({"stage"})
 _MAX_SHOWN_CHARACTERS = 60
 
+# A key that is known by another name, by the name that it has here.
+_OTHER_NAMES = {"pair_files": "suites", "max_samples": "max_rows"}
+
 _WANTED_TYPES = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -130,7 +133,8 @@ def meant_place(loc: tuple[int | str, ...], model: type[BaseModel]) -> tuple[int
         loc: the unknown key, seen from `model`.
     """
     name, section = str(loc[-1]), _model_at(model, loc[:-1])
-    close = difflib.get_close_matches(name, keys_of(section), n=1, cutoff=0.6) if section is not None else []
+    here = keys_of(section) if section is not None else []
+    close = [_OTHER_NAMES[name]] if _OTHER_NAMES.get(name) in here else difflib.get_close_matches(name, here, n=1)
     if close:
         return (*loc[:-1], close[0])
     # A right key in the wrong place: look below this section first, then everywhere.

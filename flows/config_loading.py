@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from containers.contracts.hardware import GpuProfile
+from flows.chat_template_files import put_template_text
 from flows.config_errors import ConfigError, InvalidConfigError, Mistake, mistakes_of, near_match, section_model
+from flows.profile_ladder import is_ladder, profile_of_ladder
 from flows.readable_config import readable_part
 from flows.run_config import RunConfig
 from flows.run_rules import broken_rules
@@ -62,9 +64,11 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
     mistakes = _apply_all(tree, names_profile, origins)
     if profile is not None:
         tree[_PROFILE] = profile
-    profile_path, unusable = _resolve_profile(tree)
+    others = [item for item in overrides if item not in names_profile]
+    profile_path, unusable = _resolve_profile(tree, overrides=others)
     mistakes += unusable
-    mistakes += _apply_all(tree, [item for item in overrides if item not in names_profile], origins)
+    mistakes += _apply_all(tree, others, origins)
+    mistakes += put_template_text(tree, {path.stem: path for path in config_files("chat_templates", suffix=".jinja")})
     checked = check_run_config(tree)
     if isinstance(checked, RunConfig) and not mistakes:
         return LoadedConfig(checked, checked.gpu_profile, effective_yaml(checked), path)
@@ -99,12 +103,24 @@ def effective_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
 
 
-def config_files(kind: str) -> list[Path]:
-    """The YAML files in configs/<kind> of the current directory or, without such a folder, of this checkout."""
+def config_files(kind: str, *, suffix: str = ".yaml") -> list[Path]:
+    """The files in configs/<kind> of the current directory or, without such a folder, of this checkout."""
     for root in (Path(), Path(__file__).resolve().parents[1]):
         if (root / _CONFIGS / kind).is_dir():
-            return sorted((root / _CONFIGS / kind).glob("*.yaml"))
+            return sorted((root / _CONFIGS / kind).glob(f"*{suffix}"))
     return []
+
+
+def missing_profile(name: str, path: Path | None, known: Collection[str]) -> str:
+    """Why a profile of that name cannot be had, and which could.
+
+    Args:
+        path: the file that the name stands for; None: neither a file nor one of the `known` names.
+    """
+    hint = near_match(name, sorted(known))
+    if path is None:
+        return f"no such profile. {hint} Or a YAML file of your own: docs/hardware.md."
+    return f"{path.absolute()} does not exist. {hint}".rstrip()
 
 
 def _missing_file(path: Path) -> str:
@@ -137,8 +153,12 @@ def _with_defaults(tree: Tree, model: type[BaseModel]) -> Tree:
     return filled
 
 
-def _resolve_profile(tree: Tree) -> tuple[Path | None, list[Mistake]]:
-    """Put the profile itself where its name stands; the file that it came from, and why there is none to be had."""
+def _resolve_profile(tree: Tree, *, overrides: Sequence[str]) -> tuple[Path | None, list[Mistake]]:
+    """Put the profile itself where its name stands; the file that it came from, and why there is none to be had.
+
+    Args:
+        overrides: what will be changed afterwards; `auto` looks at the batches of the run as it will be.
+    """
     named = tree.get(_PROFILE)
     if not isinstance(named, str):
         return None, []
@@ -146,9 +166,13 @@ def _resolve_profile(tree: Tree) -> tuple[Path | None, list[Mistake]]:
     path = Path(named) if named.endswith((".yaml", ".yml")) else files.get(named)
     try:
         if path is None or not path.is_file():
-            what = "no such profile." if path is None else f"{path.absolute()} does not exist."
-            raise ConfigError(f"`{named}`: {what} {near_match(named, sorted(files))}".rstrip())
-        tree[_PROFILE] = read_yaml_file(path, shown=str(path))
+            raise ConfigError(f"`{named}`: {missing_profile(named, path, files)}")
+        profile = read_yaml_file(path, shown=str(path))
+        if is_ladder(profile):
+            run = copy.deepcopy(tree)
+            _apply_all(run, [item for item in overrides if not item.startswith(f"{_PROFILE}.")], {})
+            profile = profile_of_ladder(profile, files, run=run)
+        tree[_PROFILE] = profile
         return path, []
     except ConfigError as error:
         tree.pop(_PROFILE)

@@ -27,10 +27,14 @@ ENTRYPOINTS = (
     "flows.served_retrain.rlhf_retrain",
 )
 WATCHDOG = "rlhf: a run that gives no sign of life has crashed"
+_SECOND_STEP = "rlhf: a run that was found silent has crashed"
 HEARTBEAT_EVERY_S = 30
 # Three beats: one or two get lost where a server is restarted.
 _SILENT_FOR_S = 3 * HEARTBEAT_EVERY_S
-_HEARTBEAT = "prefect.flow-run.heartbeat"
+_RUN_EVENT = "prefect.flow-run."
+_HEARTBEAT = f"{_RUN_EVENT}heartbeat"
+_ANY_RUN = {"prefect.resource.id": "prefect.flow-run.*"}
+_SILENT = "NoSignOfLife"
 _TAG = "rlhf"
 
 
@@ -66,37 +70,56 @@ def make_deployments(flows: Sequence[Flow[..., Any]]) -> list[RunnerDeployment]:
 async def install_watchdog(
     client: PrefectClient, flow_names: Sequence[str], *, silent_for_s: int = _SILENT_FOR_S
 ) -> None:
-    """See that the server calls a run Crashed that has given no sign of life; one automation, however often installed.
+    """See that the server calls a run Crashed that has given no sign of life; however often installed.
+
+    It takes two automations, because none can ask which state a run is in, and a suspended or ended run may not become
+    Crashed for a beat that came in after its last state. But the server lets no run be paused that is not Running. So
+    the first one gives a silent run a paused state of its own name, and the second one calls Crashed what has it.
 
     A run whose process lives takes that back by itself (`tasks.prefect_link`).
     """
-    wanted = _watchdog(flow_names, silent_for_s)
-    before = await client.read_automations_by_name(WATCHDOG)
-    for doubled in before[1:]:
-        await client.delete_automation(doubled.id)
-    if before:  # whoever switched it off keeps it off
-        await client.update_automation(before[0].id, wanted.model_copy(update={"enabled": before[0].enabled}))
-    else:
-        await client.create_automation(wanted)
+    for wanted in (_finds_silent_runs(flow_names, silent_for_s), _ends_silent_runs(flow_names, silent_for_s)):
+        before = await client.read_automations_by_name(wanted.name)
+        for doubled in before[1:]:
+            await client.delete_automation(doubled.id)
+        if before:  # whoever switched it off keeps it off
+            await client.update_automation(before[0].id, wanted.model_copy(update={"enabled": before[0].enabled}))
+        else:
+            await client.create_automation(wanted)
 
 
-def _watchdog(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
+def _finds_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
     return AutomationCore(
         name=WATCHDOG,
         description=f"Installed by `rlhf serve`. A run beats every {HEARTBEAT_EVERY_S} s; after {silent_for_s} s "
-        "without a beat, its process is gone.",
+        f"without a beat, its process is gone. Needs `{_SECOND_STEP}`.",
         trigger=EventTrigger(
             posture=Posture.Proactive,
-            match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
-            match_related=ResourceSpecification(
-                {"prefect.resource.role": "flow", "prefect.resource.name": list(flow_names)}
-            ),
+            match=ResourceSpecification(_ANY_RUN),
+            match_related=_of_flows(flow_names),
             after={_HEARTBEAT},
             # Also every change of state: a run that has ended, or is suspended, need not beat any more.
-            expect={"prefect.flow-run.*"},
+            expect={f"{_RUN_EVENT}*"},
             for_each={"prefect.resource.id"},
             threshold=1,
             within=timedelta(seconds=silent_for_s),
+        ),
+        actions=[ChangeFlowRunState(state=StateType.PAUSED, name=_SILENT, message=f"No beat for {silent_for_s} s.")],
+    )
+
+
+def _ends_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
+    return AutomationCore(
+        name=_SECOND_STEP,
+        description=f"Installed by `rlhf serve`. The second step of `{WATCHDOG}`.",
+        trigger=EventTrigger(
+            posture=Posture.Reactive,
+            match=ResourceSpecification(_ANY_RUN),
+            match_related=_of_flows(flow_names),
+            expect={f"{_RUN_EVENT}{_SILENT}"},
+            for_each={"prefect.resource.id"},
+            threshold=1,
+            within=timedelta(0),
         ),
         actions=[
             ChangeFlowRunState(
@@ -106,3 +129,7 @@ def _watchdog(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
             )
         ],
     )
+
+
+def _of_flows(flow_names: Sequence[str]) -> ResourceSpecification:
+    return ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": list(flow_names)})

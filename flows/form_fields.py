@@ -26,11 +26,19 @@ BaseModelRevision: TypeAlias = Annotated[
 ]
 DatasetId: TypeAlias = Annotated[
     str | None,
-    SetsKey("dataset.hub_id", help_text="Preference data; name its revision too", clears=("dataset.revision",)),
+    SetsKey(
+        "dataset.hub_id",
+        help_text="Preference data; name its revision and its files too",
+        clears=("dataset.revision", "dataset.validation"),
+    ),
 ]
 DatasetRevision: TypeAlias = Annotated[str | None, SetsKey("dataset.revision", help_text="Which state of that data")]
-TrainFile: TypeAlias = Annotated[str | None, SetsKey("dataset.train")]
-ValidationFile: TypeAlias = Annotated[str | None, SetsKey("dataset.validation")]
+TrainFile: TypeAlias = Annotated[
+    str | None, SetsKey("dataset.train", help_text="Which rows of that data; name it with every other dataset")
+]
+ValidationFile: TypeAlias = Annotated[
+    str | None, SetsKey("dataset.validation", help_text="Rows that judge the reward model")
+]
 SampleLimit: TypeAlias = Annotated[int | None, SetsKey("filter_dataset.max_rows")]
 RewardModelLearningRate: TypeAlias = Annotated[
     float | None, SetsKey("train_reward_model.optimizer.learning_rate", help_text="For the reward model")
@@ -49,6 +57,14 @@ PolicySteps: TypeAlias = Annotated[
 MinimumAccuracy: TypeAlias = Annotated[
     float | None,
     SetsKey("gates.reward_model.minimum_accuracy", help_text="The reward model's gate, a share: 0.65 is 65 %"),
+]
+RewardModelApproval: TypeAlias = Annotated[
+    str | None,
+    SetsKey(
+        "gates.reward_model.approval",
+        help_text="Whether a person looks at the reward model's figures before the run goes on; replaces a waiver",
+        clears=("gates.reward_model.waive",),
+    ),
 ]
 MinimumRewardGain: TypeAlias = Annotated[
     float | None, SetsKey("gates.policy.minimum_reward_gain", help_text="The policy's gate, in units of the score")

@@ -81,8 +81,7 @@ def total_parameters(shape: ModelShape, *, head: Head) -> int:
 
     Example: Qwen3-8B has 8,190,735,360 with its language head.
     """
-    norms = 2 * shape.hidden_size + 2 * shape.head_dim
-    blocks = shape.num_hidden_layers * (_linear_parameters_of_block(shape) + norms)
+    blocks = shape.num_hidden_layers * block_parameters(shape)
     embedding = shape.vocab_size * shape.hidden_size
     if head == "score":
         top = shape.hidden_size
@@ -144,6 +143,11 @@ def read_model_shape(path: Path) -> ModelShape:
             f"{path} does not describe a decoder language model; missing or wrong: {keys}. Wanted is the config.json "
             f"beside the model's weights."
         ) from error
+
+
+def block_parameters(shape: ModelShape) -> int:
+    """Parameters of one block: its linear layers and norms."""
+    return _linear_parameters_of_block(shape) + 2 * shape.hidden_size + 2 * shape.head_dim
 
 
 def _linear_parameters_of_block(shape: ModelShape) -> int:

@@ -9,11 +9,13 @@ from flows.config_loading import LoadedConfig
 from flows.plan import RunPlan, draft_plan
 from flows.run_config import RunConfig
 from flows.run_names import run_tags, run_title
+from tasks.approval_notice import notify_blocks
 from tasks.check_system import CheckRequest
 from tasks.open_pipeline import open_pipeline
 from tasks.pipeline_run import PipelineRun, RunSettings
 from tasks.prefect_naming import introduce_run
 from tasks.sources import hub_token
+from tasks.stage_inputs import reference_source
 
 DEFAULT_MLFLOW_URI = "http://127.0.0.1:5000"
 
@@ -34,10 +36,12 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
         retries=config.runtime.retries,
         retry_wait_s=config.runtime.retry_wait_s,
         verify_whole_up_to_bytes=config.verify_whole_up_to_bytes,
+        silence_limit_s=config.runtime.silence_limit_s,
         start_over_if_damaged=config.runtime.start_over_if_damaged,
+        ladder=config.runtime.ladder,
         command=command,
         config_yaml=config_yaml,
-        title=run_title(config),
+        title=run_title(config, command=command),
         tags=config.run.tags,
     )
     with open_pipeline(
@@ -57,6 +61,7 @@ def check_request(config: RunConfig, *, plan: RunPlan | None = None) -> CheckReq
     if plan is None:
         path = Path(config.run.name)
         plan = draft_plan(LoadedConfig(config=config, profile=config.gpu_profile, yaml_text="", path=path))
+    reference = config.filter_dataset.polarity.reference_reward_model
     return CheckRequest(
         profile=config.gpu_profile,
         runtime=config.runtime.kind,
@@ -65,12 +70,15 @@ def check_request(config: RunConfig, *, plan: RunPlan | None = None) -> CheckReq
         disk_needed_bytes=int(plan.disk_bytes),
         memory_needed_bytes=int(plan.host_memory_bytes),
         model=config.base_model,
+        reward_model=config.reward_model,
+        reference_reward_model=None if reference is None else reference_source(reference),
         dataset=config.dataset,
-        pair_files=tuple(Path(file.path) for file in config.evaluate_reward_model.pair_files),
+        suites=config.evaluate_reward_model.suites,
         tokenizer_file=config.tokenizer_file,
         prefect_api_url=os.environ.get("PREFECT_API_URL") or config.tracking.prefect_api_url,
         mlflow_tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or config.tracking.mlflow_uri,
         token_present=hub_token() is not None,
+        notify_blocks=notify_blocks(config.gates),
     )
 
 

@@ -4,11 +4,13 @@ Type, bounds, choices and help of a field are those of the key in `RunConfig`; n
 left empty is not overridden. So each run from the form can be repeated by `rlhf run -c … --set …`.
 """
 
+import itertools
 import json
 import os
 import shlex
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +29,11 @@ CONFIGS_VARIABLE = "RLHF_RUN_CONFIGS"
 # What a field of the form holds that nobody filled in. None would stand in the schema as a default, which the page
 # sends and the server's own check of the bounds then refuses.
 LEFT_EMPTY: Any = MISSING
+# The default of a field that a person has to fill in: the schema calls it required, for that is how pydantic reads it;
+# and a run that comes without it all the same, from a schedule, starts and can say what is wrong.
+TO_BE_CHOSEN: Any = ...
+
+MORE_SETTINGS = "more_settings"
 
 _BOUNDS_IN_WORDS = {
     "minimum": "at least {:,}",
@@ -37,7 +44,19 @@ _BOUNDS_IN_WORDS = {
 JsonSchema = dict[str, Any]
 
 
-class SetsKey:
+class SetsKeys:
+    """In an annotation: what this field holds becomes overrides of the run."""
+
+    def overrides(self, value: object) -> list[str]:
+        """`section.key=value` for the value.
+
+        Raises:
+            ConfigError: the value is of no use.
+        """
+        raise NotImplementedError
+
+
+class SetsKey(SetsKeys):
     """In an annotation: this field overrides that key of the run, and takes what that key takes.
 
     Args:
@@ -162,39 +181,84 @@ def load_form(
     Raises:
         ConfigError: with every mistake.
     """
-    path = named_config(str(values_given(values).get("start_from", "")))
-    overrides = [*overrides_of(form, values), *fixed]
+    path = chosen_config(values)
+    by_field = overrides_by_field(form, values)
+    overrides = [*itertools.chain.from_iterable(by_field.values()), *fixed]
     lasting = [item for item in overrides if not item.startswith("run.again_from=")]  # a repeat goes on instead
     command = shlex.join(["rlhf", "run", "-c", str(path), *(word for item in lasting for word in ("--set", item))])
-    return load_run_config(path, overrides=overrides), command
+    with told_by_field(by_field):
+        return load_run_config(path, overrides=overrides), command
 
 
-def overrides_of(form: Callable[..., object], values: Mapping[str, Any]) -> list[str]:
-    """`section.key=value` for each field that was filled in, in the form's order; `more_settings` last, so they win."""
-    found, given = list[str](), values_given(values)
+def overrides_by_field(form: Callable[..., object], values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Field that was filled in → `section.key=value`, in the form's order; `more_settings` last, so they win."""
+    found, given = dict[str, list[str]](), values_given(values)
     for name, annotation in typing.get_type_hints(form, include_extras=True).items():
-        key = next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, SetsKey)), None)
-        if key is not None and name in given:
-            found += [item for item in key.overrides(given[name]) if item not in found]
-    return [*found, *(str(item).strip() for item in given.get("more_settings", ()) if str(item).strip())]
+        sets = next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, SetsKeys)), None)
+        if sets is not None and name in given:
+            before = set(itertools.chain.from_iterable(found.values()))
+            found[name] = [item for item in sets.overrides(given[name]) if item not in before]
+    return {**found, MORE_SETTINGS: further_settings(given)}
+
+
+def further_settings(values: Mapping[str, Any]) -> list[str]:
+    """The lines under `more_settings` that hold something."""
+    return [str(item).strip() for item in values_given(values).get(MORE_SETTINGS, ()) if str(item).strip()]
+
+
+@contextmanager
+def told_by_field(by_field: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    """Mistakes name the field of the form that they were made in, instead of `--set` of the command line.
+
+    Args:
+        by_field: as `overrides_by_field`.
+
+    Raises:
+        InvalidConfigError: the one that was raised inside, in the form's words.
+    """
+    try:
+        yield
+    except InvalidConfigError as error:
+        mistakes = [Mistake(mistake.key, _in_the_form(mistake.text, by_field)) for mistake in error.mistakes]
+        raise InvalidConfigError(error.source, mistakes) from error
+
+
+def _in_the_form(text: str, by_field: Mapping[str, Sequence[str]]) -> str:
+    for name, overrides in by_field.items():
+        for override in overrides:
+            told = f"{name}: {override}" if name == MORE_SETTINGS else f"the field {name}"
+            text = text.replace(f"--set {override}", told)
+    return text.replace("--set ", "")
 
 
 def values_given(values: Mapping[str, Any]) -> dict[str, Any]:
     """What was filled in; a text that was typed and deleted again counts as empty."""
-    return {name: value for name, value in values.items() if value is not None and value is not MISSING and value != ""}
+    empty = (LEFT_EMPTY, TO_BE_CHOSEN, None)
+    return {name: value for name, value in values.items() if value != "" and not any(value is one for one in empty)}
 
 
-def named_config(name: str) -> Path:
-    """The file of a run configuration that a form offers.
+def chosen_config(values: Mapping[str, Any]) -> Path:
+    """The file of the run configuration that was chosen under `start_from`.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: none was chosen, or there is none of that name.
     """
-    files = run_configs()
+    name, files = str(values_given(values).get("start_from", "")), run_configs()
     if name in files:
         return files[name]
-    there = near_match(name, sorted(files)) or f"There is none in {configs_folder().absolute()}."
-    raise InvalidConfigError("The form", [Mistake("start_from", f"`{name}` is no run configuration. {there}")])
+    if name:
+        there = near_match(name, sorted(files)) or f"There is none in {configs_folder().absolute()}."
+        text = f"`{name}` is no run configuration. {there}"
+    else:
+        text = (
+            "no run configuration was chosen, so nothing was started. A schedule needs one too: edit it on the page "
+            f"of its deployment and fill in `start_from` under Parameter Overrides. Wanted: {_one_of(files)}."
+        )
+    raise InvalidConfigError("The form", [Mistake("start_from", text)])
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or f"a YAML file in {configs_folder().absolute()}"
 
 
 def _as_yaml(value: object) -> str:

@@ -2,19 +2,25 @@
 
 import gzip
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
+from containers.contracts.records import Funnel
 from containers.contracts.stage_configs import BuildBaseModelConfig, FilterDatasetConfig
 from flows.config_errors import ConfigError
 from flows.config_loading import config_files
 from flows.model_shape import ModelShape, read_model_shape, shape_of_built_model
+from flows.plan_packing import PLAIN, PackingTraits, read_packing_traits
 from flows.run_config import RunConfig
 from flows.yaml_reading import read_yaml_file
+from tasks.hub import hub_cache
+from tasks.source_config import RowSource
 from tasks.sources import DatasetSource, ModelSource
 
-Origin = Literal["exact", "at most", "estimated", "unknown"]
+Origin = Literal["exact", "at most", "at least", "estimated", "unknown"]
 
 _HELPSTEER3 = "nvidia/helpsteer3"
 # Counted in the published preference subset.
@@ -62,21 +68,52 @@ class DataSize:
 
 @dataclass(frozen=True)
 class FoundShape:
-    """A model's shape, where it was read, and whether the counts that follow are the model's own."""
+    """A model's shape, where it was read, whether the counts that follow are its own, and what hinders packs."""
 
     shape: ModelShape
     words: str
     origin: Origin
+    traits: PackingTraits = PLAIN
 
 
-def data_size(config: RunConfig) -> DataSize:
-    """What the dataset will give, before any filter has run: so an upper bound, or known figures of a known dataset."""
+def data_size(config: RunConfig, *, filtered: Path | None = None) -> DataSize:
+    """What the dataset will give, before any filter has run: so an upper bound, or known figures of a known dataset.
+
+    Args:
+        filtered: the artifact of filter_dataset, where it is there already: its counts are exact.
+    """
+    found = _size_before_filters(config)
+    funnel = None if filtered is None else _read_funnel(filtered)
+    if funnel is None:
+        return found
+    return replace(
+        found,
+        words=f"{found.words.partition(': ')[0]}: counted as filter_dataset kept them",
+        rows=Count(funnel.rows_read, "exact"),
+        train_pairs=Count(funnel.train_pairs, "exact"),
+        validation_pairs=Count(funnel.validation_pairs, "exact"),
+        policy_train_prompts=Count(funnel.policy_train_prompts, "exact"),
+        policy_eval_prompts=Count(funnel.policy_eval_prompts, "exact"),
+    )
+
+
+def _read_funnel(filtered: Path) -> Funnel | None:
+    try:
+        return Funnel.model_validate_json((filtered / FUNNEL_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _size_before_filters(config: RunConfig) -> DataSize:
     filters = config.filter_dataset
     rows, validation, words = _source_rows(config.dataset, filters)
     if rows is None:
         return DataSize(words, None, None, None, validation, None, None)
-    pairs = most = rows if filters.max_rows is None else Count(min(rows.value, filters.max_rows), rows.origin)
-    if config.dataset.validation is None:
+    pairs = rows if filters.data_percentage == 100 else rows.share(filters.data_percentage / 100)
+    if filters.max_rows is not None:
+        pairs = Count(min(pairs.value, filters.max_rows), pairs.origin)
+    most = pairs
+    if config.dataset.holds_out_by_prompt:
         validation = pairs.share(filters.validation_fraction)
         pairs = pairs.less(validation)
     train = pairs.share(1 - filters.policy_prompt_fraction)
@@ -88,6 +125,58 @@ def data_size(config: RunConfig) -> DataSize:
     return DataSize(words, rows, most, train, validation, prompts.less(held_out), held_out)
 
 
+def local_files(source: DatasetSource) -> tuple[Path, ...]:
+    """The data files of the training rows that lie on this disk, fetched ones too; empty where a part is not here.
+
+    Rows that a reader of one's own makes are in no file.
+    """
+    files: list[Path] = []
+    for _, part in source.parts:
+        place = None if part.reader is not None else _local_place(part)
+        found = [] if place is None else data_files(place)
+        if not found:
+            return ()
+        files += found
+    return tuple(files)
+
+
+def _local_place(source: RowSource) -> Path | None:
+    """Where the training rows are on this disk; None where they are not, or where a pattern was fetched."""
+    if source.hub_id is None:
+        return Path(source.train)
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(
+        source.hub_id, source.train, cache_dir=hub_cache(), revision=source.revision, repo_type="dataset"
+    )
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def data_files(place: Path) -> list[Path]:
+    """The file, or those in the folder; none where it cannot be listed, which the check will say."""
+    if place.is_file():
+        return [place]
+    try:
+        return sorted(file for file in place.iterdir() if file.name.endswith(_ROW_SUFFIXES))
+    except OSError:
+        return []
+
+
+def find_scorer_shape(source: ModelSource) -> FoundShape | None:
+    """The shape of a reward model that was trained elsewhere; None where it cannot be told here."""
+    if source.path is not None:
+        folders = (Path(source.path), *(Path(source.path) / name for name in (MERGED_FOLDER, BASE_FOLDER)))
+        source = source.model_copy(
+            update={
+                "path": next((str(folder) for folder in folders if (folder / "config.json").is_file()), source.path)
+            }
+        )
+    try:
+        return _named_shape(source)
+    except ConfigError:  # the stage will say what is wrong with it
+        return None
+
+
 def find_model_shape(config: RunConfig, *, model_config: Path | None = None) -> FoundShape | None:
     """The shape of the model that the run starts from, without network; None where no config.json is at hand.
 
@@ -95,14 +184,15 @@ def find_model_shape(config: RunConfig, *, model_config: Path | None = None) -> 
         ConfigError: a config.json is there and cannot be used, or `tokenizer_file` cannot be read.
     """
     if model_config is not None:
-        return _found(read_model_shape(model_config), str(model_config))
+        return _read(model_config, str(model_config))
     if config.build_base_model is not None:
         return _built_shape(config.build_base_model, config.tokenizer_file)
     return None if config.base_model is None else _named_shape(config.base_model)
 
 
-def _found(shape: ModelShape, words: str) -> FoundShape:
-    return FoundShape(shape, words, "exact" if shape.is_exact else "estimated")
+def _read(path: Path, words: str) -> FoundShape:
+    shape = read_model_shape(path)
+    return FoundShape(shape, words, "exact" if shape.is_exact else "estimated", read_packing_traits(path))
 
 
 def _built_shape(build: BuildBaseModelConfig, tokenizer_file: Path | None) -> FoundShape:
@@ -118,24 +208,31 @@ def _built_shape(build: BuildBaseModelConfig, tokenizer_file: Path | None) -> Fo
 def _named_shape(model: ModelSource) -> FoundShape | None:
     if model.path is not None:
         path = Path(model.path) / "config.json"
-        return _found(read_model_shape(path), str(path)) if path.is_file() else None
+        return _read(path, str(path)) if path.is_file() else None
     if model.hub_id is None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
     cached = try_to_load_from_cache(model.hub_id, "config.json", revision=model.revision)
     if isinstance(cached, str):
-        return _found(read_model_shape(Path(cached)), f"{model.hub_id}, config.json in the local cache")
+        return _read(Path(cached), f"{model.hub_id}, config.json in the local cache")
     for path in config_files("model_shapes"):
         named = read_yaml_file(path, shown=str(path)).get("hub_id")
         if isinstance(named, str) and named.lower() == model.hub_id.lower():
-            return _found(read_model_shape(path), f"{model.hub_id}, {path}")
+            return _read(path, f"{model.hub_id}, {path}")
     return None
 
 
 def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[Count | None, Count | None, str]:
+    if source.mixture:
+        return _mixture_rows(source)
+    if source.reader is not None:
+        return None, None, f"{source.train}: rows are known once {source.reader} has read it"
     if source.hub_id is not None:
         if source.hub_id.lower() != _HELPSTEER3:
+            place = _local_place(source)
+            if place is not None:
+                return count_rows(place), None, f"{source.hub_id}, fetched: rows counted before any filter"
             return None, None, f"{source.hub_id}: rows are known once it is downloaded"
         english = filters.languages == ("english",) and filters.code_rows == "drop"
         rows = Count(_HELPSTEER3_ENGLISH_ROWS, "estimated") if english else Count(_HELPSTEER3_ROWS, "at most")
@@ -146,13 +243,28 @@ def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[C
     return train, validation, f"{source.train}: {found}"
 
 
+def _mixture_rows(source: DatasetSource) -> tuple[Count | None, Count | None, str]:
+    """The rows of all sources together: weights, as filters, only take some away."""
+    name = " + ".join(part.name for part in source.mixture)
+    if any(part.hub_id is not None or part.reader is not None for part in source.mixture):
+        return None, None, f"{name}: rows are known once all is here and read"
+    train = [count_rows(Path(part.train)) for part in source.mixture]
+    validation = [count_rows(Path(part.validation)) for part in source.mixture if part.validation is not None]
+    return _sum(train), _sum(validation) if validation else None, f"{name}: rows counted before weights and filters"
+
+
+def _sum(counts: Sequence[Count | None]) -> Count | None:
+    known = [count.value for count in counts if count is not None]
+    return Count(sum(known), "at most") if len(known) == len(counts) else None
+
+
 def count_rows(path: Path) -> Count | None:
     """Rows of a local jsonl, jsonl.gz or parquet file, or a folder of them, before any filter.
 
     None where they cannot be counted: nothing is there, it is damaged, or larger than would be counted in good time.
     """
     if path.is_dir():
-        counts = [count_rows(file) for file in path.iterdir() if file.name.endswith(_ROW_SUFFIXES)]
+        counts = [count_rows(file) for file in data_files(path)]
         known = [count.value for count in counts if count is not None]
         return Count(sum(known), "at most") if counts and len(known) == len(counts) else None
     if not path.is_file():

@@ -11,10 +11,15 @@ from containers.contracts.names import StageName
 from containers.contracts.stage_configs import TrainingSchedule
 from flows import estimates
 from flows.config_errors import Mistake
+from flows.debug_run import is_debug
 from flows.plan_figures import Known, StagePlan
 from flows.plan_inputs import Count
+from flows.plan_quantities import duration_text, epochs_text
+from flows.plan_too_long import too_long_troubles
+from tasks.stage_key import stage_profile
 
 _MAX_BOOTSTRAP_S = 60.0
+_MANY_EPOCHS = 5
 
 
 def floor_mistakes(known: Known) -> Iterator[Mistake]:
@@ -22,15 +27,15 @@ def floor_mistakes(known: Known) -> Iterator[Mistake]:
     filters, source, data = known.config.filter_dataset, known.config.dataset, known.data
     floors = {"minimum_train_pairs": filters.minimum_train_pairs}
     held_out = {"minimum_validation_pairs": filters.minimum_validation_pairs}
-    if source.validation is None:
+    if source.holds_out_by_prompt:
         floors |= held_out
     elif _fewer(data.validation_pairs, filters.minimum_validation_pairs):
-        yield _floor(held_out, source.validation, data.validation_pairs)
+        yield _floor(held_out, source.validation or "the mixture's validation", data.validation_pairs)
     if filters.policy_prompt_fraction:
         # To train the policy and to judge it; a prompt has one pair or more.
         floors["twice minimum_policy_prompts"] = 2 * filters.minimum_policy_prompts
     if _fewer(data.pairs, sum(floors.values())):
-        yield _floor(floors, source.train, data.pairs)
+        yield _floor(floors, source.train or "the mixture", data.pairs)
 
 
 def _floor(floors: Mapping[str, int], source: str, found: Count | None) -> Mistake:
@@ -40,6 +45,21 @@ def _floor(floors: Mapping[str, int], source: str, found: Count | None) -> Mista
         "filter_dataset",
         f"{source} gives at most {number:,} pairs, a line being one row, and {sum(floors.values()):,} are asked for: "
         f"{wanted}. Bring more data, or lower what is asked for.",
+    )
+
+
+def sample_mistakes(known: Known) -> Iterator[Mistake]:
+    """A sample that asks for more rows than there are; a debug run asks for few whatever there is."""
+    wanted, rows = known.config.filter_dataset.max_rows, known.data.rows
+    if wanted is None or rows is None or wanted <= rows.value or is_debug(known.config):
+        return
+    found = (
+        f"the {rows.value:,} rows that {'the set has in English' if rows.origin == 'estimated' else 'the data have'}"
+    )
+    yield Mistake(
+        "filter_dataset.max_rows",
+        f"{wanted:,} is more than {found} before any filter, so it would sample nothing. Use at most {rows.value:,}, "
+        f"or null for all.",
     )
 
 
@@ -83,13 +103,63 @@ def likely_troubles(known: Known, stages: Sequence[StagePlan]) -> Iterator[str]:
                 f"{stage.stage.value}.global_batch_size: {size} is more than the {examples.value:,.0f} {examples.unit} "
                 f"to be expected, so a batch may never be full."
             )
-        memory, limit = sum(figure.value or 0 for figure in stage.memory), known.profile.gpu_memory_gib
-        if known.profile.num_gpus and memory > limit * GIB:
+        if is_on_gpu(known, stage.stage) and memory_bytes(stage) > known.profile.gpu_memory_gib * GIB:
             yield (
-                f"{stage.stage.value}: {memory / GIB:.0f} GiB per GPU are estimated, and profile "
-                f"`{known.profile.name}` has {limit:g}."
+                f"{stage.stage.value}: {memory_bytes(stage) / GIB:.0f} GiB per GPU are estimated, and profile "
+                f"`{known.profile.name}` has {known.profile.gpu_memory_gib:g}."
             )
+        yield from too_long_troubles(known, stage.stage)
+        yield from _many_epochs(known, stage)
+        yield from _overrun(known, stage)
+    yield from _few_prompts(known)
     yield from _long_bootstraps(known)
+
+
+def _many_epochs(known: Known, stage: StagePlan) -> Iterator[str]:
+    """A number of steps that shows a training its examples again and again."""
+    epochs = next((figure for figure in stage.figures if figure.name == "epochs"), None)
+    if epochs is None or epochs.value is None or epochs.value <= _MANY_EPOCHS or stage.is_reused:
+        return
+    if not is_debug(known.config):
+        worth = {"at least": "at least ", "estimated": "about "}.get(epochs.origin, "")
+        yield (
+            f"{stage.stage.value}.schedule.max_steps: {epochs.note} are {worth}{epochs_text(epochs.value)} epochs. "
+            f"After more than {_MANY_EPOCHS} a model may know its examples by heart. Lower it, or bring more data."
+        )
+
+
+def _overrun(known: Known, stage: StagePlan) -> Iterator[str]:
+    """A stage that would be stopped before it ends."""
+    limit = known.config.timeouts_s[stage.stage]
+    seconds = stage.time.value if stage.time is not None and not stage.is_reused else None
+    if limit is not None and seconds is not None and seconds > limit:
+        yield (
+            f"runtime.timeout_s: {stage.stage.value} is estimated to take {duration_text(seconds)} on profile "
+            f"`{known.profile.name}`, and is stopped after {duration_text(limit)}. Take faster hardware or a smaller "
+            f"model, or raise the limit."
+        )
+
+
+def _few_prompts(known: Known) -> Iterator[str]:
+    """A number of prompts to judge the policy on that a person wrote down, and that the data cannot give."""
+    config, prompts = known.config.evaluate_policy, known.data.policy_eval_prompts
+    if "max_prompts" in config.model_fields_set and config.max_prompts and _fewer(prompts, config.max_prompts):
+        found = prompts.value if prompts is not None else 0
+        if not is_debug(known.config):
+            yield (
+                f"evaluate_policy.max_prompts: {config.max_prompts:,} is more than the {found:,} prompts that are held "
+                f"out at most; all of them are used."
+            )
+
+
+def is_on_gpu(known: Known, stage: StageName) -> bool:
+    """Whether the stage's memory stands on a GPU of the profile."""
+    return stage_profile(known.profile, stage).num_gpus > 0
+
+
+def memory_bytes(stage: StagePlan) -> float:
+    """Estimated bytes on one device."""
+    return sum(figure.value or 0 for figure in stage.memory)
 
 
 def _long_bootstraps(known: Known) -> Iterator[str]:
@@ -97,9 +167,10 @@ def _long_bootstraps(known: Known) -> Iterator[str]:
         (StageName.EVALUATE_REWARD_MODEL, reward_model_bootstrap_seconds(known)),
         (StageName.EVALUATE_POLICY, policy_bootstrap_seconds(known)),
     ):
-        if seconds > _MAX_BOOTSTRAP_S:
+        if seconds * known.cpu.slowness > _MAX_BOOTSTRAP_S:
+            minutes = math.ceil(seconds * known.cpu.slowness / 60)
             yield (
-                f"{stage.value}.num_bootstrap: its intervals take about {math.ceil(seconds / 60):,} minutes of one "
+                f"{stage.value}.num_bootstrap: its intervals take about {minutes:,} minutes of one "
                 f"core; 10,000 resamples place their ends to 3 % of a standard error."
             )
 

@@ -1,41 +1,72 @@
 """A plan as text for the terminal; pure. Every number stands beside what it is worth."""
 
+from containers.contracts.hardware import GIB
 from containers.contracts.names import StageName
 from flows.plan import RunPlan
 from flows.plan_figures import Figure, StagePlan
+from flows.plan_limits import memory_bytes
+from flows.plan_quantities import duration_text, epochs_text, operations_text, size_text
+from flows.plan_table import table_lines
+from tasks.stage_key import stage_profile
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_NAME_WIDTH = 36
+_NAME_WIDTH = 40
+# Below this share of the processor, it is said what the rest would change.
+_MUCH_LEFT = 0.8
 
 
 def render_plan(plan: RunPlan) -> str:
     """The whole plan: head, one block per stage, sums, assumptions."""
     profile = plan.profile
     devices = f"{profile.num_gpus} GPU(s) of {profile.gpu_memory_gib:g} GiB" if profile.num_gpus else "CPU"
+    is_divided = profile.distribution == "fsdp"
+    divided = ", over which train_sft and train_reward_model divide a model (fsdp)" if is_divided else ""
     lines = [
         f"Plan of {plan.name} ({plan.config_path})",
-        f"  profile   {profile.name}: {devices}, {profile.num_processes} rank(s), {profile.precision}",
+        f"  profile   {profile.name}: {devices}, {profile.num_processes} rank(s), {profile.precision}{divided}",
+        *([f"  chosen    {profile.chosen_because}"] if profile.chosen_because else []),
         f"  model     {plan.model}",
         f"  dataset   {plan.dataset}",
+        *(f"  {name:<10}{line}" for name, line in zip(("lengths", ""), plan.lengths, strict=False)),
         "",
     ]
     for number, stage in enumerate(plan.stages, start=1):
         lines += [*_stage_lines(number, stage, plan=plan), ""]
-    lines.append(f"In all: {_seconds(plan.seconds)} (estimated), {_size(plan.disk_bytes)} of disk (estimated).")
-    if any(stage.time is not None and stage.time.value is None for stage in plan.stages):
-        lines.append("Stages whose time is unknown are not in these sums.")
-    lines += [f"WARNING: {warning}" for warning in plan.warnings]
-    lines += ["Assumed:", *(f"  - {assumption}" for assumption in plan.assumptions)]
+    lines += [*table_lines(plan), ""]
+    unknown = [stage.stage.value for stage in plan.stages if stage.time is not None and stage.time.value is None]
+    lines.append(
+        f"In all{' but what is unknown' if unknown else ''}: {duration_text(plan.seconds)} (estimated{_alone(plan)}), "
+        f"{operations_text(plan.operations)} (estimated), {size_text(plan.disk_bytes)} of disk (estimated)"
+        f"{_free(plan)}."
+    )
+    if any(stage.is_reused for stage in plan.stages):
+        lines.append("What is reused costs nothing again and is not in these sums.")
+    if unknown:
+        lines.append(f"Not in these sums, since their time is unknown: {', '.join(unknown)}.")
+    lines += [f"WARNING: {warning}" for warning in (*plan.warnings, plan.absent) if warning]
+    lines += ["Estimated so:", *(f"  - {assumption}" for assumption in plan.assumptions)]
     return "\n".join(lines)
+
+
+def _alone(plan: RunPlan) -> str:
+    """The duration without the other work that slows this machine down, where that is much."""
+    if plan.cpu.share > _MUCH_LEFT:
+        return ""
+    return f"; {duration_text(plan.seconds * plan.cpu.share)} where nothing else works on this machine"
+
+
+def _free(plan: RunPlan) -> str:
+    if plan.store_free_bytes is None:
+        return ""
+    return f", of {size_text(plan.store_free_bytes)} that are free for {plan.store_dir}"
 
 
 def figure_text(figure: Figure) -> str:
     """Value, unit, worth: `180 steps (estimated)`, `at most 2,817 rows`, `unknown before the data is read`."""
     if figure.value is None:
-        return "unknown before the data is read"
+        return f"unknown: {figure.note}" if figure.note else "unknown before the data is read"
     note = f"; {figure.note}" if figure.note else ""
-    if figure.origin == "at most":
-        return f"at most {_quantity(figure)}" + (f" ({figure.note})" if figure.note else "")
+    if figure.origin in ("at most", "at least"):
+        return f"{figure.origin} {_quantity(figure)}" + (f" ({figure.note})" if figure.note else "")
     return f"{_quantity(figure)} ({figure.origin}{note})"
 
 
@@ -52,41 +83,50 @@ def _stage_lines(number: int, stage: StagePlan, *, plan: RunPlan) -> list[str]:
         )
     lines += [_line(figure.name, figure_text(figure)) for figure in stage.figures]
     if stage.schedule is not None:
-        saves = f"every {stage.schedule.save_steps} steps"
+        saves = _every(stage.schedule.save_steps)
         # The policy is judged by the next stage, not while it trains.
         if stage.stage is not StageName.TRAIN_POLICY:
-            lines.append(_line("evaluates", f"every {stage.schedule.eval_steps} steps"))
+            lines.append(_line("evaluates", _every(stage.schedule.eval_steps)))
             saves += ", and at each evaluation that is the best so far"
         lines.append(_line("saves", saves))
     if stage.memory:
         lines += _memory_lines(stage, plan=plan)
-    costs = (stage.host_memory, stage.disk, stage.time)
-    return lines + [_line(figure.name, figure_text(figure)) for figure in costs if figure is not None]
+    costs = (stage.host_memory, stage.disk, stage.work, stage.time)
+    lines += [_line(figure.name, figure_text(figure)) for figure in costs if figure is not None]
+    return lines + [_line(name, text) for name, text in stage.ladder]
+
+
+def _every(steps: int) -> str:
+    return "at every step" if steps == 1 else f"every {steps} steps"
 
 
 def _memory_lines(stage: StagePlan, *, plan: RunPlan) -> list[str]:
-    total = sum(figure.value or 0 for figure in stage.memory)
-    where, limit = ("memory per GPU", plan.profile.gpu_memory_gib) if plan.profile.num_gpus else ("memory", 0)
-    text = f"{_size(total)} (estimated)"
-    if limit:
-        text += f" of {limit:g} GiB" + (": MORE THAN THE GPU HAS" if total > limit * 1024**3 else "")
+    total, limit = memory_bytes(stage), plan.profile.gpu_memory_gib
+    is_on_gpu = stage_profile(plan.profile, stage.stage).num_gpus > 0
+    text = f"{size_text(total)} (estimated)"
+    if is_on_gpu:
+        text += f" of {limit:g} GiB" + (": MORE THAN THE GPU HAS" if total > limit * GIB else "")
     parts = [_line(f"  {figure.name}", figure_text(figure)) for figure in stage.memory]
-    return [_line(where, text), *parts]
+    return [_line("memory per GPU" if is_on_gpu else "memory", text), *parts]
 
 
 def _line(name: str, text: str) -> str:
-    return f"     {name:<{_NAME_WIDTH}}{text}"
+    return f"     {name:<{_NAME_WIDTH - 1}} {text}"
 
 
 def _quantity(figure: Figure) -> str:
     value = figure.value or 0
     if figure.unit == "bytes":
-        return _size(value)
+        return size_text(value)
     if figure.unit == "s":
-        return _seconds(value)
+        return duration_text(value)
+    if figure.unit == "FLOP":
+        return operations_text(value)
+    if figure.unit == "epochs":
+        return epochs_text(value)
     if figure.unit == "parameters":
         return _parameters(value)
-    return f"{value:,.0f} {figure.unit}"
+    return f"{value:,.0f} {figure.unit.removesuffix('s') if value == 1 else figure.unit}"
 
 
 def _parameters(value: float) -> str:
@@ -94,18 +134,3 @@ def _parameters(value: float) -> str:
         if value >= size:
             return f"{value / size:.{digits}f}{letter} = {value:,.0f}"
     return f"{value:,.0f}"
-
-
-def _size(count: float) -> str:
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count, unit = count / 1024, unit + 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit < 2 else f"{count:.1f} {_UNITS[unit]}"
-
-
-def _seconds(count: float) -> str:
-    if count < 90:
-        return f"{count:.0f} s"
-    if count < 5400:
-        return f"{count / 60:.0f} min"
-    return f"{count / 3600:.1f} h"

@@ -1,20 +1,31 @@
-"""Plans of the three training stages: batch, schedule, parameters, memory, disk and time."""
+"""Plans of the three training stages: batch, schedule, parameters, memory, tokens, work, disk and time."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
-from containers.contracts.stage_configs import LoraSettings, TrainingSchedule
+from containers.contracts.stage_configs import (
+    TrainingSchedule,
+    TrainPolicyConfig,
+    TrainRewardModelConfig,
+    TrainSftConfig,
+)
 from containers.schedule import ResolvedSchedule, ScheduleError, plan_batch, resolve_schedule
 from flows import estimates
 from flows.config_errors import Mistake
-from flows.estimates import TrainingLoad
-from flows.model_shape import Head, lora_parameters, total_parameters
-from flows.plan_figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure
+from flows.estimates import TrainingLoad, Work
+from flows.plan_figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure, work_figure
+from flows.plan_head import Head, head_figure
 from flows.plan_inputs import Count, Origin
+from flows.plan_ladder import ladder_lines
 from flows.plan_limits import batch_mistake, short_schedule_mistake
-from flows.plan_seconds import policy_seconds, training_seconds
+from flows.plan_load import reward_model_load, sft_load, why_padded
+from flows.plan_policy import completions_of, forward_figure, policy_load, policy_memory, policy_work
+from flows.plan_too_long import kept, too_long_figures
+from flows.plan_work import training_work
+from tasks.stage_key import stage_profile
 
 
 def plan_train_sft(known: Known) -> StagePlan:
@@ -23,117 +34,73 @@ def plan_train_sft(known: Known) -> StagePlan:
     if config is None:
         return StagePlan(StageName.TRAIN_SFT, "left out")
     sides = 2 if config.completions == "both" else 1
-    examples, most = _times(known.data.train_pairs, sides), _times(known.data.pairs, sides)
+    all_examples, most = _times(known.data.train_pairs, sides), _times(known.data.pairs, sides)
+    examples = kept(known, all_examples, StageName.TRAIN_SFT)
     stage = StageName.TRAIN_SFT
     batch = plan_batch(config.global_batch_size, known.profile)
     schedule = _schedule(known, stage, config.schedule, examples, batch, most=most)
-    load = _load(
-        known,
-        config.lora,
-        head="language",
-        sequences=batch.per_device_batch_size,
-        max_tokens=config.max_length,
-        logit_tokens=config.max_length,
-        judged_tokens=config.max_length * estimates.FILLED_FRACTION * estimates.COMPLETION_FRACTION,
-        gradient_checkpointing=config.gradient_checkpointing,
-    )
-    seconds = training_seconds(known, load, batch, schedule, sequences_per_example=1, sequences_per_pair=sides)
-    return _training_plan(known, stage, batch, schedule, examples, load, config.schedule, seconds=seconds)
+    load = sft_load(known, config, batch)
+    head = None
+    if load is not None:
+        # All tokens, as if there were no prompts.
+        trained = config.lora is None
+        head = Head(load.shape, known.profile, tokens=load.forward_tokens, is_trained=trained, in_packs=False)
+    work = training_work(known, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
+    memory = () if head is None else (head_figure(head),)
+    return _training_plan(known, config, batch, schedule, examples, load, work=work, more_memory=memory)
 
 
 def plan_train_reward_model(known: Known) -> StagePlan:
     """Reward model training; a pair is two sequences."""
     config = known.config.train_reward_model
-    stage, pairs = StageName.TRAIN_REWARD_MODEL, known.data.train_pairs
+    stage = StageName.TRAIN_REWARD_MODEL
+    pairs = kept(known, known.data.train_pairs, stage)
     batch = plan_batch(config.global_batch_size, known.profile)
     schedule = _schedule(known, stage, config.schedule, pairs, batch, most=known.data.pairs)
-    load = _load(
-        known,
-        config.lora,
-        head="score",
-        sequences=2 * batch.per_device_batch_size,
-        max_tokens=config.max_length,
-        logit_tokens=0,
-        judged_tokens=0,
-        gradient_checkpointing=config.gradient_checkpointing,
-    )
-    seconds = training_seconds(known, load, batch, schedule, sequences_per_example=2, sequences_per_pair=2)
-    return _training_plan(known, stage, batch, schedule, pairs, load, config.schedule, seconds=seconds)
+    load = reward_model_load(known, config, batch)
+    work = training_work(known, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
+    why = why_padded(known, config)
+    how = f"padded rows: {why}" if why else "packed pairs, each prompt once"
+    at_a_time = Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
+    return _training_plan(known, config, batch, schedule, pairs, load, work=work, more_figures=(at_a_time,))
 
 
 def plan_train_policy(known: Known) -> StagePlan:
     """Policy training; an example is a completion."""
     config = known.config.train_policy
     stage = StageName.TRAIN_POLICY
-    completions = _times(known.data.policy_train_prompts, config.num_generations)
+    known = dataclasses.replace(known, profile=stage_profile(known.profile, stage))
+    completions = kept(known, _times(known.data.policy_train_prompts, config.num_generations), stage)
     # A prompt has one pair or more.
     most = _times(known.data.pairs, config.num_generations)
     batch = plan_batch(config.global_batch_size, known.profile, multiple_of=config.num_generations)
     schedule = _schedule(
         known, stage, config.schedule, completions, batch, most=most, multiple_of=config.num_iterations
     )
-    tokens = config.max_prompt_length + config.max_completion_length
-    load = _load(
-        known,
-        config.lora,
-        head="language",
-        sequences=batch.per_device_batch_size,
-        max_tokens=tokens,
-        logit_tokens=config.max_completion_length,
-        judged_tokens=config.max_completion_length,
-        gradient_checkpointing=config.gradient_checkpointing,
-    )
-    seconds: float | None = None
+    written = completions_of(known, config, batch)
+    load = policy_load(known, config, batch, written)
+    work: Work | None = None
     memory: tuple[Figure, ...] = ()
-    if known.model is not None and load is not None:
-        generated = batch.per_device_batch_size * batch.gradient_accumulation_steps
-        memory = _policy_memory(known, load, generated=generated, tokens=tokens)
-        seconds = policy_seconds(known, load, batch, schedule, generated=generated, tokens=tokens)
+    if load is not None:
+        head = Head(
+            load.shape,
+            known.profile,
+            tokens=written.predicted,
+            is_trained=config.lora is None,
+            in_packs=not written.why_padded,
+        )
+        memory = (head_figure(head), *policy_memory(known, config, batch, load))
+        work = policy_work(known, load, batch, schedule, completions=written, head=head)
     return _training_plan(
-        known, stage, batch, schedule, completions, load, config.schedule, seconds=seconds, more_memory=memory
-    )
-
-
-def _policy_memory(known: Known, load: TrainingLoad, *, generated: int, tokens: int) -> tuple[Figure, ...]:
-    """What stands beside the trained policy: reward model, reference, and the cache of generation."""
-    reward_model = total_parameters(load.shape, head="score")
-    parts = {
-        "reward model": estimates.inference_memory(reward_model, known.profile),
-        "generation cache": estimates.generation_cache(load.shape, known.profile, sequences=generated, tokens=tokens),
-    }
-    if not load.uses_adapters:
-        parts["reference policy"] = estimates.inference_memory(load.total, known.profile)
-    return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items())
-
-
-def _load(
-    known: Known,
-    lora: LoraSettings | None,
-    *,
-    head: Head,
-    sequences: int,
-    max_tokens: int,
-    logit_tokens: int,
-    judged_tokens: float,
-    gradient_checkpointing: bool,
-) -> TrainingLoad | None:
-    if known.model is None:
-        return None
-    shape = known.model.shape
-    total = total_parameters(shape, head=head)
-    # The score head is new, so it is trained in full beside its adapters.
-    head_parameters = shape.hidden_size if head == "score" else 0
-    trainable = total if lora is None else lora_parameters(shape, r=lora.r) + head_parameters
-    return TrainingLoad(
-        shape=shape,
-        total=total,
-        trainable=trainable,
-        sequences=sequences,
-        max_tokens=max_tokens,
-        logit_tokens=logit_tokens,
-        judged_tokens=judged_tokens,
-        gradient_checkpointing=gradient_checkpointing,
-        uses_adapters=lora is not None,
+        known,
+        config,
+        batch,
+        schedule,
+        completions,
+        load,
+        work=work,
+        more_memory=memory,
+        more_figures=(forward_figure(written),),
     )
 
 
@@ -196,34 +163,43 @@ def _worth(examples: Count | None) -> str:
 
 def _training_plan(
     known: Known,
-    stage: StageName,
+    config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
     batch: BatchPlan,
     schedule: ResolvedSchedule | None,
     examples: Count | None,
     load: TrainingLoad | None,
-    asked: TrainingSchedule,
     *,
-    seconds: float | None,
-    more_memory: tuple[Figure, ...] = (),
+    work: Work | None,
+    more_memory: Sequence[Figure] = (),
+    more_figures: Sequence[Figure] = (),
 ) -> StagePlan:
+    stage, asked = StageName(config.stage), config.schedule
     exact_steps = asked.max_steps is not None
     steps_origin: Origin = "exact" if exact_steps else (examples.origin if examples else "unknown")
     steps = None if schedule is None else schedule.num_steps
-    figures = [count_figure("examples an epoch", examples, _unit(stage)), Figure("steps", steps, "steps", steps_origin)]
+    figures = [count_figure("examples an epoch", examples, _unit(stage)), *too_long_figures(known, stage)]
+    figures.append(Figure("steps", steps, "steps", steps_origin))
+    if asked.max_steps is not None and examples is not None and examples.value:
+        figures.append(_epochs_figure(asked.max_steps, batch, examples, _unit(stage)))
     memory: tuple[Figure, ...] = ()
     host_memory, disk = None, None
     if load is not None and known.model is not None:
         origin = known.model.origin
         figures += [
+            *_token_figures(config, batch, schedule, load),
+            *more_figures,
             Figure("parameters", load.total, "parameters", origin),
             Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
         ]
         parts = estimates.training_memory(load, known.profile)
-        memory = (*(Figure(name, count, "bytes", "estimated") for name, count in parts), *more_memory)
+        held = [Figure(name, count, "bytes", "estimated") for name, count in parts]
+        # What CUDA itself takes stands last.
+        place = len(held) - (known.profile.num_gpus > 0)
+        memory = (*held[:place], *more_memory, *held[place:])
         on_device = sum(int(figure.value or 0) for figure in memory)
         count, how = estimates.host_memory(load, known.profile, on_device=on_device)
         host_memory = Figure("host memory", count, "bytes", "estimated", how)
-        disk = _training_disk(known, load, asked)
+        disk = _training_disk(known, stage, load, asked)
     return StagePlan(
         stage,
         known.cached(stage),
@@ -233,14 +209,46 @@ def _training_plan(
         memory=memory,
         host_memory=host_memory,
         disk=disk,
-        time=time_figure(seconds),
+        work=work_figure(work, missing=known.missing),
+        time=time_figure(known, stage, None if work is None else work.seconds, missing=known.missing),
+        is_reused=stage in known.reused,
+        ladder=ladder_lines(config, known.profile, batch, runtime=known.config.runtime),
     )
 
 
-def _training_disk(known: Known, load: TrainingLoad, asked: TrainingSchedule) -> Figure:
-    """Checkpoints (the best one stays beside the limit), the whole model, and its adapter."""
-    checkpoints = (asked.save_total_limit + 1) * estimates.checkpoint_bytes(load)
+def _epochs_figure(num_steps: int, batch: BatchPlan, examples: Count, unit: str) -> Figure:
+    """How often so many steps go through the examples; at least so often where there are at most so many of them."""
+    origin: Origin = "at least" if examples.origin == "at most" else examples.origin
+    epochs = num_steps * batch.global_batch_size / examples.value
+    return Figure("epochs", epochs, "epochs", origin, f"{num_steps} steps of {batch.global_batch_size} {unit}")
+
+
+def _token_figures(
+    config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
+    batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
+    load: TrainingLoad,
+) -> tuple[Figure, ...]:
+    """Tokens that the updates compute, in a step and in all."""
+    sequences = 2 if isinstance(config, TrainRewardModelConfig) else 1
+    a_step = batch.global_batch_size * sequences * load.mean_tokens
+    in_all = None if schedule is None else a_step * schedule.num_steps
+    return (
+        Figure("tokens a step", a_step, "tokens", "estimated"),
+        Figure("tokens", in_all, "tokens", "unknown" if in_all is None else "estimated"),
+    )
+
+
+def _training_disk(known: Known, stage: StageName, load: TrainingLoad, asked: TrainingSchedule) -> Figure:
+    """Checkpoints, the whole model, and its adapter.
+
+    The older checkpoints are deleted after the new one was read back. A policy has no best one: it is not evaluated.
+    """
+    has_best = stage is not StageName.TRAIN_POLICY
+    num_checkpoints = asked.save_total_limit + (2 if has_best else 1)
+    which = f"save_total_limit{', the best one,' if has_best else ''} and one that is being written"
+    checkpoints = num_checkpoints * estimates.checkpoint_bytes(load)
     model = estimates.inference_memory(load.total, known.profile)
     adapter = load.trainable * 4 if load.uses_adapters else 0
-    note = f"{asked.save_total_limit + 1} checkpoints, whole model" + (", adapter" if adapter else "")
-    return disk_figure(checkpoints + model + adapter, note=note)
+    note = f"{num_checkpoints} checkpoints ({which}), whole model"
+    return disk_figure(checkpoints + model + adapter, note=note + (", adapter" if adapter else ""))

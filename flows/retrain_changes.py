@@ -18,6 +18,7 @@ from flows.run_config import RunConfig
 from tasks.champion_record import AskedStage
 from tasks.champion_text import decision_line
 from tasks.code_identity import code_identity
+from tasks.filter_settings import whole_filter_config
 from tasks.stage_history import stage_memory
 from tasks.stage_inputs import (
     build_base_model_inputs,
@@ -109,8 +110,9 @@ class _Walk:
     def to_reward_model(self) -> tuple[ArtifactRef, StageInput]:
         """Through the certificate of the reward model; the pairs and the model that training starts from."""
         config, profile = self._config, self._config.gpu_profile
-        data = filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model)
-        pairs = self._made(config.filter_dataset, data)
+        suites = config.evaluate_reward_model.suites
+        data = filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model, suites)
+        pairs = self._made(whole_filter_config(config.filter_dataset, config.dataset, suites), data)
         if config.base_model is not None:
             model = named_model_input(config.base_model)
         elif config.build_base_model is not None:

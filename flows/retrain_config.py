@@ -1,20 +1,20 @@
 """What a retraining works on: the run that it starts from, its data pinned to what they are now, and its demands."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from containers.contracts.names import StageName
-from flows.config_errors import ConfigError, near_match
+from flows.config_errors import ConfigError, InvalidConfigError, Mistake, near_match
 from flows.config_loading import LoadedConfig, config_files, load_run_config
 from flows.run_config import RunConfig
 from tasks.champion_book import ChampionBook
 from tasks.champion_record import Kind
-from tasks.hub import hub_revision, hub_token
+from tasks.hub import hub_token
+from tasks.pinned_sources import commit_of_now
+from tasks.source_config import DatasetSource, RowSource
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ENDINGS = (".yaml", ".yml")
 
 
@@ -23,7 +23,7 @@ class Retraining:
     """One retraining.
 
     Attributes:
-        loaded: the run, with its dataset at the commit that its branch has now.
+        loaded: the run, with its dataset and its models at the commits that their branches have now.
         overrides: what was changed from the file, as `--set` has it.
         never_new: why no new data can ever come; empty: they can.
     """
@@ -79,28 +79,80 @@ def load_retraining(start_from: str, settings: Sequence[str] = (), *, profile: s
 
     Raises:
         ConfigError: there is no such run, or it has mistakes.
-        SourceError: the hub does not say what the dataset is now.
+        SourceError: the hub does not say what the dataset or a model is now.
     """
     path = run_config_path(start_from)
     loaded = load_run_config(path, overrides=settings, profile=profile)
+    if loaded.config.reward_model is not None:
+        raise InvalidConfigError(
+            str(path), [Mistake("reward_model", "a retraining trains a reward model of its own. Leave it out here.")]
+        )
     last = StageName.EVALUATE_POLICY
     if loaded.config.retrain.models == "reward_model":
         last = StageName.EVALUATE_REWARD_MODEL
     own = [f"run.until={last}", "run.again_from=null"]
-    source = loaded.config.dataset
-    never_new = ""
-    if source.hub_id is not None and source.revision is not None:
-        if _COMMIT.fullmatch(source.revision):
-            never_new = (
-                f"dataset.revision is the commit {source.revision[:12]}, which never changes; name a branch, such as "
-                f"`main`, to train on what is new there."
-            )
-        else:
-            found = hub_revision("dataset", source.hub_id, revision=source.revision, token=hub_token())
-            own.append(f"dataset.revision={found.commit}")
-    pinned = load_run_config(path, overrides=[*settings, *own], profile=profile)
+    pins, never_new = _pinned_sources(loaded.config.dataset)
+    pins += _pinned_models(loaded.config)
+    pinned = load_run_config(path, overrides=[*settings, *own, *pins], profile=profile)
     changed = (*settings, *([f"gpu_profile={profile}"] if profile else []))
     return Retraining(loaded=pinned, overrides=tuple(changed), never_new=never_new)
+
+
+def _pinned_sources(dataset: DatasetSource) -> tuple[list[str], str]:
+    """Settings that put each branch of the dataset at its commit of now, and why nothing new can come; empty: it can.
+
+    Raises:
+        SourceError: the hub does not say what a branch is now.
+    """
+    on_hub = [(name, part) for name, part in dataset.parts if part.hub_id is not None]
+    commits = {name: _commit_of_now(part) for name, part in on_hub}
+    if dataset.mixture:
+        sources = [
+            source.model_copy(update={"revision": commits.get(source.name)}).model_dump(mode="json")
+            for source in dataset.mixture
+        ]
+        pins = [f"dataset.mixture={json.dumps(sources)}"] if commits else []
+    else:
+        pins = [f"dataset.revision={commit}" for commit in commits.values()]
+    # A local file may hold new rows any day.
+    if len(on_hub) < len(dataset.parts) or any(part.revision != commits[name] for name, part in on_hub):
+        return pins, ""
+    return pins, _never_new(on_hub)
+
+
+def _commit_of_now(source: RowSource) -> str:
+    return commit_of_now("dataset", source.hub_id or "", source.revision or "", token=hub_token())
+
+
+def _pinned_models(config: RunConfig) -> list[str]:
+    """The same settings for the base model and for the model that judges the labels; a moved branch is a new model.
+
+    Raises:
+        SourceError: the hub does not say what a branch is now.
+    """
+    reference = config.filter_dataset.polarity.reference_reward_model
+    named = {"base_model": config.base_model, "filter_dataset.polarity.reference_reward_model": reference}
+    return [
+        f"{key}.revision={commit_of_now('model', model.hub_id, model.revision or '', token=hub_token())}"
+        for key, model in named.items()
+        if model is not None and model.hub_id is not None
+    ]
+
+
+def _never_new(sources: Sequence[tuple[str, RowSource]]) -> str:
+    """What to say where every source names a commit."""
+    if len(sources) > 1:
+        named = ", ".join(name for name, _ in sources)
+        return (
+            f"Every source of dataset.mixture ({named}) names a commit, which never changes; name a branch, such as "
+            f"`main`, to train on what is new there."
+        )
+    name, source = sources[0]
+    key = f"dataset.mixture {name}: revision" if name else "dataset.revision"
+    return (
+        f"{key} is the commit {(source.revision or '')[:12]}, which never changes; name a branch, such as `main`, to "
+        f"train on what is new there."
+    )
 
 
 def run_config_path(start_from: str) -> Path:

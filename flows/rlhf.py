@@ -1,23 +1,23 @@
 """The product on one screen: from preferences to a judged reward model, a judged policy and an honest report."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 from prefect import flow
 
+from containers.contracts.spec import ArtifactRef, StageInput
 from flows.open_run import check_request, open_run
 from flows.run_config import RunConfig
 from flows.run_names import flow_run_name
 from tasks.approval import opened, wait_for_decision
-from tasks.approval_notice import check_notify_blocks
 from tasks.build_base_model import build_base_model
 from tasks.cancel_watch import RunCancelledError, never
 from tasks.check_system import check_system
 from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
-from tasks.named_model import named_model
+from tasks.named_model import named_model, named_reward_model
 from tasks.pipeline_run import PipelineRun
 from tasks.train_policy import train_policy
 from tasks.train_reward_model import train_reward_model
@@ -48,14 +48,12 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
     Raises:
         SystemCheckError: something that the run needs is missing; nothing was spent.
         StageFailedError: a stage failed.
-        NotifyBlockError: a gate would tell people by a block that Prefect does not have; nothing was spent.
         GateClosedError: a model did not pass its gate and nobody waived it, or a person rejected it.
         GateWaitsError: a person is to decide about a model; the run goes on after that, started again.
         Pause: the same, where Prefect starts the flow run again by itself.
         RunCancelledError: somebody cancelled the run in Prefect.
     """
     with open_run(config, command=command, config_yaml=config_yaml) as run:
-        check_notify_blocks(config.gates)
         checked = check_system(run, check_request(config))
         last: object = None
         try:
@@ -79,19 +77,23 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
 
 def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:
     """Every stage between system check and report, in order; the run may end after each."""
-    pairs = filter_dataset(run, config.filter_dataset, config.dataset, base_model=config.base_model, checked=checked)
+    pairs = filter_dataset(
+        run,
+        config.filter_dataset,
+        config.dataset,
+        base_model=config.base_model,
+        suites=config.evaluate_reward_model.suites,
+        checked=checked,
+    )
     yield pairs
-    if config.build_base_model:
-        model = build_base_model(run, config.build_base_model, pairs, tokenizer_file=config.tokenizer_file)
-        yield model
+    if config.needs_start_model:
+        model = yield from start_model(run, config, pairs)
+    reward_model: ArtifactRef | StageInput
+    if config.reward_model:
+        reward_model = named_reward_model(config.reward_model)
     else:
-        model = named_model(run, config.base_model)
-    if config.train_sft:
-        model = train_sft(run, config.train_sft, pairs, model)
-        yield model
-
-    reward_model = train_reward_model(run, config.train_reward_model, pairs, model)
-    yield reward_model
+        reward_model = train_reward_model(run, config.train_reward_model, pairs, model)
+        yield reward_model
     verdict = evaluate_reward_model(
         run, config.evaluate_reward_model, config.gates.reward_model, pairs=pairs, reward_model=reward_model
     )
@@ -118,3 +120,16 @@ def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> Ite
         reward_model=reward_model,
     )
     yield opened(run, verdict, config.gates.policy)
+
+
+def start_model(run: PipelineRun, config: RunConfig, pairs: ArtifactRef) -> Generator[object, None, StageInput]:
+    """The model that the trainings start from: built or named, and tuned where that is asked for."""
+    if config.build_base_model:
+        model = build_base_model(run, config.build_base_model, pairs, tokenizer_file=config.tokenizer_file)
+        yield model
+    else:
+        model = named_model(run, config.base_model)
+    if config.train_sft:
+        model = train_sft(run, config.train_sft, pairs, model)
+        yield model
+    return model

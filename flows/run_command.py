@@ -27,7 +27,9 @@ from flows.terminal import TerminalDisplay, printable
 from tasks.display import install_display
 from tasks.mlflow_spool import SPOOL_FOLDER
 from tasks.prefect_ledger import LEDGER_FOLDER
-from tasks.sources import Probe, SourceError, probe_dataset, probe_model, probe_pairs
+from tasks.reward_models import probe_reward_model
+from tasks.sources import Probe, SourceError, probe_dataset, probe_model
+from tasks.suite_sources import probe_suite
 
 _EXIT_FAILED = 1
 _EXIT_WAITS = 3
@@ -105,12 +107,15 @@ def _unusable_sources(config: RunConfig) -> str:
     What lies on the hub is asked for by the system check.
     """
     probes: list[Callable[[], Probe]] = []
-    if config.dataset.hub_id is None:
+    if config.dataset.is_local:
         probes.append(partial(probe_dataset, config.dataset, token=None))
     if config.base_model is not None and config.base_model.path is not None:
         probes.append(partial(probe_model, config.base_model, token=None))
-    for file in config.evaluate_reward_model.pair_files:
-        probes.append(partial(probe_pairs, file.path, key=f"evaluate_reward_model.pair_files {file.name}"))
+    if config.reward_model is not None and config.reward_model.path is not None:
+        probes.append(partial(probe_reward_model, config.reward_model, token=None, ask_hub=False))
+    for suite in config.evaluate_reward_model.suites:
+        if suite.hub_id is None:
+            probes.append(partial(probe_suite, suite, token=None))
     problems = []
     for probe in probes:
         try:

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from containers.contracts.base import Frozen
 from containers.contracts.hardware import GIB, GpuProfile
+from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import (
     BuildBaseModelConfig,
@@ -23,7 +24,9 @@ from flows.run_rules import broken_rules
 from flows.server_addresses import address_problem
 from tasks.champion_rules import RetrainRules
 from tasks.gates import Gates
-from tasks.sources import DatasetSource, ModelSource
+from tasks.source_config import DatasetSource, ModelSource, RewardModelSource
+
+_TIMEOUT = "Seconds; null: as `default`"
 
 
 class RunSection(Frozen):
@@ -56,15 +59,15 @@ class RunSection(Frozen):
 class StageTimeouts(Frozen):
     """How many seconds a stage may take; a stage that is null gets `default`, and null there is no limit."""
 
-    default: float | None = Field(None, gt=0)
-    filter_dataset: float | None = Field(None, gt=0)
-    build_base_model: float | None = Field(None, gt=0)
-    train_sft: float | None = Field(None, gt=0)
-    train_reward_model: float | None = Field(None, gt=0)
-    evaluate_reward_model: float | None = Field(None, gt=0)
-    train_policy: float | None = Field(None, gt=0)
-    evaluate_policy: float | None = Field(None, gt=0)
-    write_report: float | None = Field(None, gt=0)
+    default: float | None = Field(None, gt=0, description="Seconds, for stages that name none; null: without limit")
+    filter_dataset: float | None = Field(None, gt=0, description=_TIMEOUT)
+    build_base_model: float | None = Field(None, gt=0, description=_TIMEOUT)
+    train_sft: float | None = Field(None, gt=0, description=_TIMEOUT)
+    train_reward_model: float | None = Field(None, gt=0, description=_TIMEOUT)
+    evaluate_reward_model: float | None = Field(None, gt=0, description=_TIMEOUT)
+    train_policy: float | None = Field(None, gt=0, description=_TIMEOUT)
+    evaluate_policy: float | None = Field(None, gt=0, description=_TIMEOUT)
+    write_report: float | None = Field(None, gt=0, description=_TIMEOUT)
 
     def of(self, stage: StageName) -> float | None:
         """Seconds for that stage; None without limit."""
@@ -81,20 +84,32 @@ class RuntimeSection(Frozen):
     image: str | None = Field(
         None, min_length=1, description="Stage image; null: rlhf-stage:gpu, or rlhf-stage:cpu on a profile without GPU"
     )
-    timeout_s: StageTimeouts = StageTimeouts()
+    timeout_s: StageTimeouts = Field(StageTimeouts(), description="How long a stage may take, seconds")
     retries: int = Field(
         2,
         ge=0,
         le=20,
-        description="Further attempts at a stage after a failure that can pass by itself (a lost container), as long "
-        "as none of them gets further than the one before",
+        description="Further attempts in a row that get no further than the one before, after failures that can pass "
+        "by themselves (a lost container); progress starts the count again",
     )
-    retry_wait_s: float = Field(10.0, ge=0, le=3600, description="Wait before the next attempt; doubles with each")
+    retry_wait_s: float = Field(
+        10.0,
+        ge=0,
+        le=300,
+        description="Seconds before the next attempt; doubles with each that gets no further, up to 300",
+    )
+    silence_limit_s: float | None = Field(
+        3600,
+        gt=0,
+        description="A stage that neither logs nor records anything for so long hangs: it is killed with its stacks in "
+        "the log, and tried again; null: never",
+    )
     start_over_if_damaged: bool = Field(
         False,
         description="Train again from step 0 where every checkpoint of a stage is damaged; else the stage refuses, and "
         "says which files",
     )
+    ladder: LadderSettings = Field(LadderSettings(), description="What happens to a stage that does not fit")
 
 
 class TrackingSection(Frozen):
@@ -127,11 +142,12 @@ class TrackingSection(Frozen):
 class RunConfig(Frozen):
     """Everything that decides what a run does. Relative paths start at the current directory.
 
-    Made by `flows.config_loading.load_run_config`, which also turns the name of a GPU profile into the profile.
+    Made by `flows.config_loading.load_run_config`, which also turns the name of a GPU profile into the profile,
+    and that of a chat template into its text.
     """
 
-    run: RunSection
-    runtime: RuntimeSection = RuntimeSection()
+    run: RunSection = Field(description="What the run is called and where it lies")
+    runtime: RuntimeSection = Field(RuntimeSection(), description="With what the stages are started")
     gpu_profile: GpuProfile = Field(description="A name in configs/gpu_profiles, or the profile itself")
     base_model: ModelSource | None = Field(None, description="The model to start from: hub id and revision, or path")
     build_base_model: BuildBaseModelConfig | None = Field(
@@ -141,16 +157,29 @@ class RunConfig(Frozen):
         None, description="For build_base_model: a tiktoken rank file; null: a tokenizer is trained on the pairs"
     )
     dataset: DatasetSource = Field(description="Where the preference rows come from")
-    filter_dataset: FilterDatasetConfig = FilterDatasetConfig()
+    filter_dataset: FilterDatasetConfig = Field(
+        FilterDatasetConfig(), description="Which rows become preference pairs, and how they are split"
+    )
     train_sft: TrainSftConfig | None = Field(None, description="Supervised fine-tuning first; null: left out")
-    train_reward_model: TrainRewardModelConfig = TrainRewardModelConfig()
-    evaluate_reward_model: EvaluateRewardModelConfig = EvaluateRewardModelConfig()
-    train_policy: TrainPolicyConfig = TrainPolicyConfig()
-    evaluate_policy: EvaluatePolicyConfig = EvaluatePolicyConfig()
-    write_report: WriteReportConfig = WriteReportConfig()
-    gates: Gates = Gates()
-    retrain: RetrainRules = RetrainRules()
-    tracking: TrackingSection = TrackingSection()
+    reward_model: RewardModelSource | None = Field(
+        None,
+        description="A reward model that was trained elsewhere, whole or as an adapter, to be judged and used; null: "
+        "one is trained here",
+    )
+    train_reward_model: TrainRewardModelConfig = Field(
+        TrainRewardModelConfig(), description="The reward model, trained on the pairs"
+    )
+    evaluate_reward_model: EvaluateRewardModelConfig = Field(
+        EvaluateRewardModelConfig(), description="Its certificate: the suites that judge it, length bias, score parity"
+    )
+    train_policy: TrainPolicyConfig = Field(TrainPolicyConfig(), description="The policy, trained on its scores")
+    evaluate_policy: EvaluatePolicyConfig = Field(
+        EvaluatePolicyConfig(), description="Policy against reference policy on held-out prompts"
+    )
+    write_report: WriteReportConfig = Field(WriteReportConfig(), description="The page at the end")
+    gates: Gates = Field(Gates(), description="What the models must show before the pipeline goes on")
+    retrain: RetrainRules = Field(RetrainRules(), description="What a retrained model must show to become champion")
+    tracking: TrackingSection = Field(TrackingSection(), description="Where curves and runs are shown")
 
     @model_validator(mode="after")
     def _obeys_every_rule(self) -> Self:
@@ -194,11 +223,20 @@ class RunConfig(Frozen):
         return wanted
 
     @property
+    def needs_start_model(self) -> bool:
+        """Whether a model is trained here: not where a reward model from elsewhere is judged and nothing more."""
+        return self.reward_model is None or self.run.until is not StageName.EVALUATE_REWARD_MODEL
+
+    @property
     def possible_stages(self) -> tuple[StageName, ...]:
         """The stages of this run in order, if nothing ends it early."""
         left_out = set()
+        if not self.needs_start_model:
+            left_out |= {StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT}
         if self.build_base_model is None:
             left_out.add(StageName.BUILD_BASE_MODEL)
         if self.train_sft is None:
             left_out.add(StageName.TRAIN_SFT)
+        if self.reward_model is not None:
+            left_out.add(StageName.TRAIN_REWARD_MODEL)
         return tuple(stage for stage in StageName if stage not in left_out)

@@ -10,16 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
+from containers.contracts.certificate import VALIDATION
 from flows.config_errors import Mistake
 from flows.readable_config import reads_what_is_missing
 from flows.stage_range import stage_range_exists, stage_range_is_not_empty
 from flows.training_rules import TRAINING_RULES, Rule
+from tasks.source_config import DatasetSource, ModelSource
 
 if TYPE_CHECKING:
     from flows.run_config import RunConfig
-
-# The pair file that evaluate_reward_model reports first: the validation split of the dataset itself.
-_VALIDATION = "validation"
 
 
 def broken_rules(config: RunConfig) -> list[Mistake]:
@@ -92,24 +93,45 @@ def _pairs_are_left_for_the_reward_model(config: RunConfig) -> Iterator[Mistake]
 
 def _pairs_are_held_out(config: RunConfig) -> Iterator[Mistake]:
     fraction = config.filter_dataset.validation_fraction
-    if config.dataset.validation is None and fraction in (0, 1):
+    if config.dataset.holds_out_by_prompt and fraction in (0, 1):
         lost = "judge the reward model by" if fraction == 0 else "train the reward model on"
         yield Mistake(
             "filter_dataset.validation_fraction",
-            f"{fraction:g} leaves no pair to {lost}, since dataset.validation is null.",
+            f"{fraction:g} leaves no pair to {lost}, since no validation file is named in `dataset`.",
         )
 
 
-def _pair_files_have_names(config: RunConfig) -> Iterator[Mistake]:
-    names = Counter(file.name for file in config.evaluate_reward_model.pair_files)
+def _suites_have_names(config: RunConfig) -> Iterator[Mistake]:
+    names = Counter(suite.name for suite in config.evaluate_reward_model.suites)
     for name, count in names.items():
         if count > 1:
-            yield Mistake("evaluate_reward_model.pair_files", f"the name `{name}` is given {count} times.")
-    if _VALIDATION in names:
+            yield Mistake("evaluate_reward_model.suites", f"the name `{name}` is given {count} times.")
+    if VALIDATION in names:
         yield Mistake(
-            "evaluate_reward_model.pair_files",
-            f"the name `{_VALIDATION}` belongs to the validation split of the dataset; choose another.",
+            "evaluate_reward_model.suites",
+            f"the name `{VALIDATION}` belongs to the validation split of the dataset; choose another.",
         )
+
+
+def _reference_reward_model_has_one_place(config: RunConfig) -> Iterator[Mistake]:
+    model = config.filter_dataset.polarity.reference_reward_model
+    if model is not None:
+        try:
+            ModelSource(**model.model_dump())
+        except ValidationError as error:
+            for found in error.errors():
+                text = str(found.get("ctx", {}).get("error", found["msg"]))
+                yield Mistake("filter_dataset.polarity.reference_reward_model", text)
+
+
+def _suites_have_sources(config: RunConfig) -> Iterator[Mistake]:
+    for place, suite in enumerate(config.evaluate_reward_model.suites):
+        try:
+            DatasetSource(hub_id=suite.hub_id, revision=suite.revision, train=suite.path)
+        except ValidationError as error:
+            for found in error.errors():
+                text = str(found.get("ctx", {}).get("error", found["msg"]))
+                yield Mistake(f"evaluate_reward_model.suites.{place}", text)
 
 
 def _servers_have_ports_of_their_own(config: RunConfig) -> Iterator[Mistake]:
@@ -132,7 +154,9 @@ _RULES: tuple[Rule, ...] = (
     _policy_is_judged_and_trained,
     _pairs_are_left_for_the_reward_model,
     _pairs_are_held_out,
-    _pair_files_have_names,
+    _reference_reward_model_has_one_place,
+    _suites_have_names,
+    _suites_have_sources,
     *TRAINING_RULES,
     _servers_have_ports_of_their_own,
     stage_range_exists,

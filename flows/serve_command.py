@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.config_errors import ConfigError
+from flows.config_errors import ConfigError, near_match
 from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block, signals_ignored
 from flows.local_servers import Servers, ServerSettings, local_servers
-from flows.pipeline_form import CONFIGS_VARIABLE, run_configs
+from flows.pipeline_form import CONFIGS_VARIABLE, configs_folder, run_configs
+from flows.server_plans import PORT_KEYS, URL_KEYS
 from flows.server_process import ServerError
 from flows.server_record import read_record
 from flows.terminal import TerminalDisplay
@@ -27,6 +28,11 @@ _LOCK = "serve.lock"
 _WATCH_EVERY_S = 1.0
 # The flow of `rlhf run`: its runs are looked after too.
 _TERMINAL_FLOW = "rlhf"
+_OPTIONS = {
+    **{key: f"--{name}-port" for name, key in PORT_KEYS.items()},
+    URL_KEYS["prefect"]: "PREFECT_API_URL",
+    URL_KEYS["mlflow"]: "MLFLOW_TRACKING_URI",
+}
 
 
 @dataclass(frozen=True)
@@ -36,23 +42,28 @@ class ServeSettings:
     Attributes:
         configs: folder of the run configurations that the forms offer.
         limit: runs at a time.
+        retrain: the run configuration that is retrained whenever `cron` says; empty: no schedule is set.
+        cron: five fields, in UTC.
     """
 
     configs: Path
     limit: int
     servers: ServerSettings
+    retrain: str = ""
+    cron: str = ""
 
 
 def serve(settings: ServeSettings) -> int:
     """Serve until somebody ends it; the exit code.
 
     Raises:
-        ConfigError: the folder holds no run configuration.
+        ConfigError: the folder holds no run configuration, or not the one to retrain.
         ServerError: a server cannot be used, or `rlhf serve` runs here already.
     """
     say = TerminalDisplay().say
     _use_configs(settings.configs)
-    with signals_end_the_block(), _sole_serving(settings.servers.state_dir):
+    _require_retrained(settings.retrain)
+    with _told_by_option(), signals_end_the_block(), _sole_serving(settings.servers.state_dir):
         try:
             with local_servers(settings.servers, say=say) as servers:
                 _use_servers(servers, settings.servers.state_dir)
@@ -70,6 +81,28 @@ def _use_configs(folder: Path) -> None:
             f"{folder.absolute()} holds no run configuration (*.yaml), so no form could offer one. Start `rlhf serve` "
             "in the folder of your project, or name the folder with --configs."
         )
+
+
+def _require_retrained(name: str) -> None:
+    if name and name not in run_configs():
+        there = near_match(name, sorted(run_configs())) or f"There is none in {configs_folder().absolute()}."
+        raise ConfigError(f"--retrain: `{name}` is no run configuration. {there}")
+
+
+@contextmanager
+def _told_by_option() -> Iterator[None]:
+    """What a message calls by a key of a run configuration has an option or a variable here.
+
+    Raises:
+        ServerError: the one that was raised inside, in these words.
+    """
+    try:
+        yield
+    except ServerError as error:
+        text = str(error)
+        for key, name in _OPTIONS.items():
+            text = text.replace(key, name)
+        raise ServerError(text) from error
 
 
 @contextmanager
@@ -126,6 +159,7 @@ def _serve(settings: ServeSettings, servers: Servers, *, say: Callable[[str], No
     serving = Serving(make_deployments(flows), limit=settings.limit, flow_names=names, say=say)
     try:
         _start(serving, servers)
+        _set_schedule(settings, say=say)
         say(_what_to_click(servers, [flow.name for flow in flows]))
         watched = read_record(settings.servers.state_dir).servers
         while True:
@@ -148,6 +182,19 @@ def _start(serving: "Serving", servers: Servers) -> None:
             "Is it the server that you mean, of a version that this client knows, and is PREFECT_API_AUTH_STRING set "
             "where it demands a login?"
         ) from error
+
+
+def _set_schedule(settings: ServeSettings, *, say: Callable[[str], None]) -> None:
+    if not settings.retrain:
+        return
+    from flows.retrain_schedule import RetrainSchedule, set_retrain_schedule
+
+    wanted = RetrainSchedule(start_from=settings.retrain, cron=settings.cron)
+    try:
+        set_retrain_schedule(wanted)
+    except Exception as error:
+        raise ServerError(f"Prefect did not take the schedule {wanted}: {type(error).__name__}: {error}") from error
+    say(f"Scheduled: {wanted}. It stays until you remove it on the page of that deployment.")
 
 
 def _what_to_click(servers: Servers, names: list[str]) -> str:

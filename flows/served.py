@@ -7,7 +7,8 @@ from prefect.client.schemas.objects import State
 
 from containers.contracts.names import StageName
 from flows import form_fields as form
-from flows.pipeline_form import LEFT_EMPTY
+from flows.certify_form import RewardModel, certified, certify_name, load_certify_form
+from flows.pipeline_form import LEFT_EMPTY, TO_BE_CHOSEN
 from flows.served_run import run_form, served_run_name, tell_prefect
 
 # The server checks the values against the form, and the run's own rules are told in the house's words. A suspended run
@@ -24,18 +25,22 @@ _SERVED: Any = {
 
 @flow(name="rlhf-pipeline", **_SERVED)
 def rlhf_pipeline(
-    start_from: form.StartFrom,
+    start_from: form.StartFrom = TO_BE_CHOSEN,
     save_as: form.SaveAs = LEFT_EMPTY,
     gpu_profile: form.Profile = LEFT_EMPTY,
     base_model: form.BaseModelId = LEFT_EMPTY,
     base_model_revision: form.BaseModelRevision = LEFT_EMPTY,
     dataset: form.DatasetId = LEFT_EMPTY,
     dataset_revision: form.DatasetRevision = LEFT_EMPTY,
+    train_file: form.TrainFile = LEFT_EMPTY,
+    validation_file: form.ValidationFile = LEFT_EMPTY,
     sample_limit: form.SampleLimit = LEFT_EMPTY,
     reward_model_learning_rate: form.RewardModelLearningRate = LEFT_EMPTY,
     reward_model_epochs: form.RewardModelEpochs = LEFT_EMPTY,
     minimum_accuracy: form.MinimumAccuracy = LEFT_EMPTY,
+    approval: form.RewardModelApproval = LEFT_EMPTY,
     policy_steps: form.PolicySteps = LEFT_EMPTY,
+    minimum_reward_gain: form.MinimumRewardGain = LEFT_EMPTY,
     seed: form.Seed = LEFT_EMPTY,
     until: form.Until = LEFT_EMPTY,
     again_from: form.AgainFrom = LEFT_EMPTY,
@@ -51,10 +56,12 @@ def rlhf_pipeline(
 
 @flow(name="filter-dataset", **_SERVED)
 def filter_dataset(
-    start_from: form.StartFrom,
+    start_from: form.StartFrom = TO_BE_CHOSEN,
     save_as: form.SaveAs = LEFT_EMPTY,
     dataset: form.DatasetId = LEFT_EMPTY,
     dataset_revision: form.DatasetRevision = LEFT_EMPTY,
+    train_file: form.TrainFile = LEFT_EMPTY,
+    validation_file: form.ValidationFile = LEFT_EMPTY,
     sample_limit: form.SampleLimit = LEFT_EMPTY,
     seed: form.Seed = LEFT_EMPTY,
     more_settings: form.MoreSettings = LEFT_EMPTY,
@@ -65,13 +72,15 @@ def filter_dataset(
 
 @flow(name="train-reward-model", **_SERVED)
 def train_reward_model(
-    start_from: form.StartFrom,
+    start_from: form.StartFrom = TO_BE_CHOSEN,
     save_as: form.SaveAs = LEFT_EMPTY,
     gpu_profile: form.Profile = LEFT_EMPTY,
     base_model: form.BaseModelId = LEFT_EMPTY,
     base_model_revision: form.BaseModelRevision = LEFT_EMPTY,
     dataset: form.DatasetId = LEFT_EMPTY,
     dataset_revision: form.DatasetRevision = LEFT_EMPTY,
+    train_file: form.TrainFile = LEFT_EMPTY,
+    validation_file: form.ValidationFile = LEFT_EMPTY,
     sample_limit: form.SampleLimit = LEFT_EMPTY,
     reward_model_learning_rate: form.RewardModelLearningRate = LEFT_EMPTY,
     reward_model_epochs: form.RewardModelEpochs = LEFT_EMPTY,
@@ -83,23 +92,28 @@ def train_reward_model(
     return run_form(locals(), until=StageName.TRAIN_REWARD_MODEL)
 
 
-@flow(name="certify", **_SERVED)
+@flow(name="certify", **_SERVED | {"flow_run_name": certify_name})
 def certify(
-    start_from: form.StartFrom,
+    start_from: form.StartFrom = TO_BE_CHOSEN,
+    reward_model: RewardModel = LEFT_EMPTY,
     save_as: form.SaveAs = LEFT_EMPTY,
     gpu_profile: form.Profile = LEFT_EMPTY,
     minimum_accuracy: form.MinimumAccuracy = LEFT_EMPTY,
+    approval: form.RewardModelApproval = LEFT_EMPTY,
     seed: form.Seed = LEFT_EMPTY,
     again_from: form.AgainFrom = LEFT_EMPTY,
     more_settings: form.MoreSettings = LEFT_EMPTY,
 ) -> "str | State[Any]":
-    """Judge the reward model of a run against its gate. One that was trained already is taken from the store."""
-    return run_form(locals(), until=StageName.EVALUATE_REWARD_MODEL)
+    """Judge a reward model by a run's data, suites and gate, wherever it was trained; the certificate is its artifact.
+
+    Without a reward model the run's own is judged; one that was trained already is taken from the store.
+    """
+    return run_form(locals(), until=StageName.EVALUATE_REWARD_MODEL, load=load_certify_form, stages=certified)
 
 
 @flow(name="train-policy", **_SERVED)
 def train_policy(
-    start_from: form.StartFrom,
+    start_from: form.StartFrom = TO_BE_CHOSEN,
     save_as: form.SaveAs = LEFT_EMPTY,
     gpu_profile: form.Profile = LEFT_EMPTY,
     policy_steps: form.PolicySteps = LEFT_EMPTY,

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from prefect import Flow
 from prefect.client.schemas.objects import FlowRun, State
@@ -16,9 +16,10 @@ from prefect.states import Failed
 
 from containers.contracts.names import StageName
 from flows.config_errors import ConfigError
-from flows.pipeline_form import load_form
+from flows.config_loading import LoadedConfig
+from flows.pipeline_form import load_form, values_given
 from flows.plan import plan_run
-from flows.rlhf import run_stages
+from flows.rlhf import Stages, run_stages
 from flows.run_names import run_title
 from flows.terminal import printable
 from tasks.display import install_display
@@ -26,25 +27,37 @@ from tasks.log_display import LogDisplay
 from tasks.prefect_api import PrefectApi, PrefectAwayError
 from tasks.prefect_link import PipelineLeft, take_last_end
 
+LoadsForm: TypeAlias = Callable[..., tuple[LoadedConfig, str]]
+
+# In the name of a run that could not start.
+NOT_STARTED = "(not started)"
 _OURS = ("flows.", "tasks.", "containers.")
 
 
-def run_form(values: Mapping[str, Any], *, until: StageName | None = None) -> "str | State[Any]":
+def run_form(
+    values: Mapping[str, Any],
+    *,
+    until: StageName | None = None,
+    load: LoadsForm = load_form,
+    stages: Stages | None = None,
+) -> "str | State[Any]":
     """Run the pipeline as the form of the present flow says.
 
     Args:
         values: what was filled in, by name of the parameter.
         until: the last stage before the report, where the form does not ask for it.
+        load: from the form and its values to the checked run.
+        stages: what is done between system check and report; None: as every run.
 
     Returns:
         Where the report lies; or the state Failed, as `ended_in_words`.
     """
 
     def run() -> str:
-        loaded, command = load_form(_present_form(), values, fixed=_fixed(until))
+        loaded, command = load(_present_form(), values, fixed=_fixed(until))
         for warning in plan_run(loaded).warnings:
             get_run_logger().warning("%s", warning)
-        return str(run_stages(loaded.config, command=command, config_yaml=loaded.yaml_text))
+        return str(run_stages(loaded.config, command=command, config_yaml=loaded.yaml_text, stages=stages))
 
     return ended_in_words(run)
 
@@ -69,6 +82,9 @@ def ended_in_words(run: "Callable[[], str | State[Any]]") -> "str | State[Any]":
         if not type(error).__module__.startswith(_OURS):
             raise
         return _failed("\n".join((str(error), *getattr(error, "__notes__", ()))))
+    except BaseException:  # Cancel, the end of the serving, or a gate that waits: Prefect's signals
+        _tell_terminal("has stopped; its page says why.")
+        raise
 
 
 def _failed(text: str) -> "State[Any]":
@@ -92,12 +108,18 @@ def _failed(text: str) -> "State[Any]":
 
 def served_run_name() -> str:
     """`run_title` of the run that the form asks for; of a form with mistakes, what it starts from."""
-    context = FlowRunContext.get()
-    values = (context.parameters or {}) if context else {}
+    values = present_values()
     try:
-        return run_title(load_form(_present_form(), values)[0].config)
+        loaded, command = load_form(_present_form(), values)
+        return run_title(loaded.config, command=command)
     except ConfigError:
-        return f"{values.get('start_from')} (not started)"
+        return " ".join((values.get("start_from", ""), NOT_STARTED)).strip()
+
+
+def present_values() -> dict[str, Any]:
+    """What was filled in for the present flow run."""
+    context = FlowRunContext.get()
+    return values_given((context.parameters or {}) if context else {})
 
 
 def tell_prefect(flow: Flow[..., Any], flow_run: FlowRun, state: "State[Any]") -> None:

@@ -46,7 +46,12 @@ def _prefect_plan(folder: Path, port: int, host: str, database: str, login: str)
         command=(sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)),
         environment=_environment()
         # Its own default lets every page that the user's browser opens ask the API.
-        | {_EXTRA_ORIGINS["prefect"]: ",".join(_origins(names_of_this_machine(host), port))}
+        | {
+            _EXTRA_ORIGINS["prefect"]: ",".join(_origins(names_of_this_machine(host), port)),
+            # Else every page that the user's browser opens can start runs here: a POST without a content type is asked
+            # of no origin beforehand.
+            "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        }
         | kept
         | ({"PREFECT_SERVER_API_AUTH_STRING": login} if login else {})
         | {

@@ -26,14 +26,14 @@ _Training = TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig
 
 _TRAININGS: dict[str, Callable[[RunConfig], _Training | None]] = {
     "train_sft": lambda config: config.train_sft,
-    "train_reward_model": lambda config: config.train_reward_model,
+    "train_reward_model": lambda config: None if config.reward_model else config.train_reward_model,
     "train_policy": lambda config: config.train_policy,
 }
 _EVALUATING = ("train_sft", "train_reward_model")
 # The stages whose configuration has a max_length.
 _LENGTHS: dict[str, Callable[[RunConfig], int | None]] = {
     "train_reward_model": lambda config: config.train_reward_model.max_length,
-    "evaluate_reward_model": lambda config: config.evaluate_reward_model.max_length,
+    "evaluate_reward_model": lambda config: None if config.reward_model else config.evaluate_reward_model.max_length,
     "train_sft": lambda config: config.train_sft.max_length if config.train_sft is not None else None,
 }
 
@@ -96,7 +96,7 @@ def _saves_fall_on_generated_batches(config: RunConfig) -> Iterator[Mistake]:
 
 def _evaluation_reads_what_was_trained(config: RunConfig) -> Iterator[Mistake]:
     trained, evaluated = config.train_reward_model.max_length, config.evaluate_reward_model.max_length
-    if evaluated < trained:
+    if config.reward_model is None and evaluated < trained:
         yield Mistake(
             "evaluate_reward_model.max_length",
             f"{evaluated} is below train_reward_model.max_length {trained}: pairs of a length between the two would "
@@ -107,7 +107,7 @@ def _evaluation_reads_what_was_trained(config: RunConfig) -> Iterator[Mistake]:
 def _reward_model_judges_what_it_knows(config: RunConfig, *, section: str) -> Iterator[Mistake]:
     lengths = config.train_policy if section == "train_policy" else config.evaluate_policy
     total, longest = lengths.max_prompt_length + lengths.max_completion_length, config.train_reward_model.max_length
-    if total > longest:
+    if config.reward_model is None and total > longest:
         yield Mistake(
             f"{section}.max_completion_length",
             f"prompt {lengths.max_prompt_length} plus completion {lengths.max_completion_length} is {total} tokens; the"

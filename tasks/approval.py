@@ -7,7 +7,7 @@ yet, the run ends: suspended in Prefect where a deployment can start it again, e
 import logging
 from datetime import UTC, datetime
 
-from containers.contracts.names import StageName
+from containers.contracts.names import REPORT_HTML_FILE, StageName
 from containers.contracts.records import GateDecision, GateVerdict
 from tasks import approval_form as form
 from tasks.approval_notice import notify
@@ -115,6 +115,9 @@ def _question(run: PipelineRun, verdict: GateVerdict, gate: ApprovalSettings, de
         asked_at=datetime.now(UTC).isoformat(timespec="seconds"),
         timeout_h=gate.approval_timeout_h,
         command=run.settings.command,
+        report=run.tracking.file_url(run.mlflow_run_id, f"report/{REPORT_HTML_FILE}")
+        or str(run.settings.output_dir / REPORT_HTML_FILE),
+        mlflow_url=run.tracking.run_url(run.mlflow_run_id),
         mlflow_run_id=run.mlflow_run_id,
         prefect_api_url=PrefectApi().url if flow_run else "",
         prefect_url=run.prefect_url,

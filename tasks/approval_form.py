@@ -6,14 +6,17 @@ The run's process ends while it waits. After the answer Prefect starts the run a
 import logging
 import math
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, FlowRunInput
 from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
-from prefect.input import RunInput
+from prefect.input import Keyset, RunInput, keyset_from_paused_state
+from prefect.states import Suspended
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
@@ -33,9 +36,7 @@ _MAX_INPUTS = 200
 
 _By = Annotated[
     str,
-    Field(
-        title="Your name", min_length=1, max_length=80, pattern=r"\S", description="Who decides; stands in the report"
-    ),
+    Field(title="Your name", min_length=1, max_length=80, pattern=r"\S", description="Who decides"),
 ]
 # Without pydantic's model validators, which Prefect would ask only after the run was started again.
 _REJECTION_HAS_A_REASON: JsonDict = {
@@ -44,7 +45,20 @@ _REJECTION_HAS_A_REASON: JsonDict = {
 }
 
 
-class ModelThatPassed(RunInput):
+class _Form(RunInput):
+    """A form that is saved before the run is suspended, so that nobody finds a suspended run without one."""
+
+    @classmethod
+    def save(cls, keyset: Keyset, flow_run_id: UUID | None = None) -> None:
+        """Keep the form with the run; Prefect does so as well once the run is suspended, and finds it there."""
+        try:
+            super().save(keyset, flow_run_id=flow_run_id)
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != HTTPStatus.CONFLICT:
+                raise
+
+
+class ModelThatPassed(_Form):
     """The answer about a model that met every rule."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=_REJECTION_HAS_A_REASON)
@@ -52,11 +66,11 @@ class ModelThatPassed(RunInput):
     decision: Literal["approve", "reject"] = Field(
         title="Decision", description="approve: the run goes on; reject: the run ends"
     )
-    reason: str = Field("", title="Reason", max_length=1000, description="Demanded to reject; stands in the report")
+    reason: str = Field("", title="Reason", max_length=1000, description="Needed only to reject")
     by: _By
 
 
-class ModelThatMissed(RunInput):
+class ModelThatMissed(_Form):
     """The answer about a model that missed a rule."""
 
     decision: Literal["waive", "reject"] = Field(
@@ -67,7 +81,7 @@ class ModelThatMissed(RunInput):
         min_length=_SHORTEST_REASON,
         max_length=1000,
         pattern=r"\S",
-        description="Why; stands in the report",
+        description="Why the run goes on, or why it ends",
     )
     by: _By
 
@@ -107,9 +121,10 @@ def suspend(question: Question, *, refused: str = "") -> str:
     form = ModelThatPassed if question.verdict.passed else ModelThatMissed
     left_s = question.seconds_left()
     try:
-        pause = f"{_pause_prefix(question)}{_num_pauses(question) + 1}"
+        pause = f"{_pause_prefix(question)}{_num_forms(question) + 1}"
         # Prefect reads the description from the class that it is given.
         shown = form.with_initial_data(description=form_markdown(question, refused=refused))
+        shown.save(keyset_from_paused_state(Suspended(pause_key=pause)), UUID(question.flow_run_id))
         suspend_flow_run(wait_for_input=shown, key=pause, timeout=None if left_s is None else max(1, math.ceil(left_s)))
     except Exception as error:
         logger.warning("The run could not be suspended: %s", error)
@@ -126,36 +141,53 @@ def resume(question: Question, decision: GateDecision, api: PrefectApi) -> str:
         if flow_run is None:
             return f"{name} is unknown to Prefect at {api.url}."
         if flow_run.state is None or not flow_run.state.is_paused():
-            state = flow_run.state_name or "without a state"
-            return f"{name} is {state}, not suspended; what it does next finds the decision in the store."
+            return _not_suspended(name, flow_run, question)
         resume_flow_run(UUID(question.flow_run_id), run_input=answer)
     except PrefectAwayError as error:
         return f"{name} is not resumed: Prefect at {api.url} does not answer ({error}). Press Resume there later."
     except Exception as error:
-        return f"{name} could not be resumed: {error}. Press Resume in Prefect: {question.prefect_url}"
-    return f"{name} goes on: {question.prefect_url}".rstrip(": ")
+        return f"{name} could not be resumed: {error}. Press Resume in Prefect: {_page(question)}"
+    return f"{name} goes on: {_page(question)}"
 
 
 def _pause_prefix(question: Question) -> str:
     return f"{question.gate.replace('_', '-')}-{question.key[:16]}-"  # Prefect's keys know no underscore
 
 
-def _num_pauses(question: Question) -> int:
-    """How often the run was suspended for this question."""
-    flow_run = PrefectApi().flow_run(question.flow_run_id)
-    known = (flow_run.empirical_policy.pause_keys if flow_run else None) or set()
-    return sum(key.startswith(_pause_prefix(question)) for key in known)
+def _not_suspended(name: str, flow_run: FlowRun, question: Question) -> str:
+    """What becomes of a decision about a run that does not wait any more."""
+    if flow_run.state is not None and flow_run.state.is_final() and not flow_run.state.is_completed():
+        return f"{name} is {flow_run.state_name}. Press Retry on its page, and it goes on from here: {_page(question)}"
+    state = flow_run.state_name or "without a state"
+    return f"{name} is {state}, not suspended; what it does next finds the decision in the store."
+
+
+def _page(question: Question) -> str:
+    return question.prefect_url or question.flow_run_id
+
+
+def _num_forms(question: Question) -> int:
+    """How many forms the run had for this question. Prefect forgets its own count when a run is retried."""
+    return sum(item.key.endswith("-schema") for item in _inputs(question))
 
 
 def _answers(question: Question) -> list[GateDecision]:
     """What people answered in Prefect, the first first; a form may have been resumed without any answer."""
-    prefix = f"suspended-{_pause_prefix(question)}"
-    with get_client(sync_client=True) as client:
-        inputs = client.filter_flow_run_input(
-            flow_run_id=UUID(question.flow_run_id), key_prefix=prefix, limit=_MAX_INPUTS, exclude_keys=set()
-        )
-    answers = [item for item in inputs if item.key.endswith("-response") and isinstance(item.decoded_value, dict)]
+    answers = [
+        item for item in _inputs(question) if item.key.endswith("-response") and isinstance(item.decoded_value, dict)
+    ]
     return [_decision(item, question) for item in sorted(answers, key=lambda item: str(item.created))]
+
+
+def _inputs(question: Question) -> list[FlowRunInput]:
+    """Forms and answers of that question, as Prefect keeps them."""
+    with get_client(sync_client=True) as client:
+        return client.filter_flow_run_input(
+            flow_run_id=UUID(question.flow_run_id),
+            key_prefix=f"suspended-{_pause_prefix(question)}",
+            limit=_MAX_INPUTS,
+            exclude_keys=set(),
+        )
 
 
 def _decision(answer: FlowRunInput, question: Question) -> GateDecision:

@@ -6,7 +6,6 @@ Telling never stops a run; only a block that is not there is a mistake, told bef
 import asyncio
 import importlib
 import inspect
-import logging
 from contextlib import suppress
 
 from prefect.blocks.abstract import NotificationBlock
@@ -14,37 +13,55 @@ from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
 from prefect.events.utilities import emit_event
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from containers.contracts.records import CheckFinding
 from tasks.approval_store import Question
 from tasks.approval_words import waiting_text
 from tasks.gates import Gates
-
-logger = logging.getLogger(__name__)
+from tasks.prefect_patience import asked_once
 
 WAITING_EVENT = "rlhf.gate.waiting"
 _ANSWER_LIMIT_S = 5.0
+_CAN_NOTIFY = "notify"
 
 
-class NotifyBlockError(Exception):
-    """A gate names a notification block that Prefect does not have, or that cannot notify."""
+def notify_blocks(gates: Gates) -> tuple[tuple[str, str], ...]:
+    """Gate and block of every gate that would tell people; a gate that asks nobody tells nobody."""
+    named = (("reward_model", gates.reward_model), ("policy", gates.policy))
+    return tuple((gate, each.notify) for gate, each in named if each.notify is not None and each.approval != "none")
 
 
-def check_notify_blocks(gates: Gates) -> None:
-    """Every block that a gate would call is there and can notify; not asked where no gate asks a person.
+def block_finding(gate: str, block: str, prefect_api_url: str | None) -> CheckFinding:
+    """Whether Prefect has the block by which that gate tells people, and whether it can notify.
 
-    Raises:
-        NotifyBlockError: with the key, and how the block is made. A server that does not answer is no mistake.
+    Args:
+        prefect_api_url: None where the run starts a server itself; then its own check looks the block up.
     """
-    for gate, settings in (("reward_model", gates.reward_model), ("policy", gates.policy)):
-        if settings.notify is None or settings.approval == "none":
-            continue
-        type_slug, _, name = settings.notify.partition("/")
-        if _is_missing(type_slug, name):
-            raise NotifyBlockError(
-                f"gates.{gate}.notify: Prefect has no block `{settings.notify}`; nothing was spent. Make it in Prefect "
-                f"under Blocks (type `{type_slug}`, name `{name}`), or leave the key out."
-            )
+    type_slug, _, name = block.partition("/")
+    row = CheckFinding(name=f"gate {gate}", found=f"block `{block}`", wanted="a block that tells people", verdict="ok")
+    if prefect_api_url is None:
+        return row.model_copy(update={"found": f"block `{block}`, looked up once the run has started Prefect"})
+    try:
+        with temporary_settings({PREFECT_API_URL: prefect_api_url}):
+            capabilities = _capabilities(type_slug, name)
+    except ObjectNotFound:
+        advice = (
+            f"Make it in Prefect under Blocks (type `{type_slug}`, name `{name}`), or leave gates.{gate}.notify out."
+        )
+        found = f"no block `{block}` in Prefect"
+        return row.model_copy(update={"found": found, "verdict": "failure", "advice": advice})
+    except Exception as error:
+        found = f"block `{block}`, not looked up ({type(error).__name__})"
+        return row.model_copy(update={"found": found, "verdict": "warning", "advice": "Prefect must answer for that."})
+    if _CAN_NOTIFY in capabilities:
+        return row
+    advice = (
+        f"The run would wait, and nobody would be told. Name a block of type Slack, Teams, e-mail or Custom Webhook in "
+        f"gates.{gate}.notify."
+    )
+    found = f"block `{block}`, which cannot notify anybody"
+    return row.model_copy(update={"found": found, "verdict": "warning", "advice": advice})
 
 
 def notify(question: Question, *, block: str | None, flow_run_id: str) -> str:
@@ -70,20 +87,15 @@ def notify(question: Question, *, block: str | None, flow_run_id: str) -> str:
     return ""
 
 
-def _is_missing(type_slug: str, name: str) -> bool:
-    """Whether a server that answers has no such block."""
-    try:
-        limits = {"timeout": _ANSWER_LIMIT_S}
-        with (
-            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-            get_client(httpx_settings=limits, sync_client=True) as client,
-        ):
-            client.read_block_document_by_name(name, type_slug, include_secrets=False)
-    except ObjectNotFound:
-        return True
-    except Exception as error:
-        logger.warning("Prefect was not asked for the block %s/%s: %s", type_slug, name, type(error).__name__)
-    return False
+def _capabilities(type_slug: str, name: str) -> tuple[str, ...]:
+    """What a block can do; raises ObjectNotFound where Prefect has no such block, and asks only once."""
+    limits = {"timeout": _ANSWER_LIMIT_S}
+    with (
+        asked_once(),
+        get_client(httpx_settings=limits, sync_client=True) as client,
+    ):
+        found = client.read_block_document_by_name(name, type_slug, include_secrets=False)
+    return tuple(found.block_schema.capabilities) if found.block_schema else (_CAN_NOTIFY,)
 
 
 def _emit(question: Question, *, flow_run_id: str) -> None:

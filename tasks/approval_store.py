@@ -58,6 +58,8 @@ class Question(Frozen):
     told_at: str = Field("", description="When people were told, UTC, ISO 8601; empty: not yet")
     timeout_h: float | None = Field(None, description="Hours until silence counts as a rejection; null: never")
     command: str = Field("", description="How the run is started again; empty where Prefect does that")
+    report: str = Field("", description="The run's report: its page in MLflow, else the file")
+    mlflow_url: str = Field("", description="Page of the parent run in MLflow; empty where it has none")
     mlflow_run_id: str = Field("", description="The parent run that waits")
     prefect_api_url: str = ""
     prefect_url: str = Field("", description="Page of the flow run")

@@ -36,6 +36,7 @@ def waiting_text(question: Question) -> str:
     if verdict.advice:
         lines.append(verdict.advice)
     lines += [
+        *([f"Look at:  {question.report}"] if question.report else []),
         deadline_text(question),
         f"Decide:   {decide} {consent}",
         f"      or  {decide} --reject --by NAME --reason TEXT",
@@ -56,15 +57,22 @@ def deadline_text(question: Question) -> str:
 
 
 def form_markdown(question: Question, *, refused: str = "") -> str:
-    """What stands above the form in Prefect."""
+    """What stands above the form in Prefect, which is narrow: a list, where the pages have a table."""
     verdict = question.verdict
     head = "meets every rule of its gate" if verdict.passed else "does **not** meet every rule of its gate"
-    choice = "Approve or reject it" if verdict.passed else "Waive the gate with a reason, or reject it"
+    consent = "Approve the model" if verdict.passed else "Waive the gate, with a reason,"
+    figures = [
+        f"- {'✓' if rule.passed else '✕'} {markdown_text(rule.name)}: **{markdown_text(rule.found)}**, "
+        f"wanted {markdown_text(rule.wanted)}"
+        for rule in verdict.rules
+    ]
     parts = [
         f"**The last answer was not taken.** {markdown_text(refused)}" if refused else "",
-        f"The {verdict.model} of run `{question.run_name}` {head}. {choice}; your name and reason stand in the report.",
-        figures_markdown(verdict),
+        f"The {verdict.model} of run `{question.run_name}` {head}:",
+        "\n".join(figures),
         markdown_text(verdict.advice, limit=600),
+        _look_closer(question),
+        f"{consent} and the run goes on; reject the model and the run ends. Your name and reason stand in the report.",
         deadline_text(question),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -98,6 +106,18 @@ def approve_command(question: Question) -> str:
             elif word.partition("=")[0] in _OPTIONS_WITH_VALUE:
                 kept.append(word)
     return f"{shlex.join(['rlhf', 'approve', *kept])} --gate {question.gate}"
+
+
+def _look_closer(question: Question) -> str:
+    """Where curves and samples are; a file on a disk is no link, since no browser follows it from here."""
+    links = []
+    if question.report.startswith("http"):
+        links.append(f"[the report]({question.report})")
+    elif question.report:
+        links.append(f"the report `{question.report}`")
+    if question.mlflow_url:
+        links.append(f"[curves and files in MLflow]({question.mlflow_url})")
+    return f"Look closer: {', '.join(links)}." if links else ""
 
 
 def _facts(decision: GateDecision) -> tuple[tuple[str, str], ...]:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from containers.contracts.certificate import Certificate
 from containers.contracts.names import (
+    CERTIFICATE_FILE,
     COMPLETIONS_FILE,
     FUNNEL_FILE,
     POLICY_EVALUATION_FILE,
-    REWARD_MODEL_EVALUATION_FILE,
 )
-from containers.contracts.records import Funnel, Message, PolicyEvaluation, RewardModelEvaluation, SamplePrediction
+from containers.contracts.records import Funnel, Message, PolicyEvaluation, SamplePrediction
 
 logger = logging.getLogger(__name__)
 
@@ -54,20 +55,22 @@ def _sample_predictions(path: Path) -> list[Table]:
     return [_samples_table("sample_predictions", _SAMPLES.validate_json(path.read_bytes()))]
 
 
-def _reward_model_evaluation(path: Path) -> list[Table]:
-    evaluation = RewardModelEvaluation.model_validate_json(path.read_bytes())
-    columns = ("file", "accuracy", "ci low", "ci high", "pairs", "ties", "left out")
+def _certificate(path: Path) -> list[Table]:
+    certificate = Certificate.model_validate_json(path.read_bytes())
+    columns = ("suite", "benchmark", "score", "ci low", "ci high", "pair accuracy", "pairs", "ties", "left out")
     rows = tuple(
         (
-            item.name,
-            *((item.accuracy.value, item.accuracy.ci_low, item.accuracy.ci_high) if item.accuracy else (None,) * 3),
-            item.num_pairs,
-            item.num_ties,
-            item.left_out,
+            suite.name,
+            suite.benchmark,
+            *((suite.score.value, suite.score.ci_low, suite.score.ci_high) if suite.score else (None,) * 3),
+            suite.accuracy.value if suite.accuracy else None,
+            suite.num_pairs,
+            suite.num_ties,
+            suite.num_left_out,
         )
-        for item in evaluation.files
+        for suite in certificate.suites
     )
-    return [Table("pair_files", columns, rows), _samples_table("scored_samples", evaluation.samples)]
+    return [Table("suites", columns, rows), _samples_table("scored_samples", certificate.samples)]
 
 
 def _policy_evaluation(path: Path) -> list[Table]:
@@ -114,7 +117,7 @@ def _dialogue(messages: tuple[Message, ...]) -> str:
 _READERS: dict[str, Callable[[Path], list[Table]]] = {
     FUNNEL_FILE: _funnel,
     SAMPLE_PREDICTIONS_FILE: _sample_predictions,
-    REWARD_MODEL_EVALUATION_FILE: _reward_model_evaluation,
+    CERTIFICATE_FILE: _certificate,
     POLICY_EVALUATION_FILE: _policy_evaluation,
     COMPLETIONS_FILE: _completions,
 }

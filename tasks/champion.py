@@ -6,29 +6,24 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from containers.contracts.champions import Comparison, DecisionKind
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, VALIDATION_PAIRS_FILE, StageName
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef
 from containers.contracts.stage_configs import EvaluatePolicyConfig, EvaluateRewardModelConfig
+from containers.decision_text import contest_text, decision_markdown
 from containers.digests import read_manifest
 from tasks.champion_book import ChampionBook, ChampionMovedError, now
 from tasks.champion_comparison import compare_policies, compare_reward_models
 from tasks.champion_contests import training_prompts
-from tasks.champion_record import (
-    AskedStage,
-    ChampionRecord,
-    Comparison,
-    Decision,
-    DecisionKind,
-    ModelVersion,
-    StoredArtifact,
-)
+from tasks.champion_record import AskedStage, ChampionRecord, Decision, ModelVersion, StoredArtifact
 from tasks.champion_rules import RetrainRules, judgement, wins
-from tasks.champion_text import decision_line, decision_markdown
+from tasks.champion_text import decision_line
 from tasks.display import current_display
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_markdown
 from tasks.registry import Registry
+from tasks.run_decisions import keep_decision, run_decision
 
 Compare = Callable[[ChampionRecord, ModelVersion], Comparison]
 
@@ -213,17 +208,19 @@ def _stored(run: PipelineRun, stage: StageName) -> StoredArtifact:
 def _show(
     run: PipelineRun, book: ChampionBook, record: ChampionRecord, decision: Decision, *, registry: Registry
 ) -> None:
-    """On the terminal, in Prefect, on the MLflow run and in the registry."""
+    """On the terminal, in the registry, in Prefect, on the MLflow run, and in the report."""
     say = current_display().say
     say(f"{record.name}: {decision_line(decision)}")
     if decision.comparison is not None:
         for item in decision.comparison.contests[1:]:
-            say(f"  {item.text}")
-    markdown = decision_markdown(record, decision)
+            say(f"  {contest_text(item)}")
+    if problem := registry.reconcile(book, record):
+        say(problem)
+    told = run_decision(record, decision, registry_problem=problem)
+    keep_decision(run, told)
+    markdown = decision_markdown(told)
     show_markdown(f"{record.name}-decision", markdown, description=decision.text[:300])
     champion = f"version {decision.champion_after}" if decision.champion_after else "none"
     tags = {"kind": decision.kind, "reason": decision.text, "champion": champion}
     run.tracking.set_tags(run.mlflow_run_id, {f"rlhf.{book.kind}.{key}": value for key, value in tags.items()})
     run.tracking.log_text(run.mlflow_run_id, markdown, f"champion/{record.name}.md")
-    if problem := registry.reconcile(book, record):
-        say(problem)

@@ -19,7 +19,7 @@ from filelock import FileLock
 from pydantic import ValidationError
 
 from containers.contracts.spec import ArtifactRef
-from containers.digests import DamagedArtifactError, content_digest, file_sha256, verify_artifact, write_atomically
+from containers.digests import DamagedArtifactError, artifact_digest, file_sha256, verify_artifact, write_atomically
 from tasks.champion_record import ChampionRecord, Decision, FrozenSet, Kind, ModelVersion, StoredArtifact
 from tasks.stage_history import StageHistory, StageMemory
 
@@ -94,7 +94,7 @@ class ChampionBook:
             if not folder.is_dir():
                 raise DamagedArtifactError(f"{folder} is not there.")
             manifest = verify_artifact(folder, whole_up_to_bytes=whole_up_to_bytes)
-            if content_digest(manifest.files) != version.model.digest:
+            if artifact_digest(manifest) != version.model.digest:
                 raise DamagedArtifactError(f"{folder} holds another model than the one that was judged.")
         except DamagedArtifactError as error:
             raise ChampionGoneError(

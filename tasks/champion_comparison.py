@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from containers.contracts.champions import Comparison, Contest
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import EvaluatePolicyConfig, EvaluateRewardModelConfig, StageConfig
 from tasks.champion_book import ChampionBook, ChampionGoneError, NoChampionError
 from tasks.champion_contests import policy_contest, reward_model_contests
-from tasks.champion_record import ChampionRecord, Comparison, Contest, ModelVersion
+from tasks.champion_record import ChampionRecord, ModelVersion
 from tasks.champion_rules import RetrainRules
 from tasks.display import current_display
 from tasks.pipeline_run import PipelineRun

@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
+from containers.contracts.certificate import Certificate
+from containers.contracts.champions import Contest
 from containers.contracts.names import (
+    CERTIFICATE_FILE,
     COMPLETIONS_FILE,
     POLICY_TRAIN_PROMPTS_FILE,
-    REWARD_MODEL_EVALUATION_FILE,
     TRAIN_PAIRS_FILE,
 )
-from containers.contracts.records import RewardModelEvaluation
 from containers.prompt_identity import prompt_identity
-from tasks.champion_record import Contest
 from tasks.champion_rules import RetrainRules
-from tasks.paired_statistics import mcnemar_p_value, paired_difference
+from tasks.clustered_difference import clustered_difference
 
 FROZEN_PAIRS = "the frozen pairs"
 FROZEN_PROMPTS = "the frozen prompts"
@@ -53,7 +53,7 @@ def reward_model_contests(
         seen: prompts that one of the two was trained on; their pairs are left out for both.
     """
     contests = []
-    for file in _evaluation(challenger).files:
+    for file in _evaluation(challenger).suites:
         is_first = file.name == _VALIDATION
         contests.append(
             _contest(
@@ -94,12 +94,14 @@ def _contest(
 ) -> Contest:
     shared = [key for key in champion if key in challenger]
     clean = [key for key in shared if champion[key].prompt_id not in seen]
-    differences = [challenger[key].value - champion[key].value for key in clean]
-    num_better, num_worse = sum(item > 0 for item in differences), sum(item < 0 for item in differences)
-    if not clean:
-        found = None
-    else:
-        found = paired_difference(differences, confidence=rules.confidence, num_bootstrap=rules.num_bootstrap)
+    found = None
+    if clean:
+        found = clustered_difference(
+            [challenger[key].value - champion[key].value for key in clean],
+            [champion[key].prompt_id for key in clean],
+            confidence=rules.confidence,
+            num_bootstrap=rules.num_bootstrap,
+        )
     return Contest(
         name=name,
         measure=measure,
@@ -108,10 +110,10 @@ def _contest(
         not_in_both=len(champion.keys() | challenger.keys()) - len(shared),
         champion=_mean(champion[key].value for key in clean),
         challenger=_mean(challenger[key].value for key in clean),
-        difference=found,
-        num_better=num_better,
-        num_worse=num_worse,
-        p_value=mcnemar_p_value(num_better, num_worse),
+        difference=found.difference if found else None,
+        num_better=found.num_better if found else 0,
+        num_worse=found.num_worse if found else 0,
+        p_value=found.p_value if found else 1.0,
         budget=budget,
     )
 
@@ -129,8 +131,8 @@ def _right(margin: float) -> float:
     return 0.5 if margin == 0 else float(margin > 0)
 
 
-def _evaluation(folder: Path) -> RewardModelEvaluation:
-    return RewardModelEvaluation.model_validate_json((folder / REWARD_MODEL_EVALUATION_FILE).read_bytes())
+def _evaluation(folder: Path) -> Certificate:
+    return Certificate.model_validate_json((folder / CERTIFICATE_FILE).read_bytes())
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -5,15 +5,15 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.champions import Comparison, DecisionKind
 from containers.contracts.manifest import LineageEntry
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateVerdict
-from containers.human_text import MISSING, one_line, percent, short_digest
+from containers.human_text import one_line, short_digest
 from tasks.stage_history import StageMemory
 
 Kind = Literal["reward_model", "policy"]
-DecisionKind = Literal["first", "won", "lost", "same", "refused", "promoted", "rolled_back"]
 
 _SHOWN_KEY = 12
 
@@ -73,50 +73,6 @@ class FrozenSet(Frozen):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     count: int = Field(ge=1, description="Pairs, or prompts of a policy")
     from_version: int = Field(ge=1, description="Whose certificate it comes from")
-
-
-class Contest(Frozen):
-    """Champion and challenger on the same items; each item gives both a value from 0 to 1."""
-
-    name: str = Field(description="The frozen set, or a pair file")
-    measure: Literal["accuracy", "win rate"]
-    count: int = Field(ge=0, description="Items that both were judged on")
-    seen_in_training: int = Field(0, ge=0, description="Left out: one of the two trained on the prompt")
-    not_in_both: int = Field(0, ge=0, description="Left out: one of the two could not be judged on it, as too long")
-    champion: float | None = Field(None, description="null where no item was left")
-    challenger: float | None = None
-    difference: Metric | None = Field(None, description="Challenger minus champion, paired bootstrap interval")
-    num_better: int = Field(0, ge=0, description="Items on which only the challenger is right, or wins")
-    num_worse: int = Field(0, ge=0)
-    p_value: float = Field(1.0, ge=0, le=1, description="McNemar's exact test on the two numbers, two-sided")
-    budget: float | None = Field(None, description="How far the challenger may fall here; null: it must win here")
-
-    @property
-    def regresses(self) -> bool:
-        """Whether the challenger falls further than its budget allows."""
-        return self.budget is not None and self.difference is not None and self.difference.value < -self.budget
-
-    @property
-    def text(self) -> str:
-        """One line of figures."""
-        if self.difference is None or self.champion is None or self.challenger is None:
-            return f"{self.name}: nothing was left to compare on"
-        found = self.difference
-        return (
-            f"{self.measure} on {self.name} ({self.count:,}): challenger {percent(self.challenger)}, champion "
-            f"{percent(self.champion)}, difference {points(found.value)} points ({points(found.ci_low)} to "
-            f"{points(found.ci_high)}), {self.num_better:,} better and {self.num_worse:,} worse, p = {self.p_value:.2g}"
-        )
-
-
-class Comparison(Frozen):
-    """The challenger against the champion, on the frozen set first and then on every pair file."""
-
-    champion: int
-    challenger: int
-    contests: tuple[Contest, ...]
-    confidence: float
-    alpha: float
 
 
 class Decision(Frozen):
@@ -191,11 +147,3 @@ class ChampionRecord(Frozen):
     def last_word_on(self, number: int) -> Decision | None:
         """The last decision about that version."""
         return next((item for item in reversed(self.decisions) if item.version == number), None)
-
-
-def points(share: float | None) -> str:
-    """A difference of shares in percentage points with its sign. Example: -0.0123 gives `−1.2`."""
-    if share is None:
-        return MISSING
-    found = round(100 * share, 1)
-    return f"{found:+.1f}".replace("-", "−") if found else "0.0"

@@ -5,8 +5,9 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.champions import Comparison, Contest
 from containers.contracts.stage_configs import Fraction
-from tasks.champion_record import Comparison, Contest, points
+from containers.decision_text import contest_text, points
 
 
 class RetrainRules(Frozen):
@@ -20,14 +21,14 @@ class RetrainRules(Frozen):
     alpha: float = Field(0.05, gt=0, lt=1, description="McNemar's exact test must give less than this")
     num_bootstrap: int = Field(10_000, ge=1000, description="Resamples of the bootstrap")
     regression_budget: Fraction = Field(
-        0.01, description="How far the accuracy on each pair file of evaluate_reward_model may fall; 0.01 is one point"
+        0.01, description="How far the accuracy on each suite of evaluate_reward_model may fall; 0.01 is one point"
     )
     regression_budgets: dict[str, Fraction] = Field(
-        {}, description="The same for single pair files, by their name; replaces `regression_budget` there"
+        {}, description="The same for single suites, by their name; replaces `regression_budget` there"
     )
 
     def budget_of(self, name: str) -> float:
-        """How far the accuracy on that pair file may fall."""
+        """How far the accuracy on that suite may fall."""
         return self.regression_budgets.get(name, self.regression_budget)
 
 
@@ -35,7 +36,7 @@ def wins(comparison: Comparison) -> bool:
     """Whether the challenger takes the champion's place.
 
     It must be better on the frozen set beyond chance (interval above 0, and p below alpha), and must not fall further
-    than its budget on any pair file.
+    than its budget on any suite.
     """
     return _is_better(comparison.contests[0], comparison.alpha) and not _regressions(comparison)
 
@@ -79,5 +80,5 @@ def _regressions(comparison: Comparison) -> tuple[Contest, ...]:
 
 
 def _sentence(contest: Contest) -> str:
-    text = contest.text
+    text = contest_text(contest)
     return f"{text[:1].upper()}{text[1:]}."

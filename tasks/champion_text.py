@@ -1,19 +1,11 @@
-"""Champions, challengers and decisions as people read them: Markdown for Prefect, lines for the terminal. Pure."""
+"""Champions, challengers and decisions as lines for the terminal. Pure."""
 
 from collections.abc import Iterator
 
-from containers.human_text import MISSING, markdown_table, markdown_text, metric_text, moment, number, percent
-from tasks.champion_record import ChampionRecord, Comparison, Contest, Decision, ModelVersion, points
+from containers.decision_text import DECISION_WORDS, contest_text
+from containers.human_text import metric_text, moment, number
+from tasks.champion_record import ChampionRecord, Decision, ModelVersion
 
-_KINDS = {
-    "first": "first champion",
-    "won": "new champion",
-    "lost": "champion stays",
-    "same": "champion stays",
-    "refused": "refused at its gate",
-    "promoted": "promoted by hand",
-    "rolled_back": "rolled back by hand",
-}
 _VERDICTS = {
     "first": "the first champion",
     "won": "won against the champion",
@@ -21,57 +13,6 @@ _VERDICTS = {
     "promoted": "promoted by hand",
     "rolled_back": "brought back by hand",
 }
-_HEADERS = ("Compared on", "n", "Challenger", "Champion", "Difference", "Interval", "Better", "Worse", "p", "Budget")
-
-
-def decision_markdown(record: ChampionRecord, decision: Decision) -> str:
-    """The decision in a sentence, then the table of figures behind it."""
-    parts = [f"## {record.name}: {_KINDS[decision.kind]}", markdown_text(decision.text, limit=1500)]
-    if decision.comparison is not None:
-        parts += [_table(decision.comparison), *_left_out(decision.comparison), _how(decision.comparison)]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _table(comparison: Comparison) -> str:
-    rows = [_row(item) for item in comparison.contests]
-    return markdown_table(_HEADERS, rows, right=range(1, len(_HEADERS)))
-
-
-def _row(item: Contest) -> tuple[str, ...]:
-    found = item.difference
-    interval = f"{points(found.ci_low)} to {points(found.ci_high)}" if found else MISSING
-    budget = MISSING if item.budget is None else f"{points(item.budget).lstrip('+')} points"
-    return (
-        f"{item.name} ({item.measure})",
-        f"{item.count:,}",
-        percent(item.challenger),
-        percent(item.champion),
-        points(found.value) if found else MISSING,
-        interval,
-        f"{item.num_better:,}",
-        f"{item.num_worse:,}",
-        number(item.p_value),
-        budget + (" — fell further" if item.regresses else ""),
-    )
-
-
-def _left_out(comparison: Comparison) -> Iterator[str]:
-    for item in comparison.contests:
-        reasons = []
-        if item.seen_in_training:
-            reasons.append(f"{item.seen_in_training:,} whose prompt one of the two was trained on")
-        if item.not_in_both:
-            reasons.append(f"{item.not_in_both:,} that not both could be judged on")
-        if reasons:
-            yield f"Left out for both, of {item.name}: {' and '.join(reasons)}."
-
-
-def _how(comparison: Comparison) -> str:
-    return (
-        f"Differences in percentage points, with a paired bootstrap interval ({percent(comparison.confidence)}); p is "
-        f"McNemar's exact test. The challenger must win on the first line (interval above 0, p below "
-        f"{comparison.alpha:g}) and keep within its budget on the others."
-    )
 
 
 def standing_lines(record: ChampionRecord) -> Iterator[str]:
@@ -97,13 +38,15 @@ def standing_lines(record: ChampionRecord) -> Iterator[str]:
         yield f"  {moment(decision.at)}  {decision_line(decision)}"
         if decision.comparison is not None:
             for item in decision.comparison.contests[1:]:
-                yield f"      {item.text}"
+                yield f"      {contest_text(item)}"
 
 
 def decision_line(decision: Decision) -> str:
     """One sentence: what was decided and why; by whom, where it was a person."""
     if decision.is_by_hand:
-        return f"version {decision.champion_after} was {_KINDS[decision.kind]}, by {decision.by}: {decision.text}"
+        return (
+            f"version {decision.champion_after} was {DECISION_WORDS[decision.kind]}, by {decision.by}: {decision.text}"
+        )
     return decision.text
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,9 +18,8 @@ from prefect.cache_policies import NO_CACHE
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
+from containers.contracts.stage_configs import SuiteFile
 from containers.launch.docker_state import DockerState, ImageState, read_docker, read_image
-from containers.launch.gpu_findings import gpu_findings
-from containers.launch.gpus import GpuReport, read_gpus
 from containers.launch.preflight import (
     cpu_finding,
     disk_finding,
@@ -29,12 +29,14 @@ from containers.launch.preflight import (
     network_finding,
     shm_finding,
 )
+from tasks.approval_notice import block_finding
 from tasks.check_rows import package_findings, service_finding, source_finding
 from tasks.display import current_display
+from tasks.hardware_rows import gpu_rows, variable_rows
 from tasks.markdown import system_check_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_markdown
-from tasks.reap import processes_to_take_over
+from tasks.reward_models import probe_reward_model
 from tasks.runtime_choice import NOT_ASKED, Runtime, judge_runtime, present_stages_digest
 from tasks.sources import (
     DatasetSource,
@@ -44,8 +46,9 @@ from tasks.sources import (
     probe_dataset,
     probe_file,
     probe_model,
-    probe_pairs,
 )
+from tasks.stage_inputs import REFERENCE_KEY
+from tasks.suite_sources import probe_suite
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +64,11 @@ class CheckRequest:
         disk_needed_bytes: estimate of what the run writes below output_dir.
         memory_needed_bytes: estimate of the largest stage; 0 where nobody estimated.
         model: None where the run builds its own.
+        reward_model: None where the run trains its own.
+        reference_reward_model: the one that judges labels; None where none does.
         prefect_api_url, mlflow_tracking_uri: None where the run starts a server itself.
         token_present: whether hub requests may use the user's token.
+        notify_blocks: gate and block in Prefect, where a gate tells people that it waits.
     """
 
     profile: GpuProfile
@@ -72,12 +78,15 @@ class CheckRequest:
     disk_needed_bytes: int
     model: ModelSource | None
     dataset: DatasetSource
-    pair_files: tuple[Path, ...] = ()
+    reward_model: ModelSource | None = None
+    reference_reward_model: ModelSource | None = None
+    suites: tuple[SuiteFile, ...] = ()
     tokenizer_file: Path | None = None
     prefect_api_url: str | None = None
     mlflow_tracking_uri: str | None = None
     token_present: bool = False
     memory_needed_bytes: int = 0
+    notify_blocks: tuple[tuple[str, str], ...] = ()
 
 
 class SystemCheckError(Exception):
@@ -141,6 +150,7 @@ def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
         *_host_checks(request, choice.runtime, docker),
         ("Prefect", lambda: (service_finding("Prefect", request.prefect_api_url),)),
         ("MLflow", lambda: (service_finding("MLflow", request.mlflow_tracking_uri),)),
+        *(_block_check(gate, block, request.prefect_api_url) for gate, block in request.notify_blocks),
         *_source_checks(request),
     ]
     with ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="check") as pool:
@@ -187,22 +197,19 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
 def _host_checks(request: CheckRequest, runtime: Runtime, docker: DockerState) -> list[tuple[str, _Check]]:
     profile = request.profile
     return [
-        ("GPUs", lambda: _gpus(profile, runtime, store_dir=request.output_dir)),
+        ("GPUs", lambda: gpu_rows(profile, runtime, store_dir=request.output_dir)),
         ("shared memory", lambda: (shm_finding(profile, runtime=runtime, docker_memory_bytes=docker.memory_bytes),)),
         ("ulimit memlock", lambda: (memlock_finding(profile, runtime=runtime),)),
         ("memory", lambda: (memory_finding(profile, needed_bytes=request.memory_needed_bytes),)),
         ("CPUs", lambda: (cpu_finding(profile),)),
+        ("variables", lambda: variable_rows(os.environ)),
         ("disk", lambda: (disk_finding(request.output_dir, needed_bytes=request.disk_needed_bytes),)),
         ("network interface", lambda: (network_finding(profile, runtime=runtime),)),
     ]
 
 
-def _gpus(profile: GpuProfile, runtime: Runtime, *, store_dir: Path) -> Iterable[CheckFinding]:
-    report = read_gpus() if profile.num_gpus else GpuReport()
-    ours = processes_to_take_over(store_dir) if profile.num_gpus and runtime == "docker" else frozenset()
-    # A container gets its GPUs from the daemon, which does not know our variable.
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if runtime == "process" else None
-    return gpu_findings(report, profile, visible=visible, ours=ours)
+def _block_check(gate: str, block: str, prefect_api_url: str | None) -> tuple[str, _Check]:
+    return f"gate {gate}", lambda: (block_finding(gate, block, prefect_api_url),)
 
 
 def _source_checks(request: CheckRequest) -> list[tuple[str, _Check]]:
@@ -210,14 +217,32 @@ def _source_checks(request: CheckRequest) -> list[tuple[str, _Check]]:
     if request.model is not None:
         model = request.model
         checks.insert(0, ("base model", lambda: (_model(model, request),)))
+    if request.reward_model is not None:
+        checks.append(_reward_model_check(request.reward_model, request, name="reward model", probe=probe_reward_model))
+    if request.reference_reward_model is not None:
+        reference = request.reference_reward_model
+        probe = partial(probe_model, key=REFERENCE_KEY)
+        checks.append(_reward_model_check(reference, request, name="reference reward model", probe=probe))
     if request.tokenizer_file is not None:
         checks.append(_file_check("tokenizer_file", request.tokenizer_file, probe_file))
-    return checks + [_file_check(f"pair file {path.name}", path, probe_pairs) for path in request.pair_files]
+    return checks + [_suite_check(suite, request) for suite in request.suites]
+
+
+def _suite_check(suite: SuiteFile, request: CheckRequest) -> tuple[str, _Check]:
+    name = f"suite {suite.name}"
+    return name, lambda: (source_finding(name, "data files", lambda: probe_suite(suite, token=_token(request))),)
 
 
 def _model(model: ModelSource, request: CheckRequest) -> CheckFinding:
     wanted = "safetensors, tokenizer, chat template"
     return source_finding("base model", wanted, lambda: probe_model(model, token=_token(request)))
+
+
+def _reward_model_check(
+    model: ModelSource, request: CheckRequest, *, name: str, probe: Callable[..., Probe]
+) -> tuple[str, _Check]:
+    wanted = "safetensors with a score head, tokenizer, chat template"
+    return name, lambda: (source_finding(name, wanted, lambda: probe(model, token=_token(request))),)
 
 
 def _dataset(request: CheckRequest) -> CheckFinding:

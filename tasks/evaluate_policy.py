@@ -24,7 +24,7 @@ def evaluate_policy(
     pairs: ArtifactRef,
     start_model: StageInput,
     policy: ArtifactRef,
-    reward_model: ArtifactRef,
+    reward_model: ArtifactRef | StageInput,
 ) -> GateVerdict:
     """Whether the policy is better than its reference, beyond chance."""
     artifact = run_stage(run, config, evaluate_policy_inputs(pairs, start_model, policy, reward_model))

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from containers.contracts.names import REWARD_MODEL_EVALUATION_FILE
-from containers.contracts.records import GateVerdict, RewardModelEvaluation
-from containers.contracts.spec import ArtifactRef
+from containers.contracts.certificate import Certificate
+from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, StageName
+from containers.contracts.records import GateVerdict
+from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import EvaluateRewardModelConfig
 from tasks.gates import RewardModelGate, judge_reward_model
 from tasks.markdown import reward_model_markdown
@@ -22,14 +23,21 @@ def evaluate_reward_model(
     gate: RewardModelGate,
     *,
     pairs: ArtifactRef,
-    reward_model: ArtifactRef,
+    reward_model: ArtifactRef | StageInput,
 ) -> GateVerdict:
     """Whether policy training may start against this reward model."""
     artifact = run_stage(run, config, evaluate_reward_model_inputs(config, pairs, reward_model))
-    evaluation = RewardModelEvaluation.model_validate_json(
-        (Path(artifact.path) / REWARD_MODEL_EVALUATION_FILE).read_bytes()
-    )
-    verdict = judge_reward_model(evaluation, gate)
+    certificate = Certificate.model_validate_json((Path(artifact.path) / CERTIFICATE_FILE).read_bytes())
+    verdict = judge_reward_model(certificate, gate).model_copy(update={"certificate": artifact})
     run.gates.append(verdict)
-    show_stage(run, artifact.stage, reward_model_markdown(evaluation, verdict), description="Accuracy, margins, gate")
+    shown = reward_model_markdown(certificate, verdict, page=_page(run))
+    show_stage(run, artifact.stage, shown, description="The certificate, its gate")
     return verdict
+
+
+def _page(run: PipelineRun) -> str:
+    """Address of the certificate's page in MLflow; empty where it was not made in this run."""
+    record = run.record_of(StageName.EVALUATE_REWARD_MODEL)
+    if record is None or record.status != "ran":
+        return ""
+    return run.tracking.file_url(record.mlflow_run_id, f"output/{CERTIFICATE_PAGE_FILE}")

@@ -1,12 +1,14 @@
 """filter_dataset: preference rows in, English pairs and policy prompts out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from containers.contracts.names import FUNNEL_FILE
 from containers.contracts.records import Funnel
 from containers.contracts.spec import ArtifactRef
-from containers.contracts.stage_configs import FilterDatasetConfig
-from tasks.markdown import funnel_markdown
+from containers.contracts.stage_configs import FilterDatasetConfig, SuiteFile
+from tasks.filter_settings import whole_filter_config
+from tasks.funnel_markdown import funnel_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_stage
 from tasks.prefect_naming import correct_name
@@ -16,6 +18,9 @@ from tasks.sources import DatasetSource, ModelSource
 from tasks.stage_inputs import filter_dataset_inputs
 from tasks.stage_task import stage_task
 
+# Inputs that hold rows, in a mixture with a name behind it.
+_ROWS = ("train_data", "validation_data")
+
 
 @stage_task
 def filter_dataset(
@@ -24,13 +29,19 @@ def filter_dataset(
     dataset: DatasetSource,
     *,
     base_model: ModelSource | None,
+    suites: Sequence[SuiteFile] = (),
     checked: object = None,
 ) -> ArtifactRef:
-    """The filtered pairs; `checked` is only there so that Prefect draws the edge from check_system."""
-    inputs = filter_dataset_inputs(config, dataset, base_model)
-    run.dataset_origin = "; ".join(item.origin for item in inputs if item.name != "tokenizer")
+    """The filtered pairs.
+
+    Args:
+        suites: what the reward model will be judged by, so that it does not train on it.
+        checked: only there so that Prefect draws the edge from check_system.
+    """
+    inputs = filter_dataset_inputs(config, dataset, base_model, suites)
+    run.dataset_origin = "; ".join(item.origin for item in inputs if item.name.startswith(_ROWS))
     correct_name(run, dataset_label(dataset), dataset_label(dataset, digest=inputs[0].digest))
-    artifact = run_stage(run, config, inputs)
+    artifact = run_stage(run, whole_filter_config(config, dataset, suites), inputs)
     funnel = Funnel.model_validate_json((Path(artifact.path) / FUNNEL_FILE).read_bytes())
     show_stage(run, artifact.stage, funnel_markdown(funnel), description="What became of every row")
     return artifact

@@ -10,11 +10,13 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from containers.contracts.base import Frozen
-from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation, RewardModelEvaluation
+from containers.contracts.certificate import VALIDATION, Certificate, SuiteEvaluation
+from containers.contracts.outcome import Metric
+from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
+from containers.contracts.spec import ArtifactRef
 from containers.contracts.stage_configs import Fraction
-from containers.human_text import moment, percent, quantity
+from containers.human_text import interval, moment, number, percent, quantity
 
-_VALIDATION = "validation"
 # From this share of completions on that are the reference's word for word, a policy has hardly moved.
 _HARDLY_MOVED = 0.9
 
@@ -41,7 +43,7 @@ class Waiver(Frozen):
 class ApprovalSettings(Frozen):
     """Who has the last word at a gate."""
 
-    waive: Waiver | None = None
+    waive: Waiver | None = Field(None, description="Go on although rules are missed; null: the rules hold")
     approval: Literal["none", "required", "when_closed"] = Field(
         "none",
         description="none: the rules alone decide; required: a person decides, also where the rules pass; when_closed: "
@@ -80,6 +82,22 @@ class RewardModelGate(ApprovalSettings):
     """What the reward model must show before a policy is trained against it."""
 
     minimum_accuracy: Fraction = Field(0.6, description="Pairwise accuracy on the validation pairs")
+    maximum_length_slope: float | None = Field(
+        None,
+        ge=0,
+        description="Standard deviations by which doubling a response's length may move its score, up or down, over "
+        "all suites; null: only reported",
+    )
+    minimum_accuracy_at_equal_lengths: Fraction | None = Field(
+        None,
+        description="The lower end of the interval of the accuracy over the pairs of all suites, as if both responses "
+        "were equally long, must reach this; a model that only counts length gets 0.5; null: only reported",
+    )
+    maximum_padding_flips: Fraction | None = Field(
+        None,
+        description="Share of pairs whose order filler on the rejected side may flip, over all suites; null: only "
+        "reported",
+    )
 
 
 class PolicyGate(ApprovalSettings):
@@ -98,23 +116,77 @@ class Gates(Frozen):
     policy: PolicyGate = PolicyGate()
 
 
-def judge_reward_model(evaluation: RewardModelEvaluation, gate: RewardModelGate) -> GateVerdict:
-    """The verdict on a reward model: its validation accuracy, and every pair file that has a minimum of its own."""
-    rules = []
-    for file in evaluation.files:
-        minimum = gate.minimum_accuracy if file.name == _VALIDATION else file.minimum_accuracy
-        if minimum is None:
-            continue
-        found = file.accuracy
-        rules.append(
-            GateRule(
-                name=f"accuracy on {file.name}",
-                wanted=f"at least {percent(minimum)}",
-                found="no pair was left" if found is None else f"{percent(found.value)} on {found.count:,} pairs",
-                passed=found is not None and found.value >= minimum,
-            )
+def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateVerdict:
+    """The verdict on a reward model: one rule for each suite that has a minimum, for length, padding and parity."""
+    rules = [_accuracy_rule(suite, gate) for suite in certificate.suites]
+    length = certificate.length
+    rules += [
+        _bound_rule("length slope", length.standard_slope, gate.maximum_length_slope),
+        _equal_lengths_rule(length.controlled_accuracy, gate.minimum_accuracy_at_equal_lengths),
+        _bound_rule("order flipped by padding", length.padding.flips, gate.maximum_padding_flips),
+    ]
+    parity = certificate.parity
+    rules.append(
+        GateRule(
+            name="score parity",
+            wanted=f"at most {number(parity.bound)} on every road",
+            found=f"{number(parity.max_difference)} on {len(parity.roads)} roads",
+            passed=parity.holds,
         )
-    return _verdict("reward_model", rules, gate.waive)
+    )
+    return _verdict("reward_model", [rule for rule in rules if rule is not None], gate.waive)
+
+
+def _accuracy_rule(suite: SuiteEvaluation, gate: RewardModelGate) -> GateRule | None:
+    minimum = gate.minimum_accuracy if suite.name == VALIDATION else suite.minimum_accuracy
+    if minimum is None:
+        return None
+    found = suite.score
+    return GateRule(
+        name=f"accuracy on {suite.name}",
+        wanted=f"at least {percent(minimum)}",
+        found="nothing was left to judge by" if found is None else f"{percent(found.value)} on {_counted(suite)}",
+        passed=found is not None and found.value >= minimum,
+    )
+
+
+def _counted(suite: SuiteEvaluation) -> str:
+    pairs = f"{suite.num_pairs:,} pair{'s' if suite.num_pairs != 1 else ''}"
+    if suite.num_items == suite.num_pairs:
+        return pairs
+    return f"{suite.num_prompts or suite.num_items:,} prompts with {pairs}"
+
+
+def _bound_rule(name: str, found: Metric | None, maximum: float | None) -> GateRule | None:
+    if maximum is None:
+        return None
+    if found is None:
+        return GateRule(name=name, wanted=f"at most {maximum:g}", found="it could not be measured", passed=False)
+    spread = f" ({interval(found)})" if interval(found) else ""
+    return GateRule(
+        name=name,
+        wanted=f"at most {quantity(maximum, found.unit)}",
+        found=f"{quantity(found.value, found.unit)}{spread}",
+        passed=abs(found.value) <= maximum,
+    )
+
+
+def _equal_lengths_rule(found: Metric | None, minimum: float | None) -> GateRule | None:
+    """Judged by the lower end: where the better responses all have about the same advantage in length, nothing is
+    known about equal lengths, and the figure itself may be anything.
+    """
+    if minimum is None:
+        return None
+    text = "it could not be measured: the lengths of the responses do not differ, or fewer than 3 prompts were left"
+    if found is not None:
+        spread = f" ({interval(found)})" if interval(found) else ""
+        text = f"{percent(found.value)}{spread} on {found.count or 0:,} pairs"
+    return GateRule(
+        name="accuracy at equal lengths",
+        wanted=f"interval from {percent(minimum)} on",
+        found=text,
+        passed=found is not None and (found.value if found.ci_low is None else found.ci_low) >= minimum,
+    )
 
 
 def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
@@ -165,6 +237,20 @@ def demand(verdict: GateVerdict) -> None:
         f"{verdict.advice or 'Better data or training is the way.'}\n"
         f"To go on all the same, set gates.{verdict.name}.waive with `by` and `reason`; both will stand in the report."
     )
+
+
+def demand_certificate(verdict: GateVerdict) -> ArtifactRef:
+    """The certificate of a reward model whose gate is open: what the policy stage is given.
+
+    Raises:
+        GateClosedError: as `demand`; or the verdict rests on no certificate.
+    """
+    demand(verdict)
+    if verdict.certificate is None:
+        raise GateClosedError(
+            "The reward model has no certificate, so no policy is trained against it. Run evaluate_reward_model on it."
+        )
+    return verdict.certificate
 
 
 def figure_lines(verdict: GateVerdict) -> tuple[str, ...]:

@@ -1,10 +1,13 @@
 """Shows a run in Prefect's log: for runs that have no terminal of their own."""
 
+import re
+
 from containers.contracts.names import StageName
 from containers.contracts.records import StageRecord
 from tasks.stage_attempt import run_logger
 
 _LOGGED_BY_THE_STAGE = ("reused",)
+_COLUMN_GAP = re.compile(r"(?<=\S) {2,}")
 
 
 class LogDisplay:
@@ -23,11 +26,12 @@ class LogDisplay:
             return
         figures = ", ".join(f"{metric.name} {metric.value:.4g}" for metric in record.metrics[:3])
         if record.status == "ran":
-            run_logger().info("%s done in %.0f s: %s", record.stage, record.duration_s, figures or "no figures")
+            done = f"{record.stage} done in {record.duration_s:.0f} s"
+            run_logger().info("%s", f"{done}: {figures}" if figures else done)
         else:
             run_logger().warning("%s %s: %s", record.stage, record.status, record.message)
 
     def say(self, text: str, *, is_logged: bool = False) -> None:
-        """The lines as they are, unless they were logged."""
+        """The lines, unless they were logged; without the blanks that make columns in a terminal."""
         if not is_logged:
-            run_logger().info("%s", text)
+            run_logger().info("%s", _COLUMN_GAP.sub(" ", text))

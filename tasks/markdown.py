@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from containers.contracts.certificate import Certificate, LengthBias, SuiteEvaluation
 from containers.contracts.outcome import Metric, StageFailure
 from containers.contracts.records import (
     CheckFinding,
-    Funnel,
     GateVerdict,
     Message,
-    PairFileEvaluation,
     PolicyEvaluation,
-    RewardModelEvaluation,
     StageRecord,
     TrainingInfo,
 )
@@ -29,10 +28,12 @@ from containers.human_text import (
     short_digest,
     size,
 )
-from tasks.plots import bar_plot
+
+T = TypeVar("T")
 
 _MAX_SAMPLES = 4
 _MAX_GROUPS = 12
+_POLICY_SAMPLES = "Samples, from the largest loss of reward to the largest gain"
 _CHECK_MARKS = {"ok": "✔ ok", "warning": "⚠ warning", "failure": "✘ failure"}
 _STATUS_MARKS = {"ran": "✔ ran", "reused": "↺ reused", "failed": "✘ failed", "skipped": "– skipped"}
 
@@ -48,56 +49,19 @@ def system_check_markdown(findings: Sequence[CheckFinding]) -> str:
         ("Check", "Verdict", "Found", "Wanted", "What to do"),
         [(item.name, _CHECK_MARKS[item.verdict], item.found, item.wanted, item.advice) for item in ranked],
     )
-    return _join("## System check", summary, table)
+    return joined("## System check", summary, table)
 
 
 def failure_markdown(failure: StageFailure, *, log: Path) -> str:
     """Why a stage failed, what to do, and its last words."""
     # A fence inside the evidence must not end ours.
     evidence = "\n".join(line.replace("```", "\u02cb\u02cb\u02cb") for line in failure.evidence) or "none"
-    return _join(
+    return joined(
         f"## {failure.stage} failed: {failure.kind.value}",
         markdown_text(failure.message),
         f"```text\n{evidence}\n```",
         f"Full log: {markdown_text(str(log))}",
     )
-
-
-def funnel_markdown(funnel: Funnel) -> str:
-    """Rows in and out of every filter, then what the surviving pairs are used for."""
-    steps = [
-        (humanize(step.reason), step.rows_in, step.dropped, step.rows_out) for step in funnel.steps if step.dropped
-    ]
-    table = markdown_table(
-        ("Filter", "Rows in", "Dropped", "Rows out"),
-        [(name, *(f"{count:,}" for count in counts)) for name, *counts in steps],
-        right=(1, 2, 3),
-    )
-    idle = [humanize(step.reason).lower() for step in funnel.steps if not step.dropped]
-    nothing = f"Dropped nothing: {markdown_text(', '.join(idle), limit=600)}." if idle else ""
-    plot = bar_plot("Rows dropped, by filter", [(name, dropped) for name, _, dropped, _ in steps])
-    uses = markdown_table(
-        ("Used for", "Number", "Unit"),
-        [
-            ("Reward model, training", f"{funnel.train_pairs:,}", "pairs"),
-            ("Reward model, validation", f"{funnel.validation_pairs:,}", "pairs"),
-            ("Set aside for the policy", f"{funnel.pairs_set_aside_for_policy:,}", "pairs"),
-            ("Policy, training", f"{funnel.policy_train_prompts:,}", "prompts"),
-            ("Policy, evaluation", f"{funnel.policy_eval_prompts:,}", "prompts"),
-        ],
-        right=(1,),
-    )
-    domains = markdown_table(
-        ("Domain", "Pairs kept"),
-        [(name, f"{count:,}") for name, count in funnel.kept_by_domain[:_MAX_GROUPS]],
-        right=(1,),
-    )
-    left = funnel.steps[-1].rows_out if funnel.steps else funnel.rows_read
-    summary = (
-        f"{funnel.rows_read:,} rows read from {markdown_text(', '.join(funnel.sources)) or MISSING}; "
-        f"{funnel.rows_read - left:,} dropped, {left:,} kept."
-    )
-    return _join("## What became of every row", summary, uses, plot, table, nothing, domains)
 
 
 def training_markdown(info: TrainingInfo, metrics: Sequence[Metric], *, plots: str = "") -> str:
@@ -119,15 +83,19 @@ def training_markdown(info: TrainingInfo, metrics: Sequence[Metric], *, plots: s
         ("Peak memory", size(info.peak_memory_bytes)),
         ("Device, precision", " ".join(part for part in (info.device, info.precision) if part) or MISSING),
     ]
-    return _join(f"## {humanize(info.stage)}", _metrics_table(metrics), plots, markdown_table(("", "Value"), rows))
+    return joined(f"## {humanize(info.stage)}", _metrics_table(metrics), plots, markdown_table(("", "Value"), rows))
 
 
-def reward_model_markdown(evaluation: RewardModelEvaluation, verdict: GateVerdict | None = None) -> str:
-    """Verdict, accuracy by file with interval, and some pairs with both scores."""
-    files = markdown_table(
-        ("File", "Accuracy", "Interval", "Minimum", "Pairs", "Ties", "Mean margin"),
-        [_pair_file_row(file) for file in evaluation.files],
-        right=(1, 2, 3, 4, 5, 6),
+def reward_model_markdown(certificate: Certificate, verdict: GateVerdict | None = None, *, page: str = "") -> str:
+    """Verdict, figures of each suite, length bias, parity, and some pairs with both scores.
+
+    Args:
+        page: address of the certificate's page; empty: it has none.
+    """
+    suites = markdown_table(
+        ("Suite", "Score", "Interval", "Minimum", "Pairs", "Pair accuracy", "Ties", "Left out", "Mean margin"),
+        [_suite_row(suite) for suite in certificate.suites],
+        right=tuple(range(1, 9)),
     )
     samples = [
         _sample(
@@ -136,25 +104,27 @@ def reward_model_markdown(evaluation: RewardModelEvaluation, verdict: GateVerdic
             ("chosen", sample.score_chosen, sample.chosen),
             ("rejected", sample.score_rejected, sample.rejected),
         )
-        for sample in evaluation.samples[:_MAX_SAMPLES]
+        for sample in _spread(certificate.samples)
     ]
-    domains = [
-        (f"{humanize(metric.name)} ({file.name})", metric_text(metric))
-        for file in evaluation.files
-        for metric in file.by_domain[:_MAX_GROUPS]
+    subsets = [
+        (f"{humanize(metric.name)} ({suite.name})", metric_text(metric))
+        for suite in certificate.suites
+        for metric in (*suite.sections, *suite.subsets)[:_MAX_GROUPS]
     ]
-    by_domain = markdown_table(("Domain", "Accuracy"), domains if len(domains) > 1 else [])
-    reload = (
-        f"Scores: mean {number(evaluation.score_mean)}, standard deviation {number(evaluation.score_std)}; reloaded "
-        f"from disk they differ by at most {number(evaluation.reload_max_difference)}."
+    parity = (
+        f"Scores: mean {number(certificate.score_mean)}, standard deviation {number(certificate.score_std)}; the same "
+        f"{certificate.parity.num_conversations} conversations, scored on {len(certificate.parity.roads)} roads, "
+        f"differ by at most {number(certificate.parity.max_difference)} (allowed: {number(certificate.parity.bound)})."
     )
-    return _join(
-        "## Reward model",
+    return joined(
+        "## Certificate of the reward model",
+        f"[The certificate as a page]({page})" if page else "",
         gate_markdown(verdict) if verdict else "",
-        files,
-        by_domain,
-        reload,
-        *_titled("Samples", samples),
+        suites,
+        markdown_table(("Part", "Figure"), subsets if len(subsets) > 1 else []),
+        _length_table(certificate.length),
+        parity,
+        *_titled("Samples, from the most wrongly to the most rightly ordered pair", samples),
     )
 
 
@@ -182,10 +152,10 @@ def policy_markdown(evaluation: PolicyEvaluation, verdict: GateVerdict | None = 
             ("policy", sample.reward_policy, sample.policy),
             ("reference", sample.reward_reference, sample.reference),
         )
-        for sample in evaluation.samples[:_MAX_SAMPLES]
+        for sample in _spread(evaluation.samples)
     ]
     gate = gate_markdown(verdict) if verdict else ""
-    return _join("## Policy against reference", gate, figures, table, caveat, *_titled("Samples", samples))
+    return joined("## Policy against reference", gate, figures, table, caveat, *_titled(_POLICY_SAMPLES, samples))
 
 
 def stage_markdown(record: StageRecord) -> str:
@@ -202,7 +172,7 @@ def stage_markdown(record: StageRecord) -> str:
         ("MLflow run", record.mlflow_run_id),
     ]
     table = markdown_table(("", "Value"), [(name, value) for name, value in rows if value])
-    return _join(f"## {humanize(record.stage)}", table, _metrics_table(record.metrics))
+    return joined(f"## {humanize(record.stage)}", table, _metrics_table(record.metrics))
 
 
 def gate_markdown(verdict: GateVerdict) -> str:
@@ -221,14 +191,34 @@ def gate_markdown(verdict: GateVerdict) -> str:
         ("Rule", "Wanted", "Found", "Verdict"),
         [(rule.name, rule.wanted, rule.found, "✔ passed" if rule.passed else "✘ missed") for rule in verdict.rules],
     )
-    return _join(sentence, table, markdown_text(verdict.advice, limit=600))
+    return joined(sentence, table, markdown_text(verdict.advice, limit=600))
 
 
-def _pair_file_row(file: PairFileEvaluation) -> tuple[str, ...]:
-    minimum = percent(file.minimum_accuracy)
-    accuracy = quantity(file.accuracy.value, file.accuracy.unit) if file.accuracy else "no pair was left"
-    margin = number(file.mean_margin.value) if file.mean_margin else MISSING
-    return file.name, accuracy, interval(file.accuracy), minimum, f"{file.num_pairs:,}", f"{file.num_ties:,}", margin
+def _suite_row(suite: SuiteEvaluation) -> tuple[str, ...]:
+    score = quantity(suite.score.value, suite.score.unit) if suite.score else "nothing was left"
+    accuracy = quantity(suite.accuracy.value, suite.accuracy.unit) if suite.accuracy else MISSING
+    return (
+        suite.name,
+        score,
+        interval(suite.score),
+        percent(suite.minimum_accuracy),
+        f"{suite.num_pairs:,}",
+        accuracy,
+        f"{suite.num_ties:,}",
+        f"{suite.num_left_out:,}",
+        number(suite.mean_margin.value) if suite.mean_margin else MISSING,
+    )
+
+
+def _length_table(length: LengthBias) -> str:
+    rows = (
+        ("Score per doubling of the length", length.slope),
+        ("The same in standard deviations", length.standard_slope),
+        ("Accuracy at equal lengths", length.controlled_accuracy),
+        ("Order flipped by padding the rejected side", length.padding.flips),
+    )
+    table = [(name, metric_text(found)) for name, found in rows]
+    return markdown_table(("Length bias, over all suites", "Figure"), table)
 
 
 def _metrics_table(metrics: Sequence[Metric]) -> str:
@@ -255,6 +245,12 @@ def _sample(prompt: Sequence[Message], verdict: str, *answers: tuple[str, float,
     return "\n".join((f"{asked} ({verdict})", "", *lines))
 
 
+def _spread(samples: Sequence[T]) -> list[T]:
+    """A few of the samples, evenly from the first to the last: they come in an order."""
+    last, gaps = len(samples) - 1, min(_MAX_SAMPLES, len(samples)) - 1
+    return [samples[round(index * last / gaps)] for index in range(gaps + 1)] if gaps > 0 else list(samples)
+
+
 def _titled(title: str, parts: Sequence[str]) -> tuple[str, ...]:
     return (f"### {title}", *parts) if parts else ()
 
@@ -267,5 +263,6 @@ def _count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}" + ("" if amount == 1 else "s")
 
 
-def _join(*parts: str) -> str:
+def joined(*parts: str) -> str:
+    """Paragraphs, the empty ones left out."""
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 Pairs = tuple[tuple[str, str], ...]
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-HANDLE_TAG = "rlhf.handle"
+# MLflow shows no tag that begins with its own name.
+HANDLE_TAG = "mlflow.rlhfHandle"
 _MAX_PAIRS_PER_BATCH = 100
 _MAX_DIGEST_CHARACTERS = 36
 _LARGEST_FLOAT = 1.7976931348623157e308

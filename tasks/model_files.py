@@ -25,19 +25,28 @@ def model_file_names(paths: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def demand_model_files(names: Collection[str], read: Callable[[str], str], *, where: str) -> None:
+def demand_model_files(
+    names: Collection[str], read: Callable[[str], str], *, where: str, key: str = "base_model"
+) -> None:
     """Refuse what cannot be started from: no configuration, no safetensors, missing shards, no tokenizer or template.
 
     Args:
         names: all files at the top of the folder, also those that are never loaded.
         read: text of one of them.
         where: folder or repository, for the message.
+        key: where the model stands in the configuration, for the message.
 
     Raises:
         UnusableSourceError: something is missing; the message names it.
     """
     if "config.json" not in names:
-        raise UnusableSourceError(f"{where} has no config.json, so it is no model folder.", "Correct base_model.")
+        if "adapter_config.json" in names:
+            raise UnusableSourceError(
+                f"{where} is an adapter, which is nothing without its base model.",
+                f"Name the merged model in {key}; one that was trained here lies in `merged` beside its adapter. "
+                "`rlhf certify -m` and `rlhf score -m` take the adapter itself.",
+            )
+        raise UnusableSourceError(f"{where} has no config.json, so it is no model folder.", f"Correct {key}.")
     _object(read("config.json"), name="config.json", where=where)
     _demand_weights(names, read, where=where)
     if not any(_any(name, _TOKENIZERS) for name in names):

@@ -1,7 +1,13 @@
-"""The model that a run names: fetched from the hub at a commit, or taken from a local folder."""
+"""The models that a run or a command names: fetched from the hub at a commit, or taken from a local folder."""
+
+from pathlib import Path
 
 from containers.contracts.spec import StageInput
+from tasks.adapter_models import COMMAND_LINE
 from tasks.pipeline_run import PipelineRun
+from tasks.reward_models import named_reward_model as named_reward_model
+from tasks.reward_models import whole_reward_model
+from tasks.source_config import RewardModelSource
 from tasks.sources import ModelSource
 from tasks.stage_inputs import named_model_input
 
@@ -18,3 +24,26 @@ def named_model(run: PipelineRun, source: ModelSource | None) -> StageInput:
     model = named_model_input(source)
     run.base_model_origin = model.origin
     return model
+
+
+def reward_model_source(model: str, *, base: str | None = None) -> ModelSource | None:
+    """The reward model that a command line names; None where it is named in no way that is known.
+
+    A folder may be the model itself, a LoRA adapter, or what a training here left: its artifact, or the output folder
+    of its run. An adapter is put together with its base model, so the source is then a folder beside what was fetched.
+
+    Args:
+        model: a folder, or `org/name@revision` on the hub.
+        base: base model of an adapter, named in the same two ways; None: the one that the adapter names.
+
+    Raises:
+        SourceError: an adapter or its base model is not there or cannot be used; or `base` stands beside no adapter.
+        ValidationError: it looks like a model on the hub, and its name or revision is not one.
+    """
+    if model and Path(model).is_dir():
+        return whole_reward_model(RewardModelSource(path=model, base=base), keys=COMMAND_LINE)
+    hub_id, at, revision = model.partition("@")
+    if not at or hub_id.count("/") != 1 or Path(hub_id).exists():
+        return None
+    source = RewardModelSource(hub_id=hub_id, revision=revision, base=base)
+    return whole_reward_model(source, keys=COMMAND_LINE)

@@ -1,14 +1,16 @@
-"""What a source on the hub is without asking the hub: a commit never changes, so its name says its content.
+"""Sources on the hub by their commits: a commit never changes, so its name says its content, and the hub is not asked.
 
 The digests are those of `tasks.sources`, which fetches what they name.
 """
 
 import re
-from typing import Literal
+from collections.abc import Iterator
 
 from containers.contracts.spec import StageInput
-from tasks.hub import flat_root
-from tasks.source_config import DatasetSource, ModelSource
+from tasks.hub import RepoKind, flat_root, hub_revision
+from tasks.own_reader import find_reader
+from tasks.resolved import ResolvedInput, resolve_file
+from tasks.source_config import DatasetSource, ModelSource, RowSource
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -18,6 +20,17 @@ class BranchMayHaveMovedError(Exception):
 
     def __init__(self, hub_id: str, revision: str) -> None:
         super().__init__(f"not known before the hub was asked: `{revision}` of {hub_id} may have moved")
+
+
+def commit_of_now(kind: RepoKind, hub_id: str, revision: str, *, token: str | None) -> str:
+    """What the revision is now: itself where it is a commit, else what the hub says that the branch or tag is.
+
+    Raises:
+        SourceError: the hub does not say.
+    """
+    if _COMMIT.fullmatch(revision):
+        return revision
+    return hub_revision(kind, hub_id, revision=revision, token=token).commit
 
 
 def pinned_model_input(source: ModelSource, *, name: str) -> StageInput:
@@ -30,23 +43,33 @@ def pinned_model_input(source: ModelSource, *, name: str) -> StageInput:
 
 
 def pinned_dataset_inputs(source: DatasetSource) -> tuple[StageInput, ...]:
-    """The data files of a hub commit, under the names that `tasks.sources.resolve_dataset` gives them.
+    """The data files, under the names that `tasks.sources.resolve_dataset` gives them; the hub is not asked.
 
     Raises:
-        BranchMayHaveMovedError: the source names a branch or a tag.
+        BranchMayHaveMovedError: a source names a branch or a tag.
+        SourceError: what is local cannot be read.
     """
-    hub_id, revision = source.hub_id or "", source.revision or ""
-    patterns = {"train_data": source.train, "validation_data": source.validation}
-    return tuple(
-        _input("dataset", hub_id, revision, name=name, pattern=pattern)
-        for name, pattern in patterns.items()
-        if pattern is not None
-    )
+    return tuple(found for name, part in source.parts for found in _rows(name, part))
 
 
-def _input(
-    kind: Literal["model", "dataset"], hub_id: str, revision: str, *, name: str, pattern: str = ""
-) -> StageInput:
+def _rows(name: str, source: RowSource) -> Iterator[StageInput]:
+    ending = f"_{name}" if name else ""
+    for kind, place in (("train_data", source.train), ("validation_data", source.validation)):
+        if place is not None and source.hub_id is None:
+            yield _local(resolve_file(place, name=f"{kind}{ending}"))
+        elif place is not None:
+            hub_id, revision = source.hub_id or "", source.revision or ""
+            yield _input("dataset", hub_id, revision, name=f"{kind}{ending}", pattern=place)
+    reader = find_reader(name, source)
+    if reader is not None:
+        yield _local(reader)
+
+
+def _local(found: ResolvedInput) -> StageInput:
+    return StageInput(name=found.name, path=str(found.path), digest=found.digest, origin=found.origin)
+
+
+def _input(kind: RepoKind, hub_id: str, revision: str, *, name: str, pattern: str = "") -> StageInput:
     if not _COMMIT.fullmatch(revision):
         raise BranchMayHaveMovedError(hub_id, revision)
     return StageInput(

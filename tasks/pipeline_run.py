@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import MEASURED_FILE, StageName
 from containers.contracts.records import CheckFinding, GateVerdict, PipelineRecord, StageRecord
 from containers.contracts.spec import ArtifactRef
@@ -35,7 +36,9 @@ class RunSettings:
         retries: further attempts at a stage after failures that can pass, without progress in between.
         retry_wait_s: wait before the first of them; it doubles with each.
         verify_whole_up_to_bytes: larger files of a reused artifact are compared by samples; None: none are.
+        silence_limit_s: longest time without a sign of life of a stage; None: any.
         start_over_if_damaged: whether a training may start at step 0 where all its checkpoints are damaged.
+        ladder: whether and how a stage that does not fit is tried in another shape.
         until: the last stage before the report; None: all of `stages`.
         again_from: artifacts of this stage and those after it that are older than the run are made again.
         title: what the run is called in MLflow; empty: its name.
@@ -49,7 +52,9 @@ class RunSettings:
     retries: int = 2
     retry_wait_s: float = 10.0
     verify_whole_up_to_bytes: int | None = None
+    silence_limit_s: float | None = None
     start_over_if_damaged: bool = False
+    ladder: LadderSettings = field(default_factory=LadderSettings)
     stages: tuple[StageName, ...] = tuple(StageName)
     until: StageName | None = None
     again_from: StageName | None = None

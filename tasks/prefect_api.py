@@ -26,8 +26,9 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.types import KeyValueLabels
+
+from tasks.prefect_patience import asked_once
 
 T = TypeVar("T")
 
@@ -148,7 +149,7 @@ class PrefectApi:
 
     def _asked(self, question: Callable[[], T]) -> T | None:
         try:
-            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+            with asked_once():
                 return self._answer(question)
         except ObjectNotFound:
             return None

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from prefect.client.schemas.objects import State, StateType, TaskRun
+from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 
 from containers.launch.cleanup import STAGE_LABEL, current_owner, owner_is_dead, owner_of
 from tasks.prefect_api import PrefectApi
@@ -26,7 +26,8 @@ _STATE_NAMES = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Canc
 def settle(record: LedgerRecord, api: PrefectApi) -> bool:
     """Whether Prefect now shows what the record says of the run and its tasks.
 
-    A run without an end is one whose process died: it becomes Crashed, and so do the tasks that it was at.
+    A run without an end is one whose process died: it becomes Crashed, and so do the tasks that it was at; Cancelled,
+    where somebody had asked for that. An end that the server has heard of meanwhile stays.
 
     Raises:
         PrefectAwayError: not everything could be told.
@@ -34,7 +35,7 @@ def settle(record: LedgerRecord, api: PrefectApi) -> bool:
     flow_run = api.flow_run(record.flow_run_id)
     if flow_run is None:  # another server's run
         return False
-    end = record.end or RunEnd(state="CRASHED", message=_died(record.owner))
+    end = record.end or _end_of_the_dead(flow_run, record.owner)
     is_told = tell_tasks(record, api)
     end_open_tasks(record, end, api)
     if flow_run.state_type != StateType[end.state]:
@@ -166,7 +167,20 @@ def _is_dead(owner: Mapping[str, str]) -> bool:
     return owner_is_dead({STAGE_LABEL: "", **owner}, owner=current_owner())
 
 
-def _died(labels: Mapping[str, str]) -> str:
+def _end_of_the_dead(flow_run: FlowRun, labels: Mapping[str, str]) -> RunEnd:
+    """How a run ended whose process is gone and noted no end.
+
+    Between the process's own end and what the server is told of it by others, Prefect's runner among them, lie seconds.
+    """
+    told = flow_run.state_type
+    if told in (StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED):
+        return RunEnd.model_validate({"state": told.value})
     owner = owner_of({STAGE_LABEL: "", **labels})
     who = f"process {owner.pid} on {owner.host.partition(' ')[0]}" if owner else "its process"
-    return f"Its orchestrator ({who}) died without a word. The same command goes on from the last good step."
+    if told is StateType.CANCELLING:
+        message = (
+            f"It was to be cancelled, and its orchestrator ({who}) has ended. Retry, or the same command, goes on."
+        )
+        return RunEnd(state="CANCELLED", message=message)
+    message = f"Its orchestrator ({who}) died without a word. The same command goes on from the last good step."
+    return RunEnd(state="CRASHED", message=message)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from containers.contracts.names import (
     ADAPTER_FOLDER,
+    CERTIFICATE_FILE,
     MANIFEST_FILE,
     POLICY_EVALUATION_FILE,
-    REWARD_MODEL_EVALUATION_FILE,
 )
 from tasks.champion_book import ChampionBook
 from tasks.champion_record import ChampionRecord, ModelVersion
@@ -218,7 +218,7 @@ def _papers(book: ChampionBook, record: ChampionRecord, version: ModelVersion) -
         folder = Path(temporary)
         for source, name in (
             (model / MANIFEST_FILE, MANIFEST_FILE),
-            (certificate / REWARD_MODEL_EVALUATION_FILE, REWARD_MODEL_EVALUATION_FILE),
+            (certificate / CERTIFICATE_FILE, CERTIFICATE_FILE),
             (certificate / POLICY_EVALUATION_FILE, POLICY_EVALUATION_FILE),
         ):
             if source.is_file():

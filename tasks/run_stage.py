@@ -1,28 +1,34 @@
 """The only road through the wall: reuse the stage's artifact, or have its program make it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from containers.contracts.hardware import GIB, BatchPlan, RequiredContract
+from containers.contracts.hardware import BatchPlan
+from containers.contracts.ladder import Rung
 from containers.contracts.names import StageName
 from containers.contracts.records import StageRecord
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.contracts.stage_configs import StageConfig
 from containers.digests import read_manifest
 from containers.launch.collect import find_artifact, replace_artifact
-from containers.launch.environment import stage_environment
+from containers.launch.ladder import Shape, shape_after
+from containers.launch.runtime import GpuUnavailableError
 from tasks.display import current_display
-from tasks.gpu_turn import gpu_turn
+from tasks.gpu_turn import gpu_turn, on_gpus
 from tasks.made_by import find_maker, reused_note
 from tasks.markdown import failure_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import prefect_link, show_markdown
 from tasks.prefect_assets import tell_asset
-from tasks.stage_attempt import attempt_stage, run_logger
+from tasks.reap import processes_to_take_over
+from tasks.required_contract import required_contract
+from tasks.rung_words import in_words
+from tasks.stage_attempt import attempt_not_started, attempt_stage, run_logger
 from tasks.stage_failure import AttemptFailedError, Patience, StageFailedError, furthest_step
 from tasks.stage_history import StageMemory, stage_memory
 from tasks.stage_key import SINGLE_BATCH, identity_key, stage_identity, stage_profile
+from tasks.stage_ladder import StageLadder
 from tasks.stage_lock import sole_worker
 from tasks.why_it_runs import why_it_runs
 
@@ -93,7 +99,8 @@ def _created_at(artifact: ArtifactRef) -> str:
 def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
     manifest = read_manifest(Path(artifact.path))
     maker = find_maker(run.attempt_folder(artifact.stage, artifact.key, attempt=1).parent)
-    message = maker.in_words(manifest.created_at)
+    shape = f", {in_words(manifest.ladder)}" if manifest.ladder else ""
+    message = f"{maker.in_words(manifest.created_at)}{shape}"
     run_logger().info(
         "%s: reused %s, %s, verified (%d files)", artifact.stage, artifact.path, message, len(manifest.files)
     )
@@ -120,31 +127,55 @@ def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
 def _made(
     run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, key: str, batch: BatchPlan, why: str
 ) -> tuple[ArtifactRef, StageRecord]:
-    """Attempt after attempt, as long as the failure can pass and patience lasts."""
+    """Attempt after attempt, as long as another shape may fit, or the failure can pass and patience lasts."""
     stage, attempts = StageName(config.stage), 0
     patience = Patience(run.settings.retries, run.settings.retry_wait_s)
+    planned = Shape(config, stage_profile(run.settings.profile, stage), batch)
 
     def say(line: str) -> None:
         run_logger().info("%s: %s", stage, line)
         current_display().say(f"{stage}: {line}", is_logged=True)
 
+    ladder = StageLadder(run, planned, key=key, say=say)
     while True:
         attempts += 1
-        spec = _spec(run, config, inputs, key=key, batch=batch)
+        spec = _spec(run, shape_after(planned, ladder.rungs), inputs, key=key, rungs=ladder.rungs)
         step_before = furthest_step(run.work_folder(stage, key))
         try:
-            with gpu_turn(spec.profile, holder=f"{_holder(run)}, {stage}", say=say, should_stop=run.should_stop):
-                return attempt_stage(run, spec, why=why)
+            return _attempted(run, spec, why=f"{why}; {in_words(spec.ladder)}" if spec.ladder else why, say=say)
         except AttemptFailedError as error:
             progressed = furthest_step(run.work_folder(stage, key)) > step_before
-            wait_s = patience.wait_before_next(error, progressed=progressed)
+            rung = None if run.should_stop() else ladder.climb(error.failure, attempt=spec.attempt)
+            wait_s = 0.0 if rung else patience.wait_before_next(error, progressed=progressed)
             if wait_s is None or run.should_stop():
-                raise _gave_up(run, spec, error, attempts=attempts) from error
+                raise _gave_up(run, spec, error, attempts=attempts, not_tried=ladder.not_tried) from error
             why = f"again after {error.failure.kind}"
-            text = f"attempt {spec.attempt} failed ({error.failure.kind}); the next starts in {wait_s:g} s."
+            then = f" with {rung.change}" if rung else f" in {wait_s:g} s"
+            text = f"attempt {spec.attempt} failed ({error.failure.kind}); the next starts{then}."
             run_logger().warning("%s: %s %s", stage, text, error.failure.message)
             current_display().say(f"{stage}: {text}", is_logged=True)
             _wait(run, wait_s)
+
+
+def _attempted(
+    run: PipelineRun, spec: StageSpec, *, why: str, say: Callable[[str], None]
+) -> tuple[ArtifactRef, StageRecord]:
+    """One attempt, on GPUs that no other stage has."""
+    try:
+        with gpu_turn(
+            spec.profile,
+            holder=f"{_holder(run)}, {spec.stage}",
+            say=say,
+            should_stop=run.should_stop,
+            ours=lambda: _processes_to_go_on_with(run),
+        ) as gpus:
+            return attempt_stage(run, on_gpus(spec, gpus), why=why)
+    except GpuUnavailableError as error:
+        raise attempt_not_started(run, spec, error, why=why) from error
+
+
+def _processes_to_go_on_with(run: PipelineRun) -> frozenset[int]:
+    return processes_to_take_over(run.settings.store_dir) if run.runtime.name == "docker" else frozenset()
 
 
 def _holder(run: PipelineRun) -> str:
@@ -159,24 +190,20 @@ def _wait(run: PipelineRun, wait_s: float) -> None:
 
 
 def _spec(
-    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, key: str, batch: BatchPlan
+    run: PipelineRun, shape: Shape, inputs: Sequence[StageInput], *, key: str, rungs: tuple[Rung, ...]
 ) -> StageSpec:
-    stage = StageName(config.stage)
-    profile = stage_profile(run.settings.profile, stage)
+    stage, profile = StageName(shape.config.stage), shape.profile
     return StageSpec(
         stage=stage,
         key=key,
-        config=config,
+        config=shape.config,
         inputs=tuple(inputs),
         seed=run.settings.seed,
         profile=profile,
-        batch=batch,
-        required=RequiredContract(
-            shm_size_bytes=int(profile.shm_size_gib * GIB),
-            memlock_bytes=profile.memlock_bytes,
-            stack_bytes=profile.stack_bytes,
-            num_gpus=profile.num_gpus,
-            environment=stage_environment(profile, seed=run.settings.seed),
+        batch=shape.batch,
+        required=required_contract(
+            profile,
+            seed=run.settings.seed,
             stages_digest=run.code.stages_digest,
             enforced=run.runtime.name == "docker",
         ),
@@ -185,12 +212,16 @@ def _spec(
         run_id=run.run_id,
         attempt=run.next_attempt(stage, key),
         timeout_s=run.settings.timeouts_s.get(stage),
+        silence_limit_s=run.settings.silence_limit_s,
         start_over_if_damaged=run.settings.start_over_if_damaged,
+        ladder=rungs,
         work_path=str(run.work_folder(stage, key)),
     )
 
 
-def _gave_up(run: PipelineRun, spec: StageSpec, error: AttemptFailedError, *, attempts: int) -> StageFailedError:
+def _gave_up(
+    run: PipelineRun, spec: StageSpec, error: AttemptFailedError, *, attempts: int, not_tried: tuple[str, ...]
+) -> StageFailedError:
     failure = error.failure
     _end(
         run,
@@ -206,7 +237,8 @@ def _gave_up(run: PipelineRun, spec: StageSpec, error: AttemptFailedError, *, at
             mlflow_run_id=error.mlflow_run,
         ),
     )
-    told = StageFailedError(failure, log=error.log, attempts=attempts)
+    changes = tuple(rung.change for rung in spec.ladder)
+    told = StageFailedError(failure, log=error.log, attempts=attempts, changes=changes, not_tried=not_tried)
     show_markdown(
         f"{spec.stage.value.replace('_', '-')}-failure",
         failure_markdown(failure, log=error.log),

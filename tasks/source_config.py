@@ -1,7 +1,7 @@
 """The sections `base_model:` and `dataset:` of a run: where model and data come from. Only reads what is written."""
 
 import re
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -41,7 +41,24 @@ class ModelSource(Frozen):
         return self
 
 
-class DatasetSource(Frozen):
+class RewardModelSource(ModelSource):
+    """A reward model that was trained elsewhere: on the hub, or in a local folder; whole, or a LoRA adapter."""
+
+    hub_id: str | None = Field(None, description="`org/name` on the hub")
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="Local folder with config.json or adapter_config.json, safetensors, tokenizer",
+    )
+    base: str | None = Field(
+        None,
+        min_length=1,
+        description="Base model of an adapter, where it is not the one that the adapter names: a folder, or "
+        "`org/name@revision`; null: the one that the adapter names",
+    )
+
+
+class RowSource(Frozen):
     """Preference rows as jsonl, jsonl.gz or parquet: in a dataset repository on the hub, or local."""
 
     hub_id: str | None = Field(None, description="`org/name` on the hub, for example `nvidia/HelpSteer3`; null: local")
@@ -49,13 +66,19 @@ class DatasetSource(Frozen):
         None, description="Commit (best: the run can be repeated) or branch, resolved to its commit; with hub_id only"
     )
     train: str = Field(
-        min_length=1,
         max_length=1024,
         description="With hub_id: a file or pattern in the repository (`preference/train.jsonl.gz`); else a local file "
         "or folder",
     )
     validation: str | None = Field(
         None, min_length=1, max_length=1024, description="As `train`; null: a share of the training prompts is held out"
+    )
+    reader: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1024,
+        description="A local Python file with `read_rows(path)`, for data in a form that is not known here; it is code "
+        "and runs inside the stage",
     )
 
     @field_validator("hub_id")
@@ -67,6 +90,13 @@ class DatasetSource(Frozen):
     @classmethod
     def _revision(cls, value: str | None) -> str | None:
         return _checked_revision(value)
+
+    @field_validator("reader")
+    @classmethod
+    def _reader(cls, value: str | None) -> str | None:
+        if value is not None and not value.endswith(".py"):
+            raise ValueError(f"{value!r} is no Python file. Name a local file that ends in .py and has `read_rows`.")
+        return value
 
     @model_validator(mode="after")
     def _patterns_stay_inside(self) -> Self:
@@ -80,6 +110,77 @@ class DatasetSource(Frozen):
                     f"such as `preference/train.jsonl.gz`; for a local file leave hub_id out."
                 )
         return self
+
+
+class MixedSource(RowSource):
+    """One source of a mixture."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=40,
+        pattern=r"^[a-z0-9][a-z0-9_-]*$",
+        description="Lower-case letters, digits, `-`, `_`; names it in tables and plots",
+    )
+    weight: float | None = Field(
+        None, gt=0, description="Its share of the training pairs, against the other weights; null: all its pairs"
+    )
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> Self:
+        if not self.train:
+            raise ValueError("train is empty. Name a file or folder.")
+        return self
+
+
+class DatasetSource(RowSource):
+    """Where the preference rows come from: one source, or a mixture of several with names and weights."""
+
+    train: str = Field(
+        max_length=1024,
+        description="With hub_id: a file or pattern in the repository (`preference/train.jsonl.gz`); else a local file "
+        "or folder. Not beside a mixture",
+    )
+    mixture: tuple[MixedSource, ...] = Field((), description="Several sources in place of one; leave `train` out then")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_mixture_needs_no_train(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("mixture") and "train" not in given:
+            return {**given, "train": ""}
+        return given
+
+    @model_validator(mode="after")
+    def _one_source_or_several(self) -> Self:
+        if not self.mixture:
+            if not self.train:
+                raise ValueError("train is empty. Name a file or folder, or several sources under `mixture`.")
+            return self
+        own = [key for key in ("hub_id", "train", "validation", "reader") if getattr(self, key)]
+        if own:
+            raise ValueError(f"{own[0]} stands beside a mixture. Put it into one of the mixture's sources.")
+        names = [source.name for source in self.mixture]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"the mixture has {names.count(name)} sources named `{name}`. Give each its own name.")
+        missing = [source.name for source in self.mixture if source.weight is None]
+        if missing and len(missing) < len(self.mixture):
+            raise ValueError(f"the mixture's source `{missing[0]}` has no weight, others have. Weigh all or none.")
+        return self
+
+    @property
+    def parts(self) -> tuple[tuple[str, RowSource], ...]:
+        """Each source with its name; the name is empty where there is one only."""
+        return tuple((source.name, source) for source in self.mixture) or (("", self),)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing of it lies on the hub."""
+        return all(source.hub_id is None for _, source in self.parts)
+
+    @property
+    def holds_out_by_prompt(self) -> bool:
+        """Whether a source has no validation file, so that a share of its prompts validates."""
+        return any(source.validation is None for _, source in self.parts)
 
 
 def _checked_hub_id(value: str | None) -> str | None:

@@ -29,10 +29,14 @@ def model_label(source: ModelSource) -> str:
 def dataset_label(source: DatasetSource, *, digest: str = "") -> str:
     """`nvidia/HelpSteer3` at a commit as `helpsteer3@2f1a`; `demo/data/train.jsonl` as `demo@5f0c`.
 
+    A mixture has the names of its sources.
+
     Args:
         digest: of the training data, as inputs of stages name it (`hub:<commit>`, `sha256:…`). Without it a branch
             stands as it is written, and local data has no digest.
     """
+    if source.mixture:
+        return "+".join(part.name for part in source.mixture)[:_MAX_NAME_CHARACTERS]
     name = _short(source.hub_id) if source.hub_id else _telling(source.train)
     _, _, known = digest.partition(":")
     if known:

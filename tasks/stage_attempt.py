@@ -8,6 +8,7 @@ from pathlib import Path
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
+from containers.contracts.collectives import COLLECTIVES_FILE, FLIGHT_RECORDS
 from containers.contracts.names import EVENTS_FILE, MEASURED_FILE, SPEC_FILE
 from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.records import StageRecord
@@ -16,16 +17,19 @@ from containers.digests import read_manifest
 from containers.human_text import markdown_text
 from containers.launch.cleanup import RUN_NAME_LABEL
 from containers.launch.collect import CollectError, publish, read_outcome
+from containers.launch.effective import CONTAINER_FILE
 from containers.launch.failure import classify
 from containers.launch.lease import LOCK_LABEL
 from containers.launch.runtime import DaemonUnreachableError, Launch, LaunchError, StageExit
 from tasks.display import current_display
 from tasks.event_feed import EventFeed, MetricPoint, MetricsDelivery
+from tasks.gpu_metrics import gpus_watched
 from tasks.log_lines import LogLines
 from tasks.made_by import Maker, note_maker
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import mlflow_link, prefect_link, present_flow_run_id
 from tasks.prefect_progress import StageProgress
+from tasks.rung_words import in_words
 from tasks.stage_failure import FAILURE_FILE, STAGE_LOG_FILE, AttemptFailedError, keep_evidence
 from tasks.stage_lock import lock_path
 
@@ -42,6 +46,8 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     folder, work_folder = _folders(run, spec)
     mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.why": why})
     run.tracking.log_spec(mlflow_run, spec)
+    if spec.ladder:
+        run.tracking.set_tags(mlflow_run, {"rlhf.ladder": in_words(spec.ladder)})
     run.tracking.set_note(mlflow_run, f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip())
     current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}: {why}")
     progress = StageProgress(spec.stage, header=mlflow_link(run, mlflow_run))
@@ -63,6 +69,15 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     if failure is not None:
         raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=failure.kind.retry_can_help)
     return artifact, _succeeded(run, spec, artifact, stage_exit, mlflow_run=mlflow_run, why=why)
+
+
+def attempt_not_started(run: PipelineRun, spec: StageSpec, error: LaunchError, *, why: str) -> AttemptFailedError:
+    """The failure of an attempt that got no GPUs, recorded as any other."""
+    folder, _ = _folders(run, spec)
+    folder.mkdir(parents=True, exist_ok=True)
+    mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.why": why})
+    failure = StageFailure(stage=spec.stage, key=spec.key, kind=error.kind, message=str(error))
+    return _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=False)
 
 
 def run_logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
@@ -100,19 +115,22 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         on_note=lambda note: display.say(f"{spec.stage}: {note}", is_logged=True),
         from_end=True,  # what an earlier attempt wrote is delivered by the reconciliation
     )
+    launch = Launch(
+        spec=spec,
+        spec_folder=folder,
+        work_folder=work_folder,
+        image=run.image,
+        labels={RUN_NAME_LABEL: run.settings.name, LOCK_LABEL: str(lock_path(work_folder))},
+        on_line=lines.add,
+        should_stop=run.should_stop,
+        on_tick=feed.poll,
+        gpu_ids=spec.required.gpu_uuids,
+    )
     try:
-        stage_exit = run.runtime.run(
-            Launch(
-                spec=spec,
-                spec_folder=folder,
-                work_folder=work_folder,
-                image=run.image,
-                labels={RUN_NAME_LABEL: run.settings.name, LOCK_LABEL: str(lock_path(work_folder))},
-                on_line=lines.add,
-                should_stop=run.should_stop,
-                on_tick=feed.poll,
-            )
-        )
+        with gpus_watched(
+            launch.gpu_ids, on_points=delivery.add, say=lambda text: display.say(f"{spec.stage}: {text}")
+        ):
+            stage_exit = run.runtime.run(launch)
         feed.poll()
         return stage_exit
     finally:
@@ -124,7 +142,9 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
 
 def _log_files(run: PipelineRun, spec: StageSpec, *, mlflow_run: str) -> None:
     folder, work_folder = _folders(run, spec)
-    for path in (work_folder / EVENTS_FILE, work_folder / MEASURED_FILE, folder / SPEC_FILE, folder / STAGE_LOG_FILE):
+    own = (folder / name for name in (SPEC_FILE, CONTAINER_FILE, STAGE_LOG_FILE))
+    found = (work_folder / name for name in (EVENTS_FILE, MEASURED_FILE, COLLECTIVES_FILE))
+    for path in (*found, *own, *sorted(work_folder.glob(FLIGHT_RECORDS))):
         run.tracking.log_file(mlflow_run, path)
 
 

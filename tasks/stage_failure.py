@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +41,30 @@ class AttemptFailedError(Exception):
 
 
 class StageFailedError(Exception):
-    """A stage failed; `failure` says how, and its message what to do."""
+    """A stage failed; `failure` says how, and its message what to do.
 
-    def __init__(self, failure: StageFailure, *, log: Path, attempts: int = 1) -> None:
+    Args:
+        changes: how the last attempt differed from the planned one.
+        not_tried: why it was not tried in yet another shape.
+    """
+
+    def __init__(
+        self,
+        failure: StageFailure,
+        *,
+        log: Path,
+        attempts: int = 1,
+        changes: Sequence[str] = (),
+        not_tried: Sequence[str] = (),
+    ) -> None:
         self.failure = failure
         told = [f"{failure.stage} failed ({failure.kind}): {failure.message}"]
-        if attempts > 1:
+        if changes:
+            told.append(f"It was tried {attempts} times in this run, at last with {'; '.join(changes)}.")
+        elif attempts > 1:
             told.append(f"It was tried {attempts} times in this run, the last ones without any progress.")
+        if not_tried:
+            told.append(f"Not tried in another shape: {'; '.join(not_tried)}.")
         if failure.kind is FailureKind.UNEXPECTED:
             told += ["Its last words:", *(f"  {line}" for line in failure.evidence[-_LAST_WORDS:])]
         elif "What to change" not in failure.message:

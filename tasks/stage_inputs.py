@@ -1,10 +1,12 @@
 """Which inputs each stage reads, by name. Tasks start stages with these; `rlhf plan` looks for their results."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from containers.contracts.names import MODEL_FOLDER
+from containers.contracts.filter_config import REFERENCE_INPUT, ReferenceRewardModel
+from containers.contracts.names import CERTIFICATE_INPUT, MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
-from containers.contracts.stage_configs import EvaluateRewardModelConfig, FilterDatasetConfig
+from containers.contracts.stage_configs import EvaluateRewardModelConfig, FilterDatasetConfig, SuiteFile
 from tasks.sources import (
     DatasetSource,
     ModelSource,
@@ -14,6 +16,10 @@ from tasks.sources import (
     resolve_file,
     resolve_model,
 )
+from tasks.suite_sources import pinned_suite, resolve_suite
+
+# How messages name the model that judges the labels.
+REFERENCE_KEY = "filter_dataset.polarity.reference_reward_model"
 
 
 def artifact_input(name: str, artifact: ArtifactRef, *, folder: str = "") -> StageInput:
@@ -26,24 +32,48 @@ def artifact_input(name: str, artifact: ArtifactRef, *, folder: str = "") -> Sta
     )
 
 
+def reward_model_input(model: ArtifactRef | StageInput) -> StageInput:
+    """A reward model that was trained here, or the one that the run names."""
+    return artifact_input("reward_model", model) if isinstance(model, ArtifactRef) else model
+
+
 def start_model_input(artifact: ArtifactRef) -> StageInput:
     """The model that build_base_model or train_sft made, as start of the next stage."""
     return artifact_input("start_model", artifact, folder=MODEL_FOLDER)
 
 
-def named_model_input(source: ModelSource) -> StageInput:
-    """The model that the run names, fetched where it is not here yet."""
-    return _input("start_model", resolve_model(source, token=hub_token()))
+def named_model_input(source: ModelSource, *, name: str = "start_model") -> StageInput:
+    """A model that the run names, fetched where it is not here yet."""
+    key = "base_model" if name == "start_model" else name
+    return _input(name, resolve_model(source, token=hub_token(), key=key))
 
 
 def filter_dataset_inputs(
-    config: FilterDatasetConfig, dataset: DatasetSource, base_model: ModelSource | None
+    config: FilterDatasetConfig,
+    dataset: DatasetSource,
+    base_model: ModelSource | None,
+    suites: Sequence[SuiteFile] = (),
 ) -> tuple[StageInput, ...]:
-    """The data files, and the tokenizer where lengths count in tokens."""
+    """The data files, the suites to keep out, the model that judges labels, the tokenizer where tokens are counted."""
     files = tuple(_input(item.name, item) for item in resolve_dataset(dataset, token=hub_token()))
+    if config.contamination != "off":
+        files = (*files, *suite_inputs(suites))
+    if config.polarity.reference_reward_model is not None:
+        files = (*files, reference_input(config.polarity.reference_reward_model))
     if config.max_tokens is None or base_model is None:
         return files
     return (*files, _input("tokenizer", resolve_model(base_model, token=hub_token())))
+
+
+def reference_input(model: ReferenceRewardModel) -> StageInput:
+    """The reward model that judges the labels, fetched where it is not here yet."""
+    found = resolve_model(reference_source(model), token=hub_token(), key=REFERENCE_KEY)
+    return _input(REFERENCE_INPUT, found)
+
+
+def reference_source(model: ReferenceRewardModel) -> ModelSource:
+    """The same place as the sources of other models name it."""
+    return ModelSource(**model.model_dump())
 
 
 def build_base_model_inputs(pairs: ArtifactRef, tokenizer_file: Path | None) -> tuple[StageInput, ...]:
@@ -57,23 +87,41 @@ def training_inputs(pairs: ArtifactRef, start_model: StageInput) -> tuple[StageI
     return artifact_input("pairs", pairs), start_model
 
 
+def suite_inputs(suites: Sequence[SuiteFile], *, ask_hub: bool = True) -> tuple[StageInput, ...]:
+    """Each suite as `suite_<name>`.
+
+    Args:
+        ask_hub: fetch what is not here; else what lies on the hub is known by its commit only.
+    """
+    return tuple(resolve_suite(suite, token=hub_token()) if ask_hub else pinned_suite(suite) for suite in suites)
+
+
 def evaluate_reward_model_inputs(
-    config: EvaluateRewardModelConfig, pairs: ArtifactRef, reward_model: ArtifactRef
+    config: EvaluateRewardModelConfig,
+    pairs: ArtifactRef,
+    reward_model: ArtifactRef | StageInput,
+    *,
+    ask_hub: bool = True,
 ) -> tuple[StageInput, ...]:
-    """The pairs, the model, and each pair file as `file_<name>`."""
-    files = (_file(f"file_{file.name}", Path(file.path)) for file in config.pair_files)
-    return artifact_input("pairs", pairs), artifact_input("reward_model", reward_model), *files
+    """The pairs, the model, and the suites."""
+    suites = suite_inputs(config.suites, ask_hub=ask_hub)
+    return artifact_input("pairs", pairs), reward_model_input(reward_model), *suites
+
+
+def certificate_input(certificate: ArtifactRef) -> StageInput:
+    """The evaluation of the reward model, which the policy stage demands; it is no part of that stage's key."""
+    return artifact_input(CERTIFICATE_INPUT, certificate)
 
 
 def train_policy_inputs(
-    pairs: ArtifactRef, start_model: StageInput, reward_model: ArtifactRef
+    pairs: ArtifactRef, start_model: StageInput, reward_model: ArtifactRef | StageInput
 ) -> tuple[StageInput, ...]:
     """Prompts, the model to start from, and the reward model."""
-    return *training_inputs(pairs, start_model), artifact_input("reward_model", reward_model)
+    return *training_inputs(pairs, start_model), reward_model_input(reward_model)
 
 
 def evaluate_policy_inputs(
-    pairs: ArtifactRef, start_model: StageInput, policy: ArtifactRef, reward_model: ArtifactRef
+    pairs: ArtifactRef, start_model: StageInput, policy: ArtifactRef, reward_model: ArtifactRef | StageInput
 ) -> tuple[StageInput, ...]:
     """Prompts, the reference, the policy, and the reward model that judges both."""
     return *train_policy_inputs(pairs, start_model, reward_model), artifact_input("policy", policy)

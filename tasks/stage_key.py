@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from containers.contracts.hardware import BatchPlan, GpuProfile
-from containers.contracts.names import StageName
+from containers.contracts.names import CERTIFICATE_INPUT, StageName
 from containers.contracts.spec import StageInput
 from containers.contracts.stage_configs import EvaluateRewardModelConfig, StageConfig, TrainPolicyConfig
 
@@ -17,17 +17,25 @@ _VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "
 Identity = dict[str, Any]
 
 _TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+# They sort, count and draw: the hardware changes nothing that they make.
+_SAME_EVERYWHERE = (StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL, StageName.WRITE_REPORT)
+_NUMERICS = {"num_gpus", "precision", "tf32", "num_threads", "distribution"}
 _EVALUATION_STAGES = (StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY)
 SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_processes=1, gradient_accumulation_steps=1)
 
 
 def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
-    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none."""
+    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none.
+
+    The policy writes completions in every step, for which each rank needs the whole of it: its ranks never divide it.
+    """
     if stage in _TRAINING_STAGES:
-        return profile
+        return profile.model_copy(update={"distribution": "ddp"}) if stage is StageName.TRAIN_POLICY else profile
     num_gpus = min(1, profile.num_gpus) if stage in _EVALUATION_STAGES else 0
     precision = profile.precision if num_gpus else "float32"
-    return profile.model_copy(update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision})
+    return profile.model_copy(
+        update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision, "distribution": "ddp"}
+    )
 
 
 def stage_key(
@@ -63,9 +71,9 @@ def stage_identity(
     return {
         "config": _what_matters(config).model_dump(mode="json"),
         "seed": seed,
-        "inputs": sorted([item.name, item.digest] for item in inputs),
+        "inputs": sorted([item.name, item.digest] for item in inputs if item.name != CERTIFICATE_INPUT),
         "code": code_digest,
-        "numerics": profile.model_dump(mode="json", include={"num_gpus", "precision", "tf32", "num_threads"}),
+        "numerics": profile.model_dump(mode="json", include=_NUMERICS) if config.stage not in _SAME_EVERYWHERE else {},
         "batch": batch.model_dump(mode="json"),
     }
 
@@ -83,13 +91,14 @@ def process_code_digest(stages_digest: str) -> str:
 
 
 def _what_matters(config: StageConfig) -> StageConfig:
-    """Pair files count by the content of their inputs, not by where they lie; what only checks counts not at all."""
+    """Suites count by the content of their inputs, not by where they lie; what only checks counts not at all."""
     if isinstance(config, TrainPolicyConfig):
         return config.model_copy(update={"evaluation_prompt_length": None})
     if not isinstance(config, EvaluateRewardModelConfig):
         return config
-    files = tuple(item.model_copy(update={"path": item.name}) for item in config.pair_files)
-    return config.model_copy(update={"pair_files": files})
+    nowhere = {"path": "", "hub_id": None, "revision": None}
+    suites = tuple(item.model_copy(update=nowhere) for item in config.suites)
+    return config.model_copy(update={"suites": suites})
 
 
 def _version(package: str) -> str:

@@ -22,10 +22,11 @@ def stored_secret(block: str) -> str | None:
         return None  # Prefect's client would start a server of its own
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    from tasks.prefect_patience import asked_once
 
     try:
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+        with asked_once():
             client = get_client(httpx_settings={"timeout": _LIMIT_S}, sync_client=True)
             found = client.read_block_document_by_name(block, "secret", include_secrets=True)
     except ObjectNotFound:

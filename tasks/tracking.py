@@ -183,6 +183,7 @@ class Tracking(RunFiles):
         """What a stage was told: its settings as parameters, its inputs as datasets with digests."""
         params = {**spec.config.model_dump(mode="json", exclude={"stage"}), "seed": spec.seed}
         params |= {"batch": spec.batch.model_dump(), "profile": spec.profile.name}
+        params["distribution"] = spec.profile.distribution
         self.log_params(run_id, params)
         tags = {"rlhf.key": spec.key, "rlhf.runtime": spec.runtime, "rlhf.image_digest": spec.image_digest or "none"}
         self.set_tags(run_id, {**tags, "rlhf.attempt": str(spec.attempt)})

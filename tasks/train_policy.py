@@ -4,11 +4,11 @@ from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import TrainPolicyConfig
 from containers.schedule import plan_batch
-from tasks.gates import demand
+from tasks.gates import demand_certificate
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_training
 from tasks.run_stage import run_stage
-from tasks.stage_inputs import train_policy_inputs
+from tasks.stage_inputs import certificate_input, train_policy_inputs
 from tasks.stage_task import stage_task
 
 
@@ -19,16 +19,17 @@ def train_policy(
     *,
     pairs: ArtifactRef,
     start_model: StageInput,
-    reward_model: ArtifactRef,
+    reward_model: ArtifactRef | StageInput,
     gate: GateVerdict,
 ) -> ArtifactRef:
     """The policy, merged and as adapter.
 
     Raises:
-        GateClosedError: the reward model did not pass and nobody waived it.
+        GateClosedError: the reward model did not pass and nobody waived it, or it has no certificate.
     """
-    demand(gate)
+    certificate = demand_certificate(gate)
     batch = plan_batch(config.global_batch_size, run.settings.profile, multiple_of=config.num_generations)
-    artifact = run_stage(run, config, train_policy_inputs(pairs, start_model, reward_model), batch=batch)
+    inputs = (*train_policy_inputs(pairs, start_model, reward_model), certificate_input(certificate))
+    artifact = run_stage(run, config, inputs, batch=batch)
     show_training(run, artifact)
     return artifact

@@ -3,12 +3,20 @@
 import shutil
 from pathlib import Path
 
-from containers.contracts.names import REPORT_HTML_FILE, REPORT_INPUT_FILE, REPORT_MARKDOWN_FILE, StageName
+from containers.contracts.champions import DECISIONS_INPUT
+from containers.contracts.names import (
+    CERTIFICATE_PAGE_FILE,
+    REPORT_HTML_FILE,
+    REPORT_INPUT_FILE,
+    REPORT_MARKDOWN_FILE,
+    StageName,
+)
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import WriteReportConfig
 from containers.digests import file_sha256, write_atomically
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_link, show_markdown
+from tasks.run_decisions import decisions_file, report_folder
 from tasks.run_stage import run_stage
 from tasks.stage_inputs import artifact_input
 from tasks.stage_task import stage_task
@@ -22,27 +30,34 @@ def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object =
 
     `after` is only there so that Prefect draws the edge from the last stage.
     """
-    folder = run.settings.output_dir / "reports" / run.run_id
-    folder.mkdir(parents=True, exist_ok=True)
-    pipeline = folder / REPORT_INPUT_FILE
+    folder = report_folder(run)
+    pipeline, decisions = folder / REPORT_INPUT_FILE, decisions_file(run)
     write_atomically(pipeline, run.as_record().model_dump_json(indent=2))
-    inputs = [
-        StageInput(name="pipeline", path=str(pipeline), digest=f"sha256:{file_sha256(pipeline)}", origin=run.run_id)
-    ]
+    inputs = [_file_input("pipeline", pipeline, run)]
+    if decisions.is_file():
+        inputs.append(_file_input(DECISIONS_INPUT, decisions, run))
     for record in run.records:
         if record.path and record.stage is not StageName.WRITE_REPORT:
             made = ArtifactRef(stage=record.stage, key=record.key, path=record.path, digest=record.digest)
             inputs.append(artifact_input(record.stage.value, made))
     artifact = run_stage(run, config, inputs)
-    for name in (REPORT_HTML_FILE, REPORT_MARKDOWN_FILE):
-        shutil.copyfile(Path(artifact.path) / name, folder / name)
-    shutil.copyfile(folder / REPORT_HTML_FILE, run.settings.output_dir / REPORT_HTML_FILE)
+    for name in (REPORT_HTML_FILE, CERTIFICATE_PAGE_FILE, REPORT_MARKDOWN_FILE):
+        if (Path(artifact.path) / name).is_file():
+            shutil.copyfile(Path(artifact.path) / name, folder / name)
+    for name in (REPORT_HTML_FILE, CERTIFICATE_PAGE_FILE):
+        (run.settings.output_dir / name).unlink(missing_ok=True)
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, run.settings.output_dir / name)
     run.tracking.log_report(folder)
     run.tracking.log_headline(_headline(run))
     show_markdown("report", (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8"), description="The report")
     page = run.tracking.file_url(run.mlflow_run_id, f"report/{REPORT_HTML_FILE}")
     show_link("report-page", page, text="The report with its plots", description="The report as a page, in MLflow")
     return folder / REPORT_HTML_FILE
+
+
+def _file_input(name: str, path: Path, run: PipelineRun) -> StageInput:
+    return StageInput(name=name, path=str(path), digest=f"sha256:{file_sha256(path)}", origin=run.run_id)
 
 
 def _headline(run: PipelineRun) -> dict[str, float]:

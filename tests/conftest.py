@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no failure.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine is no failure, and the same tree gives the same result. `make test-search` looks for new examples.
+_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", _patient, derandomize=True)
+settings.register_profile("searching", _patient, max_examples=3000)
 settings.load_profile("patient")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

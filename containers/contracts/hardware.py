@@ -1,10 +1,12 @@
 """What a stage is promised (GPU profile) and what it really got (measured contract)."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen
+from containers.contracts.variables import TCP_WITHIN_ONE_BOX, extra_variable_mistakes
 
 GIB = 1024**3
 UNLIMITED = -1
@@ -17,23 +19,20 @@ class NcclSettings(Frozen):
     `GpuProfile.collective_timeout_s`, which reaches `init_process_group`.
     """
 
-    debug: Literal["WARN", "INFO", "VERSION", "TRACE"] = Field("WARN", description="NCCL_DEBUG")
+    debug: Literal["WARN", "INFO", "VERSION", "TRACE"] = Field("WARN", description="NCCL_DEBUG: how much NCCL logs")
     p2p_disable: bool = Field(False, description="NCCL_P2P_DISABLE; first thing to try when P2P hangs (ACS/IOMMU)")
     p2p_level: Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"] | None = Field(
         None, description="NCCL_P2P_LEVEL: the farthest distance over which P2P is used; LOC means never"
     )
     shm_disable: bool = Field(False, description="NCCL_SHM_DISABLE; the slow last resort, traffic goes over sockets")
-    ib_disable: bool = Field(False, description="NCCL_IB_DISABLE")
+    ib_disable: bool = Field(False, description="NCCL_IB_DISABLE: no InfiniBand")
     socket_ifname: str | None = Field(None, description="NCCL_SOCKET_IFNAME, for example `eth0` or `^docker0,lo`")
 
     @model_validator(mode="after")
     def _refuse_combinations_that_fall_back_to_tcp(self) -> "NcclSettings":
         no_p2p = self.p2p_disable or self.p2p_level == "LOC"
         if no_p2p and self.shm_disable:
-            raise ValueError(
-                "p2p off (p2p_disable, or p2p_level LOC, which means never) together with shm_disable makes the GPUs "
-                "of one box talk over TCP. Turn off p2p alone first: traffic then goes over shared memory."
-            )
+            raise ValueError(TCP_WITHIN_ONE_BOX)
         return self
 
 
@@ -41,32 +40,98 @@ class TorchSettings(Frozen):
     """Typed torch variables. The allocator variable is PYTORCH_ALLOC_CONF; TORCH_CUDA_ALLOC_CONF does nothing."""
 
     alloc_conf: str | None = Field("expandable_segments:True", description="PYTORCH_ALLOC_CONF (GPU stages only)")
-    nccl_async_error_handling: bool = Field(True, description="TORCH_NCCL_ASYNC_ERROR_HANDLING")
-    nccl_dump_on_timeout: bool = Field(True, description="TORCH_NCCL_DUMP_ON_TIMEOUT")
-    nccl_trace_buffer_size: int = Field(2000, ge=0, description="TORCH_NCCL_TRACE_BUFFER_SIZE, entries")
+    nccl_async_error_handling: bool = Field(
+        True, description="TORCH_NCCL_ASYNC_ERROR_HANDLING: end a rank whose collective failed"
+    )
+    nccl_dump_on_timeout: bool = Field(
+        True, description="TORCH_NCCL_DUMP_ON_TIMEOUT: write the flight recorder when a collective times out"
+    )
+    nccl_trace_buffer_size: int = Field(
+        2000, ge=0, description="TORCH_NCCL_TRACE_BUFFER_SIZE: entries of the flight recorder"
+    )
+
+    @model_validator(mode="after")
+    def _has_something_to_dump(self) -> "TorchSettings":
+        if self.nccl_dump_on_timeout and not self.nccl_trace_buffer_size:
+            raise ValueError(
+                "nccl_dump_on_timeout with nccl_trace_buffer_size 0 dumps an empty record. Give the buffer some "
+                "entries (2000), or turn the dump off."
+            )
+        return self
+
+
+_DEEPSPEED = (
+    "DeepSpeed is not used here: `distribution: fsdp` divides weights, gradients and optimizer states over the ranks "
+    "just so, with torch alone. Use fsdp."
+)
+# Asked for by name elsewhere; refused with the reason rather than accepted and ignored.
+_NOT_BUILT = {
+    "accelerate": (
+        "for DDP `accelerate launch` starts the same ranks as torchrun, through torch's own launcher. Use torchrun."
+    ),
+    "fsdp2": "`fsdp` is torch's second one already (fully_shard). Use fsdp.",
+    "zero2": _DEEPSPEED,
+    "zero3": _DEEPSPEED,
+    "deepspeed": _DEEPSPEED,
+}
 
 
 class GpuProfile(Frozen):
     """The hardware contract of a stage: what it needs, what it is limited to, and how it computes."""
 
-    name: str = Field(min_length=1)
-    num_gpus: int = Field(ge=0, le=64)
+    name: str = Field(min_length=1, description="Shown in plans, runs and reports; as its file is called")
+    num_gpus: int = Field(ge=0, le=64, description="GPUs that a training stage gets; 0: CPU")
     gpu_memory_gib: float = Field(0, ge=0, description="Memory per GPU that the profile was made for; 0 on CPU")
     shm_size_gib: float = Field(1, gt=0, le=1024, description="Size of /dev/shm; Docker's own default is 64 MiB")
     host_memory_gib: float | None = Field(None, gt=0, description="Memory limit of the container; null: none")
     num_processes: int = Field(1, ge=1, le=64, description="Training ranks; on GPUs, one per GPU")
     num_threads: Annotated[int, Field(ge=1, le=256)] = Field(
-        1, description="OMP_NUM_THREADS per rank. Two on a loaded two-core machine were 12 times slower than one"
+        1, description="Threads of a rank (OMP, RAYON). Two on a loaded two-core machine were 12 times slower than one"
     )
     memlock_bytes: int = Field(UNLIMITED, ge=-1, description="ulimit -l; -1 is unlimited")
     stack_bytes: int = Field(64 * 1024**2, ge=-1, description="ulimit -s; -1 is unlimited")
     precision: Literal["bf16", "float32"] = Field("bf16", description="bf16 on a CPU was 10.8 times slower")
-    tf32: bool = Field(True, description="TF32 matrix products on GPU")
-    default_global_batch_size: int = Field(16, ge=1, description="Pairs per optimizer step where the run names none")
-    max_per_device_batch_size: int = Field(1, ge=1, description="Pairs per GPU and forward that fit")
+    tf32: bool = Field(True, description="TF32 matrix products on GPU; not with precision float32")
+    default_global_batch_size: int = Field(
+        16,
+        ge=1,
+        description="Examples per optimizer step where a stage names none: pairs, or completions in train_sft and "
+        "train_policy",
+    )
+    max_per_device_batch_size: int = Field(1, ge=1, description="Pairs or completions per GPU and forward that fit")
     collective_timeout_s: int = Field(1800, ge=30, description="Reaches init_process_group as ddp_timeout")
-    nccl: NcclSettings = NcclSettings()
-    torch: TorchSettings = TorchSettings()
+    launcher: Literal["torchrun"] = Field("torchrun", description="What starts the ranks where there are several")
+    distribution: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="ddp: each rank holds the whole model; fsdp: while train_sft and train_reward_model train, the "
+        "ranks divide its weights, gradients and optimizer states among them; train_policy needs it whole",
+    )
+    nccl: NcclSettings = Field(NcclSettings(), description="How the GPUs talk to each other")
+    torch: TorchSettings = Field(TorchSettings(), description="Memory allocator, and what torch does about a hang")
+    environment: tuple[tuple[str, str], ...] = Field(
+        (), description="Further variables of NCCL, CUDA or torch that have no key here, as `NAME: value`"
+    )
+    chosen_because: str = Field("", description="Leave it out: `auto` writes here why it took this profile")
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _is_a_mapping(cls, value: Any) -> Any:
+        return tuple(value.items()) if isinstance(value, Mapping) else value
+
+    @field_validator("environment", mode="after")
+    @classmethod
+    def _is_read_by_somebody(cls, value: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        mistakes = extra_variable_mistakes(dict(value))
+        if mistakes:
+            raise ValueError(" ".join(mistakes))
+        return tuple(sorted(value))
+
+    @field_validator("launcher", "distribution", mode="before")
+    @classmethod
+    def _is_what_the_stages_do(cls, value: Any) -> Any:
+        if str(value).lower() in _NOT_BUILT:
+            raise ValueError(f"{value}: {_NOT_BUILT[str(value).lower()]}")
+        return value
 
     @model_validator(mode="after")
     def _one_rank_per_gpu(self) -> "GpuProfile":
@@ -74,6 +139,22 @@ class GpuProfile(Frozen):
             raise ValueError(f"num_processes is {self.num_processes}, num_gpus {self.num_gpus}: one rank per GPU.")
         if not self.num_gpus and self.precision == "bf16":
             raise ValueError("precision bf16 on a profile without GPUs: 10.8 times slower than float32. Use float32.")
+        return self
+
+    @model_validator(mode="after")
+    def _scores_are_the_same_in_each_stage(self) -> "GpuProfile":
+        if self.num_gpus and self.precision == "float32" and self.tf32:
+            raise ValueError(
+                "precision float32 with tf32: only training would compute in TF32, so that the certificate, which "
+                "allows scores to differ by 1e-4 in float32, would refuse the model. Set tf32 to false, or precision "
+                "to bf16."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _divides_over_several_ranks(self) -> "GpuProfile":
+        if self.distribution == "fsdp" and self.num_processes == 1:
+            raise ValueError("distribution fsdp divides a model over ranks, and num_processes is 1. Use ddp.")
         return self
 
 
@@ -93,6 +174,8 @@ class RequiredContract(Frozen):
     memlock_bytes: int = UNLIMITED
     stack_bytes: int = UNLIMITED
     num_gpus: int = Field(ge=0)
+    gpu_uuids: tuple[str, ...] = Field((), description="Exactly these GPUs; empty: any `num_gpus` of them")
+    host_memory_bytes: int = Field(0, ge=0, description="Memory limit of the container; 0: none was asked for")
     environment: tuple[tuple[str, str], ...] = Field((), description="Variables that must have exactly these values")
     stages_digest: str = Field("", description="Digest of the stage sources that the orchestrator knows")
     enforced: bool = Field(description="Docker enforces limits; the process runtime can only check them")

@@ -3,7 +3,8 @@
 from pydantic import Field
 
 from containers.contracts.base import Frozen
-from containers.contracts.names import StageName
+from containers.contracts.ladder import Rung
+from containers.contracts.names import ProgramName
 from containers.contracts.outcome import Metric
 
 
@@ -29,9 +30,10 @@ class LineageEntry(Frozen):
 class Manifest(Frozen):
     """Written by the stage as the last file of its output; the artifact's digest is a hash over `files`."""
 
-    stage: StageName
+    stage: ProgramName
     key: str
     files: tuple[FileEntry, ...]
     metrics: tuple[Metric, ...] = ()
     lineage: tuple[LineageEntry, ...] = ()
+    ladder: tuple[Rung, ...] = Field((), description="How the attempt that made it differed from the planned work")
     created_at: str = Field(description="UTC, ISO 8601")

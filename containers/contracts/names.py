@@ -1,6 +1,7 @@
 """The names that every layer shares: stages, and the files and folders on both sides of the wall."""
 
 from enum import StrEnum
+from typing import TypeAlias
 
 
 class StageName(StrEnum):
@@ -18,6 +19,15 @@ class StageName(StrEnum):
     WRITE_REPORT = "write_report"
 
 
+class ToolName(StrEnum):
+    """A program behind the wall that is no step of the pipeline: a command starts it by itself. The value is also the
+    file in `tasks/`, the program in `containers/stages/`, and the container label."""
+
+    SCORE_FILE = "score_file"
+
+
+ProgramName: TypeAlias = StageName | ToolName
+
 # check_system runs in the orchestrator; every other stage is a program behind the wall.
 CONTAINER_STAGES = tuple(stage for stage in StageName if stage is not StageName.CHECK_SYSTEM)
 
@@ -29,25 +39,50 @@ OUTPUT_FOLDER = "output"
 CHECKPOINTS_FOLDER = "checkpoints"
 TENSORBOARD_FOLDER = "tensorboard"
 OUTCOME_FILE = "outcome.json"
+# Each rank but the first leaves its failure so, with its number in place of the star, for rank 0 and the orchestrator.
+RANK_FAILURES = "failure-rank-*.json"
 EVENTS_FILE = "events.jsonl"
 MEASURED_FILE = "measured_contract.json"
 SPEC_FILE = "spec.json"
 MANIFEST_FILE = "MANIFEST.json"
 
+# The input by which the policy stage finds the certificate of its reward model; it changes no result.
+CERTIFICATE_INPUT = "certificate"
+
 # Inside artifacts: the folders and files that other stages open by name.
 MERGED_FOLDER = "merged"
 ADAPTER_FOLDER = "adapter"
 MODEL_FOLDER = "model"
+# A reward model that is an adapter: its own files at the top, those of its base model in this folder.
+BASE_FOLDER = "base"
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 TRAIN_PAIRS_FILE = "train.parquet"
 VALIDATION_PAIRS_FILE = "validation.parquet"
 POLICY_TRAIN_PROMPTS_FILE = "policy_train_prompts.parquet"
 POLICY_EVAL_PROMPTS_FILE = "policy_eval_prompts.parquet"
 FUNNEL_FILE = "funnel.json"
+# What filter_dataset leaves for people beside its data; the folder of plots is every stage's.
+PLOTS_FOLDER = "plots"
+FUNNEL_TABLE_FILE = "funnel_by_group.csv"
+DROPPED_FILE = "dropped.jsonl"
+NEAR_DUPLICATES_FILE = "near_duplicates.jsonl"
+CONTAMINATED_FILE = "contaminated.jsonl"
+DESCRIBING_FILES = (
+    FUNNEL_FILE,
+    FUNNEL_TABLE_FILE,
+    DROPPED_FILE,
+    NEAR_DUPLICATES_FILE,
+    CONTAMINATED_FILE,
+    f"{PLOTS_FOLDER}/",
+)
 TRAINING_INFO_FILE = "training_info.json"
-REWARD_MODEL_EVALUATION_FILE = "reward_model_evaluation.json"
+CERTIFICATE_FILE = "certificate.json"
+CERTIFICATE_PAGE_FILE = "certificate.html"
 POLICY_EVALUATION_FILE = "policy_evaluation.json"
 COMPLETIONS_FILE = "completions.parquet"
 CURVES_FILE = "curves.jsonl"
+SCORES_FILE = "scores.jsonl"
 REPORT_HTML_FILE = "report.html"
 REPORT_MARKDOWN_FILE = "report.md"
 REPORT_INPUT_FILE = "pipeline.json"

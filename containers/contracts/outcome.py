@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen
-from containers.contracts.names import StageName
+from containers.contracts.names import ProgramName
 
 
 class Metric(Frozen):
@@ -34,6 +34,7 @@ class FailureKind(StrEnum):
     NCCL_TIMEOUT = "nccl_timeout"
     DIVERGED = "diverged"
     TIMED_OUT = "timed_out"
+    STALLED = "stalled"
     CONTAINER_LOST = "container_lost"
     CANCELLED = "cancelled"
     UNEXPECTED = "unexpected"
@@ -41,7 +42,7 @@ class FailureKind(StrEnum):
     @property
     def retry_can_help(self) -> bool:
         """Whether the same work, started again unchanged, can succeed."""
-        return self in (FailureKind.CONTAINER_LOST, FailureKind.NCCL_TIMEOUT)
+        return self in (FailureKind.CONTAINER_LOST, FailureKind.NCCL_TIMEOUT, FailureKind.STALLED)
 
     @property
     def change_before_retry(self) -> str:
@@ -60,6 +61,8 @@ _CHANGE_BEFORE_RETRY = {
     FailureKind.NCCL_TIMEOUT: "nothing at first; if it comes again, nccl.p2p_disable, then fewer GPUs",
     FailureKind.DIVERGED: "a lower learning rate, or the data of the step named",
     FailureKind.TIMED_OUT: "a longer timeout_s, or less work",
+    FailureKind.STALLED: "nothing at first; if it comes again, look at where it hangs: its stacks end the log. A "
+    "longer runtime.silence_limit_s where it only takes long",
     FailureKind.CONTAINER_LOST: "nothing; start again",
     FailureKind.CANCELLED: "nothing; start again when wanted",
     FailureKind.UNEXPECTED: "see the evidence",
@@ -70,7 +73,7 @@ class StageResult(Frozen):
     """The stage did its work; its output folder holds a manifest."""
 
     outcome: Literal["result"] = "result"
-    stage: StageName
+    stage: ProgramName
     key: str
     metrics: tuple[Metric, ...] = ()
     duration_s: float = Field(ge=0)
@@ -80,7 +83,7 @@ class StageFailure(Frozen):
     """The stage did not; nothing of its output may be used."""
 
     outcome: Literal["failure"] = "failure"
-    stage: StageName
+    stage: ProgramName
     key: str
     kind: FailureKind
     message: str = Field(min_length=1, description="What, why, what to do")

@@ -5,8 +5,10 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.filter_records import ReferenceCheck
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
+from containers.contracts.spec import ArtifactRef
 
 # Scores this near to each other are one score: the bound within which float32 scores of equal weights and texts agree.
 SCORE_TOLERANCE = 1e-4
@@ -29,12 +31,31 @@ class FunnelStep(Frozen):
     rows_out: int = Field(ge=0)
     dropped_by_domain: tuple[tuple[str, int], ...] = ()
     dropped_by_language: tuple[tuple[str, int], ...] = ()
+    dropped_by_strength: tuple[tuple[str, int], ...] = Field((), description="0 is a tie; `unknown` where malformed")
+    dropped_by_source: tuple[tuple[str, int], ...] = ()
     examples: tuple[str, ...] = Field((), description="`file:line: what was seen`, at most five, shortened")
 
     @property
     def dropped(self) -> int:
         """Rows dropped under this reason."""
         return self.rows_in - self.rows_out
+
+
+class PolarityCheck(Frozen):
+    """How often the label of a source agrees with the mean of the scores that stand beside it."""
+
+    source: str
+    num_judged: int = Field(ge=0, description="Rows on which both say which response is better")
+    num_agreeing: int = Field(ge=0)
+
+
+class SuiteContamination(Frozen):
+    """A suite, and what of it was found among the rows."""
+
+    suite: str
+    num_items: int = Field(ge=0)
+    num_items_found: int = Field(ge=0)
+    num_rows: int = Field(ge=0, description="Rows with a prompt of the suite")
 
 
 class Funnel(Frozen):
@@ -52,6 +73,18 @@ class Funnel(Frozen):
     )
     kept_by_domain: tuple[tuple[str, int], ...] = ()
     kept_by_strength: tuple[tuple[int, int], ...] = ()
+    read_by_domain: tuple[tuple[str, int], ...] = ()
+    read_by_language: tuple[tuple[str, int], ...] = ()
+    read_by_strength: tuple[tuple[str, int], ...] = ()
+    read_by_source: tuple[tuple[str, int], ...] = ()
+    train_by_source: tuple[tuple[str, int], ...] = Field((), description="Training pairs of each source")
+    polarity: tuple[PolarityCheck, ...] = Field((), description="Of sources that have such scores")
+    reference: tuple[ReferenceCheck, ...] = Field((), description="Where a reference reward model judged the labels")
+    num_near_duplicates: int | None = Field(None, ge=0, description="Dropped or only reported; null: not looked for")
+    num_similar_prompts: int | None = Field(
+        None, ge=0, description="Prompts that are like another one, kept together or dropped; null: not looked for"
+    )
+    contamination: tuple[SuiteContamination, ...] = Field((), description="Empty where it was not looked for")
     language_detector: str = ""
 
 
@@ -102,44 +135,6 @@ class CalibrationBin(Frozen):
     mean_predicted: float = Field(ge=0, le=1)
     observed: float = Field(ge=0, le=1)
     count: int = Field(ge=1)
-
-
-class PairFileEvaluation(Frozen):
-    """All figures of one pair file."""
-
-    name: str
-    origin: str = ""
-    num_pairs: int = Field(ge=0)
-    left_out: int = Field(0, ge=0, description="Longer than max_length, or malformed")
-    num_ties: int = Field(0, ge=0, description="Equal scores; each counts as half right")
-    accuracy: Metric | None = Field(None, description="null where no pair was left")
-    mean_margin: Metric | None = None
-    log_loss: Metric | None = None
-    expected_calibration_error: Metric | None = None
-    margins: Histogram | None = None
-    calibration: tuple[CalibrationBin, ...] = ()
-    by_domain: tuple[Metric, ...] = Field((), description="Accuracy; `name` is the domain")
-    by_strength: tuple[Metric, ...] = ()
-    by_length_difference: tuple[Metric, ...] = Field((), description="Accuracy; chosen minus rejected, characters")
-    minimum_accuracy: float | None = None
-
-    @property
-    def scores_file(self) -> str:
-        """Name of the parquet file beside the evaluation that holds both scores of every pair."""
-        return f"scores_{self.name}.parquet"
-
-
-class RewardModelEvaluation(Frozen):
-    """`reward_model_evaluation.json`. The first file is always the validation split, named `validation`."""
-
-    files: tuple[PairFileEvaluation, ...]
-    samples: tuple[SamplePrediction, ...] = ()
-    score_mean: float
-    score_std: float
-    score_head_sha256: str = Field(description="Digest of the score head's weights, float32, row-major")
-    reload_max_difference: float = Field(
-        ge=0, description="Largest difference to the scores that training logged for the same conversations"
-    )
 
 
 class SideBySide(Frozen):
@@ -208,6 +203,9 @@ class GateVerdict(Frozen):
     advice: str = Field("", description="What the figures say beyond the rules, and what to change")
     decision: GateDecision | None = Field(None, description="null: no person was to be asked")
     decision_key: str = Field("", description="Names model, figures and rules that the decision is about")
+    certificate: ArtifactRef | None = Field(
+        None, description="Of a reward model: the evaluation that was judged, which the policy stage demands"
+    )
 
     @property
     def opens(self) -> bool:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from containers.contracts.base import Frozen
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
+from containers.contracts.ladder import Rung
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import StageConfig
 
@@ -40,8 +41,16 @@ class StageSpec(Frozen):
     run_id: str = Field("", description="Pipeline run; not part of the key")
     attempt: int = Field(1, ge=1, description="Not part of the key")
     timeout_s: float | None = Field(None, gt=0, description="Not part of the key")
+    silence_limit_s: float | None = Field(
+        None, gt=0, description="Longest time without a sign of life: log or events. Not part of the key"
+    )
     start_over_if_damaged: bool = Field(
         False, description="Start at step 0 where every checkpoint is damaged; else refuse. Not part of the key"
+    )
+    ladder: tuple[Rung, ...] = Field(
+        (),
+        description="How this attempt differs from the planned work: config, profile and batch have it already. "
+        "Not part of the key",
     )
     work_path: str = Field(min_length=1, description="The one folder that the stage may write, as the stage sees it")
 

@@ -1,96 +1,51 @@
 """One config model per stage: what a person may set, with defaults, bounds and help. The only place of defaults."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from containers.contracts.base import Frozen
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-DEFAULT_CHAT_TEMPLATE = "chatml"
-
-
-class FilterDatasetConfig(Frozen):
-    """Rows in, preference pairs out. Every row that is dropped is counted under one named reason."""
-
-    stage: Literal["filter_dataset"] = "filter_dataset"
-    languages: tuple[str, ...] = Field(
-        ("english",), min_length=1, description="Values of the `language` column to keep; HelpSteer3 says `english`"
-    )
-    check_language_on_text: bool = Field(True, description="Also detect the language of the text itself")
-    code_rows: Literal["keep", "drop"] = Field(
-        "drop",
-        description="Code rows carry a programming language in `language`: `keep` judges them by the language of their "
-        "prose, `drop` drops them, counted",
-    )
-    max_characters: int = Field(32_000, ge=1, description="Longest prompt plus response, characters")
-    max_tokens: int | None = Field(
-        None, ge=8, description="Longest prompt plus response in tokens; needs the base model's tokenizer; null: off"
-    )
-    max_malformed_fraction: Fraction = Field(0.01, description="More malformed rows than this fail the stage")
-    max_rows: int | None = Field(None, ge=1, description="Take a seeded sample of this many surviving pairs; null: all")
-    validation_fraction: Fraction = Field(
-        0.05, description="Share of prompts held out for validation where the source has no validation file"
-    )
-    policy_prompt_fraction: Fraction = Field(
-        0.2,
-        description="Share of training prompts set aside for policy training; no pair of theirs trains the "
-        "reward model. With 0 the policy trains on prompts that the reward model has seen",
-    )
-    policy_eval_prompt_fraction: Fraction = Field(
-        0.1, description="Share of the prompts set aside that is held out for policy evaluation"
-    )
-    minimum_train_pairs: int = Field(100, ge=1, description="Fewer training pairs than this are an error")
-    minimum_validation_pairs: int = Field(20, ge=1, description="Fewer validation pairs than this are an error")
-    minimum_policy_prompts: int = Field(
-        2, ge=0, description="Fewer prompts than this to train the policy on, or to judge it on, are an error; 0: off"
-    )
+from containers.contracts.bounds import Confidence
+from containers.contracts.bounds import Fraction as Fraction
+from containers.contracts.bounds import Positive as Positive
+from containers.contracts.filter_config import FilterDatasetConfig as FilterDatasetConfig
+from containers.contracts.filter_config import HeldOutSuite as HeldOutSuite
+from containers.contracts.filter_config import SourceShare as SourceShare
+from containers.contracts.training_settings import LoraSettings as LoraSettings
+from containers.contracts.training_settings import OptimizerSettings as OptimizerSettings
+from containers.contracts.training_settings import TrainingSchedule as TrainingSchedule
 
 
-class LoraSettings(Frozen):
-    """Low-rank adapters on all linear layers. There is no dropout: TRL sets it to 0 whatever is asked."""
-
-    r: int = Field(64, ge=1, le=1024, description="Rank; 64 on all linear layers of Qwen3-8B is 174.6M parameters")
-    alpha: int = Field(128, ge=1, description="Scale; the update is multiplied by alpha / r")
-
-
-class OptimizerSettings(Frozen):
-    """AdamW and its schedule."""
-
-    learning_rate: Positive = Field(1e-5, description="Peak learning rate")
-    scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "cosine"
-    warmup_fraction: Fraction = Field(0.03, description="Share of the steps spent warming up")
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: Positive = 1.0
+def _that_reads_messages(value: str) -> str:
+    if "messages" not in value:
+        raise ValueError(
+            f"`{value[:80]}` is no chat template: it never reads `messages`. Wanted is a name in "
+            f"configs/chat_templates, a .jinja file, or the text of a template."
+        )
+    return value
 
 
-class TrainingSchedule(Frozen):
-    """How long, how often evaluated and saved. Checked against the run's actual number of steps before it starts."""
+ChatTemplate = Annotated[str, AfterValidator(_that_reads_messages)]
 
-    num_epochs: Positive = 1.0
-    max_steps: int | None = Field(None, ge=1, description="Optimizer steps; overrides num_epochs")
-    eval_steps: int | None = Field(None, ge=1, description="Evaluate every so many steps; null: ten times a run")
-    save_steps: int | None = Field(
-        None,
-        ge=1,
-        description="Save every so many steps, and at each evaluation that is the best so far; null: as evaluation",
-    )
-    logging_steps: int = Field(1, ge=1)
-    save_total_limit: int = Field(3, ge=2, description="Checkpoints kept, beside the best one")
+# Help of keys that several stages have.
+_LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
+_CHECKPOINTING = "Compute activations again in the backward pass: less memory, more time"
+_OPTIMIZER = "AdamW and its learning rate"
+_SCHEDULE = "How long, how often evaluated and saved"
+_RESAMPLES = "Resamples of the bootstrap behind the intervals"
 
 
 class BuildBaseModelConfig(Frozen):
     """A small Qwen3 with random weights and its tokenizer, for runs that need no model hub."""
 
     stage: Literal["build_base_model"] = "build_base_model"
-    num_layers: int = Field(2, ge=1, le=128)
-    hidden_size: int = Field(128, ge=8)
-    intermediate_size: int = Field(384, ge=8)
-    num_attention_heads: int = Field(4, ge=1)
-    num_key_value_heads: int = Field(2, ge=1)
-    head_dim: int = Field(32, ge=4)
-    max_position_embeddings: int = Field(2048, ge=64)
+    num_layers: int = Field(2, ge=1, le=128, description="Decoder layers")
+    hidden_size: int = Field(128, ge=8, description="Width of the model")
+    intermediate_size: int = Field(384, ge=8, description="Width inside the MLP of a layer")
+    num_attention_heads: int = Field(4, ge=1, description="Query heads; a multiple of num_key_value_heads")
+    num_key_value_heads: int = Field(2, ge=1, description="Heads of keys and values, each shared by some query heads")
+    head_dim: int = Field(32, ge=4, description="Width of a head")
+    max_position_embeddings: int = Field(2048, ge=64, description="Longest text, tokens")
     vocabulary_size: int | None = Field(
         512, ge=260, description="Size of a byte-level BPE trained on the pairs; null where tokenizer_file is given"
     )
@@ -111,11 +66,16 @@ class TrainSftConfig(Frozen):
     stage: Literal["train_sft"] = "train_sft"
     completions: Literal["chosen", "both"] = Field("chosen", description="Which side of each pair to imitate")
     global_batch_size: int | None = Field(None, ge=1, description="Completions per step; null: the profile's")
-    max_length: int = Field(1024, ge=8, description="Tokens of prompt plus completion; longer ones are counted out")
-    lora: LoraSettings | None = None
-    gradient_checkpointing: bool = False
-    optimizer: OptimizerSettings = OptimizerSettings()
-    schedule: TrainingSchedule = TrainingSchedule()
+    max_length: int = Field(1024, ge=8, description=_LONGEST)
+    chat_template: ChatTemplate | None = Field(
+        None,
+        description="How conversations become text, as in train_reward_model; it travels with the saved model, from "
+        "which reward model and policy start. null: that of the base model",
+    )
+    lora: LoraSettings | None = Field(None, description="Train adapters only; null: every weight")
+    gradient_checkpointing: bool = Field(False, description=_CHECKPOINTING)
+    optimizer: OptimizerSettings = Field(OptimizerSettings(), description=_OPTIMIZER)
+    schedule: TrainingSchedule = Field(TrainingSchedule(), description=_SCHEDULE)
 
 
 class TrainRewardModelConfig(Frozen):
@@ -123,44 +83,133 @@ class TrainRewardModelConfig(Frozen):
 
     stage: Literal["train_reward_model"] = "train_reward_model"
     global_batch_size: int | None = Field(None, ge=1, description="Pairs per step; null: the profile's")
-    max_length: int = Field(2048, ge=8, description="Tokens of prompt plus completion; longer pairs are counted out")
-    lora: LoraSettings | None = LoraSettings()
+    max_length: int = Field(2048, ge=8, description=_LONGEST)
+    chat_template: ChatTemplate | None = Field(
+        None,
+        description="How conversations become text: a name in configs/chat_templates, a .jinja file, or the template "
+        "itself; it travels with the saved model. null: that of the start model",
+    )
+    use_cls: bool = Field(
+        False, description="End each conversation with a token of its own, <|cls|>, at whose position the score is read"
+    )
+    trainable: Literal["lora", "full", "head"] = Field(
+        "lora", description="lora: adapters and score head; full: every weight; head: the score head on a frozen model"
+    )
+    lora: LoraSettings | None = Field(
+        LoraSettings(), description="The adapters; null with `trainable: full` or `head`, which have none"
+    )
     use_margin: bool = Field(False, description="Demand a larger margin of strongly preferred pairs (strength 1 to 3)")
-    center_rewards_coefficient: float | None = Field(0.01, ge=0, description="Pull the mean score to zero; null: off")
-    gradient_checkpointing: bool = True
-    optimizer: OptimizerSettings = OptimizerSettings()
-    schedule: TrainingSchedule = TrainingSchedule()
+    center_rewards_coefficient: float | None = Field(
+        0.01, ge=0, description="Pull the two scores of each pair to a sum of zero; null: off"
+    )
+    zero_sum_penalty: float = Field(
+        0.0, ge=0, description="Pull the mean score of each batch to zero, whatever the level of single pairs; 0: off"
+    )
+    gradient_checkpointing: bool = Field(True, description=_CHECKPOINTING)
+    pack: bool = Field(
+        True,
+        description="Compute each prompt once for both of its answers, and no padding; models whose attention does "
+        "more, and a zero_sum_penalty, keep padded rows, and the log says so",
+    )
+    pack_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens computed at a time; a longer pair is computed alone. null: from the batch per device",
+    )
+    optimizer: OptimizerSettings = Field(OptimizerSettings(), description=_OPTIMIZER)
+    schedule: TrainingSchedule = Field(TrainingSchedule(), description=_SCHEDULE)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_once_what_trains(cls, given: Any) -> Any:
+        """`trainable: head` alone leaves the adapters out, and `lora: null` alone trains every weight."""
+        if not isinstance(given, dict):
+            return given
+        if given.get("trainable", "lora") != "lora" and "lora" not in given:
+            return {**given, "lora": None}
+        if "trainable" not in given and "lora" in given and given["lora"] is None:
+            return {**given, "trainable": "full"}
+        return given
+
+    @model_validator(mode="after")
+    def _trains_what_it_says(self) -> "TrainRewardModelConfig":
+        if self.trainable == "lora" and self.lora is None:
+            raise ValueError("trainable is `lora`, and lora is null. Give lora its rank, or set trainable to `full`.")
+        if self.trainable != "lora" and self.lora is not None:
+            raise ValueError(f"trainable is `{self.trainable}`, which has no adapters: set lora to null.")
+        return self
 
 
-class PairFile(Frozen):
-    """A file of pairs with known order, in any of the schemas that filter_dataset reads."""
+BenchmarkName = Literal[
+    "pairs",
+    "reward_bench",
+    "reward_bench_2",
+    "rm_bench",
+    "judge_bench",
+    "llmbar",
+    "arena",
+    "truthfulqa",
+    "pku_safety",
+    "verbosity",
+]
 
-    name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$")
-    path: str = Field(min_length=1, description="Local file: jsonl, jsonl.gz or parquet")
-    minimum_accuracy: Fraction | None = Field(None, description="The gate demands at least this; null: only reported")
+
+class SuiteFile(Frozen):
+    """Data that the reward model is judged by, and the benchmark whose rule scores it."""
+
+    name: str = Field(
+        min_length=1,
+        pattern=r"^[a-z0-9][a-z0-9_-]*$",
+        description="Lower-case letters, digits, `-`, `_`; names its figures",
+    )
+    benchmark: BenchmarkName = Field(
+        "pairs", description="How rows are read and scored; `pairs` takes every schema that filter_dataset reads"
+    )
+    hub_id: str | None = Field(None, description="`org/name` of a dataset on the hub; null: local")
+    revision: str | None = Field(
+        None, description="Commit (best: the run can be repeated) or branch, resolved to its commit; with hub_id only"
+    )
+    path: str = Field(
+        min_length=1,
+        max_length=1024,
+        description="With hub_id: a file or pattern in the repository; else a local jsonl, jsonl.gz or parquet file, "
+        "or a folder of them",
+    )
+    minimum_accuracy: Fraction | None = Field(
+        None, description="The gate demands at least this of the benchmark's own figure; null: only reported"
+    )
+
+
+BatchTokens = Annotated[int | None, Field(ge=1)]
 
 
 class EvaluateRewardModelConfig(Frozen):
-    """Pairwise accuracy, margins, calibration; the figures behind the reward-model gate."""
+    """The certificate of a reward model: suites, length bias, score parity; the figures behind its gate."""
 
     stage: Literal["evaluate_reward_model"] = "evaluate_reward_model"
-    max_length: int = Field(2048, ge=8)
-    batch_size: int = Field(16, ge=1, description="Conversations per forward")
-    confidence: Fraction = Field(0.95, description="Level of the confidence intervals")
-    num_bootstrap: int = Field(2000, ge=100)
+    max_length: int = Field(2048, ge=8, description=_LONGEST)
+    batch_size: int = Field(64, ge=1, description="Conversations per forward, at most; batch_tokens bounds them too")
+    batch_tokens: BatchTokens = Field(
+        None, description="Tokens per forward with their padding, at most; null: by the device (docs/suites.md)"
+    )
+    confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
+    num_bootstrap: int = Field(2000, ge=100, description=_RESAMPLES)
     num_samples: int = Field(8, ge=0, description="Pairs shown with their scores")
-    pair_files: tuple[PairFile, ...] = ()
+    num_padded_pairs: int = Field(
+        64, ge=0, description="Pairs of each suite whose rejected response gets filler appended; 0: no such attack"
+    )
+    suites: tuple[SuiteFile, ...] = Field((), description="Judged by, beside the validation pairs")
 
 
 class TrainPolicyConfig(Frozen):
     """Policy training against the reward model. RLOO: leave-one-out baseline, KL inside the reward."""
 
     stage: Literal["train_policy"] = "train_policy"
-    algorithm: Literal["rloo"] = "rloo"
+    algorithm: Literal["rloo"] = Field("rloo", description="REINFORCE leave-one-out is the only one here")
     global_batch_size: int | None = Field(None, ge=2, description="Completions per step; null: the profile's")
     num_generations: int = Field(4, ge=2, description="Completions per prompt (K); RLOO leaves one out, so at least 2")
     num_iterations: int = Field(1, ge=1, description="Updates per generated batch")
-    max_prompt_length: int = Field(1024, ge=4, description="Tokens; longer prompts are counted out")
+    max_prompt_length: int = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
     evaluation_prompt_length: int | None = Field(
         None,
         ge=4,
@@ -168,16 +217,42 @@ class TrainPolicyConfig(Frozen):
         "counted that the policy will be judged on, before it is trained. It changes no result",
     )
     max_completion_length: int = Field(256, ge=1, description="Tokens")
-    temperature: Positive = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    temperature: Positive = Field(1.0, description="Of the completions; below 1 they vary less")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Draw from the likeliest tokens that have this probability together; 1: from all"
+    )
     beta: float = Field(0.05, ge=0, description="Weight of the KL to the reference policy")
     missing_eos_penalty: float = Field(
         0.0, ge=0, description="Subtracted from the reward of a completion that was cut off before it ended"
     )
-    lora: LoraSettings | None = LoraSettings()
-    gradient_checkpointing: bool = True
-    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-6)
-    schedule: TrainingSchedule = TrainingSchedule(max_steps=100)
+    normalise_rewards: bool = Field(
+        False,
+        description="Rewards are (score - mean) / standard deviation, both as the reward model's own validation pairs "
+        "gave them, so that beta means the same with every reward model",
+    )
+    score_batch_tokens: BatchTokens = Field(
+        None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"
+    )
+    lora: LoraSettings | None = Field(LoraSettings(), description="Train adapters only; null: every weight")
+    gradient_checkpointing: bool = Field(True, description=_CHECKPOINTING)
+    pack: bool = Field(
+        True,
+        description="Compute each prompt once for all of its completions, and no padding; models whose attention does "
+        "more keep padded rows, and the log says so",
+    )
+    pack_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens computed at a time; a longer completion with its prompt is computed alone. null: from the "
+        "batch per device",
+    )
+    rollout_engine: Literal["shared_prompts", "transformers"] = Field(
+        "shared_prompts",
+        description="What writes the completions: transformers' generate, with each prompt computed once for all of "
+        "its completions, or by itself; models for which that is not the same get the latter, and the log says so",
+    )
+    optimizer: OptimizerSettings = Field(OptimizerSettings(learning_rate=1e-6), description=_OPTIMIZER)
+    schedule: TrainingSchedule = Field(TrainingSchedule(max_steps=100), description=_SCHEDULE)
     num_logged_completions: int = Field(8, ge=0, description="Completions kept for the table, each logging step")
 
 
@@ -186,13 +261,16 @@ class EvaluatePolicyConfig(Frozen):
 
     stage: Literal["evaluate_policy"] = "evaluate_policy"
     max_prompts: int | None = Field(200, ge=2, description="Held-out prompts used; null: all")
-    max_prompt_length: int = Field(1024, ge=4)
-    max_completion_length: int = Field(256, ge=1)
-    completions_per_prompt: int = Field(1, ge=1)
+    max_prompt_length: int = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
+    max_completion_length: int = Field(256, ge=1, description="Tokens")
+    completions_per_prompt: int = Field(1, ge=1, description="Of policy and reference each; their mean counts")
     temperature: float = Field(1.0, ge=0, description="0 is greedy")
-    batch_size: int = Field(16, ge=1)
-    confidence: Fraction = 0.95
-    num_bootstrap: int = Field(2000, ge=100)
+    batch_size: int = Field(16, ge=1, description="Completions per forward, at most")
+    score_batch_tokens: BatchTokens = Field(
+        None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"
+    )
+    confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
+    num_bootstrap: int = Field(2000, ge=100, description=_RESAMPLES)
     num_samples: int = Field(8, ge=0, description="Prompts shown side by side")
 
 
@@ -200,8 +278,8 @@ class WriteReportConfig(Frozen):
     """The page at the end."""
 
     stage: Literal["write_report"] = "write_report"
-    title: str = "RLHF run"
-    num_samples: int = Field(8, ge=0)
+    title: str = Field("RLHF run", description="Heading of the page")
+    num_samples: int = Field(8, ge=0, description="Samples shown of each evaluation, at most")
 
 
 StageConfig = Annotated[

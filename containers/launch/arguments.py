@@ -44,6 +44,7 @@ def docker_spec(spec: StageSpec, *, refused_limits: frozenset[str] = frozenset()
     required = spec.required.model_copy(
         update={
             "environment": tuple(sorted(_docker_demands(spec).items())),
+            "host_memory_bytes": _memory_limit(spec) or 0,
             **{f"{name}_bytes": 0 for name in refused_limits if name in ("memlock", "stack")},
         }
     )
@@ -91,7 +92,7 @@ def docker_arguments(
         refused_limits: names of ulimits that the host refused on the first try.
     """
     spec = launch.spec
-    memory = int(spec.profile.host_memory_gib * GIB) if spec.profile.host_memory_gib else None
+    memory = _memory_limit(spec)
     arguments: dict[str, Any] = {
         "image": image_id,
         "command": list(command),
@@ -125,6 +126,10 @@ def docker_arguments(
     if spec.profile.num_gpus:
         arguments["device_requests"] = [_gpus(launch)]
     return arguments
+
+
+def _memory_limit(spec: StageSpec) -> int | None:
+    return int(spec.profile.host_memory_gib * GIB) if spec.profile.host_memory_gib else None
 
 
 def stage_labels(spec: StageSpec) -> dict[str, str]:

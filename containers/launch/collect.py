@@ -20,16 +20,14 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from containers.contracts.manifest import Manifest
-from containers.contracts.names import OUTCOME_FILE, OUTPUT_FOLDER, StageName
+from containers.contracts.names import OUTCOME_FILE, OUTPUT_FOLDER, RANK_FAILURES, ProgramName
 from containers.contracts.outcome import FailureKind, StageFailure, StageOutcome, StageResult
 from containers.contracts.spec import ArtifactRef
-from containers.digests import DamagedArtifactError, UnsafeFileError, content_digest, regular_files, verify_artifact
+from containers.digests import DamagedArtifactError, UnsafeFileError, artifact_digest, regular_files, verify_artifact
 
 logger = logging.getLogger(__name__)
 
 _OUTCOME_ADAPTER: TypeAdapter[StageResult | StageFailure] = TypeAdapter(StageOutcome)
-# Each rank but the first leaves its failure so; see containers.stages.entry.
-RANK_FAILURES = "failure-rank-*.json"
 _MAX_OUTCOME_BYTES = 16 * 1024**2
 _MAX_FILES = 200_000
 # A file system that compresses shows small holes; a hostile sparse file of terabytes would be hashed for hours.
@@ -93,7 +91,7 @@ def _first_rank_failure(work_folder: Path) -> StageFailure | None:
 
 
 def find_artifact(
-    artifacts: Path, *, stage: StageName, key: str, whole_up_to_bytes: int | None = None
+    artifacts: Path, *, stage: ProgramName, key: str, whole_up_to_bytes: int | None = None
 ) -> ArtifactLookup:
     """The verified artifact of a key, if there is one.
 
@@ -114,7 +112,7 @@ def find_artifact(
         return ArtifactLookup(artifact=None, damage=f"{error} It was set aside as {aside.name}; {stage} runs again.")
 
 
-def publish(work_folder: Path, artifacts: Path, *, stage: StageName, key: str) -> ArtifactRef:
+def publish(work_folder: Path, artifacts: Path, *, stage: ProgramName, key: str) -> ArtifactRef:
     """Verify `work_folder/output` and rename it to `artifacts/<stage>/<key>`; the one rename makes it visible.
 
     Where a verified artifact of that key is there already, it stays and is returned. Call it only after the
@@ -139,7 +137,7 @@ def publish(work_folder: Path, artifacts: Path, *, stage: StageName, key: str) -
     return _move_in(output, artifacts / stage / key, manifest)
 
 
-def _verified(folder: Path, *, stage: StageName, key: str, whole_up_to_bytes: int | None = None) -> Manifest:
+def _verified(folder: Path, *, stage: ProgramName, key: str, whole_up_to_bytes: int | None = None) -> Manifest:
     if folder.is_symlink() or not folder.is_dir():
         raise UnsafeOutputError(f"{folder} is not a folder.")
     manifest = verify_artifact(folder, whole_up_to_bytes=whole_up_to_bytes)
@@ -151,7 +149,7 @@ def _verified(folder: Path, *, stage: StageName, key: str, whole_up_to_bytes: in
 
 
 def _reference(folder: Path, manifest: Manifest) -> ArtifactRef:
-    return ArtifactRef(stage=manifest.stage, key=manifest.key, path=str(folder), digest=content_digest(manifest.files))
+    return ArtifactRef(stage=manifest.stage, key=manifest.key, path=str(folder), digest=artifact_digest(manifest))
 
 
 def replace_artifact(artifact: ArtifactRef, work_folder: Path) -> Path:

@@ -68,6 +68,10 @@ class ContainerProgram:
         """SIGTERM, passed on by the container's init."""
         self._signal("SIGTERM")
 
+    def ask_for_stacks(self) -> None:
+        """SIGUSR1, passed on by the container's init."""
+        self._signal("SIGUSR1")
+
     def kill(self) -> None:
         """SIGKILL to everything inside."""
         self._signal("SIGKILL")

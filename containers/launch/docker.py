@@ -1,24 +1,27 @@
 """Runs a stage in a container of its own, behind the policy that stands in `arguments.docker_arguments`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import docker
 from docker.models.containers import Container
 
+from containers.digests import write_atomically
 from containers.launch.arguments import DOCKER_COMMAND, docker_arguments, docker_spec, refused_limit
 from containers.launch.cleanup import current_owner
 from containers.launch.container import CONNECTION_ERRORS, DAEMON_ERRORS, LOST_AFTER_S, ContainerProgram, removed
 from containers.launch.daemon_errors import image_missing, launch_error
 from containers.launch.docker_adopt import take_name
 from containers.launch.docker_state import open_client, why_no_daemon
+from containers.launch.effective import CONTAINER_FILE, container_findings
 from containers.launch.folders import prepare_folders, stage_user
 from containers.launch.inputs import check_inputs
 from containers.launch.runtime import (
     STAGE_LOG_FILE,
     STOP_GRACE_S,
+    CreateRefusedError,
     DaemonUnreachableError,
     ImageChangedError,
     ImageMissingError,
@@ -185,6 +188,7 @@ class DockerRuntime:
             try:
                 container = client.containers.create(**arguments)
                 prepare_folders(launch, docker_spec(launch.spec, refused_limits=refused), user=user)
+                _refuse_drift(container, arguments, launch)
                 container.start()
                 return _Started(container, {f"ulimit {name}": "refused by the host" for name in sorted(refused)})
             except BaseException as error:
@@ -200,6 +204,17 @@ class DockerRuntime:
                 log.note(f"The host refuses the ulimit {limit} of the profile; the stage runs with the daemon's own.")
 
 
+def _refuse_drift(container: Container, arguments: Mapping[str, Any], launch: Launch) -> None:
+    """Keep what the container got beside its spec, and refuse where that is not what was asked for."""
+    effective = container_findings(container.attrs, arguments)
+    write_atomically(launch.spec_folder / CONTAINER_FILE, effective.model_dump_json(indent=2))
+    if effective.drift:
+        raise CreateRefusedError(
+            f"{launch.spec.stage} does not start: the Docker daemon made another container than it was asked for. "
+            f"{effective.drift} Look at the daemon's configuration (/etc/docker/daemon.json) and at the image."
+        )
+
+
 def _image_id(client: docker.DockerClient, image: str) -> str:
     try:
         return str(client.images.get(image).id)
@@ -209,7 +224,10 @@ def _image_id(client: docker.DockerClient, image: str) -> str:
 
 def _checked_image(client: docker.DockerClient, launch: Launch) -> str:
     if launch.image is None:
-        raise ImageMissingError("The docker runtime needs an image, and the launch names none. Build one: make image")
+        raise ImageMissingError(
+            "The docker runtime needs an image, and the launch names none. Build one with `make image` (for GPUs "
+            "with BASE_IMAGE=… too: README, On GPUs)."
+        )
     image_id, wanted = _image_id(client, launch.image), launch.spec.image_digest
     if wanted and image_id != wanted:
         raise ImageChangedError(
@@ -241,5 +259,6 @@ def _stage_exit(
         container_id=container_id,
         image_digest=image_id,
         lost=bool(problem),
+        stalled=seen.stalled,
         state=facts,
     )

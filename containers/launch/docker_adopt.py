@@ -162,11 +162,19 @@ def spec_difference(spec_text: str, wanted: StageSpec) -> str:
         inside = StageSpec.model_validate_json(spec_text)
     except ValidationError:
         return "its spec is of another version"
-    expected = docker_spec(wanted, refused_limits=_refused_limits(inside, wanted))
+    expected = _without_reason(docker_spec(wanted, refused_limits=_refused_limits(inside, wanted)))
+    inside = _without_reason(inside)
+    if inside.required.gpu_uuids != expected.required.gpu_uuids:
+        return "it works on other GPUs"
     for name in StageSpec.model_fields:
         if name not in _NOT_COMPARED and getattr(inside, name) != getattr(expected, name):
             return f"its `{name}` is another"
     return ""
+
+
+def _without_reason(spec: StageSpec) -> StageSpec:
+    """The spec without the words in which `auto` says why it took the profile."""
+    return spec.model_copy(update={"profile": spec.profile.model_copy(update={"chosen_because": ""})})
 
 
 def _refused_limits(inside: StageSpec, wanted: StageSpec) -> frozenset[str]:

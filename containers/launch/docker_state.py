@@ -18,6 +18,8 @@ STAGES_DIGEST_LABEL = "rlhf.stages_digest"
 WITHOUT_DOCKER = "use the process runtime (`--set runtime.kind=process`)"
 _SHOWN_CHARACTERS = 200
 _SOCKET_URL = "http+unix://"
+# The tag of images that need no base of their own.
+_FOR_CPU = ":cpu"
 _ASK_BY_HAND = "Run `docker info` by hand; it must end without error."
 _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
@@ -80,11 +82,11 @@ class ImageState:
         if not self.present:
             return self.problem, self.advice
         if not self.stages_digest:
-            advice = "`make image IMAGE=rlhf-stage:mine` builds one; set runtime.image to that name, or leave it out."
+            advice = f"{_built_as('rlhf-stage:mine')}; set runtime.image to that name, or leave it out."
             return f"is no stage image (it has no label {STAGES_DIGEST_LABEL})", advice
         if self.stages_digest != stages_digest:
             built, present = short_digest(self.stages_digest), short_digest(stages_digest)
-            advice = f"`make image IMAGE={self.name}` builds it from the present sources."
+            advice = f"{_built_as(self.name)}, from the present sources."
             return f"was built from other stage programs ({built}) than the present ones ({present})", advice
         return "", ""
 
@@ -144,12 +146,18 @@ def read_image(name: str, *, timeout_s: int = 5) -> ImageState:
 def why_no_image(error: APIError, name: str) -> tuple[str, str]:
     """Why the daemon does not show the image, in words that follow its name, and what to do."""
     if isinstance(error, ImageNotFound):
-        return "is not on this machine", f"`make image IMAGE={name}` builds it; runtime.image names another."
+        return "is not on this machine", f"{_built_as(name)}; runtime.image names another."
     text = str(error.explanation or error).removeprefix(f"no such image: {name}: ")
     text = one_line(text, _SHOWN_CHARACTERS)
     if error.is_client_error():
         return f"cannot be the name of an image: {text}", "Correct runtime.image, or leave it out."
     return f"cannot be looked up: {text}", _ASK_BY_HAND
+
+
+def _built_as(name: str) -> str:
+    """The command that builds an image of that name; unless it is told another, its base is plain Python's."""
+    command = f"`make image IMAGE={name}` builds it"
+    return command if name.endswith(_FOR_CPU) else f"{command} (for GPUs with BASE_IMAGE=… too: README, On GPUs)"
 
 
 def _has_nvidia_cdi(info: Mapping[str, Any]) -> bool:

@@ -75,6 +75,7 @@ KNOWN_TEXTS = (
         r"Timed out waiting \d+ms for (?:send|recv) operation to complete",
         "gloo transport/tcp/unbound_buffer.cc",
     ),
+    _known(FailureKind.NCCL_TIMEOUT, r"could not add up \d+ MiB: no connection within", "stages/collective_probe.py"),
     _known(
         FailureKind.OUT_OF_GPU_MEMORY,
         r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
@@ -157,6 +158,9 @@ def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
         return FailureKind.CANCELLED, "it was cancelled"
     if stage_exit.timed_out:
         return FailureKind.TIMED_OUT, _time_out_reason(spec)
+    if stage_exit.stalled:
+        limit_s = spec.silence_limit_s or 0
+        return FailureKind.STALLED, f"it gave no sign of life for {limit_s:g} s (runtime.silence_limit_s)"
     if stage_exit.oom_killed:
         return FailureKind.OUT_OF_HOST_MEMORY, f"{_out_of_memory_reason(spec)} (exit code {_named_code(stage_exit)})"
     if _daemon_restarted(stage_exit) and code in (_SIGNAL_BASE + signal.SIGKILL, _SIGNAL_BASE + signal.SIGTERM):

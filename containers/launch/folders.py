@@ -3,10 +3,9 @@
 import os
 from pathlib import Path
 
-from containers.contracts.names import OUTCOME_FILE, SPEC_FILE
+from containers.contracts.names import OUTCOME_FILE, RANK_FAILURES, SPEC_FILE
 from containers.contracts.spec import StageSpec
 from containers.digests import write_atomically
-from containers.launch.collect import RANK_FAILURES
 from containers.launch.runtime import InputUnusableError, Launch
 
 # Where the orchestrator is root the stage still is not: an ordinary id.

@@ -134,6 +134,9 @@ class _ProcessProgram:
     def terminate(self) -> None:
         self._signal_group(signal.SIGTERM)
 
+    def ask_for_stacks(self) -> None:
+        self._signal_group(signal.SIGUSR1)
+
     def kill(self) -> None:
         self._signal_group(signal.SIGKILL)
 
@@ -194,7 +197,7 @@ def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog, kills_b
     code = program.return_code
     number = -code if code is not None and code < 0 else None
     died_of_kill = number == signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
-    killed = died_of_kill and not (seen.timed_out or seen.cancelled)
+    killed = died_of_kill and not (seen.timed_out or seen.cancelled or seen.stalled)
     state = {"process": str(program.pid)}
     if program.usage:
         state["peak resident memory"] = f"{program.usage.ru_maxrss / 1024:,.0f} MiB"
@@ -213,5 +216,6 @@ def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog, kills_b
         container_id="",
         image_digest="",
         lost=seen.unkillable,
+        stalled=seen.stalled,
         state=state,
     )

@@ -7,7 +7,7 @@ LaunchError                      the stage's program was not started; `kind` say
 ├── ImageChangedError            the image's tag points to another image than the spec's digest
 ├── InputUnusableError           an input is missing, unreadable inside, or a link that leads out of the mount
 ├── NameTakenError               another live container works on the same key
-├── GpuUnavailableError          the daemon cannot hand out the GPUs
+├── GpuUnavailableError          the GPUs cannot be had: gone, broken, or not handed out by the daemon
 └── CreateRefusedError           the daemon refused the container for any other reason
 """
 
@@ -57,7 +57,7 @@ class NameTakenError(LaunchError):
 
 
 class GpuUnavailableError(LaunchError):
-    """The daemon cannot hand out the GPUs that the profile asks for."""
+    """The GPUs that the profile asks for cannot be had."""
 
 
 class CreateRefusedError(LaunchError):
@@ -112,6 +112,7 @@ class StageExit:
         oom_killed: the kernel killed the program or a child of it for memory; the exit code can still be 1 or 3.
         lost: the container vanished, could not be observed, or outlived SIGKILL.
         state: bounded facts for the evidence: Docker's State, or resource usage.
+        stalled: it gave no sign of life for too long, and was killed.
     """
 
     exit_code: int | None
@@ -125,6 +126,7 @@ class StageExit:
     image_digest: str
     lost: bool
     state: Mapping[str, str]
+    stalled: bool = False
 
 
 class StageRuntime(Protocol):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from containers.contracts.names import EVENTS_FILE
 from containers.launch.runtime import Launch
 from containers.launch.stage_log import StageLog
 
@@ -18,6 +19,8 @@ TICK_S = 1.0
 # After SIGKILL a process is gone at once, unless the kernel holds it (a dead disk, a hung driver).
 UNKILLABLE_AFTER_S = 30.0
 DRAIN_S = 5.0
+# Time to write its stacks into the log.
+STACKS_S = 2.0
 
 
 class Program(Protocol):
@@ -29,6 +32,9 @@ class Program(Protocol):
     def terminate(self) -> None:
         """Ask it to stop in good order (SIGTERM)."""
 
+    def ask_for_stacks(self) -> None:
+        """Have it say in its log where each of its threads is (SIGUSR1), whatever they are at."""
+
     def kill(self) -> None:
         """Stop it (SIGKILL)."""
 
@@ -39,6 +45,7 @@ class Watch:
 
     timed_out: bool
     cancelled: bool
+    stalled: bool
     unkillable: bool
     duration_s: float
 
@@ -98,6 +105,8 @@ def watch(
 ) -> Watch:
     """Follow the program until it is over; stop it at the time-out or when `launch.should_stop` says so.
 
+    One that gives no sign of life for `silence_limit_s` of its spec hangs: it is asked for its stacks, and killed.
+
     Whatever is raised meanwhile (KeyboardInterrupt, an error of a callback) stops the program first and then rises.
 
     Args:
@@ -116,36 +125,71 @@ def watch(
     return Watch(*seen, duration_s=time.monotonic() - started)
 
 
+class _Silence:
+    """How long a program has given no sign of life: nothing in its log, and nothing in its events."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._limit_s = launch.spec.silence_limit_s
+        self._events = launch.work_folder / EVENTS_FILE
+        self._size_bytes = self._events_size()
+        self._last_sign = time.monotonic()
+
+    def note(self, now: float, *, said_something: bool) -> None:
+        """Look for a sign of life."""
+        size_bytes = self._events_size()
+        if said_something or size_bytes != self._size_bytes:
+            self._size_bytes, self._last_sign = size_bytes, now
+
+    def is_too_long(self, now: float) -> bool:
+        """Whether it lasts longer than it may."""
+        return self._limit_s is not None and now - self._last_sign >= self._limit_s
+
+    def _events_size(self) -> int:
+        try:
+            return self._events.lstat().st_size
+        except OSError:
+            return 0
+
+
 def _follow(
     program: Program, launch: Launch, *, log: StageLog, reader: ChunkReader, stop_grace_s: float, started: float
-) -> tuple[bool, bool, bool]:
+) -> tuple[bool, bool, bool, bool]:
     next_tick = time.monotonic()
+    silence = _Silence(launch)
     deadline = started + launch.spec.timeout_s if launch.spec.timeout_s else float("inf")
-    timed_out = cancelled = killed = False
+    timed_out = cancelled = stalled = killed = False
     kill_at = float("inf")
     while not program.ended():
-        log.feed(reader.take(POLL_S))
+        chunk = reader.take(POLL_S)
+        log.feed(chunk)
         if reader.at_end:
             time.sleep(POLL_S / 4)
         now = time.monotonic()
         if now >= next_tick:
             next_tick = now + TICK_S
             launch.on_tick()
-        if not (timed_out or cancelled):
+        silence.note(now, said_something=bool(chunk))
+        if not (timed_out or cancelled or stalled):
             timed_out = now >= deadline
             cancelled = not timed_out and launch.should_stop()
+            stalled = not (timed_out or cancelled) and silence.is_too_long(now)
             if timed_out or cancelled:
                 why = f"the time-out of {launch.spec.timeout_s:g} s is over" if timed_out else "it was cancelled"
                 log.note(f"Stopping {launch.spec.stage}: {why}. It has {stop_grace_s:g} s to save its state.")
                 program.terminate()
                 kill_at = now + stop_grace_s
+            elif stalled:
+                log.note(f"{launch.spec.stage} gave no sign of life for {launch.spec.silence_limit_s:g} s. Its stacks:")
+                program.ask_for_stacks()
+                kill_at = now + STACKS_S
         elif not killed and now >= kill_at:
-            log.note(f"{launch.spec.stage} did not stop within {stop_grace_s:g} s and is killed.")
+            if not stalled:
+                log.note(f"{launch.spec.stage} did not stop within {stop_grace_s:g} s and is killed.")
             program.kill()
             killed = True
         elif killed and now >= kill_at + UNKILLABLE_AFTER_S:
-            return timed_out, cancelled, True
-    return timed_out, cancelled, False
+            return timed_out, cancelled, stalled, True
+    return timed_out, cancelled, stalled, False
 
 
 def _drain(log: StageLog, reader: ChunkReader) -> None:

@@ -1,5 +1,6 @@
 """Tries a tokenizer's chat template before any data goes through it: it came with the model, and it is a program."""
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,13 +19,18 @@ _PROBE = (
     {"role": "user", "content": "second question"},
     {"role": "assistant", "content": "second answer"},
 )
+_OTHER_ANSWER = {"role": "assistant", "content": "another answer"}
+# Four words in a row, which text has and the names of roles and control tokens have not.
+_PROSE = re.compile(r"(?:[\w',.:;-]+ ){3}\w")
 
 
 class _TimeIsUpError(BaseException):
     """Not an Exception, so that nothing between the signal and us takes it for a fault of the template."""
 
 
-def check_chat_template(tokenizer: Any, *, folder: Path, origin: str = "", time_limit_s: float = TIME_LIMIT_S) -> None:
+def check_chat_template(
+    tokenizer: Any, *, folder: Path, origin: str = "", is_own: bool = True, time_limit_s: float = TIME_LIMIT_S
+) -> None:
     """Refuse a template that does not come to an end, does not render, or leaves out what it is given.
 
     Jinja's sandbox keeps a template from files and processes, not from looping. The limit holds in the main thread,
@@ -33,16 +39,24 @@ def check_chat_template(tokenizer: Any, *, folder: Path, origin: str = "", time_
     Args:
         folder: where the tokenizer was loaded from.
         origin: what the tokenizer is called outside, for people.
+        is_own: False where the template comes from the configuration.
 
     Raises:
         BadConfigError: names the template, and what to do.
     """
     name = f"The chat template of {origin or folder} ({_file_of_template(folder)})"
     advice = "Put a chat_template.jinja that works beside the tokenizer files, or start from another model."
+    if not is_own:
+        name = f"The chat template of the configuration (chat_template), with the tokenizer of {origin or folder},"
+        advice = "Mend it, or leave chat_template out to take the tokenizer's own."
     try:
         with _limited_to(time_limit_s):
             tokenizer.apply_chat_template(list(_PROBE[:-1]), tokenize=False, add_generation_prompt=True)
             rendered = str(tokenizer.apply_chat_template(list(_PROBE), tokenize=False))
+            tokens, other_tokens = (
+                tokenizer.apply_chat_template([*_PROBE[:-1], last], tokenize=True, return_dict=True)["input_ids"]
+                for last in (_PROBE[-1], _OTHER_ANSWER)
+            )
     except _TimeIsUpError:
         raise BadConfigError(
             f"{name} did not finish four short messages within {time_limit_s:g} s: it loops for ever, or for too long. "
@@ -56,6 +70,39 @@ def check_chat_template(tokenizer: Any, *, folder: Path, origin: str = "", time_
             f"{name} leaves out `{lost[0]}` of two questions with their answers, so a model would be trained and "
             f"judged on conversations with parts missing. {advice}"
         )
+    if list(tokens) == list(other_tokens):
+        raise BadConfigError(
+            f"{name} gives the same tokens for `{_PROBE[-1]['content']}` and `{_OTHER_ANSWER['content']}`, so every "
+            f"answer would have the same score. The tokenizer does not know the template's text. {advice}"
+        )
+
+
+def peculiarities(tokenizer: Any) -> tuple[str, ...]:
+    """What a person should know about a tokenizer's own template, a sentence each: most templates have none.
+
+    A template that passed `check_chat_template` may still put a system prompt before a conversation that has none
+    (Qwen2.5 does: `You are Qwen, created by Alibaba Cloud …`), or the date of the day.
+    """
+    found = []
+    if (text := _system_prompt(tokenizer)) is not None:
+        found.append(
+            f"The start model's chat template puts a system prompt before conversations that have none: `{text}`. "
+            "Every conversation is trained and scored with it; set train_reward_model.chat_template (chatml, say) to "
+            "leave it out."
+        )
+    if "strftime_now" in str(tokenizer.chat_template):
+        found.append(
+            "The start model's chat template writes the date of the day, so the same conversation has another score "
+            "tomorrow. Set train_reward_model.chat_template to one that does not."
+        )
+    return tuple(found)
+
+
+def _system_prompt(tokenizer: Any) -> str | None:
+    """The line of running text that the template puts around a lone question; None where it puts none there."""
+    question = _PROBE[0]
+    around = str(tokenizer.apply_chat_template([question], tokenize=False)).replace(question["content"], "\n")
+    return next((line for line in around.splitlines() if _PROSE.search(line)), None)
 
 
 def _file_of_template(folder: Path) -> str:

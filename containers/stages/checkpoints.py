@@ -91,7 +91,7 @@ def checkpoint_flaw(checkpoint: Path, *, spec: StageSpec | None = None) -> str:
         return f"its manifest cannot be read: {error.strerror}"
     if spec is not None and manifest.key != spec.key:
         return f"it belongs to key {manifest.key[:12]}…, this stage has {spec.key[:12]}…"
-    if spec is not None and manifest.num_processes != spec.batch.num_processes:
+    if spec is not None and manifest.num_processes not in _possible_ranks(spec):
         return f"it was written by {manifest.num_processes} ranks, this stage has {spec.batch.num_processes}"
     try:
         entries = {entry.path: entry for entry in file_entries(checkpoint)}
@@ -99,6 +99,11 @@ def checkpoint_flaw(checkpoint: Path, *, spec: StageSpec | None = None) -> str:
         return str(error)
     damaged = [wanted.path for wanted in manifest.files if entries.get(wanted.path) != wanted]
     return f"{damaged[0]} does not match its manifest" if damaged else ""
+
+
+def _possible_ranks(spec: StageSpec) -> set[int]:
+    """Numbers of ranks whose checkpoints go on exactly where they ended: this attempt's, and those that it left."""
+    return {spec.batch.num_processes} | {rung.processes_before for rung in spec.ladder if rung.processes_before}
 
 
 def was_finished(checkpoint: Path) -> bool:

@@ -7,6 +7,7 @@ this module again once per rank.
 """
 
 import ctypes
+import faulthandler
 import importlib
 import logging
 import os
@@ -31,9 +32,11 @@ from containers.contracts.names import (
     OUTCOME_FILE,
     OUTPUT_FOLDER,
     PARENT_VARIABLE,
+    RANK_FAILURES,
     TENSORBOARD_FOLDER,
 )
 from containers.contracts.outcome import FailureKind, Metric, StageFailure, StageResult
+from containers.contracts.score_file import read_spec
 from containers.contracts.spec import StageSpec
 from containers.digests import file_entries, write_atomically
 from containers.stages.context import StageContext
@@ -41,7 +44,7 @@ from containers.stages.errors import StageError
 from containers.stages.known_noise import silence_known_noise
 from containers.stages.measure import drift_message, measure_contract
 from containers.stages.recorder import Recorder
-from containers.stages.stopping import RANK_FAILURES, StageCancelledError, StopSignal
+from containers.stages.stopping import StageCancelledError, StopSignal
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         logger.error("usage: python -m containers.stages.entry SPEC")
         return 2
     try:
-        spec = StageSpec.model_validate_json(Path(arguments[0]).read_bytes())
+        spec = read_spec(Path(arguments[0]).read_bytes())
     except (OSError, ValidationError) as error:
         logger.error("The spec %s cannot be read: %s", arguments[0], error)
         return 2
@@ -69,6 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     rank = int(os.environ[_RANK_VARIABLE]) if _RANK_VARIABLE in os.environ else None
     stop = StopSignal(Path(spec.work_path), rank=rank)
     stop.listen()
+    # Also where the interpreter is locked; the orchestrator asks for it where nothing is heard of the stage any more.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     if spec.runtime == "process" and not _die_with_parent(is_first=rank is None):
         return 1
     if rank is None:
@@ -137,6 +142,7 @@ def _run_program(spec: StageSpec, *, rank: int, started: float, stop: StopSignal
             files=file_entries(context.output),
             metrics=metrics,
             lineage=tuple(LineageEntry(name=i.name, digest=i.digest, origin=i.origin) for i in spec.inputs),
+            ladder=spec.ladder,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         write_atomically(context.output / MANIFEST_FILE, manifest.model_dump_json(indent=2))

@@ -14,6 +14,7 @@ import torch
 from containers.contracts.names import (
     COMPLETIONS_FILE,
     MODEL_FOLDER,
+    PLOTS_FOLDER,
     POLICY_EVALUATION_FILE,
 )
 from containers.contracts.outcome import Metric
@@ -29,7 +30,6 @@ from containers.stages.reward_function import load_scorer
 from containers.stages.rollouts import Completion, completion_logprobs, generate_completions
 from containers.stages.scoring import RewardScorer
 
-_PLOTS_FOLDER = "plots"
 _PROGRESS_INTERVAL_S = 1.0
 
 
@@ -70,7 +70,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     )
     (context.output / POLICY_EVALUATION_FILE).write_text(evaluation.model_dump_json(indent=2), encoding="utf-8")
     _write_completions(compared, context.output / COMPLETIONS_FILE)
-    write_policy_plots(compared, context.output / _PLOTS_FOLDER)
+    write_policy_plots(compared, context.output / PLOTS_FOLDER)
     return (*_figures(evaluation), *_empty_counts(context, compared))
 
 

@@ -1,185 +1,166 @@
-"""How well the saved reward model orders pairs that it was not trained on: the figures behind the reward-model gate."""
+"""The certificate of the saved reward model: suites, length bias, padding attack, score parity."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
-from containers.contracts.names import (
-    MERGED_FOLDER,
-    REWARD_MODEL_EVALUATION_FILE,
-    TRAINING_INFO_FILE,
-    VALIDATION_PAIRS_FILE,
+from containers.contracts.certificate import (
+    VALIDATION,
+    Certificate,
+    CertifiedModel,
+    LengthBias,
+    ScoreParity,
+    SuiteEvaluation,
 )
+from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, TRAINING_INFO_FILE
 from containers.contracts.outcome import Metric
-from containers.contracts.records import RewardModelEvaluation, SamplePrediction, TrainingInfo
+from containers.contracts.records import SamplePrediction, TrainingInfo
 from containers.contracts.stage_configs import EvaluateRewardModelConfig
-from containers.prompt_identity import prompt_identity
+from containers.stages.certificate_length import length_bias
+from containers.stages.certificate_padding import PaddedPairs, pad_pairs
+from containers.stages.certificate_page import certificate_html
+from containers.stages.certificate_parity import measure_parity, measure_parity_of_stranger
 from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError, StageError
-from containers.stages.models import compute_device, compute_dtype
-from containers.stages.pair_artifact import read_pair_rows
-from containers.stages.pair_evaluation import ScoredFile, ScoredPair, evaluate_file
+from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError
+from containers.stages.models import (
+    compute_device,
+    compute_dtype,
+    max_positions,
+    parameter_counts,
+    reward_model_folder,
+)
 from containers.stages.plots import write_reward_model_plots
-from containers.stages.preference_rows import Pair, read_pairs
-from containers.stages.ranks import is_first_rank, join_ranks, spread_over_ranks, wait_for_all_ranks
-from containers.stages.sample_predictions import both_conversations, read_sample_predictions
-from containers.stages.scoring import RewardScorer, allowed_difference, score_head_sha256
-
-VALIDATION = "validation"
-# Pairs scored between two progress lines.
-_CHUNK_PAIRS = 512
+from containers.stages.ranks import join_ranks, leave_ranks
+from containers.stages.sample_predictions import NUM_RELOAD_PAIRS
+from containers.stages.scored_suite import ScoredPair, ScoredSuite
+from containers.stages.scoring import Conversation, RewardScorer, score_head_sha256
+from containers.stages.suite_evaluation import evaluate_suite, score_spread
+from containers.stages.suite_scoring import read_suites, score_suite
+from containers.stages.suites.base import Intervals
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Score the validation split and each pair file, write figures, scores and plots; returns the main figures."""
+    """Score the validation split and each suite; write certificate, page, scores and plots; return the main figures.
+
+    Raises:
+        BadDataError: a suite cannot be read, or no validation pair fits in max_length.
+        MissingPrerequisiteError: the model has no score head, or its adapter has none.
+        StageError: the model scores otherwise on another road than the one that training logged.
+    """
     config = _config(context)
     join_ranks(context)
+    suites = read_suites(context, config)
+    given = context.input_path("reward_model")
+    folder = reward_model_folder(given)
     scorer = RewardScorer.load(
-        context.input_path("reward_model") / MERGED_FOLDER,
+        folder,
         device=compute_device(context.spec.profile),
         dtype=compute_dtype(context.spec.profile),
         max_length=config.max_length,
         batch_size=config.batch_size,
+        batch_tokens=config.batch_tokens,
     )
-    reload_difference = _compare_with_training(context, scorer)
-    files = [_score_file(context, scorer, file) for file in _read_files(context, config)]
-    if not files[0].pairs:
+    _keep_to_positions(context, scorer)
+    info = None if folder == given else _training_info(given)
+    parity = _parity(context, scorer, info, suites[0])
+
+    scored = [score_suite(context, scorer, suite) for suite in suites]
+    if not scored[0].pairs:
         raise BadDataError(f"Not one validation pair fits in max_length {config.max_length} tokens.")
-    evaluations = tuple(evaluate_file(file, config, seed=context.spec.seed) for file in files)
-    scores = [score for file in files for pair in file.pairs for score in (pair.score_chosen, pair.score_rejected)]
-    evaluation = RewardModelEvaluation(
-        files=evaluations,
-        samples=_samples(files[0].pairs, config.num_samples),
+    padded = [pad_pairs(scorer, suite.pairs, limit=config.num_padded_pairs, seed=context.spec.seed) for suite in scored]
+    intervals = Intervals(confidence=config.confidence, num_bootstrap=config.num_bootstrap, seed=context.spec.seed)
+    evaluations = tuple(
+        evaluate_suite(suite, intervals, padding=found.figures(intervals))
+        for suite, found in zip(scored, padded, strict=True)
+    )
+    scores = [score for suite in scored for item in suite.items for score in item.scores]
+    certificate = Certificate(
+        model=_certified(context, scorer, info, folder=folder),
+        suites=evaluations,
+        length=_over_all(scored, padded, intervals),
+        parity=parity,
+        samples=_samples(scored[0].pairs, config.num_samples),
         score_mean=float(np.mean(scores)),
         score_std=float(np.std(scores)),
-        score_head_sha256=score_head_sha256(scorer.model),
-        reload_max_difference=reload_difference,
+        confidence=config.confidence,
     )
-    if is_first_rank():
-        text = evaluation.model_dump_json(indent=2)
-        (context.output / REWARD_MODEL_EVALUATION_FILE).write_text(text, encoding="utf-8")
-        for file, figures in zip(files, evaluations, strict=True):
-            _write_scores(file, context.output / figures.scores_file)
-        write_reward_model_plots(evaluations, context.output / "plots")
-    wait_for_all_ranks()
-    return _metrics(evaluation)
+    if leave_ranks():
+        _write(context.output, certificate, scored)
+    return _metrics(certificate)
 
 
 def _config(context: StageContext) -> EvaluateRewardModelConfig:
     config = context.spec.config
     if not isinstance(config, EvaluateRewardModelConfig):
         raise BadConfigError(f"evaluate_reward_model was given the config of {config.stage}.")
-    names = [VALIDATION, *(file.name for file in config.pair_files)]
+    names = [VALIDATION, *(suite.name for suite in config.suites)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BadConfigError(f"evaluate_reward_model.pair_files: the name {twice[0]!r} is taken; choose another one.")
+        raise BadConfigError(f"evaluate_reward_model.suites: the name {twice[0]!r} is taken; choose another one.")
     return config
 
 
-def _compare_with_training(context: StageContext, scorer: RewardScorer) -> float:
-    """The largest difference to the scores that training logged for the same conversations.
-
-    Raises:
-        StageError: it is larger than rounding explains.
-    """
-    artifact = context.input_path("reward_model")
-    logged: list[float] = []
-    conversations = []
-    for sample in read_sample_predictions(artifact):
-        for conversation, score in zip(
-            both_conversations(sample), (sample.score_chosen, sample.score_rejected), strict=True
-        ):
-            if scorer.fits(conversation):
-                conversations.append(conversation)
-                logged.append(score)
-    if not logged:
-        raise BadConfigError(
-            f"evaluate_reward_model.max_length {scorer.max_length} is shorter than every conversation whose score "
-            f"training logged. Use train_reward_model.max_length."
+def _keep_to_positions(context: StageContext, scorer: RewardScorer) -> None:
+    """What is longer than the model has positions is counted out, as what is longer than max_length."""
+    positions = max_positions(scorer.model)
+    if positions is not None and positions < scorer.max_length:
+        context.recorder.note(
+            f"The reward model has {positions:,} positions, fewer than evaluate_reward_model.max_length "
+            f"({scorer.max_length:,}): items that are longer are left out, and counted."
         )
-    found = scorer.score(conversations)
-    difference = max(abs(a - b) for a, b in zip(found, logged, strict=True))
-    bound = allowed_difference(_coarser_dtype(context, artifact), logged)
-    if difference > bound:
-        raise StageError(
-            f"The reward model in {artifact} scores up to {difference:.3g} away from what training logged for the same "
-            f"{len(logged)} conversations; at most {bound:.3g} is allowed. It is not the model that was trained."
-        )
-    return difference
+        scorer.max_length = positions
 
 
-def _coarser_dtype(context: StageContext, artifact: Path) -> torch.dtype:
-    """bfloat16 where training or this stage computed in it."""
+def _training_info(artifact: Path) -> TrainingInfo:
     path = artifact / TRAINING_INFO_FILE
     try:
-        info = TrainingInfo.model_validate_json(path.read_bytes())
+        return TrainingInfo.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise MissingPrerequisiteError(f"{path} cannot be read: {error}") from error
-    return torch.bfloat16 if info.precision == "bf16" else compute_dtype(context.spec.profile)
 
 
-def _read_files(context: StageContext, config: EvaluateRewardModelConfig) -> list[ScoredFile]:
-    """Every file, not scored yet; the validation split comes first."""
-    pairs = context.input("pairs")
-    rows = read_pair_rows(Path(pairs.path), VALIDATION_PAIRS_FILE)
-    validation = [
-        Pair(
-            prompt=tuple(row["prompt"]),
-            chosen=row["chosen"][-1]["content"],
-            rejected=row["rejected"][-1]["content"],
-            margin=row["margin"],
-            domain=row["domain"] or "",
-            language=row["language"] or "",
-            pair_id=row["pair_id"],
-        )
-        for row in rows
-    ]
-    files = [ScoredFile(name=VALIDATION, origin=pairs.origin, candidates=tuple(validation))]
-    for file in config.pair_files:
-        item = context.input(f"file_{file.name}")
-        found = read_pairs(Path(item.path))
-        if found.left_out:
-            reasons = ", ".join(f"{reason}: {count:,}" for reason, count in sorted(found.left_out.items()))
-            context.recorder.note(f"{file.name}: rows left out. {reasons}.")
-        files.append(
-            ScoredFile(
-                name=file.name,
-                origin=item.origin or file.path,
-                candidates=found.pairs,
-                malformed=sum(found.left_out.values()),
-                minimum_accuracy=file.minimum_accuracy,
-            )
-        )
-    return files
+def _parity(
+    context: StageContext, scorer: RewardScorer, info: TrainingInfo | None, validation: ScoredSuite
+) -> ScoreParity:
+    """Of a model that was trained here, against what training logged; else of its roads among themselves."""
+    given, precision = context.input_path("reward_model"), compute_dtype(context.spec.profile)
+    if info is not None:
+        trained_in = torch.bfloat16 if info.precision == "bf16" else precision
+        return measure_parity(given, scorer, trained_in=trained_in)
+    conversations: list[Conversation] = []
+    for item in validation.rows.items:
+        sides = [[*item.prompt, {"role": "assistant", "content": text}] for text in item.responses]
+        if len(conversations) < 2 * NUM_RELOAD_PAIRS and len(sides) == 2 and all(map(scorer.fits, sides)):
+            conversations += sides
+    return measure_parity_of_stranger(given, scorer, conversations, precision=precision)
 
 
-def _score_file(context: StageContext, scorer: RewardScorer, file: ScoredFile) -> ScoredFile:
-    """The file with its scored pairs; those longer than max_length are counted out, and noted."""
-    sides = [
-        tuple(
-            scorer.tokenize([*pair.prompt, {"role": "assistant", "content": completion}])
-            for completion in (pair.chosen, pair.rejected)
-        )
-        for pair in file.candidates
-    ]
-    fitting = [number for number, both in enumerate(sides) if max(map(len, both)) <= scorer.max_length]
-    too_long = len(sides) - len(fitting)
-    if too_long:
-        context.recorder.note(f"{file.name}: {too_long:,} pairs left out, longer than {scorer.max_length} tokens.")
-    pairs: list[ScoredPair] = []
-    for start in range(0, len(fitting), _CHUNK_PAIRS):
-        chunk = fitting[start : start + _CHUNK_PAIRS]
-        scores = spread_over_ranks([ids for number in chunk for ids in sides[number]], scorer.score_tokens)
-        pairs += [
-            ScoredPair(file.candidates[number], chosen, rejected)
-            for number, chosen, rejected in zip(chunk, scores[::2], scores[1::2], strict=True)
-        ]
-        context.recorder.progress(len(pairs), len(fitting), unit="pairs", text=file.name)
-    return file.with_scores(pairs, too_long=too_long)
+def _certified(
+    context: StageContext, scorer: RewardScorer, info: TrainingInfo | None, *, folder: Path
+) -> CertifiedModel:
+    item = context.input("reward_model")
+    _, num_parameters = parameter_counts(scorer.model)
+    return CertifiedModel(
+        origin=item.origin,
+        digest=item.digest,
+        score_head_sha256=score_head_sha256(folder),
+        architecture=type(scorer.model).__name__,
+        num_parameters=num_parameters,
+        max_length=scorer.max_length,
+        precision=str(compute_dtype(context.spec.profile)).removeprefix("torch."),
+        algorithm="" if info is None else info.algorithm,
+        num_training_examples=0 if info is None else info.num_examples,
+    )
+
+
+def _over_all(suites: Sequence[ScoredSuite], padded: Sequence[PaddedPairs], intervals: Intervals) -> LengthBias:
+    """Length bias over the pairs of all suites."""
+    pairs = list(chain.from_iterable(suite.pairs for suite in suites))
+    padding = PaddedPairs().with_others(padded).figures(intervals)
+    return length_bias(pairs, intervals, score_std=score_spread(pairs), padding=padding)
 
 
 def _samples(pairs: Sequence[ScoredPair], count: int) -> tuple[SamplePrediction, ...]:
@@ -189,32 +170,41 @@ def _samples(pairs: Sequence[ScoredPair], count: int) -> tuple[SamplePrediction,
     return tuple(ranked[place].as_sample() for place in places)
 
 
-def _write_scores(file: ScoredFile, path: Path) -> None:
-    columns = {
-        "pair_id": [item.pair.pair_id for item in file.pairs],
-        "prompt_id": [prompt_identity(item.pair.prompt) for item in file.pairs],
-        "domain": [item.pair.domain for item in file.pairs],
-        "language": [item.pair.language for item in file.pairs],
-        "strength": [float(item.pair.margin) for item in file.pairs],
-        "score_chosen": [item.score_chosen for item in file.pairs],
-        "score_rejected": [item.score_rejected for item in file.pairs],
-        "margin": [item.margin for item in file.pairs],
-        "length_difference": [item.length_difference for item in file.pairs],
-    }
-    pq.write_table(pa.table(columns), path)
+def _write(folder: Path, certificate: Certificate, suites: Sequence[ScoredSuite]) -> None:
+    (folder / CERTIFICATE_FILE).write_text(certificate.model_dump_json(indent=2), encoding="utf-8")
+    (folder / CERTIFICATE_PAGE_FILE).write_text(certificate_html(certificate), encoding="utf-8")
+    for suite, figures in zip(suites, certificate.suites, strict=True):
+        suite.write_pair_scores(folder / figures.scores_file)
+        suite.write_item_scores(folder / figures.item_scores_file)
+    write_reward_model_plots(certificate.suites, folder / "plots")
 
 
-def _metrics(evaluation: RewardModelEvaluation) -> tuple[Metric, ...]:
-    """`accuracy/<file>`, `mean_margin/<file>`, `log_loss/<file>` … and the figures of the whole."""
+def _metrics(certificate: Certificate) -> tuple[Metric, ...]:
+    """`score/<suite>`, `accuracy/<suite>`, `log_loss/<suite>` … and the figures of the whole."""
     figures = [
-        metric.model_copy(update={"name": f"{metric.name}/{file.name}"})
-        for file in evaluation.files
-        for metric in (file.accuracy, file.mean_margin, file.log_loss, file.expected_calibration_error)
+        metric.model_copy(update={"name": f"{name}/{suite.name}"})
+        for suite in certificate.suites
+        for name, metric in _suite_metrics(suite).items()
         if metric is not None
     ]
+    length = certificate.length
+    whole = [length.slope, length.standard_slope, length.controlled_accuracy, length.padding.flips]
     return (
         *figures,
-        Metric(name="reload_max_difference", value=evaluation.reload_max_difference, unit="score"),
-        Metric(name="score_mean", value=evaluation.score_mean, unit="score"),
-        Metric(name="score_std", value=evaluation.score_std, unit="score"),
+        *(metric for metric in whole if metric is not None),
+        Metric(name="parity_max_difference", value=certificate.parity.max_difference, unit="score"),
+        Metric(name="score_mean", value=certificate.score_mean, unit="score"),
+        Metric(name="score_std", value=certificate.score_std, unit="score"),
     )
+
+
+def _suite_metrics(suite: SuiteEvaluation) -> dict[str, Metric | None]:
+    return {
+        "score": suite.score,
+        "accuracy": suite.accuracy,
+        "mean_margin": suite.mean_margin,
+        "log_loss": suite.log_loss,
+        "expected_calibration_error": suite.expected_calibration_error,
+        "standard_length_slope": suite.length.standard_slope,
+        "padding_flips": suite.length.padding.flips,
+    }

@@ -9,6 +9,7 @@ from containers.contracts.records import FunnelStep
 
 Split = Literal["train", "validation"]
 
+UNKNOWN = "unknown"
 MAX_EXAMPLES = 5
 MAX_DROPPED_KEPT_PER_REASON = 20
 _EXAMPLE_CHARACTERS = 160
@@ -23,8 +24,10 @@ class DroppedRow:
     file: str
     line: int
     seen: str = ""
+    source: str = ""
     domain: str = ""
     language: str = ""
+    strength: str = ""
     prompt: str = ""
     chosen: str = ""
     rejected: str = ""
@@ -33,8 +36,10 @@ class DroppedRow:
         """One line of `dropped.jsonl`; texts are shortened, columns that are empty left out."""
         texts = {
             "seen": self.seen,
+            "source": self.source,
             "domain": self.domain,
             "language": self.language,
+            "strength": self.strength,
             "prompt": self.prompt,
             "chosen": self.chosen,
             "rejected": self.rejected,
@@ -67,8 +72,10 @@ class Tally:
                 reason=reason,
                 rows_in=self.rows_left,
                 rows_out=self.rows_left - len(dropped),
-                dropped_by_domain=counted(row.domain or "unknown" for row in dropped),
-                dropped_by_language=counted(row.language or "unknown" for row in dropped),
+                dropped_by_domain=counted(row.domain or UNKNOWN for row in dropped),
+                dropped_by_language=counted(row.language or UNKNOWN for row in dropped),
+                dropped_by_strength=counted(row.strength or UNKNOWN for row in dropped),
+                dropped_by_source=counted(row.source or UNKNOWN for row in dropped),
                 examples=tuple(
                     shortened(f"{row.file}:{row.line}: {row.seen or row.prompt}", _EXAMPLE_CHARACTERS)
                     for row in dropped[:MAX_EXAMPLES]

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
@@ -15,11 +16,15 @@ from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredCo
 from containers.contracts.spec import StageSpec
 from containers.digests import source_digest
 from containers.human_text import size
+from containers.stages.confinement import confinement_findings
 
 _MIB = 1024**2
+_UUID = re.compile(r"\(UUID: (GPU-[^)]+)\)")
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "tokenizers", "pyarrow")
 # A tmpfs of the size asked for reports exactly that size; a page of slack covers rounding.
 _SHM_SLACK_BYTES = 4096
+# Where the driver is not kept loaded it starts each GPU for this question, in one to three seconds each.
+_NVIDIA_SMI_S = 60
 
 
 def measure_contract(spec: StageSpec) -> MeasuredContract:
@@ -32,6 +37,7 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
             _limit("stack", resource.RLIMIT_STACK, spec.required.stack_bytes, spec=spec),
             _gpus(spec),
             *_environment(spec),
+            *(confinement_findings(spec, status) if spec.required.enforced and spec.runtime == "docker" else ()),
             _sources(spec),
         ),
         hostname=socket.gethostname(),
@@ -63,14 +69,25 @@ def visible_gpus() -> tuple[str, ...]:
     if tool is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return ()
     try:
-        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=10, check=False)
+        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ()
     if listing.returncode != 0:
         return ()
     lines = tuple(line.strip() for line in listing.stdout.splitlines() if line.startswith("GPU "))
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")  # nvidia-smi does not heed it
-    return lines if chosen is None else lines[: len(chosen.split(","))]
+    return lines if chosen is None else _named(lines, chosen)
+
+
+def _named(lines: tuple[str, ...], chosen: str) -> tuple[str, ...]:
+    """The lines that CUDA_VISIBLE_DEVICES names by index or UUID, in its order; an unknown entry ends the list."""
+    found: list[str] = []
+    for entry in (entry.strip() for entry in chosen.split(",")):
+        match = [line for line in lines if line.startswith(f"GPU {entry}:") or f"(UUID: {entry}" in line]
+        if not entry or len(match) != 1:
+            break
+        found.append(match[0])
+    return tuple(found)
 
 
 def _shared_memory(spec: StageSpec) -> ContractFinding:
@@ -103,12 +120,15 @@ def _limit(name: str, which: int, wanted: int, *, spec: StageSpec) -> ContractFi
 
 
 def _gpus(spec: StageSpec) -> ContractFinding:
-    wanted, found = spec.required.num_gpus, len(visible_gpus())
+    found = visible_gpus()
+    wanted_uuids, found_uuids = spec.required.gpu_uuids, tuple(_UUID.findall(" ".join(found)))
+    are_as_wanted = len(found) == spec.required.num_gpus and sorted(wanted_uuids or found_uuids) == sorted(found_uuids)
+    needs_none = spec.required.num_gpus == 0 and spec.runtime == "process"
     return ContractFinding(
         name="GPUs",
-        wanted=str(wanted),
-        found=str(found),
-        verdict="ok" if found == wanted or (wanted == 0 and spec.runtime == "process") else "drift",
+        wanted=", ".join(wanted_uuids) or str(spec.required.num_gpus),
+        found=(", ".join(found_uuids) if wanted_uuids else "") or str(len(found)),
+        verdict="ok" if are_as_wanted or needs_none else "drift",
         advice="Check the driver, the NVIDIA container toolkit and CUDA_VISIBLE_DEVICES, or choose another profile.",
     )
 
@@ -134,7 +154,8 @@ def _sources(spec: StageSpec) -> ContractFinding:
         wanted=wanted[:19] or "any",
         found=found[:19],
         verdict="ok" if wanted in ("", found) else "drift",
-        advice="The image was built from other sources than the orchestrator's: run `make image`."
+        advice="The image was built from other sources than the orchestrator's: run `make image` with its name "
+        "and its base again (IMAGE=…, BASE_IMAGE=…; README, On GPUs)."
         if spec.image_digest
         else "The sources were edited while the run was going on: start it again.",
     )

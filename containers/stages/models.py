@@ -1,13 +1,12 @@
 """Loads and saves models and tokenizers, and refuses those that would train or score silently wrong."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils.constants import DUMMY_TARGET_MODULES
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -16,15 +15,19 @@ from transformers import (
     PreTrainedTokenizerBase,
     set_seed,
 )
-from transformers.utils import logging as transformers_logging
 
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.names import MERGED_FOLDER
 from containers.contracts.stage_configs import LoraSettings
+from containers.human_text import one_line
+from containers.stages.adapted_model import is_adapted_model, load_adapted_model
 from containers.stages.chat_template import check_chat_template
 from containers.stages.errors import BadConfigError, DivergedError, MissingPrerequisiteError
+from containers.stages.score_token import give_embedding_row
+from containers.stages.weights import SCORE_HEAD as SCORE_HEAD
+from containers.stages.weights import demand_trunk, first_of, load_weights
 
 TaskType = Literal["CAUSAL_LM", "SEQ_CLS"]
-SCORE_HEAD = "score"
 # Tried in this order where a tokenizer has no pad token, or one that is also its end of sequence.
 _PAD_CANDIDATES = ("<pad>", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|fim_pad|>", "<unk>")
 
@@ -50,7 +53,7 @@ def compute_dtype(profile: GpuProfile) -> torch.dtype:
     return torch.bfloat16 if profile.precision == "bf16" else torch.float32
 
 
-def load_tokenizer(folder: Path, *, origin: str = "") -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder, with a chat template that was tried and a pad token.
 
     The pad token differs from the end of sequence where the vocabulary has one that can: transformers finds the score's
@@ -58,6 +61,7 @@ def load_tokenizer(folder: Path, *, origin: str = "") -> PreTrainedTokenizerBase
 
     Args:
         origin: where the model comes from, for messages; a stage sees it in a folder of its own.
+        chat_template: takes the place of the tokenizer's own, and is saved with it.
 
     Raises:
         MissingPrerequisiteError: there is no tokenizer that can be loaded.
@@ -66,13 +70,18 @@ def load_tokenizer(folder: Path, *, origin: str = "") -> PreTrainedTokenizerBase
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:
-        raise MissingPrerequisiteError(f"{folder} holds no tokenizer that can be loaded: {error}") from error
+        raise MissingPrerequisiteError(
+            f"{folder} holds no tokenizer that can be loaded ({type(error).__name__}: {one_line(str(error), 200)}). "
+            "Put the model's own tokenizer files there."
+        ) from error
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
     if not tokenizer.chat_template:
         raise BadConfigError(
             f"The tokenizer of {origin or folder} has no chat template, so a conversation has no one way to become "
             f"tokens. Start from an instruct model, or put a chat_template.jinja beside its tokenizer files."
         )
-    check_chat_template(tokenizer, folder=folder, origin=origin)
+    check_chat_template(tokenizer, folder=folder, origin=origin, is_own=chat_template is None)
     if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
         vocabulary = tokenizer.get_vocab()
         choices = (token for token in _PAD_CANDIDATES if token in vocabulary and token != tokenizer.eos_token)
@@ -88,54 +97,114 @@ def load_causal_model(folder: Path, *, dtype: torch.dtype, device: torch.device 
         MissingPrerequisiteError: the folder is no such model, is damaged, or lacks weights.
         DivergedError: a weight is NaN or infinite.
     """
-    model, missing = _load(AutoModelForCausalLM, folder, dtype=dtype)
+    model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype)
     if missing:
-        raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {_first(missing)}.")
+        raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {first_of(missing)}.")
     return _ready(model, folder, device=device)
 
 
+def reward_model_folder(given: Path) -> Path:
+    """Where the weights lie of a reward model that was trained here (`merged/`) or elsewhere (the folder itself)."""
+    merged = given / MERGED_FOLDER
+    return merged if merged.is_dir() else given
+
+
 def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """A trained reward model, score head included, in evaluation mode.
+    """A trained reward model, score head included, in evaluation mode; an adapter is merged into its base model.
 
     Raises:
         MissingPrerequisiteError: as `load_causal_model`; also where the score head is missing (plain transformers makes
             a random one and goes on) or has more than one output.
         DivergedError: a weight is NaN or infinite.
     """
-    model, missing = _load(AutoModelForSequenceClassification, folder, dtype=dtype)
+    if is_adapted_model(folder):
+        adapted, tokenizer = load_adapted_model(folder, dtype=dtype), load_tokenizer(folder)
+        demand_own_tokenizer(adapted, tokenizer, folder=folder)
+        adapted.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+        return _ready(adapted, folder, device=device)
+    model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype)
+    demand_trunk(missing, folder=folder)
+    if not hasattr(model, SCORE_HEAD):
+        raise MissingPrerequisiteError(
+            f"{folder} is a {type(model).__name__}, which has no `{SCORE_HEAD}` head: only causal language models with "
+            "one linear score head are read. Name a reward model of such a family (Qwen, Llama, Mistral and others)."
+        )
     if missing:
         raise MissingPrerequisiteError(
-            f"{folder} is no trained reward model: {_first(missing)} is not in its files and would be made at random. "
-            f"A LoRA adapter must be saved with modules_to_save [{SCORE_HEAD}]."
+            f"{folder} is no trained reward model: {first_of(missing)} is not in its files and would be made at "
+            f"random. A LoRA adapter must be saved with modules_to_save [{SCORE_HEAD}]."
         )
     if model.config.num_labels != 1:
-        raise MissingPrerequisiteError(f"{folder} has {model.config.num_labels} outputs; a reward model has one.")
+        raise MissingPrerequisiteError(
+            f"{folder} has {model.config.num_labels} outputs; a reward model has one. Name one that was trained with "
+            "num_labels 1."
+        )
     return _ready(model, folder, device=device)
 
 
+def demand_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, folder: Path) -> None:
+    """Refuse a tokenizer whose ids the model has no rows for, or that lacks tokens which the model's config names.
+
+    Another model's tokenizer with as many tokens passes: nothing in the files tells it from the right one.
+
+    Raises:
+        MissingPrerequisiteError: the tokenizer belongs to another model.
+    """
+    num_rows, num_tokens = model.get_input_embeddings().weight.shape[0], len(tokenizer)
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= num_rows:
+        raise MissingPrerequisiteError(
+            f"The tokenizer in {folder} is that of another model: it has {num_tokens:,} tokens, the model's embedding "
+            f"{num_rows:,} rows. Put the model's own tokenizer files there."
+        )
+    config = model.config.get_text_config()
+    for name in ("bos_token_id", "eos_token_id"):
+        named = getattr(config, name, None)
+        for token_id in named if isinstance(named, list) else [named]:
+            if token_id is not None and token_id > highest:
+                raise MissingPrerequisiteError(
+                    f"The tokenizer in {folder} is that of another model: the model's {name} is {token_id:,}, and the "
+                    f"tokenizer's highest id {highest:,}. Put the model's own tokenizer files there."
+                )
+
+
 def load_new_reward_model(
-    folder: Path, *, pad_token_id: int, seed: int, dtype: torch.dtype, device: torch.device | str
+    folder: Path,
+    *,
+    pad_token_id: int,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    score_token_id: int | None = None,
 ) -> PreTrainedModel:
     """A reward model on the trunk of a language model, with a new score head made from `seed`.
+
+    Args:
+        score_token_id: the token whose position carries the score, which gets a row of the embedding; None: no such.
 
     Raises:
         MissingPrerequisiteError: a weight other than the score head's is missing.
         DivergedError: a weight is NaN or infinite.
     """
     set_seed(seed)
-    model, missing = _load(AutoModelForSequenceClassification, folder, dtype=dtype, num_labels=1)
-    lost = [name for name in missing if not name.startswith(f"{SCORE_HEAD}.")]
-    if lost:
-        raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {_first(lost)}.")
+    model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype, num_labels=1)
+    demand_trunk(missing, folder=folder)
     model.config.get_text_config().pad_token_id = pad_token_id
+    if score_token_id is not None:
+        give_embedding_row(model, score_token_id)
     return _ready(model, folder, device=device)
 
 
-def peft_config(settings: LoraSettings | None, *, task_type: TaskType) -> LoraConfig | None:
+def peft_config(
+    settings: LoraSettings | None, *, task_type: TaskType, score_token_id: int | None = None
+) -> LoraConfig | None:
     """LoRA on all linear layers; None where the whole model is trained.
 
     With task type SEQ_CLS the score head is trained in full and saved with the adapter; without either of the two it
     is lost, and reloaded scores change.
+
+    Args:
+        score_token_id: the token whose row of the embedding is trained, and saved with the adapter.
     """
     if settings is None:
         return None
@@ -146,18 +215,40 @@ def peft_config(settings: LoraSettings | None, *, task_type: TaskType) -> LoraCo
         target_modules="all-linear",
         task_type=task_type,
         modules_to_save=[SCORE_HEAD] if task_type == "SEQ_CLS" else None,
+        trainable_token_indices=None if score_token_id is None else [score_token_id],
     )
 
 
 def apply_lora(
-    model: PreTrainedModel, settings: LoraSettings | None, *, task_type: TaskType
+    model: PreTrainedModel, settings: LoraSettings | None, *, task_type: TaskType, score_token_id: int | None = None
 ) -> PreTrainedModel | PeftModel:
     """The model with adapters that train in float32; the model itself where `settings` is None."""
-    config = peft_config(settings, task_type=task_type)
-    if config is None:
-        return model
+    config = peft_config(settings, task_type=task_type, score_token_id=score_token_id)
+    return model if config is None else _trained_in_float32(get_peft_model(model, config))
+
+
+def freeze_all_but_head(model: PreTrainedModel, *, score_token_id: int | None = None) -> PeftModel:
+    """The model as an adapter without layers: its score head trains in float32, and is all that a checkpoint holds.
+
+    Args:
+        score_token_id: the token whose row of the embedding is saved with the head. It is not trained: its gradient
+            would need the backward of the whole model.
+    """
+    config = LoraConfig(
+        target_modules=DUMMY_TARGET_MODULES,
+        task_type="SEQ_CLS",
+        modules_to_save=[SCORE_HEAD],
+        trainable_token_indices=None if score_token_id is None else [score_token_id],
+    )
     adapted = get_peft_model(model, config)
-    # PEFT raises adapters to float32, but not the copies of modules_to_save: in bf16 small updates would be lost.
+    for name, parameter in adapted.named_parameters():
+        if "trainable_tokens" in name:
+            parameter.requires_grad_(False)
+    return _trained_in_float32(adapted)
+
+
+def _trained_in_float32(adapted: PeftModel) -> PeftModel:
+    """PEFT raises adapters to float32, but not the copies of modules_to_save: in bf16 small updates would be lost."""
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -174,8 +265,9 @@ def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: P
     name, _, revision = (base_model, "", "") if base_model.startswith("/") else base_model.partition("@")
     for config in model.peft_config.values():
         config.base_model_name_or_path, config.revision = name or None, revision or None
-        # A set, which hashes differently in each process: sorted, the same run writes the same file.
-        config.target_modules = sorted(config.target_modules)
+        if isinstance(config.target_modules, set):
+            # It hashes differently in each process: sorted, the same run writes the same file.
+            config.target_modules = sorted(config.target_modules)
     # Without this, PEFT asks the hub for the base model's vocabulary.
     model.save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
@@ -206,6 +298,13 @@ def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
     return sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
 
 
+def max_positions(model: torch.nn.Module) -> int | None:
+    """Tokens that the model has positions for; None where its configuration names no end, as with ALiBi."""
+    config: Any = model.config
+    found = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return None if found is None else int(found)
+
+
 def check_finite(model: torch.nn.Module, *, name: str) -> None:
     """Raise DivergedError where a weight of the model is NaN or infinite; names the weight."""
     for parameter_name, parameter in model.named_parameters():
@@ -213,48 +312,6 @@ def check_finite(model: torch.nn.Module, *, name: str) -> None:
             raise DivergedError(f"{name}: the weight {parameter_name} is not finite. The model cannot be used.")
 
 
-def _load(auto_class: Any, folder: Path, *, dtype: torch.dtype, **settings: Any) -> tuple[PreTrainedModel, list[str]]:
-    """The model and the names of the weights that its files lack. Safetensors only; no code of the folder is run."""
-    if not (folder / "config.json").is_file():
-        raise MissingPrerequisiteError(f"{folder} is no model folder: it has no config.json.")
-    try:
-        with _quiet_transformers():
-            model, info = auto_class.from_pretrained(
-                folder,
-                dtype=dtype,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                # Only so that they come back by name; they are refused below.
-                ignore_mismatched_sizes=True,
-                **settings,
-            )
-    except Exception as error:
-        raise MissingPrerequisiteError(f"The model in {folder} cannot be loaded: {error}") from error
-    if info["mismatched_keys"]:
-        name, found, wanted = min(info["mismatched_keys"])
-        raise MissingPrerequisiteError(
-            f"{folder}: {name} has the shape {tuple(found)} in its files, its config wants {tuple(wanted)}."
-        )
-    return model, sorted(info["missing_keys"])
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """No load report: it warns of a new score head, which is wanted; what is not wanted is an error here."""
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)
-
-
 def _ready(model: PreTrainedModel, folder: Path, *, device: torch.device | str) -> PreTrainedModel:
     check_finite(model, name=str(folder))
     return model.to(device).eval()
-
-
-def _first(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

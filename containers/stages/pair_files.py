@@ -7,9 +7,10 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
 
 from containers.stages.errors import BadDataError
 
@@ -21,20 +22,32 @@ _MAX_EXPANSION = 200
 _EXPANSION_GRACE_BYTES = 64 * 1024**2
 _BOM = b"\xef\xbb\xbf"
 _PARQUET_BATCH_ROWS = 512
+_READ_BYTES = 2**18
 _SEEN_CHARACTERS = 80
 
+# `json.loads` without what it does before and after: the line is stripped, and a text.
+_value_at: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
 
-@dataclass(frozen=True, slots=True)
-class Line:
+
+class Line(NamedTuple):
     """One line (parquet: one row) of a data file; numbers begin with 1.
 
     Either `value` is an object, or `reason` names why there is none and `seen` shows the beginning of the line.
+    `raw` is the line as it stands in the file, where it was read fast.
     """
 
     number: int
     value: dict[str, Any] | None
     reason: str = ""
     seen: str = ""
+    raw: bytes = b""
+
+    def exactly(self) -> "Line":
+        """The same line as read without haste: whole numbers beyond 64 bits are no floats, and nesting ends sooner."""
+        return _parse_line(self.number, self.raw) if self.raw else self
+
+
+Parser = Callable[[int, bytes], Line]
 
 
 def data_files(path: Path) -> tuple[Path, ...]:
@@ -67,24 +80,28 @@ def _is_shown(file: Path, folder: Path) -> bool:
     return not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path, *, fast: bool = False) -> Iterator[Line]:
     """Every line of a data file, in order; the kind of file is told by its first bytes, not by its name.
+
+    Args:
+        fast: by orjson, which takes half the time or less; whole numbers beyond 64 bits come as floats.
 
     Raises:
         BadDataError: the file is damaged, or it is compressed so far beyond what text allows that it looks like a bomb.
     """
-    with open(path, "rb") as stream:
+    parse = _parse_fast if fast else _parse_line
+    with open(path, "rb", buffering=_READ_BYTES) as stream:
         magic = stream.read(4)
         stream.seek(0)
         if magic == b"PAR1":
             yield from _read_parquet(path)
         elif magic[:2] == b"\x1f\x8b":
-            yield from _read_gzip(path, stream)
+            yield from _read_gzip(path, stream, parse=parse)
         else:
-            yield from _read_json_lines(stream.readline)
+            yield from _read_json_lines(stream.readline, parse=parse)
 
 
-def _read_gzip(path: Path, stream: BinaryIO) -> Iterator[Line]:
+def _read_gzip(path: Path, stream: BinaryIO, *, parse: Parser) -> Iterator[Line]:
     number = 0
     with gzip.GzipFile(fileobj=stream, mode="rb") as expanded:
 
@@ -99,14 +116,14 @@ def _read_gzip(path: Path, stream: BinaryIO) -> Iterator[Line]:
             return raw
 
         try:
-            for line in _read_json_lines(readline):
+            for line in _read_json_lines(readline, parse=parse):
                 number = line.number
                 yield line
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise BadDataError(f"{path.name} is damaged after line {number}: {error}. Download it again.") from error
 
 
-def _read_json_lines(readline: Callable[[int], bytes]) -> Iterator[Line]:
+def _read_json_lines(readline: Callable[[int], bytes], *, parse: Parser) -> Iterator[Line]:
     number = 0
     while raw := readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -115,7 +132,16 @@ def _read_json_lines(readline: Callable[[int], bytes]) -> Iterator[Line]:
             while raw and not raw.endswith(b"\n"):
                 raw = readline(MAX_LINE_BYTES)
         else:
-            yield _parse_line(number, raw)
+            yield parse(number, raw)
+
+
+def _parse_fast(number: int, raw: bytes) -> Line:
+    """The line by orjson; what that refuses is read as ever, which allows NaN and says what is wrong."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return _parse_line(number, raw)
+    return Line(number, value, raw=raw) if type(value) is dict else _parse_line(number, raw)
 
 
 def _parse_line(number: int, raw: bytes) -> Line:
@@ -123,10 +149,13 @@ def _parse_line(number: int, raw: bytes) -> Line:
     if not raw:
         return Line(number, None, "blank_line", "")
     try:
-        value = json.loads(raw.decode("utf-8"))
+        text = raw.decode("utf-8")
+        value, end = _value_at(text, 0)
     except UnicodeDecodeError:
         return Line(number, None, "invalid_utf8", _beginning(raw))
-    except (ValueError, RecursionError):
+    except (ValueError, StopIteration, RecursionError):
+        return Line(number, None, "invalid_json", _beginning(raw))
+    if end != len(text):
         return Line(number, None, "invalid_json", _beginning(raw))
     if not isinstance(value, dict):
         return Line(number, None, "not_an_object", _beginning(raw))

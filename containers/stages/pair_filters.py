@@ -1,38 +1,43 @@
 """Which rows teach nothing or teach wrongly: small pure functions over rows."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from containers.stages.pair_schemas import PreferenceRow
 
 # What separates turns in the chat templates in use. In a user's text they would end the turn and forge the next one.
-_CONTROL_TOKEN = re.compile(
-    r"<[|｜][^\s<>|｜]{1,40}[|｜]>"  # <|im_start|>, <|eot_id|>, <｜begin▁of▁sentence｜>
-    r"|\[/?INST\]|<</?SYS>>"
-    r"|<(?:start|end)_of_turn>"
-    r"|</?think>"  # templates of thinking models cut an answer there
+# Each pattern begins with one character, which the search skips to.
+_IN_ANGLES = re.compile(
+    r"<(?:[|｜][^\s<>|｜]{1,40}[|｜]>"  # <|im_start|>, <|eot_id|>, <｜begin▁of▁sentence｜>
+    r"|</?SYS>>"
+    r"|(?:start|end)_of_turn>"
+    r"|extra_id_\d+>"
+    r"|/?think>)"  # templates of thinking models cut an answer there
 )
+_IN_SQUARES = re.compile(r"\[/?INST\]")
 
 
 def control_token(row: PreferenceRow) -> str:
     """The first control token of a chat template in any text of the row; empty where there is none."""
-    for text in texts(row):
-        if ("<" in text or "INST]" in text) and (match := _CONTROL_TOKEN.search(text)):
-            return match.group()
+    pair = row.pair
+    return control_token_in((*[turn["content"] for turn in pair.prompt], pair.chosen, pair.rejected))
+
+
+def control_token_in(texts: Iterable[str]) -> str:
+    """The first control token in any of the texts; empty where there is none."""
+    for text in texts:
+        if "<" in text or "[" in text:
+            found = [match for match in (_IN_ANGLES.search(text), _IN_SQUARES.search(text)) if match]
+            if found:
+                return min(found, key=lambda match: match.start()).group()
     return ""
-
-
-def texts(row: PreferenceRow) -> Iterable[str]:
-    """Every text of the row: turns of the prompt, chosen, rejected."""
-    yield from (turn["content"] for turn in row.pair.prompt)
-    yield row.pair.chosen
-    yield row.pair.rejected
 
 
 def num_characters(row: PreferenceRow) -> int:
     """Characters of the prompt plus its longer response."""
-    prompt = sum(len(turn["content"]) for turn in row.pair.prompt)
-    return prompt + max(len(row.pair.chosen), len(row.pair.rejected))
+    pair = row.pair
+    return sum([len(turn["content"]) for turn in pair.prompt]) + max(len(pair.chosen), len(pair.rejected))
 
 
 def has_equal_responses(row: PreferenceRow) -> bool:
@@ -67,13 +72,7 @@ def repeated(rows: Sequence[PreferenceRow]) -> set[int]:
 
 def contradictory(rows: Sequence[PreferenceRow]) -> set[int]:
     """Positions of rows that say the opposite of another row: same prompt, chosen and rejected exchanged. Both fall."""
-    said = {_order(row) for row in rows}
-    return {position for position, row in enumerate(rows) if _reverse(row) in said}
-
-
-def _order(row: PreferenceRow) -> tuple[str, str, str]:
-    return row.prompt_id, row.pair.chosen, row.pair.rejected
-
-
-def _reverse(row: PreferenceRow) -> tuple[str, str, str]:
-    return row.prompt_id, row.pair.rejected, row.pair.chosen
+    asked = Counter([row.prompt_id for row in rows])
+    likely = [(position, row.prompt_id, row.pair) for position, row in enumerate(rows) if asked[row.prompt_id] > 1]
+    said = {(prompt_id, pair.chosen, pair.rejected) for _, prompt_id, pair in likely}
+    return {position for position, prompt_id, pair in likely if (prompt_id, pair.rejected, pair.chosen) in said}

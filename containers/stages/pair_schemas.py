@@ -1,66 +1,50 @@
 """One object of a file of preferences to one row, in the schema that the file has (`containers.preference_columns`)."""
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from containers.preference_columns import ARENA, HELPSTEER3, TRL, UnknownSchemaError, schema_of
+from containers.preference_columns import (
+    ARENA,
+    COMPARISONS,
+    HELPSTEER3,
+    TRL,
+    ULTRAFEEDBACK,
+    UnknownSchemaError,
+    schema_of,
+)
 from containers.stages.errors import BadDataError
-from containers.stages.language_names import normalised_language
+from containers.stages.pair_rows import (
+    MAX_STRENGTH,
+    MalformedRowError,
+    Pair,
+    PreferenceRow,
+    Turn,
+    Value,
+    annotator_scores,
+    column,
+    integer,
+    make_row,
+    read_prompt,
+    read_response,
+)
+from containers.stages.transcripts import turns_of_text
 
-Value = Mapping[str, Any]
-Turn = dict[str, str]
+__all__ = ["MalformedRowError", "Pair", "PreferenceRow", "Schema", "Turn", "Value", "detect_schema", "known_schemas"]
 
-DEFAULT_DOMAIN = "general"
-MAX_STRENGTH = 3
-
-_ROLES = ("system", "user", "assistant")
-
-
-class MalformedRowError(ValueError):
-    """A row that cannot be used; `reason` names why, `seen` shows what was found."""
-
-    def __init__(self, reason: str, seen: object = "") -> None:
-        super().__init__(f"{reason}: {seen}")
-        self.reason = reason
-        self.seen = str(seen)
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A preference: the same prompt answered twice, the better answer first.
-
-    `margin` is the strength of the preference (HelpSteer3: 1 to 3; where a source names none, 1). `pair_id` is a
-    digest of prompt, chosen and rejected.
-    """
-
-    prompt: tuple[Turn, ...]
-    chosen: str
-    rejected: str
-    margin: float
-    domain: str
-    language: str
-    pair_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class PreferenceRow:
-    """A well-formed row. Of a tie, `pair` holds the answers in their order in the file."""
-
-    pair: Pair
-    prompt_id: str
-    is_tie: bool
-    contradicts_annotators: bool
+# Names of the two scores as UltraFeedback's editions write them.
+_SCORES_OF_SIDES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"))
+_WINNERS = {"a": "a", "b": "b", "tie": "tie", "model_a": "a", "model_b": "b", "tie (bothbad)": "tie"}
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A way of writing preferences, and the function that reads one object of it."""
+    """A way of writing preferences, and the function that reads one object of it; `num_lines` give one row."""
 
     name: str
     parse: Callable[[Value], PreferenceRow]
+    num_lines: int = 1
 
 
 def detect_schema(values: Iterable[Value], *, file: str) -> Schema:
@@ -73,56 +57,67 @@ def detect_schema(values: Iterable[Value], *, file: str) -> Schema:
         known = schema_of(values, file=file)
     except UnknownSchemaError as error:
         raise BadDataError(str(error)) from error
-    return Schema(known.name, _PARSERS[known.name])
+    return Schema(known.name, _PARSERS[known.name], known.num_lines)
+
+
+def known_schemas() -> dict[str, Callable[[Value], PreferenceRow]]:
+    """The reader of every schema by its name."""
+    return dict(_PARSERS)
 
 
 def _parse_helpsteer3(value: Value) -> PreferenceRow:
-    prompt = _prompt(_column(value, "context"))
-    response1 = _response(_column(value, "response1"))
-    response2 = _response(_column(value, "response2"))
-    preference = _integer(_column(value, "overall_preference"), "label_not_an_integer", "label_out_of_range")
-    scores = _annotator_scores(value.get("individual_preference"))
-    first_is_better = preference < 0
-    return _row(
+    prompt = read_prompt(column(value, "context"))
+    response1 = read_response(column(value, "response1"))
+    response2 = read_response(column(value, "response2"))
+    preference = integer(column(value, "overall_preference"), "label_not_an_integer", "label_out_of_range")
+    scores = annotator_scores(value.get("individual_preference"))
+    first_is_better = preference <= 0
+    return make_row(
         value,
         prompt=prompt,
-        chosen=response1 if first_is_better or preference == 0 else response2,
-        rejected=response2 if first_is_better or preference == 0 else response1,
+        chosen=response1 if first_is_better else response2,
+        rejected=response2 if first_is_better else response1,
         margin=abs(preference),
-        contradicts_annotators=bool(scores) and all(score * preference < 0 for score in scores),
+        signs=[score * preference for score in scores],
     )
 
 
 def _parse_trl(value: Value) -> PreferenceRow:
-    chosen, rejected = _column(value, "chosen"), _column(value, "rejected")
+    chosen, rejected = column(value, "chosen"), column(value, "rejected")
     if value.get("prompt") is None:
-        shared, chosen, rejected = _split_conversations(chosen, rejected)
-        prompt = _prompt(shared)
+        shared, chosen, rejected = _split_at_first_difference(chosen, rejected)
+        prompt = read_prompt(shared)
     else:
-        prompt = _prompt(value["prompt"])
-    margin = value.get("margin")
-    if margin is None:
-        margin = 1.0
-    elif isinstance(margin, bool) or not isinstance(margin, int | float) or not math.isfinite(margin) or margin < 0:
-        raise MalformedRowError("margin_not_a_strength", margin)
-    return _row(
+        turns = _turns_of_prompt(value["prompt"])
+        if turns is not None:
+            chosen, rejected = _turns_or_text(chosen), _turns_or_text(rejected)
+        prompt = read_prompt(value["prompt"] if turns is None else turns)
+    difference = _score_difference(value)
+    if value.get("margin") is not None:
+        margin = _score(value["margin"])
+        if margin is None or margin < 0:
+            raise MalformedRowError("margin_not_a_strength", value["margin"])
+    else:
+        margin = 1.0 if difference is None else _strength(difference)
+    return make_row(
         value,
         prompt=prompt,
         chosen=_last_turn(chosen, prompt),
         rejected=_last_turn(rejected, prompt),
-        margin=float(margin),
+        margin=margin,
+        signs=() if difference is None else (difference,),
     )
 
 
 def _parse_arena(value: Value) -> PreferenceRow:
-    prompt = _prompt(_column(value, "prompt"))
-    response_a = _response(_column(value, "response_a"))
-    response_b = _response(_column(value, "response_b"))
-    winner = _column(value, "winner")
-    name = winner.strip().lower() if isinstance(winner, str) else winner
-    if name not in ("a", "b", "tie"):
+    prompt = read_prompt(column(value, "prompt"))
+    response_a = read_response(column(value, "response_a"))
+    response_b = read_response(column(value, "response_b"))
+    winner = column(value, "winner")
+    name = _WINNERS.get(winner.strip().lower()) if isinstance(winner, str) else None
+    if name is None:
         raise MalformedRowError("winner_unknown", winner)
-    return _row(
+    return make_row(
         value,
         prompt=prompt,
         chosen=response_b if name == "b" else response_a,
@@ -131,152 +126,129 @@ def _parse_arena(value: Value) -> PreferenceRow:
     )
 
 
-_PARSERS = {HELPSTEER3.name: _parse_helpsteer3, TRL.name: _parse_trl, ARENA.name: _parse_arena}
+def _parse_ultrafeedback(value: Value) -> PreferenceRow:
+    """The completion with the highest `overall_score` against the one with the lowest.
 
-
-def _row(
-    value: Value,
-    *,
-    prompt: tuple[Turn, ...],
-    chosen: str,
-    rejected: str,
-    margin: float,
-    contradicts_annotators: bool = False,
-) -> PreferenceRow:
-    domain, language = _optional_text(value, "domain"), _optional_text(value, "language")
-    prompt_id = _digest(part for turn in prompt for part in (turn["role"], " ".join(turn["content"].lower().split())))
-    pair = Pair(
+    The mean of the scores by aspect stands beside it: the published set has answers of 1 written as 10, whose aspects
+    say otherwise (issue of the set, found by Argilla's edition).
+    """
+    prompt = read_prompt(column(value, "instruction"))
+    completions = column(value, "completions")
+    if not isinstance(completions, list | tuple) or not all(isinstance(item, Mapping) for item in completions):
+        raise MalformedRowError("completions_not_objects", repr(completions)[:80])
+    scored = [(score, item) for item in completions if (score := _score(item.get("overall_score"))) is not None]
+    if len(scored) < 2:
+        raise MalformedRowError("fewer_than_two_scores", f"{len(scored)} of {len(completions)} completions")
+    best_score, best = max(scored, key=lambda item: item[0])
+    worst_score, worst = min(reversed(scored), key=lambda item: item[0])
+    aspects = [_score(item.get("fine-grained_score")) for item in (best, worst)]
+    return make_row(
+        value,
         prompt=prompt,
-        chosen=chosen,
-        rejected=rejected,
-        margin=float(margin),
-        domain=domain.strip().lower() or DEFAULT_DOMAIN,
-        language=normalised_language(language),
-        pair_id=_digest((prompt_id, chosen, rejected))[:16],
-    )
-    return PreferenceRow(
-        pair=pair, prompt_id=prompt_id[:16], is_tie=margin == 0, contradicts_annotators=contradicts_annotators
+        chosen=read_response(best.get("response")),
+        rejected=read_response(worst.get("response")),
+        margin=_strength(best_score - worst_score),
+        signs=() if aspects[0] is None or aspects[1] is None else (aspects[0] - aspects[1],),
     )
 
 
-def _digest(parts: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def _parse_comparison(value: Value) -> PreferenceRow:
+    """Two lines as one object: `text` holds the text of the good line and that of the bad one."""
+    texts = column(value, "text")
+    if not isinstance(texts, list | tuple) or len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+        raise MalformedRowError("comparison_not_two_texts", repr(texts)[:80])
+    shared, chosen, rejected = _split_at_first_difference(*texts)
+    prompt = read_prompt(shared)
+    return make_row(
+        {}, prompt=prompt, chosen=_last_turn(chosen, prompt), rejected=_last_turn(rejected, prompt), margin=1
+    )
 
 
-def _column(value: Value, name: str) -> Any:
-    if name not in value:
-        raise MalformedRowError("missing_column", name)
-    return value[name]
+_PARSERS: dict[str, Callable[[Value], PreferenceRow]] = {
+    HELPSTEER3.name: _parse_helpsteer3,
+    TRL.name: _parse_trl,
+    ARENA.name: _parse_arena,
+    ULTRAFEEDBACK.name: _parse_ultrafeedback,
+    COMPARISONS.name: _parse_comparison,
+}
 
 
-def _optional_text(value: Value, name: str) -> str:
-    text = value.get(name)
-    if text is None:
-        return ""
-    if not isinstance(text, str):
-        raise MalformedRowError(f"{name}_not_text", repr(text)[:80])
-    return _clean(text)
+def _score(value: object) -> float | None:
+    """A finite number; None where there is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
-def _integer(value: object, not_integer: str, out_of_range: str) -> int:
-    """-3 … 3; 2.0 is 2, as parquet writers turn a column with one gap into floats."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or value != value
-        or value in (math.inf, -math.inf)
-    ):
-        raise MalformedRowError(not_integer, repr(value))
-    if value != int(value):
-        raise MalformedRowError(not_integer, value)
-    if abs(value) > MAX_STRENGTH:
-        raise MalformedRowError(out_of_range, f"{value} (wanted: -{MAX_STRENGTH} to {MAX_STRENGTH})")
-    return int(value)
+def _score_difference(value: Value) -> float | None:
+    """Score of the chosen side minus score of the rejected one, where both stand beside the pair."""
+    for names in _SCORES_OF_SIDES:
+        chosen, rejected = (_score(value.get(name)) for name in names)
+        if chosen is not None and rejected is not None:
+            return chosen - rejected
+    return None
 
 
-def _annotator_scores(annotators: object) -> list[int]:
-    """Scores of the individual annotators; those who gave none are left out."""
-    if annotators is None:
-        return []
-    if not isinstance(annotators, list | tuple) or not all(isinstance(item, Mapping) for item in annotators):
-        raise MalformedRowError("bad_annotator_score", annotators)
-    reason = "bad_annotator_score"
-    return [_integer(item["score"], reason, reason) for item in annotators if item.get("score") is not None]
+def _strength(difference: float) -> float:
+    """Scores of 1 to 10 as strength: one point is 1, two are 2, more is 3. Equal scores are a tie.
+
+    Example: 8.5 against 7 is 2.
+    """
+    return float(min(MAX_STRENGTH, math.ceil(abs(difference))))
 
 
-def _prompt(value: object) -> tuple[Turn, ...]:
-    """Turns that end with the user's; plain text is one user turn."""
-    if isinstance(value, str):
-        if value.lstrip().startswith("[{") and '"role"' in value:
-            raise MalformedRowError("prompt_is_encoded_json", value[:80])
-        value = [{"role": "user", "content": value}] if value.strip() else []
-    if not isinstance(value, list | tuple):
-        raise MalformedRowError("prompt_not_text_or_turns", repr(value)[:80])
-    turns = tuple(_turn(turn) for turn in value)
-    if not turns:
-        raise MalformedRowError("empty_prompt")
-    if turns[-1]["role"] != "user":
-        raise MalformedRowError("prompt_ends_without_user", turns[-1]["role"])
-    wanted = "user"
-    for turn in turns[1:] if turns[0]["role"] == "system" else turns:
-        if turn["role"] != wanted:
-            raise MalformedRowError("turns_do_not_alternate", " ".join(turn["role"] for turn in turns)[:80])
-        wanted = "assistant" if wanted == "user" else "user"
+def _turns_or_text(value: object) -> object:
+    """The turns of a transcript; anything else as it is."""
+    turns = turns_of_text(value) if isinstance(value, str) else None
+    return value if turns is None else turns
+
+
+def _turns_of_prompt(value: object) -> list[Turn] | None:
+    """The turns of a transcript, which may end with the word `Assistant:`; None where it is none."""
+    turns = turns_of_text(value) if isinstance(value, str) else None
+    if turns and turns[-1] == {"role": "assistant", "content": ""}:
+        return turns[:-1]
     return turns
 
 
-def _turn(value: object) -> Turn:
-    if not isinstance(value, Mapping):
-        raise MalformedRowError("prompt_not_text_or_turns", repr(value)[:80])
-    role, content = value.get("role"), value.get("content")
-    if role not in _ROLES:
-        raise MalformedRowError("unknown_role", role)
-    if not isinstance(content, str):
-        raise MalformedRowError("turn_without_text", repr(content)[:80])
-    if not content.strip():
-        raise MalformedRowError("empty_turn", repr(content)[:80])
-    return {"role": role, "content": _clean(content)}
-
-
-def _response(value: object) -> str:
-    if not isinstance(value, str):
-        raise MalformedRowError("response_not_text", repr(value)[:80])
-    if not value.strip():
-        raise MalformedRowError("empty_response", repr(value)[:80])
-    return _clean(value)
-
-
-def _clean(text: str) -> str:
-    """The text itself, if it can be written as UTF-8 and holds no NUL."""
-    if "\0" in text:
-        raise MalformedRowError("nul_character", text[:80])
-    if text.isascii():
-        return text
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise MalformedRowError("lone_surrogate", ascii(text[error.start : error.start + 8])) from error
-    return text
-
-
-def _split_conversations(chosen: object, rejected: object) -> tuple[list[Any], list[Any], list[Any]]:
-    """The turns that two conversations share, and what each goes on with."""
-    if not isinstance(chosen, list) or not isinstance(rejected, list) or min(len(chosen), len(rejected)) < 2:
+def _split_at_first_difference(chosen: object, rejected: object) -> tuple[object, object, object]:
+    """What two conversations or texts share, and how each goes on."""
+    left, right = _turns_or_text(chosen), _turns_or_text(rejected)
+    if isinstance(left, str) and isinstance(right, str):
+        return _split_texts(left, right)
+    if not isinstance(left, list) or not isinstance(right, list) or min(len(left), len(right)) < 2:
         raise MalformedRowError("prompt_not_to_be_found", f"{chosen!r:.60} …")
-    length, longest = 0, min(len(chosen), len(rejected)) - 1
+    length, longest = 0, min(len(left), len(right)) - 1
+    while length < longest and left[length] == right[length]:
+        length += 1
+    return left[:length], left[length:], right[length:]
+
+
+def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
+    """The words that two texts begin with, and the rest of each."""
+    length, longest = 0, min(len(chosen), len(rejected))
     while length < longest and chosen[length] == rejected[length]:
         length += 1
-    return chosen[:length], chosen[length:], rejected[length:]
+    while length and not chosen[length - 1].isspace():
+        length -= 1
+    if not chosen[:length].strip():
+        raise MalformedRowError("prompt_not_to_be_found", f"{chosen!r:.60} …")
+    return chosen[:length].rstrip(), chosen[length:], rejected[length:]
 
 
-def _last_turn(value: object, prompt: tuple[Turn, ...]) -> str:
+def _last_turn(value: object, prompt: Sequence[Turn]) -> str:
     """The one assistant turn of a completion; a conversation that repeats the prompt is cut there."""
     if not isinstance(value, list):
-        return _response(value)
-    if len(value) == len(prompt) + 1 and tuple(value[:-1]) == prompt:
-        value = value[-1:]
-    if len(value) != 1:
-        raise MalformedRowError("completion_not_one_turn", f"{len(value)} turns")
-    if isinstance(value[0], Mapping) and value[0].get("content") is not None and value[0].get("role") == "assistant":
-        return _response(value[0]["content"])
-    raise MalformedRowError("completion_not_one_turn", repr(value[0])[:80])
+        return read_response(value)
+    turns: list[Any] = value
+    if len(turns) == len(prompt) + 1 and tuple(turns[:-1]) == tuple(prompt):
+        turns = turns[-1:]
+    if len(turns) != 1:
+        raise MalformedRowError("completion_not_one_turn", f"{len(turns)} turns")
+    if isinstance(turns[0], Mapping) and turns[0].get("content") is not None and turns[0].get("role") == "assistant":
+        return read_response(turns[0]["content"])
+    raise MalformedRowError("completion_not_one_turn", repr(turns[0])[:80])

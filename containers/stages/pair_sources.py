@@ -1,5 +1,6 @@
 """Reads the inputs of filter_dataset: every row of every file, each with its place, malformed ones by reason."""
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,23 +10,38 @@ from containers.contracts.spec import StageInput
 from containers.stages.errors import BadDataError
 from containers.stages.funnel import DroppedRow, Split, shortened
 from containers.stages.language_names import normalised_language
+from containers.stages.own_reader import read_lines_with
 from containers.stages.pair_files import data_files
 from containers.stages.pair_schemas import PreferenceRow
-from containers.stages.preference_rows import RowRead, read_rows
+from containers.stages.preference_rows import RowRead, read_rows, rows_of_lines
+
+# The name of the source where there is only one.
+SINGLE_SOURCE = "dataset"
 
 # An empty line loses nothing, so it is counted but does not make a file suspect.
 _HARMLESS = "blank_line"
 _LINES_SHOWN = 3
 
 
+@functools.lru_cache(64)
+def _rounded(margin: float) -> str:
+    return str(round(margin))
+
+
 @dataclass(slots=True)
 class PlacedRow:
     """A well-formed row, the split that its source stands for, and where it lies."""
 
+    source: str
     split: Split
     file: str
     line: int
     row: PreferenceRow
+
+    @property
+    def strength(self) -> str:
+        """The strength of the preference as a whole number; 0 is a tie."""
+        return _rounded(self.row.pair.margin)
 
     def dropped(self, seen: str) -> DroppedRow:
         """The row as the funnel shows it once it is dropped."""
@@ -35,8 +51,10 @@ class PlacedRow:
             file=self.file,
             line=self.line,
             seen=seen,
+            source=self.source,
             domain=pair.domain,
             language=pair.language,
+            strength=self.strength,
             prompt=pair.prompt[-1]["content"],
             chosen=pair.chosen,
             rejected=pair.rejected,
@@ -45,9 +63,15 @@ class PlacedRow:
 
 @dataclass
 class Source:
-    """What one input held."""
+    """What one input held.
+
+    Attributes:
+        name: the source in a mixture; `dataset` where there is one source only.
+        origin: where it comes from, for people.
+    """
 
     name: str
+    origin: str
     split: Split
     rows_read: int = 0
     rows: list[PlacedRow] = field(default_factory=list)
@@ -59,25 +83,37 @@ class Source:
         return sum(len(rows) for reason, rows in self.malformed.items() if reason != _HARMLESS)
 
 
-def read_source(item: StageInput, *, split: Split) -> Source:
+def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, reader: Path | None = None) -> Source:
     """Every row of an input's files.
 
     Places are named after the input's origin, not after where it is mounted: so they are the same in every runtime.
 
+    Args:
+        reader: a person's own reader (`own_reader`), where the files are in no schema that is known.
+
     Raises:
-        BadDataError: no data file, a damaged one, or one in an unknown schema.
+        BadDataError: no data file, a damaged one, or one in an unknown schema; or the reader failed.
     """
     root = Path(item.path)
-    source = Source(name=item.origin or root.name, split=split)
+    source = Source(name=name, origin=item.origin or root.name, split=split)
+    if reader is not None:
+        label = Path(source.origin).name
+        _take(source, rows_of_lines(read_lines_with(reader, root, name=source.origin), file=label), file=label)
+        return source
     for path in data_files(root):
-        label = path.relative_to(root).as_posix() if root.is_dir() else Path(source.name).name
-        for read in read_rows(path):
-            source.rows_read += 1
-            if read.row is None:
-                source.malformed[read.reason].append(_malformed(read, split=split, file=label))
-            else:
-                source.rows.append(PlacedRow(split, label, read.line, read.row))
+        label = path.relative_to(root).as_posix() if root.is_dir() else Path(source.origin).name
+        _take(source, read_rows(path), file=label)
     return source
+
+
+def _take(source: Source, rows: Iterable[RowRead], *, file: str) -> None:
+    """Put rows of a file into the source."""
+    for read in rows:
+        source.rows_read += 1
+        if read.row is None:
+            source.malformed[read.reason].append(_malformed(read, source=source, file=file))
+        else:
+            source.rows.append(PlacedRow(source.name, source.split, file, read.line, read.row))
 
 
 def check_malformed(source: Source, *, max_fraction: float) -> None:
@@ -91,7 +127,7 @@ def check_malformed(source: Source, *, max_fraction: float) -> None:
     by_reason = sorted(source.malformed.items(), key=lambda item: (-len(item[1]), item[0]))
     lines = [f"  {reason}: {len(rows):,} ({_first_lines(rows)})" for reason, rows in by_reason]
     raise BadDataError(
-        f"{source.name}: {source.num_malformed:,} of {source.rows_read:,} rows "
+        f"{source.origin}: {source.num_malformed:,} of {source.rows_read:,} rows "
         f"({source.num_malformed / source.rows_read:.1%}) are malformed; filter_dataset.max_malformed_fraction allows "
         f"{max_fraction:.1%}.\n"
         + "\n".join(lines)
@@ -122,9 +158,10 @@ def _first_lines(rows: list[DroppedRow]) -> str:
     return f"{shown}, …" if len(rows) > _LINES_SHOWN else shown
 
 
-def _malformed(read: RowRead, *, split: Split, file: str) -> DroppedRow:
+def _malformed(read: RowRead, *, source: Source, file: str) -> DroppedRow:
     return DroppedRow(
-        split=split,
+        split=source.split,
+        source=source.name,
         file=file,
         line=read.line,
         seen=read.seen or "(nothing)",

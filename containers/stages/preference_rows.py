@@ -2,22 +2,25 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from containers.stages.pair_files import Line, read_lines
 from containers.stages.pair_filters import first_flaw
 from containers.stages.pair_schemas import MalformedRowError, Pair, PreferenceRow, Schema, detect_schema
 
-__all__ = ["Pair", "PairRows", "RowRead", "read_pairs", "read_rows"]
+__all__ = ["Pair", "PairRows", "RowRead", "read_pairs", "read_rows", "rows_of_lines"]
 
 _ROWS_THAT_SHOW_THE_SCHEMA = 200
 
 
-@dataclass(frozen=True, slots=True)
-class RowRead:
-    """What one line of a file gave: a row, or the reason why there is none, and what was seen."""
+class RowRead(NamedTuple):
+    """What one line of a file gave: a row, or the reason why there is none, and what was seen.
+
+    Where two lines make a row, `line` is the first.
+    """
 
     line: int
     row: PreferenceRow | None
@@ -36,12 +39,20 @@ class PairRows:
 
 
 def read_rows(path: Path) -> Iterator[RowRead]:
-    """One item per line of the file, in order.
+    """One item per line of the file, in order; of comparisons, per two lines.
 
     Raises:
         BadDataError: the schema is unknown, or the file is damaged.
     """
-    lines = read_lines(path)
+    return rows_of_lines(read_lines(path, fast=True), file=path.name)
+
+
+def rows_of_lines(lines: Iterator[Line], *, file: str) -> Iterator[RowRead]:
+    """The same of lines that were read already; the schema is that of most of the first ones.
+
+    Raises:
+        BadDataError: the schema is unknown; the message names `file`.
+    """
     head: list[Line] = []
     objects = 0
     for line in lines:
@@ -49,9 +60,34 @@ def read_rows(path: Path) -> Iterator[RowRead]:
         objects += line.value is not None
         if objects == _ROWS_THAT_SHOW_THE_SCHEMA:
             break
-    schema = detect_schema((line.value for line in head if line.value is not None), file=path.name) if objects else None
-    for line in itertools.chain(head, lines):
+    schema = detect_schema((line.value for line in head if line.value is not None), file=file) if objects else None
+    everything: Iterable[Line] = itertools.chain(head, lines)
+    if schema is not None and schema.num_lines > 1:
+        everything = _two_lines_as_one(line.exactly() for line in everything)
+    for line in everything:
         yield _read_row(line, schema)
+
+
+def _two_lines_as_one(lines: Iterable[Line]) -> Iterator[Line]:
+    """Good line and bad line as one object of lists; a damaged line spoils its pair, a blank one is passed over."""
+    first: Line | None = None
+    for line in lines:
+        if line.reason == "blank_line":
+            yield line
+        elif first is None:
+            first = line
+        else:
+            yield _joined(first, line)
+            first = None
+    if first is not None:
+        yield Line(first.number, None, "comparison_without_second_line", first.seen)
+
+
+def _joined(first: Line, second: Line) -> Line:
+    if first.value is None or second.value is None:
+        bad = first if first.value is None else second
+        return Line(first.number, None, bad.reason, bad.seen)
+    return Line(first.number, {name: [first.value[name], second.value.get(name)] for name in first.value})
 
 
 def read_pairs(path: Path) -> PairRows:
@@ -78,7 +114,12 @@ def _read_row(line: Line, schema: Schema | None) -> RowRead:
         return RowRead(line.number, None, line.reason, line.seen)
     try:
         return RowRead(line.number, schema.parse(line.value))
-    except MalformedRowError as error:
+    except (MalformedRowError, RecursionError) as error:
+        # What is wrong is shown as it stands in the file.
+        if line.raw:
+            return _read_row(line.exactly(), schema)
+        if isinstance(error, RecursionError):
+            return RowRead(line.number, None, "invalid_json", "nested too deeply")
         domain, language = line.value.get("domain"), line.value.get("language")
         return RowRead(
             line.number,

@@ -1,12 +1,14 @@
 """Which prompt goes where: decided by a seeded hash of the prompt, so order and neighbours do not matter.
 
 The same prompt falls on the same side whatever else the data holds; a prompt that validated one run does not train
-the next one, which has more data.
+the next one, which has more data. Only prompts that are like one another go together, by the hash of their group.
 """
 
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
+
+from containers.stages.similar_prompts import PromptGroups
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,29 @@ def sample_of(ids: Collection[str], *, size: int, seed: int, purpose: str) -> fr
 
 
 def split_policy_prompts(
-    *, train_ids: Collection[str], validation_ids: Collection[str], fraction: float, eval_fraction: float, seed: int
+    *,
+    train_ids: Collection[str],
+    validation_ids: Collection[str],
+    fraction: float,
+    eval_fraction: float,
+    seed: int,
+    groups: PromptGroups,
 ) -> PolicyPrompts:
-    """Prompts for policy training and evaluation.
+    """Prompts for policy training and evaluation; a group of prompts stays together.
 
     They are set aside from the training prompts. With `fraction` 0 nothing is: the policy trains on the prompts that
     train the reward model, and is evaluated on those that validate it.
     """
     if fraction <= 0:
         return PolicyPrompts(train=frozenset(train_ids), evaluation=frozenset(validation_ids))
-    aside = share_of(train_ids, fraction=fraction, seed=seed, purpose="policy")
+    names = {prompt_id: groups.of(prompt_id) for prompt_id in train_ids}
+    aside = share_of(set(names.values()), fraction=fraction, seed=seed, purpose="policy")
     evaluation = share_of(aside, fraction=eval_fraction, seed=seed, purpose="policy evaluation")
-    return PolicyPrompts(train=aside - evaluation, evaluation=evaluation)
+    train = aside - evaluation
+    return PolicyPrompts(
+        train=frozenset(prompt_id for prompt_id, name in names.items() if name in train),
+        evaluation=frozenset(prompt_id for prompt_id, name in names.items() if name in evaluation),
+    )
 
 
 def _uniform(item: str, *, seed: int, purpose: str) -> float:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
 
+from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import CalibrationBin, Funnel, Histogram
 from containers.human_text import humanize, number, percent
@@ -136,6 +137,26 @@ def histogram_plot(title: str, histogram: Histogram | None, *, unit: str, count_
         grey = "; grey: the bar that holds zero" if straddles else ""
         note = f"{sum(histogram.counts):,} {count_of}. Blue: above zero; orange: below{grey}."
         return Plot(title, svg(), note=note)
+
+
+def score_distribution_plot(suite: SuiteEvaluation, *, salt: str) -> Plot | None:
+    """How the scores of better and of worse responses are spread; None where there is no pair."""
+    better, worse = suite.better_scores, suite.worse_scores
+    if better is None or worse is None:
+        return None
+    with axes(2.5, salt=salt) as (ax, svg):
+        for histogram, colour, label in ((worse, ORANGE, "worse"), (better, BLUE, "better")):
+            ax.stairs(histogram.counts, histogram.edges, fill=True, color=colour, alpha=0.4, linewidth=0, label=label)
+            ax.stairs(histogram.counts, histogram.edges, color=colour, linewidth=1.2)
+        ax.set_xlabel("score")
+        ax.set_ylabel("responses")
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        ax.yaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.xaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.grid(axis="x", visible=False)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderaxespad=0.2, columnspacing=1.4)
+        note = f"{suite.num_pairs:,} pairs. The less the two overlap, the surer the order."
+        return Plot(f"{humanize(suite.name)}: scores", svg(), note=note)
 
 
 def calibration_plot(title: str, bins: Sequence[CalibrationBin], *, salt: str) -> Plot | None:

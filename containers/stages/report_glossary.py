@@ -21,6 +21,16 @@ GLOSSARY = {
     "entropy": "How undecided the policy is at each token, in nats. A fall to zero means it always writes the same.",
     "calibration": "Whether pairs predicted to be right with 80 % are right in 80 % of cases.",
     "calibration error": "Expected calibration error: mean gap of predicted and observed share, weighted by pairs.",
+    "suite": "Data with a rule of its own by which it judges a reward model; the score is the rule's figure.",
+    "length slope": "How much doubling the length of an answer moves its score, quality held equal: the slope of "
+    "margin on the log of the length ratio within a prompt, beside an intercept for quality. In standard deviations of "
+    "the scores, so that models compare; 0 is no bias.",
+    "accuracy at equal lengths": "What the accuracy would be if both answers were equally long: each margin without "
+    "the part that the length slope explains.",
+    "padding attack": "Filler that says nothing is appended to rejected answers of pairs in the right order. A flip: "
+    "the padded answer then scores as high as the chosen one, or higher.",
+    "score parity": "The same conversations must have the same scores on every road: training, reloaded copies, any "
+    "batch size, the policy stage. Otherwise what is judged here is not what the policy is trained against.",
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "
     "Without the centring penalty and the demanded margin that the loss of training includes.",
     "interval": "Confidence interval: Wilson's for shares, bootstrap over prompts or pairs for means; at the level "
@@ -30,6 +40,8 @@ GLOSSARY = {
     "gate": "A demand that must hold before the run goes on. A waiver overrules it and stands in this report.",
     "decision": "The word of a person who was asked at a gate. It counts only for the model, figures and rules that "
     "were shown; silence never approves.",
+    "champion": "The version that is in use. A challenger is compared with it on the same held-out items, which were "
+    "frozen when the first champion came.",
     "duration": "Sum of the times of the stages that ran, each of its last attempt; reused stages cost nothing.",
     "digest": "SHA-256 over the content. Equal digests are equal files.",
 }

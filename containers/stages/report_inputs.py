@@ -9,14 +9,16 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from containers.contracts.certificate import Certificate
+from containers.contracts.champions import DECISIONS_INPUT, RunDecision, RunDecisions
 from containers.contracts.hardware import MeasuredContract
 from containers.contracts.manifest import Manifest
 from containers.contracts.names import (
+    CERTIFICATE_FILE,
     CURVES_FILE,
     FUNNEL_FILE,
     MANIFEST_FILE,
     POLICY_EVALUATION_FILE,
-    REWARD_MODEL_EVALUATION_FILE,
     TRAINING_INFO_FILE,
     StageName,
 )
@@ -25,12 +27,11 @@ from containers.contracts.records import (
     GateVerdict,
     PipelineRecord,
     PolicyEvaluation,
-    RewardModelEvaluation,
     StageRecord,
     TrainingInfo,
 )
 from containers.stages.context import StageContext
-from containers.stages.errors import BadDataError
+from containers.stages.errors import BadDataError, MissingPrerequisiteError
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +60,13 @@ class ReportInputs:
     pipeline: PipelineRecord
     seed: int
     funnel: Funnel | None = None
-    reward_model: RewardModelEvaluation | None = None
+    reward_model: Certificate | None = None
     policy: PolicyEvaluation | None = None
     training: Mapping[StageName, TrainingInfo] = field(default_factory=dict)
     curves: Mapping[StageName, Curves] = field(default_factory=dict)
     manifests: Mapping[StageName, Manifest] = field(default_factory=dict)
     measured: Mapping[str, MeasuredContract] = field(default_factory=dict)
+    decisions: tuple[RunDecision, ...] = ()
     problems: tuple[str, ...] = ()
 
     def stage(self, stage: StageName) -> StageRecord | None:
@@ -107,12 +109,13 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         pipeline=pipeline,
         seed=context.spec.seed,
         funnel=record(StageName.FILTER_DATASET, FUNNEL_FILE, Funnel),
-        reward_model=record(StageName.EVALUATE_REWARD_MODEL, REWARD_MODEL_EVALUATION_FILE, RewardModelEvaluation),
+        reward_model=record(StageName.EVALUATE_REWARD_MODEL, CERTIFICATE_FILE, Certificate),
         policy=record(StageName.EVALUATE_POLICY, POLICY_EVALUATION_FILE, PolicyEvaluation),
         training={stage: info for stage, info in training.items() if info},
         curves=curves,
         manifests={stage: manifest for stage, manifest in manifests.items() if manifest},
         measured=_measured(pipeline, problems),
+        decisions=_decisions(context, problems),
         problems=tuple(problems),
     )
 
@@ -159,6 +162,18 @@ def _record(path: Path, model: type[Record], stage: StageName, problems: list[st
         logger.warning("%s cannot be read: %s", path, error)
         problems.append(f"{path.name} of {stage} cannot be read: {type(error).__name__}.")
     return None
+
+
+def _decisions(context: StageContext, problems: list[str]) -> tuple[RunDecision, ...]:
+    """What a retraining decided; empty for every other run."""
+    if not context.has_input(DECISIONS_INPUT):
+        return ()
+    try:
+        return RunDecisions.model_validate_json(context.input_path(DECISIONS_INPUT).read_bytes()).decisions
+    except (OSError, ValidationError, MissingPrerequisiteError) as error:
+        logger.warning("The decisions of the retraining cannot be read: %s", error)
+        problems.append("What the retraining decided cannot be read. See the champion's history: rlhf champion.")
+        return ()
 
 
 def _measured(pipeline: PipelineRecord, problems: list[str]) -> dict[str, MeasuredContract]:

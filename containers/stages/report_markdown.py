@@ -1,6 +1,7 @@
 """The report for the Prefect page: the verdict, the figures, the stages and gates as short tables."""
 
 from containers.contracts.records import StageRecord
+from containers.decision_text import decision_markdown
 from containers.human_text import MISSING, markdown_table, markdown_text, one_line
 from containers.stages.report_gates import gate_lines
 from containers.stages.report_inputs import ReportInputs
@@ -48,6 +49,7 @@ def report_markdown(inputs: ReportInputs, *, title: str) -> str:
         f"{_MARKS[verdict.tone]} **{markdown_text(verdict.headline)}**",
         *(markdown_text(detail, limit=900) for detail in verdict.details),
         cards,
+        *(decision_markdown(decision).rstrip() for decision in inputs.decisions),
         f"## Stages\n\n{stages}" if stages else "",
         f"## Gates\n\n{decided}\n\n{gates}" if gates else "",
         _repeat(inputs),

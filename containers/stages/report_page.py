@@ -7,9 +7,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from containers import human_text
-from containers.contracts.names import StageName
+from containers.contracts.names import CERTIFICATE_PAGE_FILE, StageName
 from containers.contracts.records import SCORE_TOLERANCE
 from containers.stages import report_sections as sections
+from containers.stages.report_champions import decision_blocks
 from containers.stages.report_gates import gate_blocks
 from containers.stages.report_glossary import GLOSSARY
 from containers.stages.report_inputs import ReportInputs
@@ -21,6 +22,7 @@ _TEMPLATES = "report_templates"
 _TEXT_LIMIT = 900
 _MAX_TURNS = 6
 _NAVIGATION = (
+    ("champions", "Champion"),
     ("stages", "What ran"),
     ("gates", "Gates"),
     ("data", "Data"),
@@ -35,7 +37,7 @@ _NAVIGATION = (
 
 def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Mapping[str, tuple[Plot, ...]]) -> str:
     """The whole page as one document: no script, no request, nothing from outside."""
-    html = _environment().get_template("page.html.jinja").render(
+    html = page_environment().get_template("page.html.jinja").render(
         inputs=inputs,
         title=title,
         num_samples=num_samples,
@@ -44,9 +46,11 @@ def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Ma
         cards=headline_cards(inputs),
         nodes=dag_nodes(inputs),
         gates=gate_blocks(inputs),
-        navigation=_NAVIGATION,
+        decisions=decision_blocks(inputs),
+        navigation=[item for item in _NAVIGATION if inputs.decisions or item[0] != "champions"],
         funnel=inputs.funnel,
         dropped=sections.breakdowns(inputs.funnel) if inputs.funnel else (),
+        data_findings=sections.data_findings(inputs.funnel) if inputs.funnel else (),
         unaccounted=sections.unaccounted_rows(inputs.funnel) if inputs.funnel else 0,
         training={stage: sections.training_facts(info) for stage, info in inputs.training.items()},
         machines=sections.machines(inputs),
@@ -58,6 +62,7 @@ def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Ma
         stage_note=sections.stage_note,
         ui_command=sections.ui_command(inputs.pipeline),
         undrawn=undrawn_groups(inputs),
+        certificate_page=CERTIFICATE_PAGE_FILE,
         score_tolerance=SCORE_TOLERANCE,
         text_limit=_TEXT_LIMIT,
         max_turns=_MAX_TURNS,
@@ -65,7 +70,8 @@ def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Ma
     return html.strip() + "\n"
 
 
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """Jinja with the templates and filters of all pages; every text is escaped."""
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,

@@ -1,10 +1,10 @@
 """Which plots each section of the page shows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
-from containers.contracts.records import PairFileEvaluation
 from containers.human_text import humanize
 from containers.stages import report_figures as figures
 from containers.stages.report_inputs import Curves, ReportInputs
@@ -74,53 +74,56 @@ def _reward_training(inputs: ReportInputs) -> tuple[Plot, ...]:
 
 
 def _reward_evaluation(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Accuracy by file and by kind of pair, margins, calibration; a kind with one group only is left out."""
+    """Score by suite, then the validation pairs: accuracy by kind of pair, margins, calibration."""
     if inputs.reward_model is None:
         return ()
-    measured = [file for file in inputs.reward_model.files if file.accuracy]
-    plots: list[Plot | None] = []
-    if len(measured) > 1:
-        by_file = figures.accuracy_plot(
-            "Accuracy by file",
-            [(file.name, file.accuracy) for file in measured if file.accuracy],
-            minimums=[file.minimum_accuracy for file in measured],
-            salt="accuracy by file",
+    suites = inputs.reward_model.suites
+    by_suite = suite_scores_plot(suites) if sum(suite.score is not None for suite in suites) > 1 else None
+    return _present([by_suite, *(plot for suite in suites[:1] for plot in suite_plots(suite))])
+
+
+def suite_scores_plot(suites: Sequence[SuiteEvaluation]) -> Plot | None:
+    """The own figure of each suite that has one, with the minimum that the gate demands."""
+    judged = [(suite, suite.score) for suite in suites if suite.score]
+    return figures.accuracy_plot(
+        "Score by suite",
+        [(suite.name, score) for suite, score in judged],
+        minimums=[suite.minimum_accuracy for suite, _ in judged],
+        salt="score by suite",
+    )
+
+
+def suite_plots(suite: SuiteEvaluation) -> tuple[Plot, ...]:
+    """Accuracy by kind of pair, margins and calibration of one suite; a kind with one group only is left out."""
+    name, plots = humanize(suite.name), []
+    for word, metrics in _groups(suite):
+        note = "Characters, better minus worse." if word == _LENGTH_DIFFERENCE else ""
+        rows = [(metric.name, metric) for metric in metrics] if len(metrics) > 1 else []
+        salt = f"{suite.name} accuracy by {word}"
+        plots.append(figures.accuracy_plot(f"{name}: accuracy by {word}", rows, note=note, salt=salt))
+    unit = "score(better) − score(worse)"
+    plots.append(
+        figures.histogram_plot(
+            f"{name}: margins", suite.margins, unit=unit, count_of="pairs", salt=f"{suite.name} margins"
         )
-        plots.append(by_file)
-    for file in inputs.reward_model.files[:1]:
-        name = humanize(file.name)
-        for word, metrics in _groups(file):
-            note = "Characters, chosen minus rejected." if word == _LENGTH_DIFFERENCE else ""
-            rows = [(metric.name, metric) for metric in metrics] if len(metrics) > 1 else []
-            plots.append(
-                figures.accuracy_plot(f"{name}: accuracy by {word}", rows, note=note, salt=f"accuracy by {word}")
-            )
-        plots.append(
-            figures.histogram_plot(
-                f"{name}: margins",
-                file.margins,
-                unit="score(chosen) − score(rejected)",
-                count_of="pairs",
-                salt="margins",
-            )
-        )
-        plots.append(figures.calibration_plot(f"{name}: calibration", file.calibration, salt="calibration"))
+    )
+    plots.append(figures.calibration_plot(f"{name}: calibration", suite.calibration, salt=f"{suite.name} calibration"))
     return _present(plots)
 
 
 def undrawn_groups(inputs: ReportInputs) -> str:
     """By what accuracy is not drawn, since all pairs fall into one group: `domain (general)`; empty where all is."""
-    files = inputs.reward_model.files[:1] if inputs.reward_model else ()
-    alone = [(word, metrics[0].name) for file in files for word, metrics in _groups(file) if len(metrics) == 1]
+    suites = inputs.reward_model.suites[:1] if inputs.reward_model else ()
+    alone = [(word, metrics[0].name) for suite in suites for word, metrics in _groups(suite) if len(metrics) == 1]
     return ", ".join(f"{word} ({group})" for word, group in alone)
 
 
-def _groups(file: PairFileEvaluation) -> tuple[tuple[str, tuple[Metric, ...]], ...]:
-    """Accuracy by domain, strength and length difference, each kind with its name."""
+def _groups(suite: SuiteEvaluation) -> tuple[tuple[str, tuple[Metric, ...]], ...]:
+    """Accuracy by subset, strength and length difference, each kind with its name."""
     return (
-        ("domain", file.by_domain),
-        ("strength of preference", file.by_strength),
-        (_LENGTH_DIFFERENCE, file.by_length_difference),
+        ("subset", suite.subsets),
+        ("strength of preference", suite.by_strength),
+        (_LENGTH_DIFFERENCE, suite.length.by_length_difference),
     )
 
 

@@ -82,7 +82,9 @@ def stage_note(inputs: ReportInputs, record: StageRecord) -> str:
     """
     if record.status == "reused":
         manifest = inputs.manifests.get(record.stage)
-        return f"made {moment(manifest.created_at)}" if manifest else record.message
+        changes = "; ".join(rung.change for rung in manifest.ladder) if manifest else ""
+        made = f"made {moment(manifest.created_at)}" if manifest else record.message
+        return f"{made}, as planned but for: {changes}" if changes else made
     info = inputs.training.get(record.stage) if record.status == "ran" else None
     notes = [
         f"resumed from step {info.resumed_from_step:,}" if info and info.resumed_from_step is not None else "",
@@ -93,11 +95,41 @@ def stage_note(inputs: ReportInputs, record: StageRecord) -> str:
 
 
 def breakdowns(funnel: Funnel) -> tuple[Breakdown, ...]:
-    """Dropped rows by domain and by language, each with its most frequent reason."""
-    by_domain = [(step.reason, step.dropped_by_domain) for step in funnel.steps]
-    by_language = [(step.reason, step.dropped_by_language) for step in funnel.steps]
-    found = (_breakdown("Domain", by_domain), _breakdown("Language", by_language))
+    """Dropped rows by domain, language, strength and, of a mixture, source, each with its most frequent reason."""
+    kinds = {
+        "Domain": [(step.reason, step.dropped_by_domain) for step in funnel.steps],
+        "Language": [(step.reason, step.dropped_by_language) for step in funnel.steps],
+        "Strength": [(step.reason, step.dropped_by_strength) for step in funnel.steps],
+    }
+    if len(funnel.read_by_source) > 1:
+        kinds["Source"] = [(step.reason, step.dropped_by_source) for step in funnel.steps]
+    found = (_breakdown(title, counts) for title, counts in kinds.items())
     return tuple(item for item in found if item.rows)
+
+
+def data_findings(funnel: Funnel) -> tuple[str, ...]:
+    """What was found out about the data beside the counts, a sentence each."""
+    said = [
+        f"{item.source}: the label agrees with the scores beside it on {item.num_agreeing:,} of "
+        f"{item.num_judged:,} rows."
+        for item in funnel.polarity
+    ]
+    said += [
+        f"{item.source}: the label agrees with the reference reward model {item.model} on {percent(item.agreement)} of "
+        f"{item.num_judged:,} pairs ({percent(item.low)} to {percent(item.high)})"
+        f"{', which says nothing about the sign of the labels' if item.says_nothing else ''}."
+        for item in funnel.reference
+    ]
+    if funnel.num_near_duplicates is not None:
+        said.append(f"{funnel.num_near_duplicates:,} rows nearly repeat another one (near_duplicates.jsonl).")
+    if funnel.num_similar_prompts is not None:
+        said.append(f"{funnel.num_similar_prompts:,} prompts are like another prompt; every split keeps them together.")
+    said += [
+        f"Suite {item.suite}: {item.num_items_found:,} of its {item.num_items:,} prompts stand in "
+        f"{item.num_rows:,} rows (contaminated.jsonl)."
+        for item in funnel.contamination
+    ]
+    return tuple(said)
 
 
 def unaccounted_rows(funnel: Funnel) -> int:

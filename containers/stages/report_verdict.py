@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from containers.contracts.certificate import VALIDATION
+from containers.contracts.champions import RunDecision
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import SCORE_TOLERANCE, GateVerdict, StageRecord
 from containers.human_text import duration, humanize, interval, one_line, quantity
+from containers.stages.report_champions import decision_figures, decision_outcome, decision_statements
 from containers.stages.report_gates import (
     GATE_STAGES,
     MESSAGE_LIMIT,
@@ -67,12 +70,11 @@ def run_verdict(inputs: ReportInputs) -> Verdict:
 
 def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     """The figures that matter, each with unit, sample size, interval and origin."""
-    files = inputs.reward_model.files if inputs.reward_model else ()
-    accuracy = next((file.accuracy for file in files if file.name == "validation"), None)
+    suites = inputs.reward_model.suites if inputs.reward_model else ()
+    accuracy = next((suite.accuracy for suite in suites if suite.name == VALIDATION), None)
     policy = inputs.policy
     judged, trained = StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY
-    return (
-        _card("Reward model accuracy", "accuracy", accuracy, noun="held-out pairs", absent=absence(inputs, judged)),
+    of_policy = (
         _card(
             "Reward gain over the reference", "reward gain", policy.reward_difference if policy else None,
             noun="held-out prompts", absent=absence(inputs, trained), signed=True,
@@ -85,9 +87,18 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
             "KL to the reference", "KL", policy.kl if policy else None,
             noun="held-out prompts", absent=absence(inputs, trained),
         ),
+    )  # fmt: skip
+    is_about_reward_model_only = bool(inputs.decisions) and policy is None
+    return (
+        *(
+            Card(figure.label, "champion", figure.value, figure.interval, figure.detail)
+            for figure in decision_figures(inputs)
+        ),
+        _card("Reward model accuracy", "accuracy", accuracy, noun="held-out pairs", absent=absence(inputs, judged)),
+        *(() if is_about_reward_model_only else of_policy),
         _pairs_card(inputs),
         _duration_card(inputs),
-    )  # fmt: skip
+    )
 
 
 def dag_nodes(inputs: ReportInputs) -> tuple[Node, ...]:
@@ -100,6 +111,7 @@ def dag_nodes(inputs: ReportInputs) -> tuple[Node, ...]:
         nodes.append(_check_node(inputs) if stage is StageName.CHECK_SYSTEM else _stage_node(inputs, stage, record))
         if stage in GATE_STAGES:
             nodes.append(_gate_node(f"{humanize(GATE_STAGES[stage])} gate", inputs.gate(GATE_STAGES[stage])))
+            nodes += [_champion_node(item) for item in inputs.decisions if item.model_kind == GATE_STAGES[stage]]
     return tuple(nodes)
 
 
@@ -130,11 +142,14 @@ def _statements(inputs: ReportInputs) -> list[Statement]:
     if passed == set(GATE_STAGES.values()):
         statements.append(Statement("good", "All gates passed."))
     statements += [gate_statement(inputs, verdict) for verdict in pipeline.gates]
+    statements = [*decision_statements(inputs), *statements]
     if any(item.tone == "bad" for item in statements):
         return statements
     if pipeline.stopped_because and all(verdict.opens for verdict in pipeline.gates):
         why = one_line(pipeline.stopped_because, MESSAGE_LIMIT)
         return [*statements, Statement("bad", "The run stopped before its end.", sentence(why))]
+    if inputs.decisions:
+        return statements
     if _ends_early_as_asked(inputs):
         statements.append(Statement("plain", f"The run went up to {pipeline.until}, as it was asked to."))
         return statements
@@ -224,6 +239,12 @@ def _gate_node(title: str, verdict: GateVerdict | None) -> Node:
     outcome, tone = gate_outcome(verdict)
     short = {"not passed, waived": "waived", "not passed": "closed", "passed and approved": "approved"}
     return Node(title, short.get(outcome, outcome), tone, is_gate=True)
+
+
+def _champion_node(decision: RunDecision) -> Node:
+    outcome, tone = decision_outcome(decision)
+    reigns = f"version {decision.champion_after}" if decision.champion_after is not None else "none yet"
+    return Node(f"{humanize(decision.model_kind)} champion", outcome, tone, detail=reigns, is_gate=True)
 
 
 def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:

@@ -1,29 +1,54 @@
-"""The reward that RLOO optimises: the reward model's score, less a penalty for completions that were cut off."""
+"""The reward that RLOO optimises: the reward model's score, normalised where that is asked for, less a penalty for
+completions that were cut off."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from containers.contracts.names import MERGED_FOLDER
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from containers.contracts.score_statistics import ScoreStatistics
+from containers.contracts.stage_configs import EvaluatePolicyConfig, TrainPolicyConfig
 from containers.stages.context import StageContext
 from containers.stages.errors import DivergedError
-from containers.stages.models import compute_device, compute_dtype, load_reward_model, load_tokenizer
+from containers.stages.models import (
+    compute_device,
+    compute_dtype,
+    load_reward_model,
+    load_tokenizer,
+    max_positions,
+    reward_model_folder,
+)
+from containers.stages.score_statistics import normalised
 from containers.stages.scoring import RewardScorer
+
+# Of models whose positions have no end.
+_WITHOUT_END = 2**31 - 1
 
 
 def load_scorer(context: StageContext, *, batch_size: int) -> RewardScorer:
     """The scorer of the stage's `reward_model` input, for conversations as long as that model has positions.
 
     Args:
-        batch_size: conversations per forward.
+        batch_size: conversations per forward, at most; the stage's `score_batch_tokens` bounds them too.
 
     Raises:
         MissingPrerequisiteError: the input is missing or damaged, or has no score head.
     """
-    folder = context.input_path("reward_model") / MERGED_FOLDER
+    folder = reward_model_folder(context.input_path("reward_model"))
     profile = context.spec.profile
     model = load_reward_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
     tokenizer = load_tokenizer(folder, origin=context.input("reward_model").origin)
-    return RewardScorer(model, tokenizer, max_length=model.config.max_position_embeddings, batch_size=batch_size)
+    config = context.spec.config
+    batch_tokens = config.score_batch_tokens if isinstance(config, TrainPolicyConfig | EvaluatePolicyConfig) else None
+    return policy_scorer(model, tokenizer, batch_size=batch_size, batch_tokens=batch_tokens)
+
+
+def policy_scorer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_size: int, batch_tokens: int | None = None
+) -> RewardScorer:
+    """The scorer of the policy stages: conversations may be as long as the reward model has positions."""
+    max_length = max_positions(model) or _WITHOUT_END
+    return RewardScorer(model, tokenizer, max_length=max_length, batch_size=batch_size, batch_tokens=batch_tokens)
 
 
 class PolicyReward:
@@ -36,12 +61,27 @@ class PolicyReward:
     Args:
         end_ids: ids of the tokens that end a completion.
         missing_eos_penalty: subtracted where none of them stands at the end of the completion.
+        normalisation: mean and standard deviation that turn a score into a reward; None: the score is the reward.
     """
 
-    def __init__(self, scorer: RewardScorer, *, end_ids: Sequence[int], missing_eos_penalty: float) -> None:
+    def __init__(
+        self,
+        scorer: RewardScorer,
+        *,
+        end_ids: Sequence[int],
+        missing_eos_penalty: float,
+        normalisation: ScoreStatistics | None = None,
+    ) -> None:
         self._scorer = scorer
+        self._normalisation = normalisation
         self._end_ids = frozenset(end_ids)
         self._missing_eos_penalty = missing_eos_penalty
+
+    def scores(
+        self, prompts: Sequence[Sequence[Mapping[str, str]]], completions: Sequence[Sequence[Mapping[str, str]]]
+    ) -> list[float]:
+        """The score of each completion, before any penalty; raises as the scorer."""
+        return self._scorer.score([[*prompt, *reply] for prompt, reply in zip(prompts, completions, strict=True)])
 
     def __call__(
         self,
@@ -66,9 +106,8 @@ class PolicyReward:
 
         Example: a completion that was cut off, of score 0.5, with a penalty of 1.0 has the reward -0.5.
         """
-        conversations = [[*prompt, *reply] for prompt, reply in zip(prompts, completions, strict=True)]
         try:
-            scores = self._scorer.score(conversations)
+            scores = self.scores(prompts, completions)
         except DivergedError as error:
             raise DivergedError(f"Step {trainer_state.global_step + 1}: {error}") from error
         ended = [bool(ids) and ids[-1] in self._end_ids for ids in completion_ids]
@@ -77,4 +116,7 @@ class PolicyReward:
         log_extra("num_tokens", [len(ids) for ids in completion_ids])
         log_metric("score", sum(scores) / len(scores))
         log_metric("ended_fraction", sum(ended) / len(ended))
-        return [score if done else score - self._missing_eos_penalty for score, done in zip(scores, ended, strict=True)]
+        rewards = scores if self._normalisation is None else normalised(scores, self._normalisation)
+        return [
+            reward if done else reward - self._missing_eos_penalty for reward, done in zip(rewards, ended, strict=True)
+        ]

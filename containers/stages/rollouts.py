@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from containers.stages.length_batches import length_batches
+
 Conversation: TypeAlias = Sequence[Mapping[str, str]]
 OnBatch: TypeAlias = Callable[[int], None]
 
@@ -88,7 +90,7 @@ def generate_completions(
     model.eval()
     try:
         with torch.no_grad(), _own_random_state(model.device), _replaced_generation_config(model, settings):
-            for number, indices in enumerate(_batches_by_length([len(ids) for ids in prompts], batch_size)):
+            for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
                 torch.manual_seed(seed + number)
                 input_ids, mask = _pad([prompts[i] for i in indices], pad_id, side="left", device=model.device)
                 sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
@@ -125,7 +127,7 @@ def completion_logprobs(
     model.eval()
     try:
         with torch.no_grad():
-            for indices in _batches_by_length(lengths, batch_size):
+            for indices in length_batches(lengths, max_items=batch_size):
                 batch = [completions[i] for i in indices]
                 for index, total in zip(indices, _batch_logprobs(model, batch, pad_id, temperature), strict=True):
                     totals[index] = total
@@ -197,13 +199,6 @@ def _pad(sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: 
 
 def _pad_id(tokenizer: Any) -> int:
     return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
-
-
-def _batches_by_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Indices in batches of similar length, the longest first: what does not fit in memory shows at once."""
-    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Pairs with their scores, as the training stage logs them and the evaluation stage checks them again."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,12 @@ from containers.contracts.records import SamplePrediction
 from containers.stages.errors import MissingPrerequisiteError
 
 SAMPLE_PREDICTIONS_FILE = "sample_predictions.json"
+# Scores of the same conversations by each copy that training loaded back from disk, by the copy's folder.
+RELOADED_SCORES_FILE = "reloaded_scores.json"
 # 64 conversations.
 NUM_RELOAD_PAIRS = 32
 _SAMPLES = TypeAdapter(tuple[SamplePrediction, ...])
+_SCORES = TypeAdapter(dict[str, tuple[float, ...]])
 
 
 def sample_predictions(
@@ -55,6 +58,26 @@ def read_sample_predictions(folder: Path) -> tuple[SamplePrediction, ...]:
     if not samples:
         raise MissingPrerequisiteError(f"{path} is empty: saved and trained reward model cannot be compared.")
     return samples
+
+
+def write_reloaded_scores(folder: Path, scores: Mapping[str, Sequence[float]]) -> None:
+    """Write reloaded_scores.json: for each copy, chosen and rejected of each logged sample in turn."""
+    (folder / RELOADED_SCORES_FILE).write_text(json.dumps(scores, indent=2, allow_nan=False), encoding="utf-8")
+
+
+def read_reloaded_scores(folder: Path) -> dict[str, tuple[float, ...]]:
+    """What training scored with each reloaded copy; empty where it left no such file.
+
+    Raises:
+        MissingPrerequisiteError: the file is damaged.
+    """
+    path = folder / RELOADED_SCORES_FILE
+    if not path.is_file():
+        return {}
+    try:
+        return _SCORES.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise MissingPrerequisiteError(f"{path} cannot be read: {error}") from error
 
 
 def both_conversations(sample: SamplePrediction) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

@@ -1,9 +1,11 @@
 """Figures with their uncertainty, from margins: accuracy, intervals, log loss, calibration, histogram. Pure numpy.
 
-A margin is score(chosen) − score(rejected) of one pair: positive is right, negative wrong, zero a tie.
+A margin is score(chosen) − score(rejected) of one pair: positive is right, negative wrong, zero a tie. Where
+observations share something, as several votes on one prompt do, they say less than as many independent ones: they are
+given as clusters, and every interval is over clusters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -17,36 +19,83 @@ Floats = NDArray[np.float64]
 _RESAMPLED_VALUES = 8_000_000
 
 
-def count_right(margins: Sequence[float]) -> float:
-    """How many pairs are ordered rightly; a tie counts half."""
-    values = _array(margins)
-    return float((values > 0).sum() + 0.5 * (values == 0).sum())
-
-
-def accuracy_metric(margins: Sequence[float], *, name: str, confidence: float) -> Metric:
-    """Share of pairs ordered rightly, counted per pair, with its Wilson interval.
+def accuracy_metric(
+    margins: Sequence[float], *, name: str, confidence: float, clusters: Sequence[Hashable] | None = None
+) -> Metric:
+    """Share of pairs ordered rightly, counted per pair, with its interval as `share_metric`.
 
     Example: margins [1, 2, -1, 0] give 0.625.
     """
-    right, count = count_right(margins), len(margins)
-    low, high = wilson_interval(right, count, confidence=confidence)
-    return Metric(name=name, value=right / count, unit="fraction", ci_low=low, ci_high=high, count=count)
+    values = _array(margins)
+    right = (values > 0) + 0.5 * (values == 0)
+    return share_metric(right.tolist(), name=name, confidence=confidence, clusters=clusters)
+
+
+def share_metric(
+    credits: Sequence[float], *, name: str, confidence: float, clusters: Sequence[Hashable] | None = None
+) -> Metric:
+    """The mean of credits (0 wrong, 1 right, between them a tie) with Wilson's interval for their effective count.
+
+    Args:
+        clusters: of each credit what it shares with others, its prompt; None: none shares anything.
+    """
+    value, count = float(_array(credits).mean()), len(credits)
+    effective = count if clusters is None else effective_count(credits, clusters)
+    low, high = wilson_interval(value * effective, effective, confidence=confidence)
+    return Metric(name=name, value=value, unit="fraction", ci_low=low, ci_high=high, count=count)
+
+
+def effective_count(credits: Sequence[float], clusters: Sequence[Hashable]) -> float:
+    """How many independent credits say as much about the mean as these, of which those of one cluster are alike.
+
+    It is their number over the design effect: the variance of their mean as clusters vary, over that as credits vary.
+    At most it is their number, and where all are right, or all wrong, the number of clusters.
+
+    Source: Kish 1965, Survey Sampling (design effect); Dean and Pagano 2015, J. Surv. Stat. Methodol. 3(4).
+    Example: [1, 0, 1] gives 3 on three prompts; each four times over, 12 credits on three prompts, gives 2.
+    """
+    sums, sizes = cluster_sums(credits, clusters)
+    values, num_clusters = _array(credits), sums.size
+    variance = float(values.var()) / values.size
+    if num_clusters in (1, values.size) or variance == 0:
+        return num_clusters
+    of_clusters = float(((sums - values.mean() * sizes) ** 2).sum()) / values.size**2
+    design_effect = num_clusters / (num_clusters - 1) * of_clusters / variance
+    return values.size / max(1.0, design_effect)
+
+
+def cluster_sums(values: Sequence[float], clusters: Sequence[Hashable]) -> tuple[Floats, Floats]:
+    """[C] sums and sizes of the clusters, in the order in which they first appear."""
+    numbers: dict[Hashable, int] = {}
+    places = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
+    sums: Floats = np.bincount(places, weights=_array(values)).astype(np.float64)
+    return sums, np.bincount(places).astype(np.float64)
 
 
 def mean_metric(
-    values: Sequence[float], *, name: str, unit: str, confidence: float, num_bootstrap: int, seed: int
+    values: Sequence[float],
+    *,
+    name: str,
+    unit: str,
+    confidence: float,
+    num_bootstrap: int,
+    seed: int,
+    clusters: Sequence[Hashable] | None = None,
 ) -> Metric:
     """The mean with its percentile bootstrap interval."""
-    low, high = bootstrap_interval(values, confidence=confidence, num_bootstrap=num_bootstrap, seed=seed)
+    low, high = bootstrap_interval(
+        values, confidence=confidence, num_bootstrap=num_bootstrap, seed=seed, clusters=clusters
+    )
     mean = float(_array(values).mean())
     return Metric(name=name, value=mean, unit=unit, ci_low=low, ci_high=high, count=len(values))
 
 
-def wilson_interval(right: float, count: int, *, confidence: float) -> tuple[float, float]:
+def wilson_interval(right: float, count: float, *, confidence: float) -> tuple[float, float]:
     """Interval of a share, within [0, 1] also for few observations and for shares of 0 and 1.
 
     Args:
         right: successes, 0 to `count`; may end in a half where ties count half.
+        count: observations; an effective count need not be whole.
         confidence: 0.95 for a 95 % interval.
 
     Raises:
@@ -65,22 +114,31 @@ def wilson_interval(right: float, count: int, *, confidence: float) -> tuple[flo
 
 
 def bootstrap_interval(
-    values: Sequence[float], *, confidence: float, num_bootstrap: int, seed: int
+    values: Sequence[float],
+    *,
+    confidence: float,
+    num_bootstrap: int,
+    seed: int,
+    clusters: Sequence[Hashable] | None = None,
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean; the same for the same seed.
+
+    Args:
+        clusters: of each value what it shares with others; clusters are drawn whole. None: values are.
 
     Raises:
         ValueError: there is no value.
     """
-    data = _array(values)
-    if data.size < 1:
+    if len(values) < 1:
         raise ValueError("An interval needs at least one observation.")
+    sums, sizes = cluster_sums(values, range(len(values)) if clusters is None else clusters)
     generator = np.random.default_rng(seed)
     means: list[Floats] = []
-    rows_at_once = max(1, _RESAMPLED_VALUES // data.size)
+    rows_at_once = max(1, _RESAMPLED_VALUES // sums.size)
     for start in range(0, num_bootstrap, rows_at_once):
         rows = min(rows_at_once, num_bootstrap - start)
-        means.append(data[generator.integers(0, data.size, size=(rows, data.size))].mean(axis=1))
+        drawn = generator.integers(0, sums.size, size=(rows, sums.size))
+        means.append(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return float(low), float(high)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-# Written by a rank that failed, into the work folder, for rank 0.
-RANK_FAILURES = "failure-rank-*.json"
+from containers.contracts.names import RANK_FAILURES
+
 _STOPPED = "The stage was stopped (SIGTERM). Start it again and it goes on from its last checkpoint."
 
 

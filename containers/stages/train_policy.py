@@ -16,12 +16,16 @@ from containers.contracts.names import (
     MODEL_FOLDER,
 )
 from containers.contracts.outcome import Metric
+from containers.contracts.score_statistics import ScoreStatistics
 from containers.contracts.stage_configs import TrainPolicyConfig
 from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.stages.certificate_check import demand_certificate
 from containers.stages.checkpoints import checkpoint_step
 from containers.stages.completion_log import CompletionLog
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
+from containers.stages.group_generation import shares_prompts
+from containers.stages.kernel_trial import try_kernels
 from containers.stages.models import (
     compute_device,
     compute_dtype,
@@ -29,9 +33,11 @@ from containers.stages.models import (
     load_tokenizer,
     parameter_counts,
     peft_config,
+    reward_model_folder,
     save_adapter,
     save_merged,
 )
+from containers.stages.policy_packing import PolicyPacking, plan_policy_packing
 from containers.stages.policy_trainer import PolicyTrainer
 from containers.stages.prompts import (
     PolicyPrompts,
@@ -40,10 +46,12 @@ from containers.stages.prompts import (
     read_training_prompts,
     shuffled_passes,
 )
-from containers.stages.ranks import is_first_rank, join_ranks, wait_for_all_ranks
+from containers.stages.ranks import is_first_rank, join_ranks, leave_ranks
 from containers.stages.reward_function import PolicyReward, load_scorer
 from containers.stages.rollouts import ANSWER_AT_ONCE, turn_end_ids
+from containers.stages.score_statistics import normalisation_of
 from containers.stages.scoring import RewardScorer, score_head_sha256
+from containers.stages.sharding import demand_whole_model
 from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_records import training_info, write_training_records
@@ -64,18 +72,23 @@ class _Parts:
     tokenizer: Any
     model: Any
     scorer: RewardScorer
+    normalisation: ScoreStatistics | None
+    packing: PolicyPacking
+    share_prompts: bool
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
     """Train the policy and save it merged and, with LoRA, as adapter.
 
     Raises:
-        BadConfigError: a schedule or length that cannot work; nothing was trained.
+        BadConfigError: a schedule, length or distribution that cannot work; nothing was trained.
         BadDataError: no prompt fits, or too few of those that the policy will be judged on.
         DivergedError: loss, gradient, reward or KL is not finite; names the step.
     """
     started_at_s = time.monotonic()
+    demand_whole_model(context.spec.profile)
     join_ranks(context)
+    try_kernels(compute_device(context.spec.profile))
     parts = _load(context)
     checkpoint = resume_point(context)
     resumed_from = checkpoint_step(checkpoint)
@@ -87,6 +100,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     parameters = parameter_counts(trainer.model)
     train(context, trainer, checkpoint, planned_steps=parts.schedule.num_steps)
     verify_training(trainer, planned_steps=parts.schedule.num_steps)
+    leave_ranks()
     if log is not None:
         info = training_info(
             context,
@@ -104,7 +118,6 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         if log.num_unreadable:
             context.recorder.note(f"{log.num_unreadable} unreadable lines were left out of {COMPLETIONS_FILE}.")
         _save(context, trainer, parts)
-    wait_for_all_ranks()
     return curve_metrics(trainer.state.log_history, num_steps=parts.schedule.num_steps)
 
 
@@ -176,6 +189,7 @@ def _load(context: StageContext) -> _Parts:
     schedule = resolve_policy_schedule(
         config, num_prompts=len(prompts.prompts), global_batch_size=context.spec.batch.global_batch_size
     )
+    demand_certificate(context)
     profile = context.spec.profile
     device, dtype = compute_device(profile), compute_dtype(profile)
     # Adapters train in float32 on a frozen base; a whole model trains in float32 under autocast.
@@ -183,13 +197,37 @@ def _load(context: StageContext) -> _Parts:
     check_lengths(config, max_positions=model.config.max_position_embeddings, name="start model")
     scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
-    return _Parts(config=config, prompts=prompts, schedule=schedule, tokenizer=tokenizer, model=model, scorer=scorer)
+    asked = [prompt.token_ids for prompt in prompts.prompts]
+    return _Parts(
+        config=config,
+        prompts=prompts,
+        schedule=schedule,
+        tokenizer=tokenizer,
+        model=model,
+        scorer=scorer,
+        normalisation=_normalisation(context, config),
+        packing=plan_policy_packing(context, config, model, asked),
+        share_prompts=shares_prompts(context, config, model, asked),
+    )
+
+
+def _normalisation(context: StageContext, config: TrainPolicyConfig) -> ScoreStatistics | None:
+    """Mean and spread of the reward model's scores, where rewards are normalised by them; noted for the report."""
+    if not config.normalise_rewards:
+        return None
+    item = context.input("reward_model")
+    found = normalisation_of(reward_model_folder(Path(item.path)), origin=item.origin)
+    context.recorder.note(
+        f"Rewards are scores less their mean, {found.mean:.4g}, over their standard deviation, "
+        f"{found.standard_deviation:.4g} ({found.num_scores:,} scores: {found.scores_of})."
+    )
+    return found
 
 
 def _trainer(
     context: StageContext, parts: _Parts, log: CompletionLog | None, *, checkpoint: Path | None
 ) -> PolicyTrainer:
-    config, batch = parts.config, context.spec.batch
+    config, batch = parts.config, parts.packing.batch
     common = common_arguments(
         context, optimizer=config.optimizer, schedule=parts.schedule, batch=batch, evaluates=False
     )
@@ -212,10 +250,12 @@ def _trainer(
         parts.scorer,
         end_ids=turn_end_ids(parts.model, parts.tokenizer),
         missing_eos_penalty=config.missing_eos_penalty,
+        normalisation=parts.normalisation,
     )
-    trainer = PolicyTrainer(
+    trainer = parts.packing.trainer(
         completion_log=log,
         num_logged_completions=config.num_logged_completions,
+        share_prompts=parts.share_prompts,
         model=parts.model,
         reward_funcs=reward,
         args=arguments,
@@ -225,6 +265,7 @@ def _trainer(
             context, schedule=parts.schedule, checkpoint=checkpoint, exact_every=config.num_iterations
         ),
         peft_config=peft_config(config.lora, task_type="CAUSAL_LM"),
+        **parts.packing.arguments,
     )
     quieten(trainer)
     return trainer
@@ -257,4 +298,6 @@ def _save(context: StageContext, trainer: PolicyTrainer, parts: _Parts) -> None:
     if parts.config.lora:
         origin = context.input("start_model").origin
         save_adapter(model, parts.tokenizer, context.output / ADAPTER_FOLDER, base_model=origin)
+    else:
+        model.to(compute_dtype(context.spec.profile))
     save_merged(model, parts.tokenizer, context.output / MODEL_FOLDER)

@@ -1,19 +1,21 @@
 """Bradley-Terry reward model: TRL's RewardTrainer on the training pairs, saved, reloaded from disk and compared."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from transformers import PreTrainedTokenizerBase
-from trl import RewardConfig, RewardTrainer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl import RewardConfig
 
-from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
 from containers.contracts.outcome import Metric
+from containers.contracts.score_statistics import ScoreStatistics
 from containers.contracts.stage_configs import TrainRewardModelConfig
 from containers.schedule import ResolvedSchedule
+from containers.stages.chat_template import peculiarities
 from containers.stages.checkpoints import checkpoint_step
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
@@ -21,17 +23,23 @@ from containers.stages.models import (
     apply_lora,
     compute_device,
     compute_dtype,
+    freeze_all_but_head,
     load_new_reward_model,
     load_tokenizer,
     parameter_counts,
-    save_adapter,
-    save_merged,
 )
+from containers.stages.packing import attention_of, plan_packing
 from containers.stages.pair_artifact import Row, as_dataset, both_sides
-from containers.stages.ranks import is_first_rank, join_ranks, spread_over_ranks, wait_for_all_ranks
+from containers.stages.pair_trainer import PairTrainer
+from containers.stages.ranks import join_ranks, leave_ranks, spread_over_ranks
+from containers.stages.reward_model_copies import save_and_reload, score_token_id, scoring_batch_size
 from containers.stages.sample_predictions import NUM_RELOAD_PAIRS, sample_predictions, write_sample_predictions
-from containers.stages.scoring import RewardScorer, allowed_difference, conversation_tokens
+from containers.stages.score_statistics import score_statistics
+from containers.stages.score_token import add_score_token
+from containers.stages.scoring import RewardScorer
+from containers.stages.sharding import divides_model, ready_to_divide, whole_model
 from containers.stages.statistics import accuracy_metric, pair_losses
+from containers.stages.token_batches import tokens_of_all
 from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
@@ -45,21 +53,24 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     started_at_s = time.monotonic()
     config = _config(context)
     join_ranks(context)
-    tokenizer = load_tokenizer(context.input_path("start_model"), origin=context.input("start_model").origin)
+    tokenizer = _tokenizer(context, config)
     pairs = _tokenised_pairs(context, config, tokenizer)
     schedule = resolve_training_schedule(context, config, pairs)
     checkpoint = resume_point(context)
     trainer = _trainer(context, config, pairs, schedule=schedule, checkpoint=checkpoint, tokenizer=tokenizer)
     parameters = parameter_counts(trainer.model)
-    train(context, trainer, checkpoint, planned_steps=schedule.num_steps)
+    with attention_of(trainer):
+        train(context, trainer, checkpoint, planned_steps=schedule.num_steps)
+    if divides_model(context.spec.profile):
+        trainer.model = whole_model(trainer.model, _model_to_train(context, config, tokenizer))
     verify_training(trainer, planned_steps=schedule.num_steps)
     margins, scores = _validation_scores(context, config, trainer.model, tokenizer, pairs.validation.kept)
-    difference = 0.0
-    if is_first_rank():
+    difference, statistics = 0.0, _statistics(scores)
+    if leave_ranks():
         info = training_info(
             context,
             trainer=trainer,
-            algorithm="Bradley-Terry, TRL RewardTrainer",
+            algorithm=_algorithm(config),
             planned_steps=schedule.num_steps,
             num_examples=len(pairs.train.kept),
             examples_left_out=pairs.train.num_left_out,
@@ -69,8 +80,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         )
         write_training_records(context, trainer=trainer, info=info)
         write_sample_predictions(context.output, sample_predictions(pairs.validation.kept, scores))
-        difference = _save_and_reload(context, config, trainer.model, tokenizer, pairs.validation.kept, scores)
-    wait_for_all_ranks()
+        difference = save_and_reload(
+            context, config, trainer.model, tokenizer, rows=pairs.validation.kept, scores=scores, statistics=statistics
+        )
     return (
         accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE),
         Metric(name="validation_loss", value=_mean(pair_losses(margins)), unit="nats", count=len(margins)),
@@ -81,6 +93,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         Metric(name="train_pairs_left_out", value=pairs.train.num_left_out, unit="pairs"),
         Metric(name="validation_pairs_left_out", value=pairs.validation.num_left_out, unit="pairs"),
         Metric(name="reload_max_difference", value=difference, unit="score", count=2 * NUM_RELOAD_PAIRS),
+        Metric(name="score_mean", value=statistics.mean, unit="score", count=statistics.num_scores),
+        Metric(name="score_std", value=statistics.standard_deviation, unit="score", count=statistics.num_scores),
         Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
     )
 
@@ -92,20 +106,31 @@ def _config(context: StageContext) -> TrainRewardModelConfig:
     return config
 
 
+def _tokenizer(context: StageContext, config: TrainRewardModelConfig) -> PreTrainedTokenizerBase:
+    """The start model's tokenizer, with the configuration's chat template and score token where it has them."""
+    start = context.input("start_model")
+    tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=config.chat_template)
+    if config.chat_template is None:
+        for peculiarity in peculiarities(tokenizer):
+            context.recorder.note(f"Warning: {peculiarity}")
+    if config.use_cls:
+        add_score_token(tokenizer)
+    return tokenizer
+
+
+def _algorithm(config: TrainRewardModelConfig) -> str:
+    trained = {"lora": "adapters and score head", "full": "every weight", "head": "the score head alone"}
+    return f"Bradley-Terry, TRL RewardTrainer, {trained[config.trainable]}"
+
+
 def _tokenised_pairs(
     context: StageContext, config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingExamples:
     """The pairs with `chosen_ids` and `rejected_ids`."""
 
-    def tokenised(row: Row) -> list[Row]:
-        chosen, rejected = both_sides(row)
-        return [
-            {
-                **row,
-                "chosen_ids": conversation_tokens(tokenizer, chosen),
-                "rejected_ids": conversation_tokens(tokenizer, rejected),
-            }
-        ]
+    def tokenised(rows: Sequence[Row]) -> list[Row]:
+        tokens = iter(tokens_of_all(tokenizer, [side for row in rows for side in both_sides(row)]))
+        return [{**row, "chosen_ids": next(tokens), "rejected_ids": next(tokens)} for row in rows]
 
     return read_training_examples(
         context,
@@ -124,24 +149,24 @@ def _trainer(
     schedule: ResolvedSchedule,
     checkpoint: Path | None,
     tokenizer: PreTrainedTokenizerBase,
-) -> RewardTrainer:
-    # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
-    dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
-    model = load_new_reward_model(
-        context.input_path("start_model"),
-        pad_token_id=tokenizer.pad_token_id,
-        seed=context.spec.seed,
-        dtype=dtype,
-        device=compute_device(context.spec.profile),
-    )
-    arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=context.spec.batch)
-    trainer = RewardTrainer(
-        model=apply_lora(model, config.lora, task_type="SEQ_CLS"),
-        args=RewardConfig(
-            **arguments,
-            max_length=config.max_length,
-            center_rewards_coefficient=config.center_rewards_coefficient,
-            gradient_checkpointing=config.gradient_checkpointing,
+) -> PairTrainer:
+    model = _model_to_train(context, config, tokenizer)
+    packing = plan_packing(context, config, model, pairs.train.kept)
+    kind, kind_arguments, batch = packing.trainer, packing.arguments, packing.batch
+    arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=batch)
+    trainer: PairTrainer = kind(
+        **kind_arguments,
+        zero_sum_penalty=config.zero_sum_penalty,
+        model=model,
+        args=ready_to_divide(
+            RewardConfig(
+                **arguments,
+                max_length=config.max_length,
+                center_rewards_coefficient=config.center_rewards_coefficient,
+                # A frozen trunk keeps no activations that could be computed again.
+                gradient_checkpointing=config.gradient_checkpointing and config.trainable != "head",
+            ),
+            context.spec.profile,
         ),
         train_dataset=_dataset(pairs.train.kept, config),
         eval_dataset=_dataset(pairs.validation.kept, config),
@@ -152,6 +177,24 @@ def _trainer(
     if len(trainer.train_dataset) != len(pairs.train.kept):
         raise StageError(f"RewardTrainer dropped {len(pairs.train.kept) - len(trainer.train_dataset)} pairs by itself.")
     return trainer
+
+
+def _model_to_train(
+    context: StageContext, config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel | PeftModel:
+    token_id = score_token_id(config, tokenizer)
+    model = load_new_reward_model(
+        context.input_path("start_model"),
+        pad_token_id=tokenizer.pad_token_id,
+        score_token_id=token_id,
+        seed=context.spec.seed,
+        # Whole models train in float32 under autocast; frozen weights may be bfloat16.
+        dtype=torch.float32 if config.trainable == "full" else compute_dtype(context.spec.profile),
+        device=compute_device(context.spec.profile),
+    )
+    if config.trainable == "head":
+        return freeze_all_but_head(model, score_token_id=token_id)
+    return apply_lora(model, config.lora, task_type="SEQ_CLS", score_token_id=token_id)
 
 
 def _dataset(rows: list[Row], config: TrainRewardModelConfig) -> Dataset:
@@ -166,75 +209,18 @@ def _validation_scores(
     rows: list[Row],
 ) -> tuple[list[float], list[tuple[float, float]]]:
     """Margin of each validation pair and its two scores, by the trained model in memory."""
-    scorer = RewardScorer(model, tokenizer, max_length=config.max_length, batch_size=_scoring_batch_size(context))
+    scorer = RewardScorer(model, tokenizer, max_length=config.max_length, batch_size=scoring_batch_size(context))
     token_ids = [ids for row in rows for ids in (row["chosen_ids"], row["rejected_ids"])]
     flat = spread_over_ranks(token_ids, scorer.score_tokens)
     scores = list(zip(flat[::2], flat[1::2], strict=True))
     return [chosen - rejected for chosen, rejected in scores], scores
 
 
-def _save_and_reload(
-    context: StageContext,
-    config: TrainRewardModelConfig,
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: list[Row],
-    scores: list[tuple[float, float]],
-) -> float:
-    """Write `adapter/` and `merged/`, load both from disk, and return the largest difference to the trained scores.
-
-    Raises:
-        StageError: a saved copy scores otherwise than the trained model.
-    """
-    merged, adapter = context.output / MERGED_FOLDER, context.output / ADAPTER_FOLDER
-    if isinstance(model, PeftModel):
-        save_adapter(model, tokenizer, adapter, base_model=context.input("start_model").origin)
-    else:
-        model.to(compute_dtype(context.spec.profile))
-    # Off the GPU, to make room for the copies.
-    save_merged(model, tokenizer, merged).cpu()
-    differences = []
-    for folder in (merged, adapter) if isinstance(model, PeftModel) else (merged,):
-        scorer = _reloaded(context, config, folder, tokenizer)
-        wanted = [score for pair in scores[:NUM_RELOAD_PAIRS] for score in pair]
-        found = scorer.score([side for row in rows[:NUM_RELOAD_PAIRS] for side in both_sides(row)])
-        differences.append(max(abs(a - b) for a, b in zip(wanted, found, strict=True)))
-        bound = allowed_difference(compute_dtype(context.spec.profile), wanted)
-        if differences[-1] > bound:
-            raise StageError(
-                f"{folder.name}/, loaded from disk, scores up to {differences[-1]:.3g} away from the trained model; "
-                f"at most {bound:.3g} is allowed. What was saved is not what was trained."
-            )
-    return max(differences)
+def _statistics(scores: list[tuple[float, float]]) -> ScoreStatistics:
+    return score_statistics([score for pair in scores for score in pair], scores_of="validation pairs, both sides")
 
 
-def _reloaded(
-    context: StageContext, config: TrainRewardModelConfig, folder: Path, tokenizer: PreTrainedTokenizerBase
-) -> RewardScorer:
-    """The scorer of a saved copy: plain for `merged/`, through PEFT for `adapter/`."""
-    device, dtype = compute_device(context.spec.profile), compute_dtype(context.spec.profile)
-    batch_size = _scoring_batch_size(context)
-    if folder.name == MERGED_FOLDER:
-        return RewardScorer.load(
-            folder, device=device, dtype=dtype, max_length=config.max_length, batch_size=batch_size
-        )
-    # Another seed: a score head that the adapter does not hold must show.
-    base = load_new_reward_model(
-        context.input_path("start_model"),
-        pad_token_id=tokenizer.pad_token_id,
-        seed=context.spec.seed + 1,
-        dtype=dtype,
-        device=device,
-    )
-    adapted = PeftModel.from_pretrained(base, folder)
-    return RewardScorer(adapted, tokenizer, max_length=config.max_length, batch_size=batch_size)
-
-
-def _scoring_batch_size(context: StageContext) -> int:
-    return 2 * context.spec.profile.max_per_device_batch_size
-
-
-def _last_loss(trainer: RewardTrainer) -> float:
+def _last_loss(trainer: PairTrainer) -> float:
     return float(next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry))
 
 

@@ -1,12 +1,13 @@
 """Supervised fine-tuning on the completions of the training pairs: TRL's SFTTrainer, loss on the completion only."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
@@ -16,6 +17,7 @@ from containers.schedule import ResolvedSchedule
 from containers.stages.checkpoints import checkpoint_step
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
+from containers.stages.kernel_trial import try_kernels
 from containers.stages.models import (
     apply_lora,
     compute_device,
@@ -27,8 +29,9 @@ from containers.stages.models import (
     save_merged,
 )
 from containers.stages.pair_artifact import Row, as_dataset
-from containers.stages.ranks import is_first_rank, join_ranks, wait_for_all_ranks
-from containers.stages.scoring import conversation_tokens
+from containers.stages.ranks import join_ranks, leave_ranks
+from containers.stages.sharding import divides_model, ready_to_divide, whole_model
+from containers.stages.token_batches import tokens_of_all
 from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
@@ -40,15 +43,19 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     started_at_s = time.monotonic()
     config = _config(context)
     join_ranks(context)
-    tokenizer = load_tokenizer(context.input_path("start_model"), origin=context.input("start_model").origin)
+    try_kernels(compute_device(context.spec.profile))
+    start = context.input("start_model")
+    tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=config.chat_template)
     examples = _tokenised_examples(context, config, tokenizer)
     schedule = resolve_training_schedule(context, config, examples)
     checkpoint = resume_point(context)
     trainer = _trainer(context, config, examples, schedule=schedule, checkpoint=checkpoint, tokenizer=tokenizer)
     parameters = parameter_counts(trainer.model)
     train(context, trainer, checkpoint, planned_steps=schedule.num_steps)
+    if divides_model(context.spec.profile):
+        trainer.model = whole_model(trainer.model, _model_to_train(context, config))
     verify_training(trainer, planned_steps=schedule.num_steps)
-    if is_first_rank():
+    if leave_ranks():
         info = training_info(
             context,
             trainer=trainer,
@@ -62,7 +69,6 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         )
         write_training_records(context, trainer=trainer, info=info)
         _save(context, trainer.model, tokenizer)
-    wait_for_all_ranks()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return (
         Metric(
@@ -93,32 +99,35 @@ def _tokenised_examples(
     return read_training_examples(
         context,
         config,
-        tokenised=lambda row: [tokenised_completion(tokenizer, row["prompt"], row[side]) for side in sides],
+        tokenised=lambda rows: tokenised_completions(
+            tokenizer, [(row["prompt"], row[side]) for row in rows for side in sides]
+        ),
         num_tokens=lambda example: len(example["input_ids"]),
         unit="completions",
     )
 
 
-def tokenised_completion(
-    tokenizer: PreTrainedTokenizerBase, prompt: list[dict[str, str]], completion: list[dict[str, str]]
-) -> Row:
-    """`input_ids` of the conversation, and `completion_mask`, 1 on the tokens that the policy has to write.
+def tokenised_completions(
+    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[list[dict[str, str]], list[dict[str, str]]]]
+) -> list[Row]:
+    """Of each prompt with its completion `input_ids`, and `completion_mask`, 1 on the tokens for the policy to write.
 
     These begin after the generation prompt, exactly where generation begins, and hold the end of the turn.
 
     Raises:
         BadConfigError: the chat template writes the prompt differently when a completion follows.
     """
-    start = list(
-        tokenizer.apply_chat_template(prompt, tokenize=True, return_dict=True, add_generation_prompt=True)["input_ids"]
-    )
-    tokens = conversation_tokens(tokenizer, [*prompt, *completion])
-    if tokens[: len(start)] != start:
+    starts = tokens_of_all(tokenizer, [prompt for prompt, _ in pairs], add_generation_prompt=True)
+    wholes = tokens_of_all(tokenizer, [[*prompt, *completion] for prompt, completion in pairs])
+    if any(tokens[: len(start)] != start for start, tokens in zip(starts, wholes, strict=True)):
         raise BadConfigError(
             "The chat template writes a prompt differently when a completion follows it, so the model would learn to "
             "go on from what generation never shows it. Use another chat template."
         )
-    return {"input_ids": tokens, "completion_mask": [0] * len(start) + [1] * (len(tokens) - len(start))}
+    return [
+        {"input_ids": tokens, "completion_mask": [0] * len(start) + [1] * (len(tokens) - len(start))}
+        for start, tokens in zip(starts, wholes, strict=True)
+    ]
 
 
 def _trainer(
@@ -130,20 +139,18 @@ def _trainer(
     checkpoint: Path | None,
     tokenizer: PreTrainedTokenizerBase,
 ) -> SFTTrainer:
-    # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
-    dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
-    model = load_causal_model(
-        context.input_path("start_model"), dtype=dtype, device=compute_device(context.spec.profile)
-    )
     arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=context.spec.batch)
     columns = ["input_ids", "completion_mask"]
     trainer = SFTTrainer(
-        model=apply_lora(model, config.lora, task_type="CAUSAL_LM"),
-        args=SFTConfig(
-            **arguments,
-            max_length=config.max_length,
-            completion_only_loss=True,
-            gradient_checkpointing=config.gradient_checkpointing,
+        model=_model_to_train(context, config),
+        args=ready_to_divide(
+            SFTConfig(
+                **arguments,
+                max_length=config.max_length,
+                completion_only_loss=True,
+                gradient_checkpointing=config.gradient_checkpointing,
+            ),
+            context.spec.profile,
         ),
         train_dataset=as_dataset(examples.train.kept, columns),
         eval_dataset=as_dataset(examples.validation.kept, columns),
@@ -156,6 +163,17 @@ def _trainer(
             f"SFTTrainer kept {len(trainer.train_dataset)} of {len(examples.train.kept)} completions of its own accord."
         )
     return trainer
+
+
+def _model_to_train(context: StageContext, config: TrainSftConfig) -> PreTrainedModel | PeftModel:
+    # Adapters begin at random, and on each rank with the same numbers.
+    set_seed(context.spec.seed)
+    # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
+    dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
+    model = load_causal_model(
+        context.input_path("start_model"), dtype=dtype, device=compute_device(context.spec.profile)
+    )
+    return apply_lora(model, config.lora, task_type="CAUSAL_LM")
 
 
 def _save(context: StageContext, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -7,6 +7,7 @@ from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.stage_configs import OptimizerSettings
 from containers.schedule import ResolvedSchedule
 from containers.stages.context import StageContext
+from containers.stages.sharding import sharding_arguments
 
 
 def common_arguments(
@@ -34,6 +35,7 @@ def common_arguments(
         "gradient_accumulation_steps": batch.gradient_accumulation_steps,
         "learning_rate": optimizer.learning_rate,
         "lr_scheduler_type": optimizer.scheduler,
+        "lr_scheduler_kwargs": _scheduler_arguments(optimizer),
         "warmup_steps": math.ceil(optimizer.warmup_fraction * schedule.num_steps),
         "weight_decay": optimizer.weight_decay,
         "max_grad_norm": optimizer.max_grad_norm,
@@ -59,6 +61,12 @@ def common_arguments(
     return arguments | _evaluation_arguments(schedule) if evaluates else arguments
 
 
+def _scheduler_arguments(optimizer: OptimizerSettings) -> dict[str, float] | None:
+    if optimizer.scheduler != "cosine_with_min_lr":
+        return None
+    return {"min_lr_rate": optimizer.minimum_learning_rate_fraction}
+
+
 def _evaluation_arguments(schedule: ResolvedSchedule) -> dict[str, Any]:
     return {
         "eval_strategy": "steps",
@@ -74,11 +82,12 @@ def _hardware_arguments(profile: GpuProfile, batch: BatchPlan) -> dict[str, Any]
     """What a GPU can and a CPU cannot, and how ranks find each other."""
     on_gpu = profile.num_gpus > 0
     return {
-        "bf16": on_gpu and profile.precision == "bf16",
+        "bf16": profile.precision == "bf16",
         "tf32": profile.tf32 if on_gpu else None,
         "use_cpu": not on_gpu,
         "ddp_backend": None if on_gpu or batch.num_processes == 1 else "gloo",
         "ddp_timeout": profile.collective_timeout_s,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": on_gpu,
+        **sharding_arguments(profile),
     }

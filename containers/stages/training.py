@@ -1,9 +1,11 @@
 """What every training stage does with its Trainer: callbacks, resume, the training itself, and the proof of its end."""
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from peft import PeftModel
 from torch import distributed
 from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
@@ -23,6 +25,7 @@ from containers.stages.newest_checkpoint import newest_valid_checkpoint
 from containers.stages.ranks import is_first_rank
 from containers.stages.recorder_callback import RecorderCallback
 from containers.stages.save_callback import SaveCallback
+from containers.stages.sharding import DividedModelCallback, divides_model
 from containers.stages.stop_callback import StopCallback
 
 
@@ -44,6 +47,8 @@ def training_callbacks(
         CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
         StopCallback(context.stop, exact_every=exact_every),
     ]
+    if divides_model(context.spec.profile):
+        callbacks.append(DividedModelCallback(context.recorder))
     if is_first_rank():
         from torch.utils.tensorboard import SummaryWriter
 
@@ -119,6 +124,10 @@ def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, plann
             f"checkpoint-{step} lies behind the last step, {planned_steps}, so a resume would do nothing. Delete the "
             "checkpoints of this stage to train anew."
         )
+    # On a CPU ranks have `cpu:0`, `cpu:1`, which safetensors does not know.
+    if isinstance(trainer.model, PeftModel) and trainer.args.device.type == "cuda":
+        # PEFT itself would say `cuda`, which safetensors takes for the first GPU: every rank would read there.
+        trainer.model.load_adapter = partial(trainer.model.load_adapter, torch_device=str(trainer.args.device))
     if checkpoint is not None:
         trainer.add_callback(_Resume(trainer, checkpoint, planned_steps=planned_steps))
     with context.stop.after_step(), contextlib.suppress(_AlreadyTrainedError):

@@ -36,7 +36,7 @@ def read_training_examples(
     context: StageContext,
     config: TrainSftConfig | TrainRewardModelConfig,
     *,
-    tokenised: Callable[[Row], list[Row]],
+    tokenised: Callable[[Sequence[Row]], list[Row]],
     num_tokens: Callable[[Row], int],
     unit: str,
 ) -> TrainingExamples:
@@ -45,7 +45,7 @@ def read_training_examples(
     TRL would drop or cut them without a word.
 
     Args:
-        tokenised: the examples that one pair gives.
+        tokenised: the examples that the pairs give, in order.
         num_tokens: tokens that an example needs room for.
         unit: what an example is, in the plural.
 
@@ -55,7 +55,7 @@ def read_training_examples(
     splits = []
     for file, name in ((TRAIN_PAIRS_FILE, "training"), (VALIDATION_PAIRS_FILE, "validation")):
         rows = read_pair_rows(context.input_path("pairs"), file)
-        examples = [example for row in rows for example in tokenised(row)]
+        examples = tokenised(rows)
         split = _that_fit(
             examples,
             [num_tokens(example) for example in examples],

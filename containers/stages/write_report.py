@@ -3,9 +3,10 @@
 The report is written whether the gates opened or not: whatever is missing is said on the page with its reason.
 """
 
-from containers.contracts.names import REPORT_HTML_FILE, REPORT_MARKDOWN_FILE
+from containers.contracts.names import CERTIFICATE_PAGE_FILE, REPORT_HTML_FILE, REPORT_MARKDOWN_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import WriteReportConfig
+from containers.stages.certificate_page import certificate_html
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
 from containers.stages.report_inputs import load_report_inputs
@@ -31,6 +32,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     html = report_html(inputs, title=config.title, num_samples=config.num_samples, plots=plots)
     page = context.output / REPORT_HTML_FILE
     page.write_text(html, encoding="utf-8")
+    if inputs.reward_model is not None:
+        certificate = certificate_html(inputs.reward_model, inputs.gate("reward_model"))
+        (context.output / CERTIFICATE_PAGE_FILE).write_text(certificate, encoding="utf-8")
     (context.output / REPORT_MARKDOWN_FILE).write_text(report_markdown(inputs, title=config.title), encoding="utf-8")
     return (
         Metric(name="report_size", value=page.stat().st_size, unit="bytes"),

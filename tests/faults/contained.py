@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ STAGE_IMAGE = os.environ.get("RLHF_STAGE_IMAGE", "rlhf-stage:cpu")
 REWARD = StageName.TRAIN_REWARD_MODEL
 BEFORE = (StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL)
 DOCKER = ("runtime.kind=docker", f"runtime.image={STAGE_IMAGE}")
+TOO_SMALL = Path(__file__).with_name("drive_too_small.py")
 REFERENCE_STORE = "contained-store"
 SAVES_EVERY = 5
 
@@ -58,6 +60,11 @@ class Scene:
 
     def drive(self, *overrides: str) -> Driven:
         return self.tiny.drive(self.stage, *self.settings, *overrides, environment={"DOCKER_HOST": self.docker_host})
+
+    def drive_too_small(self, what: str, room: int) -> Driven:
+        """The same, where its stage meets a machine that is too small; see `too_small_machine.py`."""
+        command = [sys.executable, str(TOO_SMALL), what, str(room), "1", self.stage.value, "configs/runs/tiny.yaml"]
+        return self.tiny._start(command, self.settings, {"DOCKER_HOST": self.docker_host})
 
     def drive_to_step(self, step: int) -> tuple[Driven, Container]:
         """A run whose container has recorded that optimizer step."""

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from containers.contracts.names import SPEC_FILE, StageName
-from containers.contracts.records import GateVerdict, StageRecord
+from containers.contracts.records import StageRecord
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import Launch, StageExit
 from flows.config_loading import load_run_config
@@ -57,7 +57,7 @@ class HeldRuntime(ProcessRuntime):
 
 
 def drive(run: PipelineRun, config, last: StageName) -> None:  # type: ignore[no-untyped-def]
-    """Every stage up to `last`; the reward model is judged only where `last` is no training."""
+    """Every stage up to `last`."""
     pairs = filter_dataset.fn(run, config.filter_dataset, config.dataset, base_model=None)
     if last is StageName.FILTER_DATASET:
         return
@@ -69,11 +69,9 @@ def drive(run: PipelineRun, config, last: StageName) -> None:  # type: ignore[no
     reward_model = train_reward_model.fn(run, config.train_reward_model, pairs, model)
     if last is StageName.TRAIN_REWARD_MODEL:
         return
-    gate = GateVerdict(name="reward_model", passed=True, rules=())
-    if last is not StageName.TRAIN_POLICY:
-        gate = evaluate_reward_model.fn(
-            run, config.evaluate_reward_model, config.gates.reward_model, pairs=pairs, reward_model=reward_model
-        )
+    gate = evaluate_reward_model.fn(
+        run, config.evaluate_reward_model, config.gates.reward_model, pairs=pairs, reward_model=reward_model
+    )
     if last is StageName.EVALUATE_REWARD_MODEL:
         return
     policy = train_policy.fn(

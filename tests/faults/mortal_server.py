@@ -24,6 +24,7 @@ class MortalServer:
 
     def __init__(self, name: Literal["prefect", "mlflow"], state_dir: Path) -> None:
         (self.port,) = free_ports(1)
+        self.database = state_dir / name / f"{name}.db"
         self.uri = f"http://127.0.0.1:{self.port}"
         self._plan = server_plan(name, state_dir, self.port)
         self._child: subprocess.Popen[bytes] | None = None

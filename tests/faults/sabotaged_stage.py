@@ -1,14 +1,17 @@
 """The stage program with one thing going wrong: `python sabotaged_stage.py WHAT STEP SPEC …`.
 
 WHAT is a point in the save of the checkpoint of STEP at which the process kills itself; or `nan`: the loss of STEP is
-not a number; or `hold`: the process stops itself (SIGSTOP) when its output is written and its manifest is not; or
-`none`. Nothing else is changed; the entry program does the rest, for one spec after another.
+not a number; or `gil`, `loader`: STEP never ends, as the interpreter is locked, or the data do not come; or `hold`: the
+process stops itself (SIGSTOP) when its output is written and its manifest is not; or `none`. Nothing else is changed;
+the entry program does the rest, for one spec after another.
 """
 
+import ctypes
 import os
 import shutil
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +79,35 @@ def nan(step: int) -> None:
     compute = trl.RewardTrainer.compute_loss
 
     def sabotaged(self: Any, *arguments: Any, **rest: Any) -> Any:
-        loss = compute(self, *arguments, **rest)
-        return loss * float("nan") if self.model.training and self.state.global_step == step - 1 else loss
+        found = compute(self, *arguments, **rest)
+        if not self.model.training or self.state.global_step != step - 1:
+            return found
+        return (found[0] * float("nan"), *found[1:]) if isinstance(found, tuple) else found * float("nan")
 
     trl.RewardTrainer.compute_loss = sabotaged
+
+
+def in_step(step: int, act: Any) -> None:
+    """Call `act()` in the forward pass of that step."""
+    compute = trl.RewardTrainer.compute_loss
+
+    def sabotaged(self: Any, *arguments: Any, **rest: Any) -> Any:
+        if self.model.training and self.state.global_step == step - 1:
+            act()
+        return compute(self, *arguments, **rest)
+
+    trl.RewardTrainer.compute_loss = sabotaged
+
+
+def hold_the_gil() -> None:
+    """Calls into C that never give the interpreter back; a signal ends one of them."""
+    while True:
+        ctypes.PyDLL(None).sleep(100_000)
+
+
+def wait_for_ever() -> None:
+    """What a data loader does whose worker is stuck."""
+    threading.Event().wait()
 
 
 def hold(_: int) -> None:
@@ -99,6 +127,8 @@ SABOTAGE = {
     "manifest": before_manifest,
     "pruning": in_pruning,
     "nan": nan,
+    "gil": lambda step: in_step(step, hold_the_gil),
+    "loader": lambda step: in_step(step, wait_for_ever),
     "hold": hold,
 }
 

@@ -12,12 +12,14 @@ from safetensors.torch import load_file, save_file
 from stage_alone import StageAlone
 from tiny_project import TinyProject
 
-from containers.contracts.names import MERGED_FOLDER, StageName
+from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER, StageName
 from containers.contracts.outcome import FailureKind
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 HEAD = "score.weight"
+# The certificate is that of the undamaged model.
+CHANGED = "the model was changed after it was judged"
 Weights = dict[str, torch.Tensor]
 
 
@@ -37,12 +39,12 @@ def no_head(weights: Weights) -> Weights:
 @pytest.mark.parametrize(
     ("damage", "what", "kind", "told"),
     [
-        (nan_in_the_head, "has a NaN in its score head", FailureKind.DIVERGED, (HEAD, HEAD)),
+        (nan_in_the_head, "has a NaN in its score head", FailureKind.DIVERGED, (HEAD, CHANGED)),
         (
             a_head_that_overflows,
             "has finite weights and scores that are not",
             FailureKind.DIVERGED,
-            ("the first one that of conversation 1", "Step 1: "),
+            ("the first one that of conversation 1", CHANGED),
         ),
         (no_head, "has no score head", FailureKind.MISSING_PREREQUISITE, (HEAD, HEAD)),
     ],
@@ -58,22 +60,24 @@ def test_a_reward_model_that_cannot_judge(
 ) -> None:
     fault.describe("training", f"a reward model that {what}", parts="stage processes")
     fault.recovery_starts()
-    for stage, words in zip((StageName.EVALUATE_REWARD_MODEL, POLICY), told, strict=True):
+    kinds = (kind, FailureKind.MISSING_PREREQUISITE)
+    for stage, of_stage, words in zip((StageName.EVALUATE_REWARD_MODEL, POLICY), kinds, told, strict=True):
         alone = StageAlone.of(undisturbed_judgement, stage, tmp_path / stage)
         failure = alone.changed(inputs=with_damaged_model(alone, tmp_path / stage / "model", damage)).attempt()
-        assert failure is not None and failure.kind is kind, failure
+        assert failure is not None and failure.kind is of_stage, failure
         assert words in failure.message, failure.message
         assert not list(alone.output.glob("MANIFEST*"))
     fault.recovered(
-        seen=f"{StageName.EVALUATE_REWARD_MODEL} and {POLICY} each refuse ({kind}) and say which weight, "
-        "conversation or step; neither makes anything"
+        seen=f"{StageName.EVALUATE_REWARD_MODEL} refuses ({kind}) and says which weight or conversation; {POLICY} "
+        "refuses what is not the model of its certificate; neither makes anything"
     )
 
 
 def with_damaged_model(stage: StageAlone, folder: Path, damage: Callable[[Weights], Weights]) -> tuple[object, ...]:
     """The stage's inputs, with a damaged copy in the place of its reward model."""
     (model,) = [item for item in stage.spec.inputs if item.name == "reward_model"]
-    shutil.copytree(model.path, folder)
+    # Without the adapter, whose score head would give the damage away before a score is made.
+    shutil.copytree(model.path, folder, ignore=shutil.ignore_patterns(ADAPTER_FOLDER))
     for path in (folder / MERGED_FOLDER).glob("*.safetensors"):
         save_file(damage(load_file(path)), path, metadata={"format": "pt"})
     changed = model.model_copy(update={"path": str(folder)})

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from contained import REWARD, STAGE_IMAGE, Scene, Trained, reference_spec
+from contained import REWARD, STAGE_IMAGE, Scene, Trained, reference_spec, said
 from fault_rows import Fault
 
 from containers.contracts.outcome import FailureKind
+from containers.contracts.spec import StageSpec
 from containers.launch.arguments import DOCKER_COMMAND
 from containers.launch.collect import read_outcome
 from containers.launch.docker import DockerRuntime
@@ -83,6 +84,20 @@ def test_shared_memory_is_smaller_than_declared(scene: Scene, fault: Fault, tmp_
     fault.recovered(
         seen=f"refused after {stage_exit.duration_s:.1f} s, before torch is imported: asks for 256 MiB, has 64 MiB"
     )
+
+
+def test_a_stage_fills_its_shared_memory(scene: Scene, contained: Trained, fault: Fault) -> None:
+    fault.describe("containers", f"{REWARD} takes 300 MiB of a /dev/shm of 256 MiB", parts="Docker, stage program")
+    fault.recovery_starts()
+    driven = scene.drive_too_small("shared_memory", 300)
+    assert driven.wait() == 0, driven.text
+    assert scene.failure(attempt=1)["kind"] == FailureKind.SHM_EXHAUSTED
+    specs = [StageSpec.model_validate_json(path.read_bytes()) for path in sorted(scene.attempts.glob("*/spec.json"))]
+    assert [spec.profile.shm_size_gib for spec in specs] == [0.25, 0.5]
+    assert "shm_size_gib 0.25 → 0.5" in said(driven)
+    scene.assert_exact(contained)
+    assert (scene.num_created(), scene.containers()) == (2, [])
+    fault.recovered(seen="classified shm_exhausted; the second container has shm_size_gib 0.5; same weights and curves")
 
 
 def test_a_foreign_container_has_our_name(scene: Scene, contained: Trained, fault: Fault) -> None:

@@ -7,6 +7,7 @@ import pytest
 from fault_proxy import Fault as ProxyFault
 from fault_proxy import fault_proxy
 from fault_rows import Fault
+from locked_database import locked_database
 from mortal_server import Mlflow, own_experiment
 from reference import REWARD, Reference, assert_undisturbed, assert_went_on, own_store
 from tiny_project import TinyProject, stage_processes, wait_for_end
@@ -91,6 +92,34 @@ def test_mlflow_dies_in_the_middle_and_comes_back(
         assert again.wait() == 0, again.text
     num_points = assert_all_told(mlflow, name, work / "events.jsonl")
     fault.recovered(seen=f"trains on; all {num_points} points arrive, each once; no run is left RUNNING")
+
+
+def test_somebody_holds_mlflows_database_locked(
+    tiny: TinyProject, undisturbed: Reference, mlflow: Mlflow, fault: Fault
+) -> None:
+    locked_s = 30
+    fault.describe(
+        "services",
+        f"somebody holds MLflow's SQLite database locked for {locked_s} s from step 8 on",
+        parts="orchestrator, MLflow",
+    )
+    name, store, setting = own_store(tiny, "mlflow-locked", REWARD)
+    command = (f"run.name={name}", setting, *own_experiment(mlflow.uri, name))
+    driven = tiny.drive(REWARD, *command)
+    work = tiny.wait_for_step(REWARD, 8, of=driven, store=store)
+    with locked_database(mlflow.database, at_least_s=locked_s):
+        fault.recovery_starts()
+        tiny.wait_for_step(REWARD, 40, of=driven, store=store)
+    assert driven.wait() == 0, driven.text
+    delay_s = exit_delay_s(work)
+    assert_undisturbed(tiny.artifact(REWARD, name), REWARD, undisturbed)
+    waited = "was not told everything" in driven.text
+    if waited:
+        again = tiny.drive(REWARD, *command)
+        assert again.wait() == 0, again.text
+    num_points = assert_all_told(mlflow, name, work / "events.jsonl")
+    end = f"ends green {delay_s:.0f} s after the stage{', and says what waits' if waited else ''}"
+    fault.recovered(seen=f"trains on, {end}; all {num_points} points arrive, each once; no run is left RUNNING")
 
 
 def test_the_orchestrator_is_killed_and_its_mlflow_runs_are_closed(

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from fault_rows import Fault
+from locked_database import locked_database
 from mortal_server import Mlflow, Prefect, own_experiment
 from reference import POLICY, REWARD, Reference, assert_undisturbed, assert_went_on, own_store
 from tiny_project import Driven, TinyProject, stage_processes, wait_for_end
@@ -83,6 +84,32 @@ def test_prefect_is_killed_and_comes_back_while_a_stage_works(
     fault.recovered(
         seen=f"away for {away_s:.0f} s: no stage is disturbed or run twice; flow run and all 8 tasks are Completed "
         "in the UI"
+    )
+
+
+@pytest.mark.usefixtures("whole")
+def test_somebody_holds_prefects_database_locked(
+    tiny: TinyProject, undisturbed: Reference, prefect: Prefect, mlflow: Mlflow, fault: Fault
+) -> None:
+    locked_s = 30
+    fault.describe(
+        "services",
+        f"somebody holds Prefect's SQLite database locked for {locked_s} s from step 2 of train_policy on",
+        parts="rlhf run, Prefect server",
+    )
+    name, command, store = before_policy(tiny, prefect, mlflow, "prefect-locked")
+    driven = tiny.rlhf(*command)
+    tiny.wait_for_step(POLICY, 2, of=driven, store=store)
+    with locked_database(prefect.database, at_least_s=locked_s):
+        fault.recovery_starts()
+        tiny.wait_for_step(POLICY, 12, of=driven, store=store)
+    assert driven.wait() == 0, driven.text
+    assert_undisturbed(tiny.artifact(POLICY, name), POLICY, undisturbed)
+    assert num_attempts(tiny, store) == ONCE_EACH
+    assert_true_in_prefect(prefect, name)
+    fault.recovered(
+        seen="training goes on to its end meanwhile; no stage is disturbed or run twice; flow run and all 8 tasks are "
+        "Completed in the UI"
     )
 
 

@@ -13,12 +13,15 @@ from uuid import UUID
 
 from faults.mortal_server import Prefect
 from mlflow import MlflowClient
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.deployments import run_deployment
 
 from containers.contracts.records import PipelineRecord
 from flows.standing_report import last_record
 
+# A machine that trains elsewhere meanwhile takes minutes for what else takes seconds.
+LIMIT_S = 400.0
 UNTIL_JUDGED = ("run.until=evaluate_reward_model", "gates.reward_model.waive=null")
 
 
@@ -79,7 +82,7 @@ class Place:
     def flow_run(self, flow_run_id: UUID) -> FlowRun:
         return self.client.read_flow_run(flow_run_id)
 
-    def wait_for_state(self, flow_run_id: UUID, *names: str, timeout_s: float = 200) -> FlowRun:
+    def wait_for_state(self, flow_run_id: UUID, *names: str, timeout_s: float = LIMIT_S) -> FlowRun:
         """The run in one of these states; fails in any other state that is final."""
 
         def reached() -> FlowRun | None:
@@ -90,6 +93,12 @@ class Place:
             return None
 
         return wait_for(reached, timeout_s=timeout_s)
+
+    def press(self, flow_run_id: UUID, state: State[Any]) -> None:
+        """What the page does on Cancel (`Cancelling`) and Retry (`AwaitingRetry`)."""
+        result = self.client.set_flow_run_state(flow_run_id, state)
+        taken = result.status is SetStateStatus.ACCEPT or (result.state is not None and result.state.is_cancelled())
+        assert taken, result.details
 
     def answer(self, flow_run_id: UUID, **answer: str) -> str:
         """Submit the form; why it was refused, empty where it was taken."""

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +31,7 @@ _ENVIRONMENT = {
     "COLUMNS": "400",
     "PYTHONUNBUFFERED": "1",
 }
+STAGE_PROGRAM = "containers.stages.entry"
 _ENDED = ("Completed", "Failed", "Crashed", "Cancelled")
 
 
@@ -54,11 +57,11 @@ class ServedProject:
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "flows.cli", *words]
 
-    def serve(self) -> None:
+    def serve(self, *options: str) -> None:
         """Start `rlhf serve` and wait until it says what to click."""
         with self.output.open("wb") as stream:
             self.process = subprocess.Popen(
-                self.command("serve"),
+                self.command("serve", *options),
                 cwd=self.folder,
                 env=self.environment,
                 stdout=stream,
@@ -100,9 +103,14 @@ class ServedProject:
         """What the page does on Submit."""
         found = self.client.read_deployment_by_name(f"{deployment}/{deployment}")
         body = {"parameters": values, "state": {"type": "SCHEDULED"}, "enforce_parameter_schema": True}
-        return httpx.post(
-            f"{self.servers.prefect_api_url}/deployments/{found.id}/create_flow_run", json=body, timeout=30
-        )
+        return self.post(f"/deployments/{found.id}/create_flow_run", body)
+
+    def post(self, path: str, body: object) -> httpx.Response:
+        """The server's answer to a page, whatever it is."""
+        try:
+            return self.client.request("POST", path, json=body)  # type: ignore[arg-type]
+        except httpx.HTTPStatusError as error:
+            return error.response
 
     def start(self, deployment: str, **values: Any) -> UUID:
         """A run that the server took."""
@@ -113,11 +121,7 @@ class ServedProject:
     def press(self, state: str, run: UUID) -> None:
         """What the page does on Cancel (`Cancelling`) and Retry (`AwaitingRetry`)."""
         kind = {"Cancelling": "CANCELLING", "AwaitingRetry": "SCHEDULED"}[state]
-        answer = httpx.post(
-            f"{self.servers.prefect_api_url}/flow_runs/{run}/set_state",
-            json={"state": {"type": kind, "name": state}},
-            timeout=30,
-        )
+        answer = self.post(f"/flow_runs/{run}/set_state", {"state": {"type": kind, "name": state}})
         assert answer.json()["status"] == "ACCEPT", answer.text
 
     def run(self, run: UUID) -> FlowRun:
@@ -143,11 +147,8 @@ class ServedProject:
         return [(item.name, item.state_name or "") for item in ordered]
 
     def logs(self, run: UUID) -> list[str]:
-        answer = httpx.post(
-            f"{self.servers.prefect_api_url}/logs/filter",
-            json={"logs": {"flow_run_id": {"any_": [str(run)]}}, "sort": "TIMESTAMP_ASC", "limit": 200},
-            timeout=30,
-        )
+        wanted = {"logs": {"flow_run_id": {"any_": [str(run)]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+        answer = self.post("/logs/filter", wanted)
         return [line["message"] for line in answer.json()]
 
     def steps(self, run_name: str, stage: StageName) -> list[int]:
@@ -155,9 +156,42 @@ class ServedProject:
         works = (self.folder / "outputs" / f"{run_name}-store").glob(f"work/{stage}/*")
         return [step for work in works for step in recorded_steps(work)]
 
-    def wait_for_step(self, run_name: str, stage: StageName, *, step: int) -> None:
+    def lend(self, run_name: str, *stages: StageName) -> None:
+        """Give a store of a run's own what these stages made for the runs before it, where there were any."""
+        for stage in stages:
+            made = self.folder / "outputs/store/artifacts" / stage
+            if made.is_dir():
+                shutil.copytree(made, self.folder / f"outputs/{run_name}-store/artifacts" / stage)
+
+    def wait_for_step(self, run_name: str, stage: StageName, *, step: int, timeout_s: float = 240) -> None:
         """Until the stage has trained so far."""
-        self.wait_for(lambda: step in self.steps(run_name, stage), what=f"step {step} of {stage}")
+        self.wait_for(lambda: step in self.steps(run_name, stage), what=f"step {step} of {stage}", timeout_s=timeout_s)
+
+    @contextlib.contextmanager
+    def held(self, stage: StageName, *, timeout_s: float = 240) -> Iterator[psutil.Process]:
+        """Wait for the stage's process and stop it (SIGSTOP) for as long as this is open."""
+
+        def found() -> psutil.Process | None:
+            programs = self.processes(STAGE_PROGRAM)
+            return next((process for process in programs if f"/{stage}/" in " ".join(process.cmdline())), None)
+
+        process = self.wait_for(found, what=f"the process of {stage}", timeout_s=timeout_s)
+        process.suspend()
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may have been killed meanwhile
+                process.send_signal(signal.SIGCONT)
+
+    def wait_until_told_to_end(self, held: psutil.Process, *, timeout_s: float = 240) -> None:
+        """Until SIGTERM has been sent to a process that is held, which takes it in when it is let go."""
+
+        def is_told() -> bool:
+            status = Path(f"/proc/{held.pid}/status").read_text(encoding="utf-8")
+            pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)$", status, re.MULTILINE)
+            return any(int(signals, 16) >> (signal.SIGTERM - 1) & 1 for signals in pending)
+
+        self.wait_for(is_told, what=f"SIGTERM for process {held.pid}", timeout_s=timeout_s)
 
     def processes(self, sign: str) -> Iterator[psutil.Process]:
         """Processes that work in the folder and have `sign` in their command line."""

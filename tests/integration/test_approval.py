@@ -9,18 +9,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import yaml
-from approval_place import Place, Receiver, wait_for
+from approval_place import LIMIT_S, Place, Receiver, wait_for
 from faults.mortal_server import Prefect
 from faults.tiny_project import TINY
+from prefect import flow
 from prefect.blocks.webhook import Webhook
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import AwaitingRetry, Cancelling
 from short_runs import end
 
 from containers.contracts.names import StageName
+from containers.contracts.records import GateVerdict
 from flows.demo_data import write_demo_data
+from tasks.approval_form import present_flow_run, suspend
+from tasks.approval_store import Question
 from tasks.prefect_api import PrefectApi
 from tasks.prefect_state import settle_the_dead
 
@@ -66,7 +72,7 @@ def deployment(place: Place) -> Iterator[None]:
             [sys.executable, str(program)], cwd=place.folder, env=place.environment, stdout=stream, stderr=stream
         )
     try:
-        wait_for(lambda: "being served" in log.read_text(), timeout_s=120)
+        wait_for(lambda: "being served" in log.read_text(), timeout_s=LIMIT_S)
         yield
     finally:
         serving.terminate()
@@ -117,7 +123,7 @@ def test_a_run_in_a_terminal_waits_for_a_decision_and_goes_on_with_it(place: Pla
 
 
 def test_silence_rejects_and_a_late_word_still_counts(place: Place) -> None:
-    rules = gate(EVERYTHING_MISSES, "when_closed", "approval_timeout_h=0.0015")
+    rules = gate(EVERYTHING_MISSES, "when_closed", "approval_timeout_h=0.001")
     assert place.rlhf("run", "silence", rules=rules).returncode == EXIT_WAITS
     late = place.rlhf("run", "silence", rules=rules)
     assert late.returncode == EXIT_CLOSED
@@ -135,7 +141,7 @@ def test_a_suspended_run_survives_a_restart_of_the_server_and_goes_on_when_appro
     run_id = place.start("approved", *gate(0.002))
     place.wait_for_state(run_id, "Suspended")
     # The state is Suspended a moment before the process has ended everything else.
-    wait_for(lambda: [status for status, _ in place.mlflow_tags("approved")] == ["FINISHED"], timeout_s=60)
+    wait_for(lambda: [status for status, _ in place.mlflow_tags("approved")] == ["FINISHED"], timeout_s=LIMIT_S)
     folder = place.folder / "outputs" / "approved" / "prefect_pending"
     assert settle_the_dead(folder, PrefectApi(), flow_name="rlhf") == []
     place.prefect.kill()
@@ -143,6 +149,9 @@ def test_a_suspended_run_survives_a_restart_of_the_server_and_goes_on_when_appro
     assert place.flow_run(run_id).state_name == "Suspended"
     assert "'by' is a required property" in place.answer(run_id, decision="approve")
     assert place.answer(run_id, decision="approve", by="Ada") == ""
+    assert "not paused" in place.answer(run_id, decision="reject", by="Bob", reason="never")
+    second = place.rlhf("approve", "approved", "--reject", "--by", "Bob", "--reason", "never", rules=gate(0.002))
+    assert (second.returncode, "already approved by Ada" in second.stderr) == (EXIT_CLOSED, True)
     place.wait_for_state(run_id, "Completed")
     assert place.record("approved").gates[0].outcome_text == "approved by Ada"
     first, second = place.mlflow_tags("approved")
@@ -176,18 +185,58 @@ def test_a_waiver_in_a_terminal_resumes_the_suspended_run(place: Place, deployme
 
 
 def test_a_suspended_run_that_nobody_answers_fails_and_a_retry_says_why(place: Place, deployment: None) -> None:
-    run_id = place.start("forgotten", *gate(0.004, "required", "approval_timeout_h=0.012"))
-    place.wait_for_state(run_id, "Suspended")
+    run_id = place.start("forgotten", *gate(0.004, "required", "approval_timeout_h=0.005"))
+    place.wait_for_state(run_id, "Suspended", "Failed")
     assert "Without a decision by" in place.page("forgotten")
-    run = place.wait_for_state(run_id, "Failed", timeout_s=120)
+    run = place.wait_for_state(run_id, "Failed")
     assert run.state is not None and "never resumed" in (run.state.message or "")
     retry = subprocess.run(
         [sys.executable, "-m", "prefect", "flow-run", "retry", str(run_id)],
         env=place.environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert retry.returncode == 0, retry.stdout + retry.stderr
-    wait_for(lambda: "Nobody decided" in (place.flow_run(run_id).state.message or ""), timeout_s=200)  # type: ignore[union-attr]
+    wait_for(lambda: "Nobody decided" in (place.flow_run(run_id).state.message or ""), timeout_s=LIMIT_S)  # type: ignore[union-attr]
     assert "Nobody decided about the reward model in time" in place.page("forgotten")
+
+
+def test_a_suspended_run_that_is_cancelled_asks_again_when_it_is_retried(place: Place, deployment: None) -> None:
+    rules = gate(0.008)
+    run_id = place.start("cancelled", *rules)
+    place.wait_for_state(run_id, "Suspended")
+    place.press(run_id, Cancelling())
+    assert place.flow_run(run_id).state_name == "Cancelled"
+    assert "not paused" in place.answer(run_id, decision="approve", by="Ada")
+
+    place.press(run_id, AwaitingRetry())
+    place.wait_for_state(run_id, "Suspended")
+    assert "'by' is a required property" in place.answer(run_id, decision="approve")  # the form is there again
+    place.press(run_id, Cancelling())
+    given = place.rlhf("approve", "cancelled", "--approve", "--by", "Ada", rules=rules)
+    assert f"{run_id} is Cancelled. Press Retry on its page" in given.stdout, given.stdout + given.stderr
+    place.press(run_id, AwaitingRetry())
+    place.wait_for_state(run_id, "Completed")
+    assert place.record("cancelled").gates[0].outcome_text == "approved by Ada"
+
+
+def test_the_form_is_there_before_the_run_is_suspended(place: Place) -> None:
+    """A run without a deployment is refused the suspension, so what is there was there before."""
+    asked: dict[str, UUID] = {}
+
+    @flow(name="asks", persist_result=True)
+    def asks() -> str:
+        run = present_flow_run()
+        assert run is not None
+        asked["run"] = run.id
+        verdict = GateVerdict(name="policy", passed=False, rules=())
+        question = Question(
+            key="ab" * 32, verdict=verdict, rules={}, run_name="asks", run_id="1", output_dir="/nowhere",
+            asked_at="2026-11-21T11:29:00+00:00", flow_run_id=str(run.id),
+        )  # fmt: skip
+        return suspend(question)
+
+    assert "without a deployment" in asks()
+    forms = place.client.filter_flow_run_input(asked["run"], key_prefix="suspended-", limit=10, exclude_keys=set())
+    assert sorted(item.key.rpartition("-")[2] for item in forms) == ["description", "schema"]
 
 
 @pytest.fixture
@@ -233,12 +282,19 @@ def test_people_are_told_once_with_figures_and_trouble_with_that_stops_no_run(pl
 def test_a_block_that_is_not_there_is_told_before_any_stage(place: Place) -> None:
     ended = place.rlhf("run", "blockless", rules=gate(0.006, "required", "notify=slack-webhook/nowhere"))
     assert ended.returncode == 1
-    assert "gates.reward_model.notify: Prefect has no block `slack-webhook/nowhere`" in ended.stdout
+    assert "nothing was spent" in ended.stdout
+    assert "Make it in Prefect under Blocks (type `slack-webhook`, name `nowhere`)" in ended.stdout
     assert not (place.folder / "outputs" / "blockless" / "reports").exists()
+    checked = place.rlhf("check", "blockless", rules=gate(0.006, "required", "notify=slack-webhook/nowhere"))
+    assert checked.returncode == 1
+    assert "no block `slack-webhook/nowhere` in Prefect" in checked.stdout
+    assert "Make it in Prefect under Blocks (type `slack-webhook`, name `nowhere`)" in checked.stdout
 
 
 def test_a_block_that_notifies_nobody_is_said_and_the_run_waits(place: Place) -> None:
     Webhook(url="http://127.0.0.1:9").save("mute", overwrite=True)
+    checked = place.rlhf("check", "mute", rules=gate(0.007, "required", "notify=webhook/mute"))
+    assert (checked.returncode, "which cannot notify anybody" in checked.stdout) == (0, True), checked.stdout
     ended = place.rlhf("run", "mute", rules=gate(0.007, "required", "notify=webhook/mute"))
     assert ended.returncode == EXIT_WAITS, ended.stdout + ended.stderr
     assert "webhook/mute cannot notify anybody" in ended.stdout

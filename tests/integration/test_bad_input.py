@@ -30,7 +30,7 @@ def test_the_check_names_every_file_that_is_missing_and_writes_nothing(folder: P
         folder,
         "check",
         "dataset.train=nowhere.jsonl",
-        "evaluate_reward_model.pair_files=[{name: pairs, path: empty.jsonl}]",
+        "evaluate_reward_model.suites=[{name: pairs, path: empty.jsonl}]",
         f"run.output_dir={CONFIG}/below",
     )
     assert ended.returncode == 1

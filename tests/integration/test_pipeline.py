@@ -22,7 +22,7 @@ SHORT = {
     "train_sft": {"schedule": {"max_steps": 75, "eval_steps": 25}},
     "train_reward_model": {"schedule": {"max_steps": 120, "eval_steps": 40}},
     "evaluate_reward_model": {
-        "pair_files": [
+        "suites": [
             {"name": "labelled_pairs", "path": "outputs/demo/data/labelled_pairs.jsonl", "minimum_accuracy": 0.6}
         ]
     },

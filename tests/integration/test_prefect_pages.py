@@ -1,6 +1,5 @@
 """Against a real Prefect server: what a person sees of a run while it goes on, and of one that reuses its stages."""
 
-import shutil
 import sys
 import threading
 import time
@@ -232,19 +231,14 @@ def test_what_a_stage_made_of_what_stands_in_the_event_feed(pages: Pages) -> Non
 
 @pytest.mark.browser
 def test_a_person_sees_the_curves_as_pictures(pages: Pages) -> None:
-    from playwright.sync_api import sync_playwright
+    from ui.chromium import chromium
 
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("No Chromium is installed: `apt-get install chromium`.")
     running = next(str(item.data) for item in pages.while_running if item.key == "train-policy")
     answer = pages.client.request("POST", "/artifacts/", json={"key": "seen", "type": "markdown", "data": running})
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_page()
         page.goto(f"{pages.prefect.uri}/artifacts/artifact/{answer.json()['id']}")
         picture = page.get_by_alt_text("Reward")
         picture.wait_for(timeout=60_000)
         assert picture.evaluate("image => image.naturalWidth") == 640
         assert page.get_by_role("cell", name="Reward", exact=True).is_visible()
-        browser.close()

@@ -112,6 +112,27 @@ def test_a_run_that_somebody_retries_is_left_to_the_process_that_is_to_come(
     assert state_of(api, flow_run_id)[0] == "AwaitingRetry"
 
 
+def test_a_run_that_was_being_cancelled_when_its_process_ended_is_cancelled(
+    prefect: Prefect, api: PrefectApi, tmp_path: Path
+) -> None:
+    flow_run_id = run_of(prefect, dead_owner())
+    cancelling = State[None](type=StateType.CANCELLING, name="Cancelling")
+    prefect.client.set_flow_run_state(UUID(flow_run_id), cancelling, force=True)
+    assert [line for line in settle_the_dead(tmp_path, api, flow_name="rlhf") if flow_run_id in line]
+    assert state_of(api, flow_run_id)[0] == "Cancelled"
+
+
+@pytest.mark.parametrize("end", [StateType.CANCELLED, StateType.COMPLETED, StateType.FAILED])
+def test_an_end_that_the_server_hears_of_while_a_dead_run_is_looked_at_stays(
+    prefect: Prefect, api: PrefectApi, end: StateType
+) -> None:
+    owner = dead_owner()
+    flow_run_id = run_of(prefect, owner)
+    prefect.client.set_flow_run_state(UUID(flow_run_id), State[None](type=end, message="told"), force=True)
+    assert settle(LedgerRecord(flow_run_id=flow_run_id, owner=owner), api)
+    assert state_of(api, flow_run_id) == (end.value.capitalize(), "told")
+
+
 def test_a_run_of_another_server_stays_noted(api: PrefectApi, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, flow_run_id=str(uuid4()), owner=dead_owner())
     ledger.note_end("COMPLETED", "")

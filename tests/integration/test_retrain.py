@@ -4,173 +4,16 @@ The steps build on each other, as the weeks of a schedule do, so they are taken 
 """
 
 import contextlib
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
-import yaml
-from short_runs import ENVIRONMENT, end
+from retrain_project import LABELLED, MODEL, NAME, Project, Step
 
 from containers.contracts.names import StageName
-from flows.demo_data import DemoData, write_demo_data
-from flows.server_record import read_record
-from tasks.champion_record import ChampionRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
-
-NAME = "retrained"
-CONFIG = f"configs/runs/{NAME}.yaml"
-MODEL = f"{NAME}-reward-model"
-LABELLED = "evaluate_reward_model.pair_files=[{name: labelled, path: labelled.jsonl, minimum_accuracy: 0.9}]"
-
-TINY: dict[str, Any] = {
-    "run": {"name": NAME, "seed": 5, "store_dir": f"outputs/{NAME}-store"},
-    "gpu_profile": "cpu",
-    "runtime": {"kind": "process"},
-    "dataset": {"train": f"{NAME}/train.jsonl", "validation": f"{NAME}/validation.jsonl"},
-    "filter_dataset": {"policy_prompt_fraction": 0.35, "policy_eval_prompt_fraction": 0.5},
-    "build_base_model": {
-        "num_layers": 1,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "max_position_embeddings": 256,
-        "vocabulary_size": 480,
-    },
-    "train_reward_model": {
-        "global_batch_size": 16,
-        "max_length": 64,
-        "lora": {"r": 8, "alpha": 16},
-        "gradient_checkpointing": False,
-        "optimizer": {"learning_rate": 1.0e-3},
-        "schedule": {"max_steps": 40, "eval_steps": 20},
-    },
-    "evaluate_reward_model": {"max_length": 64, "batch_size": 64},
-    "train_policy": {
-        "global_batch_size": 8,
-        "num_generations": 4,
-        "max_prompt_length": 40,
-        "max_completion_length": 8,
-        "lora": {"r": 8, "alpha": 16},
-        "gradient_checkpointing": False,
-        "optimizer": {"learning_rate": 1.0e-3},
-        "schedule": {"max_steps": 2, "save_steps": 2},
-    },
-    "evaluate_policy": {"max_prompt_length": 40, "max_completion_length": 8},
-    # As low as flipping a coin: what is certified here is that the retraining compares, not that forty steps teach.
-    "gates": {"reward_model": {"minimum_accuracy": 0.5}, "policy": {"minimum_reward_gain": -100}},
-    "tracking": {"prefect_port": 0, "mlflow_port": 0},
-}
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one command said, and what the store held before and after."""
-
-    said: str
-    exit_code: int
-    attempts_before: int
-    attempts_after: int
-    record: ChampionRecord
-
-    @property
-    def champion(self) -> int:
-        assert self.record.champion is not None, self.said
-        return self.record.champion.number
-
-
-class Project:
-    """A folder with servers in which the command is run as a schedule or a person would."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.data = folder / NAME
-        self.data.mkdir()
-        (folder / CONFIG).write_text(yaml.safe_dump(TINY), encoding="utf-8")
-        self.good = write_demo_data(folder / "good")
-        self.poisoned = write_demo_data(folder / "poisoned", flip_labels=True)
-        shutil.copy(self.good.labelled_pairs, folder / "labelled.jsonl")
-        self.store = folder / f"outputs/{NAME}-store"
-
-    def use(self, train: str, validation: DemoData) -> None:
-        """Put other data in the place that the configuration names."""
-        (self.data / "train.jsonl").write_text(train, encoding="utf-8")
-        shutil.copy(validation.validation, self.data / "validation.jsonl")
-
-    def noisy(self) -> str:
-        """The training rows with two labels of five the wrong way round."""
-        good, bad = (data.train.read_text(encoding="utf-8").splitlines(True) for data in (self.good, self.poisoned))
-        return "".join(
-            wrong if row % 5 < 2 else right for row, (right, wrong) in enumerate(zip(good, bad, strict=True))
-        )
-
-    def start(self, command: str, *options: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", command, "-c", CONFIG, *options],
-            cwd=self.folder,
-            env=os.environ | ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def take(self, command: str, *options: str) -> Step:
-        """Run the command to its end."""
-        (step,) = self.take_all([self.start(command, *options)])
-        return step
-
-    def take_all(self, started: list[subprocess.Popen[str]]) -> list[Step]:
-        before = self.attempts()
-        try:
-            said = [running.communicate(timeout=600)[0] for running in started]
-        finally:
-            for running in started:
-                end(running)
-        assert "Traceback" not in "".join(said), "".join(said)
-        return [
-            Step(text, running.returncode, before, self.attempts(), self.record())
-            for text, running in zip(said, started, strict=True)
-        ]
-
-    def attempts(self) -> int:
-        """How often a stage program was started."""
-        return len(list(self.store.glob("attempts/*/*/*")))
-
-    def record(self, name: str = MODEL) -> ChampionRecord:
-        path = self.store / "champions" / f"{name}.json"
-        return ChampionRecord.model_validate_json(path.read_bytes())
-
-    def server(self, name: str) -> str:
-        (entry,) = (server for server in read_record(self.folder / "outputs/.servers").servers if server.name == name)
-        return f"http://127.0.0.1:{entry.port}"
-
-    def alias(self, alias: str = "champion") -> str:
-        """Our number of the version that MLflow shows under that alias."""
-        from mlflow import MlflowClient
-
-        uri = self.server("mlflow")
-        return str(
-            MlflowClient(tracking_uri=uri, registry_uri=uri)
-            .get_model_version_by_alias(MODEL, alias)
-            .tags["rlhf.version"]
-        )
-
-    def prefect_artifacts(self, key: str) -> list[str]:
-        """The texts that Prefect keeps under that key, the newest first."""
-        wanted = {"artifacts": {"key": {"any_": [key]}}, "sort": "CREATED_DESC"}
-        answer = requests.post(f"{self.server('prefect')}/api/artifacts/filter", json=wanted, timeout=20)
-        answer.raise_for_status()
-        return [item["data"] for item in answer.json()]
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +48,7 @@ def test_the_first_certified_model_becomes_champion(steps: dict[str, Step]) -> N
     assert first.champion == 1
     assert "version 1 is champion now: it is the first that passed its gate" in first.said
     assert first.record.frozen is not None and first.record.frozen.count > 300
+    assert f"**Version 1 of {MODEL} is champion now.**" in first.report
 
 
 def test_with_nothing_new_it_ends_in_seconds_and_starts_nothing(steps: dict[str, Step]) -> None:
@@ -226,6 +70,9 @@ def test_better_data_move_the_champion_with_figures(steps: dict[str, Step], proj
     assert frozen.difference is not None and frozen.difference.ci_low is not None and frozen.difference.ci_low > 0
     assert frozen.p_value < 0.05
     assert decision.text in step.said
+    assert f"**Version 2 of {MODEL} is champion now.**" in step.report
+    assert "| the frozen pairs (accuracy) | " in step.report
+    assert f"The alias “champion” of {MODEL} in MLflow was moved from version 1 to version 2." in step.report
 
 
 def test_two_at_once_train_once_and_the_second_says_behind_whom_it_waited(steps: dict[str, Step]) -> None:
@@ -245,6 +92,8 @@ def test_poisoned_data_do_not_move_the_champion_although_they_pass_their_own_gat
     assert step.exit_code == 0, step.said
     assert step.champion == 2
     assert "version 2 stays champion: version 3 is worse beyond chance" in step.said
+    assert f"**Version 2 of {MODEL} stays champion.**" in step.report
+    assert f"The alias “champion” of {MODEL} in MLflow was not moved: it names version 2." in step.report
     markdown = project_folder.prefect_artifacts(f"{MODEL}-decision")
     assert any("worse beyond chance" in text and "| the frozen pairs" in text for text in markdown), markdown
 
@@ -255,8 +104,10 @@ def test_a_challenger_that_misses_its_gate_is_compared_with_nothing(steps: dict[
     assert step.champion == 2
     assert "compared with nothing, for it did not pass its gate (accuracy on labelled" in step.said
     assert step.record.decisions[-1].kind == "refused"
-    # Its certificate and the report; everything else was reused, and the frozen pairs were not touched.
-    assert step.attempts_after - step.attempts_before == 2
+    assert f"Version 2 of {MODEL} stays champion" in step.report
+    # The pairs looked through for the new suite, its certificate and the report; all else was reused, for the pairs
+    # stayed what they were, and the frozen pairs were not touched.
+    assert step.attempts_after - step.attempts_before == 3
 
 
 def test_mlflow_shows_champion_challenger_and_why(steps: dict[str, Step], project_folder: Project) -> None:
@@ -273,7 +124,7 @@ def test_mlflow_shows_champion_challenger_and_why(steps: dict[str, Step], projec
         [client.get_run(version.run_id).info.experiment_id], "tags.`rlhf.version`='2'"
     )
     files = {item.path for item in client.list_logged_model_artifacts(model.model_id)}
-    assert {"MANIFEST.json", "reward_model_evaluation.json", "adapter", "version.json", "decisions.json"} <= files
+    assert {"MANIFEST.json", "certificate.json", "adapter", "version.json", "decisions.json"} <= files
 
 
 def test_people_move_the_champion_by_hand_and_bad_moves_are_refused(
@@ -328,5 +179,6 @@ def test_a_policy_is_retrained_against_the_champion_and_compared_with_the_champi
     assert (contest.name, contest.measure) == ("the frozen prompts", "win rate")
     assert contest.count > 0
     assert decision.text in other.said
+    assert f"## {NAME}-policy: " in other.report and "| the frozen prompts (win rate) | " in other.report
     # The reward model was decided on once: its data came back, and then only the policy was new.
     assert len(other.record.decisions) == decided + 1

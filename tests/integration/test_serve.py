@@ -1,28 +1,40 @@
 """Somebody starts, cancels, retries and loses runs from Prefect's pages; `rlhf serve` is behind them."""
 
-import shutil
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import httpx
 import pytest
 from faults.tiny_project import TinyProject
-from prefect.client.schemas.schedules import CronSchedule
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
-from served_project import ServedProject
+from served_project import STAGE_PROGRAM, ServedProject
 
 from containers.contracts.names import StageName
 from flows.deployments import WATCHDOG
 from flows.local_servers import ServerSettings, local_servers
+from flows.retrain_schedule import RetrainSchedule, set_retrain_schedule
 from flows.standing_report import last_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 REWARD = StageName.TRAIN_REWARD_MODEL
-STAGE_PROGRAM, FLOW_PROCESS = "containers.stages.entry", "prefect.engine"
+FLOW_PROCESS = "prefect.engine"
 # Longer than any test waits: what works is stopped by somebody.
 LONG = [
     f"{REWARD}.schedule.{key}={value}" for key, value in (("max_steps", 20000), ("eval_steps", 10), ("save_steps", 10))
@@ -54,10 +66,7 @@ def settings(run_name: str, *more: str) -> dict[str, object]:
 
 def in_training(served: ServedProject, run_name: str) -> UUID:
     """A run whose reward model is being trained; what comes before is taken from the first run, where there was one."""
-    for stage in (StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL):
-        made = served.folder / "outputs/store/artifacts" / stage
-        if made.is_dir():
-            shutil.copytree(made, served.folder / f"outputs/{run_name}-store/artifacts" / stage)
+    served.lend(run_name, StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL)
     run = served.start("train-reward-model", **settings(run_name, *LONG))
     served.wait_for_step(run_name, REWARD, step=12)
     return run
@@ -104,6 +113,47 @@ def test_the_server_refuses_a_wrong_value_with_field_and_bound(served: ServedPro
     assert "'gone' is not one of" in refused.text and "'tiny'" in refused.text
 
 
+@pytest.mark.parametrize("deployment", ["certify", "rlhf-retrain"])
+def test_a_schedule_without_a_run_to_start_from_fails_in_words(served: ServedProject, deployment: str) -> None:
+    found = served.client.read_deployment_by_name(f"{deployment}/{deployment}")
+    every = IntervalSchedule(interval=timedelta(seconds=20))
+    (schedule,) = served.client.create_deployment_schedules(found.id, [(every, True)])
+    only = DeploymentFilter(id=DeploymentFilterId(any_=[found.id]))
+    ended = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.FAILED])))
+
+    def failed() -> list[FlowRun]:
+        return served.client.read_flow_runs(deployment_filter=only, flow_run_filter=ended)
+
+    try:
+        run = served.wait_for(failed, what="the end of a scheduled run", timeout_s=180)[0]
+    finally:
+        served.client.delete_deployment_schedule(found.id, schedule.id)
+    assert "start_from: no run configuration was chosen" in served.message(run.id)
+    assert "`tiny`" in served.message(run.id)
+    assert run.name.endswith("(not started)")
+    assert not [line for line in served.logs(run.id) if "Traceback" in line]
+
+
+def test_a_page_of_another_origin_cannot_start_a_run(served: ServedProject) -> None:
+    found = served.client.read_deployment_by_name("filter-dataset/filter-dataset")
+    before = served.client.read_flow_runs()
+    answer = httpx.post(  # what a browser sends for a page without asking the server first
+        f"{served.servers.prefect_api_url}/deployments/{found.id}/create_flow_run",
+        content=json.dumps({"parameters": {"start_from": "tiny"}}),
+        headers={"Content-Type": "text/plain", "Origin": "http://elsewhere.example"},
+        timeout=30,
+    )
+    assert (answer.status_code, answer.json()) == (403, {"detail": "Missing CSRF token."})
+    token = httpx.get(
+        f"{served.servers.prefect_api_url}/csrf-token",
+        params={"client": str(uuid4())},
+        headers={"Origin": "http://elsewhere.example"},
+        timeout=30,
+    )
+    assert "access-control-allow-origin" not in token.headers, "that page could read the token"
+    assert len(served.client.read_flow_runs()) == len(before)
+
+
 def test_what_no_form_can_know_is_told_by_a_first_message_and_nothing_starts(served: ServedProject) -> None:
     run = served.start("rlhf-pipeline", start_from="tiny", more_settings=["train_policy.betta=1", "run.until=nowhere"])
     assert served.ended(run) == "Failed"
@@ -147,7 +197,7 @@ def test_a_flow_process_that_is_killed_is_crashed_and_its_stage_ends_too(served:
 
 def test_whoever_ends_the_serving_ends_its_runs_first_and_they_can_go_on(served: ServedProject) -> None:
     retrain = served.client.read_deployment_by_name("rlhf-retrain/rlhf-retrain")
-    served.client.create_deployment_schedules(retrain.id, [(CronSchedule(cron="0 6 1 1 *"), True)])
+    served.client.create_deployment_schedules(retrain.id, [(CronSchedule(cron="0 5 1 1 *"), True)])
     run = in_training(served, "stopped")
     assert served.end(signal.SIGTERM) == 143
     assert served.state(run) == "Crashed"
@@ -155,13 +205,21 @@ def test_whoever_ends_the_serving_ends_its_runs_first_and_they_can_go_on(served:
     assert list(served.processes(STAGE_PROGRAM)) == []
     last = max(served.steps("stopped", REWARD))
 
-    served.serve()
+    served.serve("--retrain", "tiny", "--cron", "0 6 1 1 *")
+    assert "Scheduled: rlhf-retrain of `tiny` at `0 6 1 1 *` (UTC)" in served.said
+    with temporary_settings({PREFECT_API_URL: served.servers.prefect_api_url}):
+        set_retrain_schedule(RetrainSchedule(start_from="tiny", cron="30 6 * * mon"))
     served.press("AwaitingRetry", run)
     assert_that_it_goes_on(served, "stopped", after=last)
     served.press("Cancelling", run)
     assert served.ended(run, timeout_s=60) == "Cancelled"
     assert len(served.client.read_automations_by_name(WATCHDOG)) == 1
-    assert len(served.client.read_deployment_schedules(retrain.id)) == 1, "a schedule that a person made"
+    found = {
+        schedule.schedule.cron: schedule.parameters
+        for schedule in served.client.read_deployment_schedules(retrain.id)
+        if isinstance(schedule.schedule, CronSchedule)
+    }
+    assert found == {"0 5 1 1 *": {}, "30 6 * * mon": {"start_from": "tiny"}}, "one by hand; the other was set twice"
 
 
 def test_a_run_outlives_a_serving_that_is_killed(served: ServedProject) -> None:

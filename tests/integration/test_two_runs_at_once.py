@@ -14,7 +14,7 @@ CHANGES = (
     "run.store_dir=outputs/twice-store",
     "train_sft.schedule={max_steps: 2, eval_steps: 2}",
     "train_reward_model.schedule={max_steps: 2, eval_steps: 2}",
-    "evaluate_reward_model.pair_files=[]",
+    "evaluate_reward_model.suites=[]",
     "gates.reward_model.minimum_accuracy=1",
 )
 

@@ -11,7 +11,7 @@ from faults.mortal_server import Prefect
 from faults.tiny_project import wait_for
 from prefect import flow
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient
-from prefect.states import Paused, Running
+from prefect.states import AwaitingRetry, Completed, Running, Suspended
 
 from flows.deployments import WATCHDOG, install_watchdog
 
@@ -60,18 +60,38 @@ def beat(client: SyncPrefectClient, run: UUID, flow_id: UUID) -> None:
     client.request("POST", "/events", json=[event])
 
 
-def test_a_silent_run_is_crashed_and_a_suspended_one_is_left_alone(server: Prefect, tmp_path: Path) -> None:
+def was_judged(client: SyncPrefectClient, run: UUID, state: str) -> bool:
+    """Whether the watchdog reached for that run, and changed its state or was refused by the server."""
+    if client.read_flow_run(run).state_name != state:
+        return True
+    wanted = {"event": {"name": ["prefect.automation.action.failed"]}}
+    events = client.request("POST", "/events/filter", json={"filter": wanted}).json()["events"]
+    return any(f"prefect.flow-run.{run}" in str(event["related"]) for event in events)
+
+
+def test_a_silent_run_is_crashed_and_one_that_need_not_beat_any_more_is_left_alone(
+    server: Prefect, tmp_path: Path
+) -> None:
     install(server)
     install(server)
     with server.client as client:
         assert len(client.read_automations_by_name(WATCHDOG)) == 1
-        silent, suspended = (client.create_flow_run(watched, state=Running()) for _ in range(2))
-        for run in (silent, suspended):
+        deployment = client.create_deployment(client.create_flow(watched), name="watched")
+        silent = client.create_flow_run_from_deployment(deployment, state=Running())
+        suspended, ended = (client.create_flow_run_from_deployment(deployment, state=Running()) for _ in range(2))
+        assert client.set_flow_run_state(suspended.id, Suspended(timeout_seconds=600)).status.value == "ACCEPT"
+        client.set_flow_run_state(ended.id, Completed())
+        for run in (silent, suspended, ended):  # the last two beats come late
             beat(client, run.id, run.flow_id)
-        client.set_flow_run_state(suspended.id, Paused(name="Suspended", timeout_seconds=600), force=True)
 
         wait_for(lambda: client.read_flow_run(silent.id).state_name == "Crashed", what="the crash", timeout_s=90)
         state = client.read_flow_run(silent.id).state
         assert state is not None
         assert "Retry, or the same command, goes on from the last good step" in (state.message or "")
-        assert client.read_flow_run(suspended.id).state_name == "Suspended"
+        for run, name in ((suspended, "Suspended"), (ended, "Completed")):
+            wait_for(
+                lambda run=run, name=name: was_judged(client, run.id, name), what=f"a word about {name}", timeout_s=90
+            )
+            assert [state.name for state in client.read_flow_run_states(run.id)] == ["Running", name]
+        assert client.resume_flow_run(suspended.id).status.value == "ACCEPT"
+        assert client.set_flow_run_state(silent.id, AwaitingRetry()).status.value == "ACCEPT"

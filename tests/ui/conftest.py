@@ -1,28 +1,16 @@
-"""What the browser tests share: a headless Chromium that can draw Prefect's graph without a GPU."""
+"""What the browser tests share."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect
+from ui.chromium import chromium
+from ui.pages import PAGE_LIMIT_MS
 
-FLAGS = (
-    "--no-sandbox",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    # Prefect draws the graph of a run with WebGL; with `--disable-gpu` alone it stays black.
-    "--use-angle=swiftshader",
-    "--enable-unsafe-swiftshader",
-)
+expect.set_options(timeout=PAGE_LIMIT_MS)  # Playwright's own 5 s are too few on a machine that trains meanwhile
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("No Chromium is installed: `apt-get install chromium`.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
+    with chromium() as browser:
         yield browser
-        browser.close()

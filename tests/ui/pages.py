@@ -16,6 +16,8 @@ _GRAPH = ".run-graph"
 # The green of a node whose task is completed, and how far a drawn pixel may be from it.
 _COMPLETED, _NEAR = (33, 157, 75), 12
 _TIME_BAR_PX = 20
+# A cancelled run may be retried, and shows for a while that it was cancelled.
+_ENDS = ("Completed", "Failed", "Crashed")
 
 
 @dataclass
@@ -81,11 +83,14 @@ class PrefectPages:
         dialog = self.page.get_by_role("dialog")
         (dialog if dialog.count() else self.page).get_by_role("button", name="Submit").click()
 
-    def open_submitted_run(self) -> None:
-        """From the deployment's page, which follows a form that was taken, to the run."""
+    def submit_run(self) -> None:
+        """Press Submit; from the deployment's page, which follows a form that was taken, to the new run's page."""
+        with self.page.expect_response(re.compile(r"/create_flow_run$")) as answer:
+            self.submit()
+        run = answer.value.json()["id"]  # the page may still list earlier runs alone
         self.page.wait_for_url(re.compile(r"/deployments/deployment/[^/]+(\?tab=.*)?$"))
-        self.page.locator("[role=tabpanel] a[href*='/runs/flow-run/']").first.click()
-        self.page.wait_for_url("**/runs/flow-run/**")
+        self.page.locator(f"[role=tabpanel] a[href$='/runs/flow-run/{run}']").first.click()
+        self.page.wait_for_url(f"**/runs/flow-run/{run}*")
 
     @property
     def told(self) -> Locator:
@@ -97,8 +102,11 @@ class PrefectPages:
         return self.page.locator(".page-heading-flow-run")
 
     def expect_state(self, state: str, *, within_s: float) -> None:
-        """Wait until the badge beside the run's name says so."""
-        expect(self._heading.locator(".state-badge").first).to_have_text(state, timeout=within_s * 1000)
+        """Wait until the badge beside the run's name says so; a run that ended otherwise is not waited for."""
+        badge = self._heading.locator(".state-badge").first
+        expect(badge).to_have_text(re.compile("|".join({state, *_ENDS})), timeout=within_s * 1000)
+        if (found := badge.inner_text().strip()) != state:
+            raise AssertionError(f"The run is {found}, not {state}:\n{self.open_tab('Logs').inner_text()}")
 
     def press(self, button: str) -> Locator:
         """One of the buttons beside the run's name; the dialog that it opens."""

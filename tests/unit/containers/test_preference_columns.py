@@ -17,9 +17,16 @@ from containers.preference_columns import (
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_the_columns_of_a_schema_are_enough_and_more_do_no_harm(schema: PreferenceSchema) -> None:
+def test_the_columns_of_a_schema_are_enough_and_more_do_no_harm_unless_it_stands_alone(
+    schema: PreferenceSchema,
+) -> None:
     assert schema_of([schema.columns], file="x") is schema
-    assert schema_of([(*schema.columns, *schema.optional, "domain", "language", "more")], file="x") is schema
+    with_more = (*schema.columns, *schema.optional, "domain", "language", "more")
+    if schema.stands_alone:
+        with pytest.raises(UnknownSchemaError):
+            schema_of([with_more], file="x")
+    else:
+        assert schema_of([with_more], file="x") is schema
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)

@@ -8,6 +8,7 @@ PROFILE = {
     "name": "small",
     "num_gpus": 0,
     "precision": "float32",
+    "tf32": False,
     "default_global_batch_size": 8,
     "max_per_device_batch_size": 4,
 }
@@ -21,7 +22,7 @@ def run_tree(**sections: object) -> dict[str, object]:
         "dataset": {"train": "train.jsonl", "validation": "validation.jsonl"},
         "build_base_model": {},
         "train_reward_model": {"lora": {"r": 8}},
-        "train_policy": {"lora": {"r": 8}},
+        "train_policy": {"lora": {"r": 8}, "schedule": {"max_steps": 30}},
     }
     tree.update(sections)
     return {key: value for key, value in tree.items() if value is not None}

@@ -14,7 +14,7 @@ from containers.contracts.names import MANIFEST_FILE, StageName
 from containers.contracts.spec import StageInput
 from containers.contracts.stage_configs import StageConfig
 from containers.digests import content_digest, file_entries
-from flows.cached_stages import cached_stages
+from flows.cached_stages import cached_stages, finished_artifacts
 from flows.config_loading import load_run_config
 from flows.run_config import RunConfig
 from tasks.code_identity import code_identity
@@ -125,6 +125,16 @@ def test_a_branch_of_the_model_hides_only_what_starts_from_the_model(hub: FakeHu
     assert hub.requests == asked
 
 
+def test_nothing_behind_the_end_of_the_run_is_looked_up(hub: FakeHub, tmp_path: Path) -> None:
+    model, data = hub.commit("models", "org/tiny", MODEL_FILES), hub.commit("datasets", "org/pairs", DATA_FILES)
+    whole = run_from_hub(tmp_path, model=model, data=data)
+    publish(whole, whole.filter_dataset, filter_dataset_inputs(whole.filter_dataset, whole.dataset, None))
+    assert finished_artifacts(whole) is None
+    part = run_from_hub(tmp_path, model=model, data=data, run={"name": "small", "until": "filter_dataset"})
+    assert list(finished_artifacts(part) or ()) == [StageName.FILTER_DATASET]
+    assert list(cached_stages(part)) == [StageName.CHECK_SYSTEM, StageName.FILTER_DATASET, StageName.WRITE_REPORT]
+
+
 def test_a_branch_of_the_dataset_hides_everything(hub: FakeHub, tmp_path: Path) -> None:
     model = hub.commit("models", "org/tiny", MODEL_FILES)
     config = run_from_hub(tmp_path, model=model, data="v1.0")
@@ -133,6 +143,21 @@ def test_a_branch_of_the_dataset_hides_everything(hub: FakeHub, tmp_path: Path) 
     assert {found[stage] for stage in (StageName.FILTER_DATASET, *STAGES_OF_THE_MODEL)} == {unknown}
     assert found[StageName.WRITE_REPORT] == "runs"
     assert hub.requests == []
+
+
+def test_data_that_are_not_here_are_said_shortly_and_what_else_is_missing_by_its_path(tmp_path: Path) -> None:
+    def texts(**sections: Any) -> set[str]:
+        config = load_run_config(write_run(tmp_path, runtime={"kind": "process"}, **sections)).config
+        found = cached_stages(config)
+        return {found[stage] for stage in (StageName.FILTER_DATASET, *STAGES_OF_THE_MODEL)}
+
+    dataset = {key: str(tmp_path / f"{key}.jsonl") for key in ("train", "validation")}
+    assert texts(dataset=dataset) == {"not known: its data is not here"}
+    for place in dataset.values():
+        Path(place).write_bytes(PAIR)
+    suite = {"name": "own", "path": str(tmp_path / "gone.jsonl")}
+    (text,) = texts(dataset=dataset, evaluate_reward_model={"suites": [suite]})
+    assert text.startswith("not known: ") and f"{suite['path']} does not exist" in text
 
 
 def test_a_local_model_beside_a_pinned_dataset_is_looked_up_too(hub: FakeHub, tmp_path: Path) -> None:
@@ -145,3 +170,14 @@ def test_a_local_model_beside_a_pinned_dataset_is_looked_up_too(hub: FakeHub, tm
     publish(config, config.filter_dataset, filter_dataset_inputs(config.filter_dataset, config.dataset, None))
     found = cached_stages(config)
     assert found[StageName.TRAIN_REWARD_MODEL] == "runs: this run has no result of it yet"
+
+
+def test_without_the_daemon_that_a_run_asks_for_the_plan_says_that_nothing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    config = load_run_config(write_run(tmp_path), overrides=["runtime.kind=docker"]).config
+    texts = cached_stages(config)
+    assert tuple(texts) == config.stages
+    assert {text.partition(":")[0] for text in texts.values()} == {"not known"}
+    assert all("No Docker daemon can be used" in text for text in texts.values())

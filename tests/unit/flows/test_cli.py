@@ -24,7 +24,7 @@ def rlhf(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_command_and_imports_nothing_heavy(project: Path) -> None:
     ran = rlhf("--help", cwd=project)
     assert ran.returncode == 0
-    for name in ("run", "check", "plan", "report", "ui", "demo-data"):
+    for name in ("run", "check", "plan", "report", "ui", "certify", "score", "compare", "keys", "demo-data"):
         assert f"\n    {name}" in ran.stdout
     code = (
         "import sys, flows.cli; flows.cli.build_parser(); "
@@ -34,7 +34,9 @@ def test_help_names_every_command_and_imports_nothing_heavy(project: Path) -> No
     assert imported.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", ["run", "check", "plan", "report", "ui", "demo-data"])
+@pytest.mark.parametrize(
+    "command", ["run", "check", "plan", "report", "ui", "certify", "score", "compare", "keys", "demo-data"]
+)
 def test_every_command_and_option_has_help_and_an_example(command: str) -> None:
     (subparsers,) = (action for action in build_parser()._actions if action.dest == "==SUPPRESS==" or action.choices)
     assert subparsers.choices is not None

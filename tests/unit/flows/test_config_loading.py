@@ -51,6 +51,12 @@ def test_a_key_in_the_wrong_section_is_shown_its_place(tmp_path: Path) -> None:
     assert "  minimum_accuracy: unknown key here. Did you mean `" in said
 
 
+def test_the_other_name_of_the_suites_is_answered_with_the_one_that_counts(tmp_path: Path) -> None:
+    path = write_run(tmp_path, evaluate_reward_model={"pair_files": []})
+    with pytest.raises(InvalidConfigError, match=r"pair_files: unknown key\. Did you mean `suites`\?"):
+        load_run_config(path)
+
+
 @pytest.mark.parametrize(
     ("section", "key", "value", "expected"),
     [
@@ -75,6 +81,9 @@ def test_a_key_in_the_wrong_section_is_shown_its_place(tmp_path: Path) -> None:
         ("filter_dataset", "max_rows", None, None),
         ("run", "name", "My Run", "run.name: `My Run` does not look as wanted"),
         ("run", "seed", -1, "run.seed: -1 is too small; wanted at least 0."),
+        ("evaluate_reward_model", "confidence", 1, "evaluate_reward_model.confidence: 1 is too large; wanted"),
+        ("evaluate_policy", "confidence", 0, "evaluate_policy.confidence: 0 is too small; wanted"),
+        ("runtime", "retry_wait_s", 301, "runtime.retry_wait_s: 301 is too large; wanted at most 300."),
         ("tracking", "mlflow_uri", "http://me:secret@host", "tracking.mlflow_uri: holds a user or password"),
         ("base_model", "path", "models/x", "base_model: both base_model and build_base_model are given."),
     ],
@@ -129,7 +138,7 @@ def test_a_folder_instead_of_a_file_is_said_to_be_one(tmp_path: Path) -> None:
 
 def test_overrides_change_values_lists_and_whole_sections(tmp_path: Path) -> None:
     path = write_run(
-        tmp_path, evaluate_reward_model={"pair_files": [{"name": "a", "path": "a.jsonl"}, {"name": "b", "path": "b"}]}
+        tmp_path, evaluate_reward_model={"suites": [{"name": "a", "path": "a.jsonl"}, {"name": "b", "path": "b"}]}
     )
     config = load_run_config(
         path,
@@ -138,7 +147,7 @@ def test_overrides_change_values_lists_and_whole_sections(tmp_path: Path) -> Non
             "filter_dataset.languages=[english, german]",
             "train_policy.lora=null",
             "train_sft.max_length=64",
-            "evaluate_reward_model.pair_files.1.minimum_accuracy=0.7",
+            "evaluate_reward_model.suites.1.minimum_accuracy=0.7",
             "run.name=other",
             "run.name=last",
         ],
@@ -147,7 +156,7 @@ def test_overrides_change_values_lists_and_whole_sections(tmp_path: Path) -> Non
     assert config.filter_dataset.languages == ("english", "german")
     assert config.train_policy.lora is None
     assert config.train_sft is not None and config.train_sft.max_length == 64
-    assert config.evaluate_reward_model.pair_files[1].minimum_accuracy == 0.7
+    assert config.evaluate_reward_model.suites[1].minimum_accuracy == 0.7
     assert config.run.name == "last"
 
 
@@ -167,11 +176,11 @@ def test_overrides_change_values_lists_and_whole_sections(tmp_path: Path) -> Non
         ("a..b=1", "--set a..b=1: wanted section.key=value"),
         ("run.name.x=1", "--set run.name.x=1: run.name holds `small`, not a section, so `x` cannot be set below it."),
         ("run.tags=[a", "--set run.tags=[a is no valid YAML"),
-        ("evaluate_reward_model.pair_files.4.path=x", "is a list of 0; wanted a number below that, not `4`"),
+        ("evaluate_reward_model.suites.4.path=x", "is a list of 0; wanted a number below that, not `4`"),
     ],
 )
 def test_a_wrong_override_is_named(tmp_path: Path, override: str, expected: str) -> None:
-    path = write_run(tmp_path, evaluate_reward_model={"pair_files": []})
+    path = write_run(tmp_path, evaluate_reward_model={"suites": []})
     assert expected in message(path, overrides=(override,))
 
 
@@ -209,7 +218,8 @@ def test_a_profile_on_the_command_line_wins_and_its_keys_can_be_changed(tmp_path
 def test_an_unknown_profile_is_one_mistake_with_a_near_match(tmp_path: Path) -> None:
     said = message(write_run(tmp_path), profile="4x48g")
     assert "1 mistake:" in said
-    assert "gpu_profile: `4x48g`: no such profile. Did you mean `4x48gb`?" in said
+    own = "Or a YAML file of your own: docs/hardware.md."
+    assert f"gpu_profile: `4x48g`: no such profile. Did you mean `4x48gb`? {own}" in said
     assert "1 mistake:" in message(write_run(tmp_path), profile="4x48g", overrides=("gpu_profile.num_threads=2",))
 
 

@@ -48,6 +48,11 @@ def test_the_shipped_shape_is_the_published_one() -> None:
     assert read_model_shape(shipped) == ModelShape.model_validate(QWEN3_8B)
 
 
+def test_the_shipped_small_shape_has_the_published_596_million_parameters() -> None:
+    (shipped,) = (path for path in config_files("model_shapes") if path.stem == "qwen3-0.6b")
+    assert total_parameters(read_model_shape(shipped), head="language") == 596_049_920
+
+
 def test_the_tiny_model_of_the_demo_has_455_thousand_parameters() -> None:
     shape = shape_of_built_model(BuildBaseModelConfig(), vocabulary_size=478)
     assert total_parameters(shape, head="language") == 455_168

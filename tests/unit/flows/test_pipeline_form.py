@@ -13,7 +13,7 @@ from flows.cli import build_parser
 from flows.config_errors import ConfigError
 from flows.config_loading import load_run_config
 from flows.deployments import served_flows
-from flows.pipeline_form import LEFT_EMPTY, SetsKey, load_form, overrides_of
+from flows.pipeline_form import LEFT_EMPTY, TO_BE_CHOSEN, SetsKey, load_form, overrides_by_field
 from flows.run_config import RunConfig
 
 FORM = served.rlhf_pipeline.fn
@@ -140,10 +140,11 @@ def test_another_model_takes_the_place_of_the_one_that_was_built() -> None:
 
 
 def test_a_text_that_yaml_reads_as_something_else_stays_text() -> None:
-    assert overrides_of(FORM, {"save_as": "123", "base_model_revision": "null"}) == [
-        'run.name="123"',
-        'base_model.revision="null"',
-    ]
+    assert overrides_by_field(FORM, {"save_as": "123", "base_model_revision": "null"}) == {
+        "save_as": ['run.name="123"'],
+        "base_model_revision": ['base_model.revision="null"'],
+        "more_settings": [],
+    }
 
 
 def test_further_settings_win() -> None:
@@ -157,8 +158,39 @@ def test_all_mistakes_are_told_at_once_and_with_what_to_do() -> None:
         load_form(FORM, wrong)
     text = str(refused.value)
     assert "needs a `revision`" in text
-    assert "Did you mean `beta`?" in text
-    assert "wanted section.key=value" in text
+    assert "Did you mean `beta`? (from more_settings: train_policy.betta=1)" in text
+    assert "more_settings: nonsense: wanted section.key=value" in text
+
+
+def test_a_mistake_names_the_field_that_it_was_made_in_and_no_option_of_a_command() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_form(FORM, {"start_from": "demo", "minimum_accuracy": 65, "more_settings": ["nonsense"]})
+    assert "65" in str(refused.value)
+    assert "(from the field minimum_accuracy)" in str(refused.value)
+    assert "--set" not in str(refused.value)
+
+
+def test_a_person_asked_for_in_the_form_takes_the_place_of_a_waiver() -> None:
+    waived = ["gates.reward_model.waive={by: Ada, reason: a trial}"]
+    with pytest.raises(ConfigError, match="Keep one of the two"):
+        load_form(FORM, {"start_from": "demo", "approval": "required", "more_settings": waived})
+    loaded, command = load_form(FORM, {"start_from": "demo", "approval": "required", "minimum_reward_gain": 0.1})
+    gates = loaded.config.gates
+    assert (gates.reward_model.approval, gates.reward_model.waive) == ("required", None)
+    assert gates.policy.minimum_reward_gain == 0.1
+    assert "--set gates.reward_model.waive=null" in command
+
+
+def test_another_dataset_comes_with_files_of_its_own() -> None:
+    filled = {"start_from": "demo", "dataset": "org/pairs", "dataset_revision": "main", "train_file": "train.jsonl"}
+    dataset = load_form(FORM, filled)[0].config.dataset
+    assert (dataset.hub_id, dataset.train, dataset.validation) == ("org/pairs", "train.jsonl", None)
+
+
+@pytest.mark.parametrize("values", [{}, {"start_from": TO_BE_CHOSEN}, {"start_from": ""}])
+def test_a_schedule_without_a_run_to_start_from_is_told_where_to_fill_it_in(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)start_from: no run configuration was chosen.*Overrides.*`demo`, "):
+        load_form(FORM, values)
 
 
 def test_a_run_configuration_that_has_gone_is_named_with_those_that_are_there() -> None:

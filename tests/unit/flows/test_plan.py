@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from plan_runs import pair, run_on
 from run_files import write_run
 
 from containers.contracts.names import StageName
@@ -15,6 +16,7 @@ from flows.config_loading import LoadedConfig, load_run_config
 from flows.plan import RunPlan, draft_plan, plan_run
 from flows.plan_figures import Figure, StagePlan
 from flows.plan_inputs import count_rows
+from flows.plan_quantities import duration_text
 from flows.plan_text import figure_text, render_plan
 
 PRODUCTION = "configs/runs/helpsteer3-qwen3-8b.yaml"
@@ -48,7 +50,9 @@ def small_run(folder: Path, *, num_train: int = 125, **sections: object) -> Load
         ("4x48gb", "96 = 2 per device x 4 rank(s) x 12 accumulated"),
         ("1x48gb", "16 = 2 per device x 1 rank(s) x 8 accumulated"),
         ("1x80gb", "16 = 4 per device x 1 rank(s) x 4 accumulated"),
+        ("8x48gb", "128 = 2 per device x 8 rank(s) x 8 accumulated"),
         ("8x80gb", "128 = 4 per device x 8 rank(s) x 4 accumulated"),
+        ("8x141gb", "128 = 8 per device x 8 rank(s) x 2 accumulated"),
     ],
 )
 def test_the_production_run_fits_every_profile_of_its_size(production: Path, profile: str, cut: str) -> None:
@@ -69,7 +73,7 @@ def test_the_plan_says_when_checkpoints_are_written_and_what_the_host_must_hold(
     how = "7 program(s), the weights' files, which all share, and a copy to save"
     assert f"host memory 51.5 GiB (estimated; {how})" in lines
     assert round(plan.host_memory_bytes / 1024**3, 1) == 51.5
-    whole = plan_run(load_run_config(production, overrides=["train_reward_model.lora=null"]))
+    whole = draft_plan(load_run_config(production, overrides=["train_reward_model.lora=null"]))
     assert whole.host_memory_bytes > 7 * 4 * 7_568_409_600
 
 
@@ -134,7 +138,7 @@ def test_a_batch_that_is_probably_never_full_is_a_warning(tmp_path: Path) -> Non
     filters = {**NO_FLOORS, "policy_prompt_fraction": 0.5}
     reward_model = {"schedule": {"max_steps": 5}, "lora": {"r": 8}}
     plan = plan_run(small_run(tmp_path, num_train=10, filter_dataset=filters, train_reward_model=reward_model))
-    (warning,) = plan.warnings
+    warning = plan.warnings[0]
     assert warning == (
         "train_reward_model.global_batch_size: 8 is more than the 5 pairs to be expected, so a batch may never be full."
     )
@@ -180,6 +184,23 @@ def test_intervals_that_take_minutes_are_a_warning_and_stand_in_the_time(tmp_pat
     assert plan_run(small_run(tmp_path, evaluate_reward_model={"num_bootstrap": 100_000})).warnings == ()
 
 
+def test_a_stage_that_would_be_stopped_before_it_ends_is_a_warning(tmp_path: Path) -> None:
+    tight = plan_run(small_run(tmp_path, runtime={"timeout_s": {"train_policy": 16, "default": 3600}}))
+    (warning,) = tight.warnings
+    assert warning.startswith("runtime.timeout_s: train_policy is estimated to take ")
+    assert warning.endswith(
+        " on profile `small`, and is stopped after 16 s. Take faster hardware or a smaller model, or raise the limit."
+    )
+    assert plan_run(small_run(tmp_path)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(45, "45 s"), (720, "12 min"), (11_520, "3.2 h"), (91_780_000, "1,062 days")]
+)
+def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
 def test_saves_that_nobody_asked_for_fall_on_whole_generated_batches(tmp_path: Path) -> None:
     policy = {"num_iterations": 3, "schedule": {"max_steps": 100}, "lora": {"r": 8}}
     stage = stage_of(plan_run(small_run(tmp_path, train_policy=policy)), StageName.TRAIN_POLICY)
@@ -204,19 +225,43 @@ def test_counted_rows_are_upper_bounds_through_every_stage(tmp_path: Path) -> No
         "policy evaluation prompts": "at most 3 prompts",
     }
     assert figure_text(figure_of(stage_of(plan, StageName.TRAIN_REWARD_MODEL), "steps")) == "at most 13 steps"
-    assert figure_text(figure_of(stage_of(plan, StageName.TRAIN_POLICY), "steps")) == "100 steps (exact)"
+    assert figure_text(figure_of(stage_of(plan, StageName.TRAIN_POLICY), "steps")) == "30 steps (exact)"
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [
+        ("train", "so nothing of the data is in this plan"),
+        ("validation", "so nothing of it is in this plan"),
+    ],
+)
+def test_data_that_are_not_here_are_named_once_at_the_end(tmp_path: Path, absent: str, said: str) -> None:
+    loaded = small_run(tmp_path)
+    assert plan_run(loaded).absent == ""
+    (tmp_path / f"{absent}.jsonl").unlink()
+    plan = plan_run(loaded)
+    assert plan.warnings == (), "a run is told by its system check"
+    warning = f"WARNING: dataset.{absent}: {tmp_path}/{absent}.jsonl does not exist here, {said}. "
+    text = render_plan(plan)
+    assert f"{warning}`rlhf check` and `rlhf run` refuse it.\n" in text
+    assert text.count("does not exist") == 1
 
 
 def test_data_that_is_not_there_yet_is_unknown_and_no_mistake(tmp_path: Path) -> None:
     plan = plan_run(load_run_config(write_run(tmp_path)))
     steps = figure_of(stage_of(plan, StageName.TRAIN_REWARD_MODEL), "steps")
     assert figure_text(steps) == "unknown before the data is read"
-    assert "Stages whose time is unknown are not in these sums." in render_plan(plan)
+    text = render_plan(plan)
+    assert "In all but what is unknown: " in text
+    assert "Not in these sums, since their time is unknown: filter_dataset, train_reward_model, " in text
 
 
 def test_a_model_of_unknown_size_can_be_given_its_config(tmp_path: Path) -> None:
     loaded = small_run(tmp_path, build_base_model=None, base_model={"path": str(tmp_path / "nowhere")})
-    assert "pass --model-config" in render_plan(plan_run(loaded))
+    text = render_plan(plan_run(loaded))
+    assert "pass --model-config" in text
+    assert "unknown: the model's shape is not known here" in text
+    assert "unknown: the reward model's shape is not known here" in text
     config = tmp_path / "config.json"
     config.write_text(
         json.dumps(
@@ -237,7 +282,7 @@ def test_a_model_of_unknown_size_can_be_given_its_config(tmp_path: Path) -> None
 
 def test_a_model_that_does_not_fit_is_shouted_at(production: Path) -> None:
     loaded = load_run_config(production, overrides=["train_reward_model.lora=null"])
-    text = render_plan(plan_run(loaded))
+    text = render_plan(draft_plan(loaded))
     assert "of 48 GiB: MORE THAN THE GPU HAS" in text
     assert "WARNING: train_reward_model: 118 GiB per GPU are estimated, and profile `7x48gb` has 48." in text
     assert "7.57B = 7,568,409,600 (exact; 100.00%)" in text
@@ -252,7 +297,7 @@ def test_what_is_cached_is_asked_for_every_stage(tmp_path: Path) -> None:
 def test_every_number_says_what_it_is_worth(production: Path) -> None:
     plan = plan_run(load_run_config(production))
     for stage in plan.stages:
-        costs = (item for item in (stage.host_memory, stage.disk, stage.time) if item)
+        costs = (item for item in (stage.host_memory, stage.disk, stage.work, stage.time) if item)
         for figure in (*stage.figures, *stage.memory, *costs):
             assert any(word in figure_text(figure) for word in ("exact", "estimated", "at most", "unknown"))
 
@@ -286,10 +331,13 @@ def test_a_missing_tokenizer_file_is_said_so(tmp_path: Path) -> None:
     assert draft_plan(loaded).disk_bytes == 0
 
 
-def test_planning_imports_neither_torch_nor_prefect(project: Path) -> None:
+def test_planning_imports_neither_torch_nor_prefect(project: Path, tmp_path: Path) -> None:
+    run_on(tmp_path, [pair(100, 20, 30)] * 150)
     code = (
         "import sys; from flows.config_loading import load_run_config; from flows.plan import plan_run; "
         f"plan_run(load_run_config({PRODUCTION!r})); "
+        f"plan = plan_run(load_run_config({str(tmp_path / 'run.yaml')!r})); "
+        "assert 'tokenizer.json' in plan.lengths[1]; "
         "print([name for name in ('torch', 'transformers', 'trl', 'datasets', 'prefect', 'mlflow', 'docker') "
         "if name in sys.modules])"
     )

@@ -37,8 +37,8 @@ def test_a_rule_about_a_key_that_may_be_misspelt_waits_until_it_is_mended(tmp_pa
             ["build_base_model", "train_reward_model.max_length", "evaluate_reward_model.max_length"],
         ),
         (
-            {"evaluate_reward_model": {"pair_files": [{"name": "a", "path": ""}, {"name": "a", "path": "b"}]}},
-            ["evaluate_reward_model.pair_files.0.path", "evaluate_reward_model.pair_files"],
+            {"evaluate_reward_model": {"suites": [{"name": "a", "path": ""}, {"name": "a", "path": "b"}]}},
+            ["evaluate_reward_model.suites.0.path", "evaluate_reward_model.suites"],
         ),
         (
             {"gpu_profile": {**PROFILE, "num_threads": 0, "default_global_batch_size": 9}},

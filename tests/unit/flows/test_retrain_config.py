@@ -13,9 +13,10 @@ from flows.retrain_changes import why_retrain
 from flows.retrain_config import Retraining, load_retraining, run_config_path
 from tasks.champion_record import AskedStage, Decision
 from tasks.code_identity import code_identity
+from tasks.filter_settings import whole_filter_config
 from tasks.source_errors import SourceError
 from tasks.stage_history import stage_memory
-from tasks.stage_inputs import filter_dataset_inputs
+from tasks.stage_inputs import filter_dataset_inputs, named_model_input
 from tasks.stage_key import SINGLE_BATCH, identity_key, stage_identity, stage_profile
 
 PAIR = b'{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}\n'
@@ -41,7 +42,7 @@ def decided(retraining: Retraining) -> None:
     config = retraining.config
     inputs = filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model)
     identity = stage_identity(
-        config.filter_dataset,
+        whole_filter_config(config.filter_dataset, config.dataset, config.evaluate_reward_model.suites),
         seed=config.run.seed,
         inputs=inputs,
         code_digest=code_identity("process", image=config.image).digest,
@@ -100,6 +101,63 @@ def test_a_branch_that_has_gone_is_named(hub: FakeHub, tmp_path: Path) -> None:
         load_retraining(run_from_hub(tmp_path, "weekly"))
 
 
+def mixed_run(folder: Path, revisions: dict[str, str], *, local: bool = False) -> str:
+    sources: list[dict[str, object]] = [
+        {"name": name, "hub_id": f"org/{name}", "revision": revision, "train": "train.jsonl", "weight": 2}
+        for name, revision in revisions.items()
+    ]
+    if local:
+        (folder / "own.jsonl").write_bytes(PAIR)
+        sources.append({"name": "own", "train": str(folder / "own.jsonl"), "weight": 1})
+    return str(write_run(folder, dataset={"mixture": sources}, runtime={"kind": "process"}))
+
+
+def test_branches_inside_a_mixture_are_pinned_and_the_rest_of_it_stays(hub: FakeHub, tmp_path: Path) -> None:
+    soups = hub.commit("datasets", "org/soups", {"train.jsonl": PAIR})
+    breads = hub.commit("datasets", "org/breads", {"train.jsonl": PAIR * 3}, branch="weekly")
+    path = mixed_run(tmp_path, {"soups": soups, "breads": "weekly"}, local=True)
+    retraining = load_retraining(path)
+    dataset = retraining.config.dataset
+    assert [source.revision for source in dataset.mixture] == [soups, breads, None]
+    assert [(source.name, source.weight) for source in dataset.mixture] == [("soups", 2), ("breads", 2), ("own", 1)]
+    assert breads in retraining.loaded.yaml_text
+    assert retraining.never_new == ""
+    # A run that begins now works on these commits, wherever the branch goes meanwhile.
+    hub.commit("datasets", "org/breads", {"train.jsonl": PAIR}, branch="weekly")
+    inputs = filter_dataset_inputs(retraining.config.filter_dataset, dataset, None)
+    assert {item.name: item.digest for item in inputs if item.digest.startswith("hub:")} == {
+        "train_data_soups": f"hub:{soups}:train.jsonl",
+        "train_data_breads": f"hub:{breads}:train.jsonl",
+    }
+
+
+def test_a_new_commit_of_one_source_of_a_mixture_is_news_that_names_the_source(hub: FakeHub, tmp_path: Path) -> None:
+    hub.commit("datasets", "org/soups", {"train.jsonl": PAIR})
+    hub.commit("datasets", "org/breads", {"train.jsonl": PAIR})
+    path = mixed_run(tmp_path, {"soups": "main", "breads": "main"})
+    decided(load_retraining(path))
+    assert not why_retrain(load_retraining(path)).startswith("filter_dataset")
+    newer = hub.commit("datasets", "org/breads", {"train.jsonl": PAIR * 2})
+    why = why_retrain(load_retraining(path))
+    assert why.startswith("filter_dataset: its input train_data_breads changed") and newer in why
+
+
+def test_a_mixture_of_commits_is_said_to_never_bring_anything_new_unless_a_file_is_local(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    pinned = {name: hub.commit("datasets", f"org/{name}", {"train.jsonl": PAIR}) for name in ("soups", "breads")}
+    said = load_retraining(mixed_run(tmp_path, pinned)).never_new
+    assert "(soups, breads) names a commit" in said and "name a branch" in said
+    assert load_retraining(mixed_run(tmp_path, pinned, local=True)).never_new == ""
+
+
+def test_a_branch_of_a_mixture_that_has_gone_is_named(hub: FakeHub, tmp_path: Path) -> None:
+    commit = hub.commit("datasets", "org/soups", {"train.jsonl": PAIR})
+    hub.commit("datasets", "org/breads", {"train.jsonl": PAIR})
+    with pytest.raises(SourceError, match="weekly"):
+        load_retraining(mixed_run(tmp_path, {"soups": commit, "breads": "weekly"}))
+
+
 def test_an_unknown_run_is_refused_with_the_nearest_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs/runs").mkdir(parents=True)
     (tmp_path / "configs/runs/demo.yaml").touch()
@@ -107,3 +165,66 @@ def test_an_unknown_run_is_refused_with_the_nearest_name(tmp_path: Path, monkeyp
     assert run_config_path("demo") == Path("configs/runs/demo.yaml")
     with pytest.raises(ConfigError, match=r"`dmo`: there is no run of that name\. Did you mean `demo`\?"):
         run_config_path("dmo")
+
+
+MODEL = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}", "chat_template.jinja": b"{}"}
+
+
+def run_on_models(folder: Path, revision: str) -> str:
+    (folder / "train.jsonl").write_bytes(PAIR)
+    (folder / "validation.jsonl").write_bytes(PAIR)
+    reference = {"hub_id": "org/judge", "revision": revision}
+    return str(
+        write_run(
+            folder,
+            build_base_model=None,
+            base_model={"hub_id": "org/base", "revision": revision},
+            filter_dataset={"polarity": {"reference_reward_model": reference}},
+            runtime={"kind": "process"},
+        )
+    )
+
+
+def starts_from(retraining: Retraining) -> tuple[str, ...]:
+    """Digests of what the pairs and the reward model are made from, as the keys of their stages hold them."""
+    config = retraining.config
+    assert config.base_model is not None
+    data = filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model)
+    return (*(item.digest for item in data), named_model_input(config.base_model).digest)
+
+
+def test_branches_of_models_are_pinned_to_their_commits(hub: FakeHub, tmp_path: Path) -> None:
+    base, judge = (hub.commit("models", name, MODEL) for name in ("org/base", "org/judge"))
+    config = load_retraining(run_on_models(tmp_path, "main")).config
+    reference = config.filter_dataset.polarity.reference_reward_model
+    assert config.base_model is not None and reference is not None
+    assert (config.base_model.revision, reference.revision) == (base, judge)
+    asked = len(hub.requests)
+    pinned = load_retraining(run_on_models(tmp_path, base)).config
+    assert pinned.base_model is not None and pinned.base_model.revision == base
+    assert len(hub.requests) == asked
+
+
+@pytest.mark.parametrize("name", ["org/base", "org/judge"])
+def test_a_model_whose_branch_moved_is_another_stage_key_and_so_news(hub: FakeHub, tmp_path: Path, name: str) -> None:
+    for model in ("org/base", "org/judge"):
+        hub.commit("models", model, MODEL)
+    path = run_on_models(tmp_path, "main")
+    before = load_retraining(path)
+    decided(before)
+    assert not why_retrain(before).startswith("filter_dataset")
+    newer = hub.commit("models", name, MODEL | {"model.safetensors": b"more weights"})
+    # A retraining that began before the branch moved goes on with the model that it had.
+    assert newer not in before.loaded.yaml_text
+    after = load_retraining(path)
+    assert newer in after.loaded.yaml_text
+    assert starts_from(before) != starts_from(after)
+    if name == "org/judge":
+        assert why_retrain(after).startswith("filter_dataset: its input reference_reward_model changed")
+
+
+def test_a_branch_of_a_model_that_has_gone_is_named(hub: FakeHub, tmp_path: Path) -> None:
+    hub.commit("models", "org/base", MODEL)
+    hub.commit("models", "org/judge", MODEL)
+    with pytest.raises(SourceError, match="org/base@weekly"):
+        load_retraining(run_on_models(tmp_path, "weekly"))

@@ -36,6 +36,22 @@ def test_a_model_built_here_is_named_by_its_size_and_local_data_by_a_telling_fol
     assert run_title(config) == "own-2x128 · demo · small"
 
 
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [
+        ("rlhf run -c configs/runs/small.yaml --set run.seed=1", ""),
+        ("rlhf run --config configs/runs/base.yaml --set run.name=small", " · small"),
+        ("rlhf retrain", ""),
+        ("", ""),
+    ],
+)
+def test_a_run_that_is_not_called_as_its_file_has_its_name_in_the_title(
+    tmp_path: Path, command: str, ending: str
+) -> None:
+    config = config_of(tmp_path, run={"name": "small"})
+    assert run_title(config, command=command) == f"{run_title(config)}{ending}"
+
+
 def test_the_tags_are_the_runs_own_then_its_name_profile_and_runtime(tmp_path: Path) -> None:
     config = config_of(tmp_path, run={"name": "small", "tags": ["night", "run:small"]})
     assert run_tags(config, runtime="docker") == ("night", "run:small", "profile:small", "runtime:docker")

@@ -8,6 +8,8 @@ from run_files import PROFILE, write_run
 from flows.config_errors import InvalidConfigError
 from flows.config_loading import load_run_config
 
+DIVIDED = {"num_processes": 2, "distribution": "fsdp"}
+
 
 def mistakes(folder: Path, **sections: object) -> list[str]:
     try:
@@ -92,12 +94,24 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "train_reward_model.lora.r: 65 exceeds 64, the narrowest linear layer of build_base_model",
         ),
         (
-            {"evaluate_reward_model": {"pair_files": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]}},
-            "evaluate_reward_model.pair_files: the name `a` is given 2 times.",
+            {"evaluate_reward_model": {"suites": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]}},
+            "evaluate_reward_model.suites: the name `a` is given 2 times.",
         ),
         (
-            {"evaluate_reward_model": {"pair_files": [{"name": "validation", "path": "x"}]}},
-            "evaluate_reward_model.pair_files: the name `validation` belongs to the validation split",
+            {"evaluate_reward_model": {"suites": [{"name": "validation", "path": "x"}]}},
+            "evaluate_reward_model.suites: the name `validation` belongs to the validation split",
+        ),
+        (
+            {"evaluate_reward_model": {"suites": [{"name": "rb", "hub_id": "org/data", "path": "*.parquet"}]}},
+            "evaluate_reward_model.suites.0: hub_id org/data needs a `revision`",
+        ),
+        (
+            {"filter_dataset": {"polarity": {"reference_reward_model": {"hub_id": "org/judge"}}}},
+            "filter_dataset.polarity.reference_reward_model: hub_id org/judge needs a `revision`",
+        ),
+        (
+            {"filter_dataset": {"polarity": {"reference_reward_model": {}}}},
+            "filter_dataset.polarity.reference_reward_model: neither hub_id nor path is given.",
         ),
         (
             {"tracking": {"prefect_port": 5000}},
@@ -129,6 +143,7 @@ def test_an_impossible_combination_is_refused_with_its_numbers(
         {"train_sft": {}},
         {"filter_dataset": {"policy_prompt_fraction": 0, "policy_eval_prompt_fraction": 0}},
         {"tracking": {"prefect_port": 0, "mlflow_port": 0}},
+        {"gpu_profile": {**PROFILE, **DIVIDED}},
         {"tracking": {"prefect_port": 5000, "prefect_api_url": "http://host:4200/api"}},
     ],
 )

@@ -8,18 +8,23 @@ import yaml
 from containers.contracts.hardware import GpuProfile
 from flows.config_loading import load_run_config
 from flows.plan import plan_run
+from flows.profile_ladder import is_ladder
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 RUNS = sorted((CONFIGS / "runs").glob("*.yaml"))
+ON_REAL_DATA = [path for path in RUNS if path.stem.startswith("real-")]
 PROFILES = sorted((CONFIGS / "gpu_profiles").glob("*.yaml"))
+LADDERS = [path for path in PROFILES if is_ladder(yaml.safe_load(path.read_text()))]
 
 
 def test_the_promised_files_ship() -> None:
     assert {path.stem for path in RUNS} >= {"demo", "real-small", "helpsteer3-qwen3-8b"}
-    assert {path.stem for path in PROFILES} >= {"7x48gb", "4x48gb", "1x48gb", "1x80gb", "8x80gb", "cpu"}
+    names = {"7x48gb", "4x48gb", "1x48gb", "1x80gb", "1x141gb", "8x48gb", "8x80gb", "8x141gb", "cpu", "auto"}
+    assert {path.stem for path in PROFILES} >= names
+    assert [path.stem for path in LADDERS] == ["auto"]
 
 
-@pytest.mark.parametrize("path", [path for path in RUNS if path.stem != "real-small"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in RUNS if path not in ON_REAL_DATA], ids=lambda path: path.stem)
 def test_every_run_loads_and_can_be_planned(path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     loaded = load_run_config(path)
@@ -28,14 +33,15 @@ def test_every_run_loads_and_can_be_planned(path: Path, project: Path, monkeypat
 
 
 @pytest.mark.shared_data
-def test_the_run_on_real_data_names_files_that_exist(
-    shared_data: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("run", ON_REAL_DATA, ids=lambda path: path.stem)
+def test_a_run_on_real_data_names_files_that_exist(
+    run: Path, shared_data: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    loaded = load_run_config("configs/runs/real-small.yaml")
+    loaded = load_run_config(run)
     config = loaded.config
     named = [config.dataset.train, config.dataset.validation, config.tokenizer_file]
-    named += [file.path for file in config.evaluate_reward_model.pair_files]
+    named += [suite.path for suite in config.evaluate_reward_model.suites]
     for path in named:
         assert path is not None
         assert str(path).startswith("../shared/data/")
@@ -43,7 +49,7 @@ def test_the_run_on_real_data_names_files_that_exist(
     plan_run(loaded)
 
 
-@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in PROFILES if path not in LADDERS], ids=lambda path: path.stem)
 def test_every_profile_is_valid_and_named_as_its_file(path: Path) -> None:
     profile = GpuProfile.model_validate(yaml.safe_load(path.read_text()))
     assert profile.name == path.stem

@@ -21,6 +21,7 @@ def make_profile(**changes: Any) -> GpuProfile:
         "name": "test",
         "num_gpus": 0,
         "precision": "float32",
+        "tf32": False,
         "shm_size_gib": 0.125,
         "memlock_bytes": 8 * 1024**2,
         "stack_bytes": 8 * 1024**2,

@@ -10,10 +10,9 @@ import pytest
 from launch_factory import KEY, make_failure, make_result, make_spec
 
 from containers.contracts.manifest import Manifest
-from containers.contracts.names import MANIFEST_FILE, OUTCOME_FILE, StageName
+from containers.contracts.names import MANIFEST_FILE, OUTCOME_FILE, RANK_FAILURES, StageName
 from containers.digests import file_entries, verify_artifact
 from containers.launch.collect import (
-    RANK_FAILURES,
     ArtifactLookup,
     NoResultError,
     UnsafeOutputError,

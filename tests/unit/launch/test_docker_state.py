@@ -105,6 +105,16 @@ def test_an_image_that_is_missing_stale_or_somebody_elses_says_so(daemon: FakeDa
     assert missing == ("is not on this machine", "`make image IMAGE=new:cpu` builds it; runtime.image names another.")
 
 
+@pytest.mark.parametrize("labels", [None, {}, {"rlhf.stages_digest": "sha256:" + "b" * 64}])
+def test_an_image_that_may_be_for_gpus_is_not_built_again_on_a_base_without_cuda(
+    daemon: FakeDaemon, labels: dict[str, str] | None
+) -> None:
+    if labels is not None:
+        daemon.add_image("rlhf-stage:gpu", labels=labels)
+    _, advice = read_image("rlhf-stage:gpu").lack(stages_digest=SOURCES)
+    assert "make image IMAGE=rlhf-stage:" in advice and "for GPUs with BASE_IMAGE=… too" in advice
+
+
 @pytest.mark.parametrize(("name", "text", "why"), REFUSED_NAMES)
 def test_what_cannot_be_a_name_is_said_once(name: str, text: str, why: str) -> None:
     response = requests.Response()

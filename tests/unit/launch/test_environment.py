@@ -4,7 +4,8 @@ import pytest
 from launch_factory import make_profile
 
 from containers.contracts.hardware import NcclSettings, TorchSettings
-from containers.launch.environment import inherited_environment, refuse_unknown, stage_environment
+from containers.contracts.variables import refuse_unknown
+from containers.launch.environment import inherited_environment, stage_environment
 
 GPU = make_profile(num_gpus=4, num_processes=4, precision="bf16", gpu_memory_gib=48)
 
@@ -15,7 +16,12 @@ def test_a_stage_is_offline_unbuffered_and_seeded_on_every_profile() -> None:
         assert variables["HF_HUB_OFFLINE"] == variables["TRANSFORMERS_OFFLINE"] == variables["PYTHONUNBUFFERED"] == "1"
         assert variables["PYTHONHASHSEED"] == "11"
         assert variables["OMP_NUM_THREADS"] == "1"
-        assert variables["TOKENIZERS_PARALLELISM"] == "false"
+
+
+def test_a_process_computes_and_tokenises_with_the_threads_of_its_profile() -> None:
+    variables = dict(stage_environment(make_profile(num_threads=6), seed=0))
+    assert {variables[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")} == {"6"}
+    assert "TOKENIZERS_PARALLELISM" not in variables, "false would leave the tokenizer one thread"
 
 
 def test_a_cpu_profile_hides_the_gpus_and_says_nothing_of_nccl() -> None:
@@ -42,6 +48,7 @@ def test_typed_settings_become_the_names_that_are_really_read() -> None:
     assert variables["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "5"
     assert variables["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
     assert "TORCH_CUDA_ALLOC_CONF" not in variables
+    assert variables["TORCH_CUDNN_SDPA_DEPRIORITIZED"] == "1", "a plan for each length takes longer than the attention"
 
 
 def test_what_the_launcher_sets_would_pass_its_own_check() -> None:
@@ -85,5 +92,12 @@ def test_secrets_of_the_parent_are_not_inherited() -> None:
         "PREFECT_API_AUTH_STRING": "canary",
         "PYTHONPATH": "/elsewhere",
         "NCCL_P2P_LEVEL": "LOC",
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
     assert inherited_environment(parent) == {"PATH": "/bin", "HOME": "/home/me", "CUDA_HOME": "/cuda"}
+
+
+def test_variables_without_a_key_reach_the_stage_as_the_profile_names_them() -> None:
+    profile = make_profile(num_gpus=1, precision="bf16", environment={"NCCL_ALGO": "Ring"})
+    assert dict(stage_environment(profile, seed=0))["NCCL_ALGO"] == "Ring"

@@ -60,7 +60,7 @@ def test_old_memory_errors_are_a_warning(smi: pytest.MonkeyPatch) -> None:
 
 def test_mig_stops_many_ranks_and_warns_one(smi: pytest.MonkeyPatch) -> None:
     assert _gpu_rows(smi, "mig")["GPU 0"].verdict == "failure"
-    assert _gpu_rows(smi, "mig", ONE_GPU)["GPU 0"].verdict == "warning"
+    assert _gpu_rows(smi, "mig", ONE_GPU, visible="0")["GPU 0"].verdict == "warning"
 
 
 def test_a_bad_card_that_the_run_does_not_use_does_not_hinder_it(smi: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,35 @@ def test_a_stage_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
     assert stage_exit.duration_s < 5
 
 
+HANGS = """
+import faulthandler, signal, time
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+def waits_for_ever():
+    time.sleep(60)
+print("up", flush=True)
+waits_for_ever()
+"""
+
+
+def test_a_stage_that_gives_no_sign_of_life_is_killed_with_its_stacks_in_the_log(tmp_path: Path) -> None:
+    stage_exit, launch = run(tmp_path, HANGS, silence_limit_s=5)
+    failure = classify(launch.spec, stage_exit, None)
+    assert stage_exit.stalled
+    assert stage_exit.duration_s < 40
+    assert failure is not None
+    assert failure.kind is FailureKind.STALLED
+    assert "no sign of life for 5 s" in failure.message
+    assert any("waits_for_ever" in line for line in failure.evidence)
+
+
+@pytest.mark.parametrize("sign", ["print(step, flush=True)", "open('events.jsonl', 'a').write('{}\\n')"])
+def test_log_lines_and_events_are_signs_of_life(tmp_path: Path, sign: str) -> None:
+    program = f"import time\nfor step in range(16):\n    {sign}\n    time.sleep(0.5)"
+    stage_exit, _ = run(tmp_path, program, silence_limit_s=6)
+    assert (stage_exit.exit_code, stage_exit.stalled) == (0, False)
+    assert stage_exit.duration_s > 6
+
+
 def test_cancel_stops_the_stage(tmp_path: Path) -> None:
     watcher = Watcher()
     threading.Timer(0.8, lambda: setattr(watcher, "stop", True)).start()

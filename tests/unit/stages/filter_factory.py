@@ -12,6 +12,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import Funnel
 from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.stages.filter_dataset import run
+from containers.stages.funnel_table import groups_of
 from tests.unit.stages.spec_factory import make_context
 
 GOOD = "A lentil soup with fresh bread is easy to make, and everybody likes it."
@@ -38,9 +39,14 @@ class Run:
     def prompts(self, name: str) -> set[str]:
         return {row["prompt"][-1]["content"] for row in self.table(name)}
 
+    def lines(self, name: str) -> list[dict[str, Any]] | None:
+        """The objects of a file of JSON lines; None where it was not written."""
+        path = self.context.output / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else None
+
     @property
     def dropped(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.context.output / "dropped.jsonl").read_text().splitlines()]
+        return self.lines("dropped.jsonl") or []
 
 
 def helpsteer3(number: int, **changes: Any) -> dict[str, Any]:
@@ -78,6 +84,10 @@ def assert_every_row_is_counted(funnel: Funnel) -> None:
     for step in funnel.steps:
         assert step.rows_in == left
         assert sum(count for _, count in step.dropped_by_domain) == step.dropped
-        assert sum(count for _, count in step.dropped_by_language) == step.dropped
+        for counts in (step.dropped_by_language, step.dropped_by_strength, step.dropped_by_source):
+            assert sum(count for _, count in counts) == step.dropped
         assert len(step.examples) == min(step.dropped, 5)
         left = step.rows_out
+    for groups in groups_of(funnel).values():
+        assert sum(steps[-1].rows_out for steps in groups.values()) == left
+        assert min(step.rows_out for steps in groups.values() for step in steps) >= 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import (
+    CERTIFICATE_FILE,
     CURVES_FILE,
     EVENTS_FILE,
     FUNNEL_FILE,
@@ -14,7 +15,6 @@ from containers.contracts.names import (
     OUTPUT_FOLDER,
     POLICY_EVALUATION_FILE,
     REPORT_INPUT_FILE,
-    REWARD_MODEL_EVALUATION_FILE,
     TRAINING_INFO_FILE,
     StageName,
 )
@@ -30,7 +30,7 @@ from tests.unit.stages.report_records import (
     gate,
     measured_contract,
     policy_evaluation,
-    reward_model_evaluation,
+    reward_model_certificate,
     training_info,
 )
 
@@ -156,7 +156,7 @@ def _files(stage: StageName, *, accuracy: float) -> dict[str, str]:
     made = {
         StageName.FILTER_DATASET: {FUNNEL_FILE: funnel().model_dump_json()},
         StageName.EVALUATE_REWARD_MODEL: {
-            REWARD_MODEL_EVALUATION_FILE: reward_model_evaluation(accuracy=accuracy).model_dump_json()
+            CERTIFICATE_FILE: reward_model_certificate(accuracy=accuracy).model_dump_json()
         },
         StageName.EVALUATE_POLICY: {POLICY_EVALUATION_FILE: policy_evaluation().model_dump_json()},
     }

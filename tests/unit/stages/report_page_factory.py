@@ -4,16 +4,16 @@ import html.parser
 import re
 
 from containers.contracts.names import (
+    CERTIFICATE_FILE,
     FUNNEL_FILE,
     POLICY_EVALUATION_FILE,
     REPORT_HTML_FILE,
-    REWARD_MODEL_EVALUATION_FILE,
     StageName,
 )
 from containers.contracts.records import Funnel, Message, PipelineRecord
 from containers.stages import write_report
 from tests.unit.stages.report_factory import MadeRun
-from tests.unit.stages.report_records import funnel, policy_evaluation, reward_model_evaluation
+from tests.unit.stages.report_records import funnel, policy_evaluation, reward_model_certificate
 
 ATTACK = "</style></svg><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 MAX_BYTES = 2_000_000
@@ -61,15 +61,17 @@ def render(made: MadeRun, pipeline: PipelineRecord | None = None, *, title: str 
 
 def plant(made: MadeRun, text: str, *, copies: int = 1) -> None:
     """Put `text` into every place of the artifacts that a dataset or a model can fill."""
-    path = made.folder(StageName.EVALUATE_REWARD_MODEL) / REWARD_MODEL_EVALUATION_FILE
-    evaluation = reward_model_evaluation()
+    path = made.folder(StageName.EVALUATE_REWARD_MODEL) / CERTIFICATE_FILE
+    evaluation = reward_model_certificate()
     turn = (Message(role="user", content=text),)
     update = {"prompt": turn, "chosen": text, "rejected": text, "domain": text}
     samples = tuple(evaluation.samples[0].model_copy(update=update) for _ in range(copies))
-    domains = tuple(metric.model_copy(update={"name": text}) for metric in evaluation.files[0].by_domain)
-    files = (evaluation.files[0].model_copy(update={"by_domain": domains, "origin": text}), *evaluation.files[1:])
+    first, *others = evaluation.suites
+    subsets = tuple(metric.model_copy(update={"name": text}) for metric in first.subsets)
+    planted = {"subsets": subsets, "sections": subsets, "origin": text, "title": text, "missing": (text,)}
+    suites = (first.model_copy(update={**planted, "left_out_examples": (text,)}), *others)
     path.write_text(
-        evaluation.model_copy(update={"samples": samples, "files": files}).model_dump_json(), encoding="utf-8"
+        evaluation.model_copy(update={"samples": samples, "suites": suites}).model_dump_json(), encoding="utf-8"
     )
     judged = policy_evaluation()
     beside = judged.samples[0].model_copy(update={"prompt": turn, "policy": text, "reference": text})

@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import TrainingInfo
@@ -15,6 +18,7 @@ from containers.contracts.stage_configs import (
     TrainRewardModelConfig,
 )
 from containers.stages.context import StageContext
+from containers.stages.sample_predictions import both_conversations, read_sample_predictions
 from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.stages.tiny_policy import save_causal_model
 
@@ -56,3 +60,24 @@ def training_info_of(context: StageContext) -> TrainingInfo:
 def merged_sha256(output: Path) -> str:
     """Digest of the merged weights in the stage's output folder."""
     return hashlib.sha256((output / "merged" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def transformers_scores(folder: Path, conversations: list[list[dict[str, str]]]) -> list[float]:
+    """By nothing but transformers, as anybody would who is given the folder."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    scores = []
+    for conversation in conversations:
+        inputs = tokenizer.apply_chat_template(conversation, return_tensors="pt", return_dict=True)
+        with torch.no_grad():
+            scores.append(model(**inputs).logits[0, 0].item())
+    return scores
+
+
+def logged_scores(context: StageContext) -> tuple[list[list[dict[str, str]]], list[float]]:
+    """Sixteen validation conversations, and the scores that training logged for them."""
+    samples = read_sample_predictions(context.output)[:8]
+    return (
+        [side for sample in samples for side in both_conversations(sample)],
+        [score for sample in samples for score in (sample.score_chosen, sample.score_rejected)],
+    )

@@ -1,6 +1,9 @@
 """Specs, contexts and pair artifacts made by hand, for tests that run a stage program in this process."""
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +59,20 @@ def make_context(
     for folder in (context.output, context.checkpoints, context.tensorboard):
         folder.mkdir(parents=True, exist_ok=True)
     return context
+
+
+def start_stage(spec: StageSpec, log: Path) -> subprocess.Popen[bytes]:
+    """The stage's own program, as a process runtime starts it; what it says goes to `log`."""
+    spec_file = log.with_suffix(".json")
+    spec_file.write_text(spec.model_dump_json())
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with log.open("wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-m", "containers.stages.entry", str(spec_file)],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
 
 
 def colour_rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:

@@ -1,22 +1,30 @@
 """A chat template comes with a model and is a program: one that never ends, or loses a turn, must stop the stage."""
 
+import shutil
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trl
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from containers.contracts.names import StageName
-from containers.contracts.stage_configs import FilterDatasetConfig, TrainSftConfig
-from containers.stages import train_sft
-from containers.stages.chat_template import check_chat_template
+from containers.contracts.stage_configs import FilterDatasetConfig, TrainingSchedule, TrainSftConfig
+from containers.stages import train_reward_model, train_sft
+from containers.stages.build_base_model import default_chat_template
+from containers.stages.chat_template import check_chat_template, peculiarities
 from containers.stages.errors import BadConfigError
 from containers.stages.filter_dataset import run as run_filter_dataset
+from containers.stages.models import load_tokenizer
+from containers.stages.recorder import Recorder
 from containers.stages.stopping import StageCancelledError, StopSignal
 from tests.unit.stages.filter_factory import write_hundred
+from tests.unit.stages.reward_model_factory import reward_model_context
 from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.stages.tiny_policy import CHATML, save_causal_model, tiny_tokenizer
 
@@ -28,6 +36,8 @@ ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
 
 # As their models bring them; TRL keeps copies.
 REAL_TEMPLATES = Path(trl.__file__).parent / "chat_templates"
+CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "chat_templates"
+SHIPPED = sorted(CONFIGS.glob("*.jinja"))
 
 
 def _check(template: str, **arguments: Any) -> None:
@@ -87,6 +97,85 @@ def test_a_range_beyond_what_the_sandbox_allows_does_not_render() -> None:
 def test_a_template_that_leaves_out_a_turn_is_refused_with_the_turn(template: str, lost: str) -> None:
     with pytest.raises(BadConfigError, match=f"leaves out `{lost}`"):
         _check(template)
+
+
+def test_a_tokenizer_that_reads_every_answer_as_the_same_tokens_is_refused() -> None:
+    """Text outside its vocabulary becomes one unknown token; the rendered text alone would not show it."""
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "<end>": 1}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}"
+    with pytest.raises(BadConfigError, match="gives the same tokens for `second answer` and `another answer`"):
+        check_chat_template(tokenizer, folder=Path("model"))
+
+
+def test_a_template_of_the_configuration_is_blamed_by_the_key_that_brought_it(tmp_path: Path) -> None:
+    start = save_causal_model(tmp_path / "start")
+    with pytest.raises(BadConfigError, match=r"of the configuration \(chat_template\), with the tokenizer of org"):
+        load_tokenizer(start, origin="org/name", chat_template="{{ messages[-1]['content'] }}")
+
+
+def _peculiarities(name: str) -> tuple[str, ...]:
+    tokenizer = tiny_tokenizer()
+    tokenizer.bos_token = "<|endoftext|>"
+    tokenizer.chat_template = (REAL_TEMPLATES / f"{name}.jinja").read_text()
+    return peculiarities(tokenizer)
+
+
+def test_a_system_prompt_that_a_template_makes_up_is_told_word_for_word() -> None:
+    (told,) = _peculiarities("qwen2_5")
+    assert "`You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>`" in told
+    assert "train_reward_model.chat_template" in told
+
+
+@pytest.mark.parametrize("name", ["gptoss", "llama3_2"])
+def test_a_template_that_writes_the_date_is_told_of_beside_its_system_prompt(name: str) -> None:
+    assert [text.partition("template ")[2][:5] for text in _peculiarities(name)] == ["puts ", "write"]
+
+
+@pytest.mark.parametrize(
+    "name", ["cohere", "deepseekv3", "gemma3", "glm4moe", "llama3", "phi3", "qwen3", "qwen3_instruct_2507"]
+)
+def test_a_template_that_adds_nothing_of_its_own_is_not_talked_about(name: str) -> None:
+    assert _peculiarities(name) == ()
+
+
+def test_reward_model_training_warns_of_a_made_up_system_prompt_unless_a_template_is_given(tmp_path: Path) -> None:
+    save_causal_model(tmp_path / "start", scale=0.02)
+    (tmp_path / "start" / "chat_template.jinja").write_text((REAL_TEMPLATES / "qwen2_5.jinja").read_text())
+    warned = []
+    for name, template in (("own", None), ("given", CHATML)):
+        schedule = TrainingSchedule(max_steps=1)
+        context = reward_model_context(tmp_path, chat_template=template, schedule=schedule, max_length=400)
+        context = replace(context, recorder=Recorder(tmp_path / f"{name}.jsonl"))
+        train_reward_model.run(context)
+        warned.append("Warning: The start model's chat template puts" in (tmp_path / f"{name}.jsonl").read_text())
+        shutil.rmtree(context.work)
+    assert warned == [True, False]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_template_passes_ends_an_answer_and_makes_nothing_up(path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = path.read_text()
+    check_chat_template(tokenizer, folder=path, is_own=False)
+    assert peculiarities(tokenizer) == ()
+    question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
+    system = {"role": "system", "content": "Be brief."}
+    prompt = tokenizer.apply_chat_template([system, question], tokenize=False, add_generation_prompt=True)
+    whole = tokenizer.apply_chat_template([system, question, answer], tokenize=False)
+    assert "Be brief." in prompt
+    assert whole.startswith(prompt.rstrip(" "))
+    assert "<|im_end|>" in whole.rpartition("So.")[2]
+
+
+def test_the_shipped_chatml_writes_what_built_models_are_made_with() -> None:
+    tokenizer, texts = tiny_tokenizer(), []
+    conversation = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+    for template in ((CONFIGS / "chatml.jinja").read_text(), default_chat_template()):
+        tokenizer.chat_template = template
+        texts.append(tokenizer.apply_chat_template(conversation, tokenize=False))
+    assert texts[0] == texts[1]
 
 
 def test_the_file_of_the_template_is_named(tmp_path: Path) -> None:

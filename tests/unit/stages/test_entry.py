@@ -20,7 +20,7 @@ from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.digests import verify_artifact
 from containers.human_text import size
 from containers.stages.entry import _finish, _finish_rank
-from containers.stages.measure import measure_contract
+from containers.stages.measure import drift_message, measure_contract
 
 KEY = "a" * 64
 
@@ -131,6 +131,33 @@ def test_limits_read_as_sizes_and_a_limit_that_nobody_demands_as_any(tmp_path: P
     stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
     assert found["ulimit stack"].found == ("unlimited" if stack == resource.RLIM_INFINITY else size(stack))
     assert found["/dev/shm"].wanted == "any"
+
+
+A, B = "GPU-5f3c1e0a-0000-4000-8000-00000000000a", "GPU-5f3c1e0a-0000-4000-8000-00000000000b"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "visible", "found"),
+    [
+        ((A, B), None, ""),
+        ((B,), B, ""),
+        ((B,), "1", ""),
+        ((A,), B, f"the spec asks for {A}, this process has {B}"),
+        ((A, B), A, f"the spec asks for {A}, {B}, this process has {A}"),
+        ((A,), "7", f"the spec asks for {A}, this process has 0"),
+        ((A,), "", f"the spec asks for {A}, this process has 0"),
+    ],
+)
+def test_other_gpus_than_the_leased_ones_are_drift(
+    tmp_path: Path, smi: pytest.MonkeyPatch, wanted: tuple[str, ...], visible: str | None, found: str
+) -> None:
+    smi.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        smi.setenv("CUDA_VISIBLE_DEVICES", visible)
+    required = RequiredContract(shm_size_bytes=0, num_gpus=len(wanted), gpu_uuids=wanted, enforced=False)
+    measured = measure_contract(_spec(tmp_path, [], required=required))
+    assert ("GPUs: " + found if found else "") in drift_message(measured)
+    assert bool(measured.drifted) == bool(found)
 
 
 @pytest.mark.parametrize(("image_digest", "advice"), [("sha256:1", "run `make image`"), ("", "start it again")])

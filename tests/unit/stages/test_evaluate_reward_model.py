@@ -10,23 +10,26 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from containers.contracts.certificate import Certificate
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
-from containers.contracts.records import RewardModelEvaluation
 from containers.contracts.stage_configs import (
     EvaluateRewardModelConfig,
     LoraSettings,
     OptimizerSettings,
-    PairFile,
+    SuiteFile,
     TrainingSchedule,
     TrainRewardModelConfig,
 )
 from containers.stages import evaluate_reward_model, train_reward_model
+from containers.stages.certificate_length import length_group
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError, StageError
-from containers.stages.pair_evaluation import ScoredFile, ScoredPair, evaluate_file, length_group
-from containers.stages.preference_rows import Pair
+from containers.stages.scored_suite import ScoredSuite
 from containers.stages.scoring import score_head_sha256
+from containers.stages.suite_evaluation import evaluate_suite
+from containers.stages.suites.base import Comparison, Intervals, ScoredItem, SuiteItem, SuiteRows
+from containers.stages.suites.registry import BENCHMARKS
 from tests.unit.stages.spec_factory import colour_rows, flipped, make_context, write_pairs
 from tests.unit.stages.tiny_policy import save_causal_model
 
@@ -66,31 +69,31 @@ def _context(
     for name, rows in (files or {}).items():
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        inputs[f"file_{name}"] = path
-    pair_files = tuple(PairFile(name=name, path=name, minimum_accuracy=minimum_accuracy) for name in files or {})
-    fields: dict[str, Any] = {"max_length": 256, "num_bootstrap": 200, "pair_files": pair_files, **changes}
+        inputs[f"suite_{name}"] = path
+    suites = tuple(SuiteFile(name=name, path=name, minimum_accuracy=minimum_accuracy) for name in files or {})
+    fields: dict[str, Any] = {"max_length": 256, "num_bootstrap": 200, "suites": suites, **changes}
     return make_context(tmp_path, StageName.EVALUATE_REWARD_MODEL, EvaluateRewardModelConfig(**fields), inputs)
 
 
-def _run(context: StageContext) -> tuple[RewardModelEvaluation, dict[str, Metric]]:
+def _run(context: StageContext) -> tuple[Certificate, dict[str, Metric]]:
     metrics = evaluate_reward_model.run(context)
-    text = (context.output / "reward_model_evaluation.json").read_bytes()
-    return RewardModelEvaluation.model_validate_json(text), {metric.name: metric for metric in metrics}
+    text = (context.output / "certificate.json").read_bytes()
+    return Certificate.model_validate_json(text), {metric.name: metric for metric in metrics}
 
 
 def test_all_figures_plots_and_scores_are_written(tmp_path: Path, reward_model: Path) -> None:
     context = _context(tmp_path, reward_model, files={"known": colour_rows(30, seed=5)}, minimum_accuracy=0.8)
     evaluation, metrics = _run(context)
-    validation, known = evaluation.files
+    validation, known = evaluation.suites
     assert (validation.name, validation.num_pairs, known.name, known.num_pairs) == ("validation", 24, "known", 30)
     assert metrics["accuracy/known"].value >= 0.9
     assert metrics["accuracy/known"].count == 30
     assert known.minimum_accuracy == 0.8
-    assert evaluation.reload_max_difference <= 1e-4
-    assert evaluation.score_head_sha256 == score_head_sha256(reward_model / "merged")
-    assert [metric.name for metric in validation.by_domain] == ["general", "stem"]
+    assert evaluation.parity.max_difference <= 1e-4
+    assert evaluation.model.score_head_sha256 == score_head_sha256(reward_model / "merged")
+    assert [metric.name for metric in validation.subsets] == ["general", "stem"]
     assert [metric.name for metric in validation.by_strength] == ["1", "2", "3"]
-    assert sum(metric.count or 0 for metric in validation.by_length_difference) == 24
+    assert sum(metric.count or 0 for metric in validation.length.by_length_difference) == 24
     table = pq.read_table(context.output / "scores_known.parquet").to_pylist()
     right = sum(row["score_chosen"] > row["score_rejected"] for row in table)
     assert right / 30 == metrics["accuracy/known"].value
@@ -119,7 +122,7 @@ def test_rows_that_are_malformed_or_too_long_are_counted(tmp_path: Path, reward_
     rows[0]["chosen"] = [{"role": "assistant", "content": "long " * 200}]
     rows[1]["rejected"] = rows[1]["chosen"]
     evaluation, _ = _run(_context(tmp_path, reward_model, files={"some": rows}))
-    assert (evaluation.files[1].num_pairs, evaluation.files[1].left_out) == (8, 2)
+    assert (evaluation.suites[1].num_pairs, evaluation.suites[1].num_left_out) == (8, 2)
 
 
 def test_a_file_of_which_nothing_is_left_has_no_accuracy(tmp_path: Path, reward_model: Path) -> None:
@@ -127,8 +130,8 @@ def test_a_file_of_which_nothing_is_left_has_no_accuracy(tmp_path: Path, reward_
     for row in rows:
         row["chosen"] = [{"role": "assistant", "content": "long " * 200}]
     evaluation, metrics = _run(_context(tmp_path, reward_model, files={"long": rows}, minimum_accuracy=0.5))
-    assert evaluation.files[1].accuracy is None
-    assert (evaluation.files[1].left_out, evaluation.files[1].minimum_accuracy) == (3, 0.5)
+    assert evaluation.suites[1].accuracy is None
+    assert (evaluation.suites[1].num_left_out, evaluation.suites[1].minimum_accuracy) == (3, 0.5)
     assert "accuracy/long" not in metrics
 
 
@@ -141,12 +144,24 @@ def test_a_validation_split_of_which_nothing_is_left_is_an_error(tmp_path: Path,
 
 
 def test_a_model_that_does_not_give_the_logged_scores_is_refused(tmp_path: Path, reward_model: Path) -> None:
-    changed = _copy(reward_model, tmp_path / "changed")
-    weights = load_file(changed / "merged" / "model.safetensors")
-    weights["score.weight"] = weights["score.weight"] * 1.01
-    save_file(weights, changed / "merged" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(StageError, match=r"away from what training logged for the same 48 conversations"):
+    changed = _changed_weight(reward_model, tmp_path / "changed", "model.norm.weight")
+    with pytest.raises(StageError, match=r"away from what training logged for the same 48 conversations") as refused:
         _run(_context(tmp_path, changed))
+    assert "evaluator, batches of 1" in str(refused.value)
+
+
+def test_an_adapter_with_another_head_than_the_merged_model_is_refused(tmp_path: Path, reward_model: Path) -> None:
+    changed = _changed_weight(reward_model, tmp_path / "changed", "score.weight")
+    with pytest.raises(MissingPrerequisiteError, match=r"score heads of .*adapter and of the merged model .* differ"):
+        _run(_context(tmp_path, changed))
+
+
+def _changed_weight(reward_model: Path, target: Path, name: str) -> Path:
+    changed = _copy(reward_model, target)
+    weights = load_file(changed / "merged" / "model.safetensors")
+    weights[name] = weights[name] * 1.01
+    save_file(weights, changed / "merged" / "model.safetensors", metadata={"format": "pt"})
+    return changed
 
 
 def test_a_model_without_its_head_is_refused(tmp_path: Path, reward_model: Path) -> None:
@@ -176,15 +191,17 @@ def test_a_max_length_below_every_logged_conversation_is_a_mistake_of_the_config
         _run(_context(tmp_path, reward_model, max_length=8))
 
 
-def test_a_pair_file_may_not_take_the_name_of_the_validation_split(tmp_path: Path, reward_model: Path) -> None:
+def test_a_suite_may_not_take_the_name_of_the_validation_split(tmp_path: Path, reward_model: Path) -> None:
     with pytest.raises(BadConfigError, match="the name 'validation' is taken"):
         _run(_context(tmp_path, reward_model, files={"validation": colour_rows(3)}))
 
 
 def test_ties_count_half_and_are_named() -> None:
-    pairs = tuple(ScoredPair(_pair(), chosen, rejected) for chosen, rejected in ((1, 0), (0.5, 0.5), (0, 1), (2, 1)))
-    file = ScoredFile(name="f", origin="", candidates=()).with_scores(pairs, too_long=0)
-    evaluation = evaluate_file(file, EvaluateRewardModelConfig(num_bootstrap=100), seed=0)
+    scores = ((1.0, 0.0), (0.5, 0.5), (0.0, 1.0), (2.0, 1.0))
+    items = [ScoredItem(_item(str(place)), both) for place, both in enumerate(scores)]
+    rows = SuiteRows(items=tuple(scored.item for scored in items), rows_read=4)
+    suite = ScoredSuite(name="f", benchmark=BENCHMARKS["pairs"], rows=rows).with_scores(items, num_over_long=0)
+    evaluation = evaluate_suite(suite, Intervals(confidence=0.95, num_bootstrap=100, seed=0))
     assert evaluation.accuracy is not None
     assert (evaluation.accuracy.value, evaluation.num_ties) == (0.625, 1)
 
@@ -207,9 +224,9 @@ def test_length_groups_begin_and_end_where_their_labels_say(difference: int, lab
     assert length_group(difference) == label
 
 
-def _pair() -> Pair:
+def _item(item_id: str) -> SuiteItem:
     prompt = ({"role": "user", "content": "q"},)
-    return Pair(prompt=prompt, chosen="a", rejected="b", margin=1.0, domain="d", language="english", pair_id="p")
+    return SuiteItem(item_id, prompt, ("a", "b"), "d", (Comparison(0, 1),))
 
 
 def _copy(artifact: Path, target: Path) -> Path:
@@ -232,4 +249,4 @@ def test_bfloat16_training_widens_the_allowed_difference(tmp_path: Path, reward_
     info = json.loads((changed / "training_info.json").read_text())
     (changed / "training_info.json").write_text(json.dumps({**info, "precision": "bf16"}))
     evaluation, _ = _run(_context(tmp_path / "b", changed))
-    assert 1e-4 < evaluation.reload_max_difference < 0.05
+    assert 1e-4 < evaluation.parity.max_difference < 0.05

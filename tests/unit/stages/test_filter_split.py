@@ -33,8 +33,10 @@ def test_without_prompts_set_aside_the_policy_trains_on_all_and_is_evaluated_on_
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_split(tmp_path: Path, hundred: Path) -> None:
     runs = [Run(tmp_path / str(n), {"train_data": hundred}, seed=seed) for n, seed in enumerate((7, 7, 8))]
-    contents = [{path.name: path.read_bytes() for path in sorted(done.context.output.iterdir())} for done in runs]
-    assert len(contents[0]) == 6
+    contents = [
+        {path.name: path.read_bytes() for path in done.context.output.rglob("*") if path.is_file()} for done in runs
+    ]
+    assert len(contents[0]) == 9
     assert contents[0] == contents[1]
     assert runs[0].prompts("validation") != runs[2].prompts("validation")
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from containers.stages.errors import BadDataError
-from containers.stages.pair_files import MAX_LINE_BYTES, data_files, read_lines
+from containers.stages.pair_files import MAX_LINE_BYTES, Line, data_files, read_lines
 
 
 def reasons(path: Path) -> list[str]:
@@ -36,10 +38,74 @@ def reasons(path: Path) -> list[str]:
 def test_a_line_is_an_object_or_has_a_named_reason(tmp_path: Path, raw: bytes, reason: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(raw + b"\n" + b'{"last": true}\n')
-    first, last = read_lines(path)
-    assert (first.reason, first.number) == (reason, 1)
-    assert (first.value is None) == bool(reason)
-    assert (last.value, last.number) == ({"last": True}, 2)
+    for fast in (False, True):
+        first, last = read_lines(path, fast=fast)
+        assert (first.reason, first.number) == (reason, 1)
+        assert (first.value is None) == bool(reason)
+        assert (last.value, last.number) == ({"last": True}, 2)
+
+
+def both_ways(folder: Path, raw: bytes) -> tuple[Line, Line]:
+    """The second line of a file, read exactly and fast; without the bytes that only the latter keeps.
+
+    The second, because the first bytes of a file tell its kind: two of them make it a (damaged) gzip file.
+    """
+    path = folder / "x.jsonl"
+    path.write_bytes(b"{}\n" + raw + b"\n")
+    (_, exact), (_, fast) = read_lines(path), read_lines(path, fast=True)
+    return exact, fast._replace(raw=b"")
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    value=st.dictionaries(st.text(), _values, max_size=4),
+    ascii_only=st.booleans(),
+    cut=st.integers(0, 200),
+    flipped=st.binary(max_size=2),
+)
+@example(value={"a": float("nan"), "b": float("-inf"), "c": -0.0}, ascii_only=True, cut=200, flipped=b"")
+@example(value={"a": "\ud800", "b": "\0"}, ascii_only=True, cut=200, flipped=b"")
+@example(value={"a": 5e-324, "b": 1.7976931348623157e308}, ascii_only=True, cut=200, flipped=b"")
+@example(value={}, ascii_only=True, cut=0, flipped=b"\x1f\x8b")
+def test_reading_fast_gives_what_reading_exactly_gives_of_good_and_of_damaged_lines(
+    tmp_path_factory: pytest.TempPathFactory, value: dict[str, object], ascii_only: bool, cut: int, flipped: bytes
+) -> None:
+    raw = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass").replace(b"\n", b" ")
+    damaged = raw[:cut] + flipped.replace(b"\n", b"") + raw[cut:]
+    for line in (raw, damaged):
+        exact, fast = both_ways(tmp_path_factory.getbasetemp(), line)
+        # As text, in which NaN equals NaN and 0 differs from -0.0.
+        assert repr(fast) == repr(exact)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a": 1, "a": 2}',
+        b'{"a": -0}',
+        b'{"a": 1e400}',
+        b'{"a": 0.1000000000000000055511151231257827}',
+        b'{"a": [18446744073709551615, -9223372036854775808]}',
+        b"{} {}",
+    ],
+)
+def test_reading_fast_takes_peculiar_json_as_reading_exactly_does(tmp_path: Path, raw: bytes) -> None:
+    exact, fast = both_ways(tmp_path, raw)
+    assert repr(fast) == repr(exact)
+
+
+def test_a_whole_number_beyond_64_bits_is_read_again_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 123456789012345678901234567890}\n')
+    (line,) = read_lines(path, fast=True)
+    assert line.value == {"a": 1.2345678901234568e29}
+    assert line.exactly() == Line(1, {"a": 123456789012345678901234567890})
 
 
 def test_a_line_over_the_limit_is_refused_unread_and_the_next_line_is_still_found(tmp_path: Path) -> None:

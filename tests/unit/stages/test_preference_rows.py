@@ -142,6 +142,28 @@ def test_the_schema_is_that_of_most_rows(tmp_path: Path) -> None:
     assert [item.reason for item in read_rows(path)] == ["missing_column", "", ""]
 
 
+def test_a_malformed_number_is_shown_as_it_stands_in_the_file(tmp_path: Path) -> None:
+    big = 123456789012345678901234567890
+    path = write(tmp_path, HELPSTEER3, {**HELPSTEER3, "overall_preference": big})
+    found = [(item.reason, item.seen) for item in read_rows(path)]
+    assert found[1] == ("label_out_of_range", f"{big} (wanted: -3 to 3)")
+    path.write_text(path.read_text().replace(str(big), "NaN"))
+    assert [(item.reason, item.seen) for item in read_rows(path)][1] == ("label_not_an_integer", "nan")
+
+
+def test_numbers_too_large_for_a_float_are_no_strength(tmp_path: Path) -> None:
+    path = write(tmp_path, TRL, {**TRL, "margin": 10**400}, {**TRL, "score_chosen": 10**400, "score_rejected": 1})
+    assert [item.reason for item in read_rows(path)] == ["", "margin_not_a_strength", ""]
+
+
+@pytest.mark.parametrize("depth", [400, 960, 990, 1010, 1023, 5000])
+def test_a_row_however_deep_it_is_nested_is_malformed_and_crashes_nothing(tmp_path: Path, depth: int) -> None:
+    path = write(tmp_path, HELPSTEER3)
+    row = json.dumps({**HELPSTEER3, "response1": "HERE"}).replace('"HERE"', "[" * depth + "]" * depth)
+    path.write_text(path.read_text() + row + "\n")
+    assert [item.reason for item in read_rows(path)][1] in ("response_not_text", "invalid_json")
+
+
 def test_an_unknown_schema_shows_the_columns_and_the_schemas(tmp_path: Path) -> None:
     with pytest.raises(BadDataError) as caught:
         read_pairs(write(tmp_path, {"question": "?", "good": "a", "bad": "b"}))

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.certificate import LengthBias
 from containers.contracts.hardware import MeasuredContract
 from containers.contracts.names import (
+    CERTIFICATE_FILE,
     CURVES_FILE,
     EVENTS_FILE,
     FUNNEL_FILE,
     POLICY_EVALUATION_FILE,
-    REWARD_MODEL_EVALUATION_FILE,
     StageName,
 )
 from containers.contracts.records import FunnelStep
@@ -20,7 +21,7 @@ from containers.stages.report_inputs import read_curves
 from containers.stages.report_sections import unaccounted_rows
 from tests.unit.stages.report_factory import MadeRun, make_run
 from tests.unit.stages.report_page_factory import render
-from tests.unit.stages.report_records import funnel, reward_model_evaluation
+from tests.unit.stages.report_records import funnel, reward_model_certificate
 
 
 @pytest.fixture
@@ -48,27 +49,27 @@ def test_a_funnel_that_does_not_add_up_is_said(made: MadeRun) -> None:
 
 
 def test_an_evaluation_in_which_no_pair_was_left_has_no_accuracy(made: MadeRun) -> None:
-    evaluation = reward_model_evaluation()
-    empty = evaluation.files[2].model_copy(update={"name": "validation"})
-    path = made.folder(StageName.EVALUATE_REWARD_MODEL) / REWARD_MODEL_EVALUATION_FILE
+    evaluation = reward_model_certificate()
+    empty = evaluation.suites[2].model_copy(update={"name": "validation"})
+    path = made.folder(StageName.EVALUATE_REWARD_MODEL) / CERTIFICATE_FILE
     path.write_text(
-        evaluation.model_copy(update={"files": (empty,), "samples": ()}).model_dump_json(), encoding="utf-8"
+        evaluation.model_copy(update={"suites": (empty,), "samples": ()}).model_dump_json(), encoding="utf-8"
     )
     page = render(made, made.pipeline.model_copy(update={"gates": ()}))
-    assert "no pair was left" in page.text
+    assert "nothing was left" in page.text
     assert "91.3 %" not in page.text
 
 
 def test_an_accuracy_of_one_group_is_not_drawn_and_the_page_says_so(made: MadeRun) -> None:
-    evaluation = reward_model_evaluation()
-    first = evaluation.files[0]
-    alone = first.model_copy(update={"by_domain": first.by_domain[:1], "by_length_difference": ()})
-    path = made.folder(StageName.EVALUATE_REWARD_MODEL) / REWARD_MODEL_EVALUATION_FILE
-    path.write_text(evaluation.model_copy(update={"files": (alone,)}).model_dump_json(), encoding="utf-8")
+    evaluation = reward_model_certificate()
+    first = evaluation.suites[0]
+    alone = first.model_copy(update={"subsets": first.subsets[:1], "length": LengthBias()})
+    path = made.folder(StageName.EVALUATE_REWARD_MODEL) / CERTIFICATE_FILE
+    path.write_text(evaluation.model_copy(update={"suites": (alone,)}).model_dump_json(), encoding="utf-8")
     page = render(made)
-    assert "Not drawn, since all validation pairs fall into one group: accuracy by domain (general)." in page.text
+    assert "Not drawn, since all validation pairs fall into one group: accuracy by subset (general)." in page.text
     assert "accuracy by strength of preference" in page.text
-    assert not {"Validation: accuracy by domain", "Accuracy by file"} & set(
+    assert not {"Validation: accuracy by subset", "Score by suite"} & set(
         re.findall(r"<figcaption>(.*?)<", page.source)
     )
 

@@ -70,6 +70,20 @@ def test_a_score_depends_neither_on_its_batch_nor_on_its_place(folder: Path, bat
     assert found == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.parametrize("batch_tokens", [1, 40, 100, 10_000])
+def test_a_token_budget_changes_no_score(folder: Path, batch_tokens: int) -> None:
+    scorer = RewardScorer.load(
+        folder, device="cpu", dtype=torch.float32, max_length=256, batch_size=64, batch_tokens=batch_tokens
+    )
+    assert scorer.score(_conversations()) == pytest.approx(_scorer(folder).score(_conversations()), abs=1e-5)
+
+
+def test_many_conversations_get_the_tokens_that_each_gets_alone(folder: Path) -> None:
+    scorer = _scorer(folder)
+    assert scorer.tokenize_all(_conversations()) == [scorer.tokenize(item) for item in _conversations()]
+    assert scorer.tokenize_all([]) == []
+
+
 def test_tokens_are_exactly_those_that_the_reward_trainer_trains_on(folder: Path, tmp_path: Path) -> None:
     rows = colour_rows(6)
     trainer = RewardTrainer(
@@ -201,10 +215,12 @@ def test_an_artifact_without_head_has_no_digest(tmp_path: Path) -> None:
         score_head_sha256(save_causal_model(tmp_path))
 
 
-def test_the_allowed_difference_grows_with_the_scores_in_bfloat16_only() -> None:
-    assert allowed_difference(torch.float32, [100.0]) == 1e-4
-    assert allowed_difference(torch.bfloat16, [0.1]) == pytest.approx(0.02)
-    assert allowed_difference(torch.bfloat16, [-10.0, 3.0]) == pytest.approx(0.2)
+def test_the_allowed_difference_grows_with_scores_and_layers_in_bfloat16_only() -> None:
+    assert allowed_difference(torch.float32, [100.0], num_layers=36, is_rounded=True) == 1e-4
+    assert allowed_difference(torch.bfloat16, [0.1], num_layers=2) == pytest.approx(0.02)
+    assert allowed_difference(torch.bfloat16, [-10.0, 3.0], num_layers=2) == pytest.approx(0.2)
+    assert allowed_difference(torch.bfloat16, [-10.0, 3.0], num_layers=36) == pytest.approx(0.66, abs=0.005)
+    assert allowed_difference(torch.bfloat16, [2.0], num_layers=36, is_rounded=True) == pytest.approx(0.265, abs=0.001)
 
 
 def test_in_bfloat16_adapter_and_merged_copy_score_within_the_allowed_difference(tmp_path: Path) -> None:
@@ -231,7 +247,7 @@ def test_in_bfloat16_adapter_and_merged_copy_score_within_the_allowed_difference
     assert {tensor.dtype for tensor in load_file(tmp_path / "merged" / "model.safetensors").values()} == {
         torch.bfloat16
     }
-    allowed = allowed_difference(torch.bfloat16, trained)
+    allowed = allowed_difference(torch.bfloat16, trained, num_layers=2)
     assert max(trained) - min(trained) > 3 * allowed
     assert merged.score(_conversations(8)) == pytest.approx(trained, abs=allowed)
     assert adapter.score(_conversations(8)) == pytest.approx(trained, abs=allowed)

@@ -1,15 +1,17 @@
 """Figures that decide a gate must be right to the last pair, and say how sure they are."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
+from containers.contracts.outcome import Metric
 from containers.stages.statistics import (
     accuracy_metric,
     bootstrap_interval,
     calibration_bins,
-    count_right,
+    effective_count,
     expected_calibration_error,
     histogram,
     margin_histogram,
@@ -20,7 +22,6 @@ from containers.stages.statistics import (
 
 
 def test_a_tie_counts_as_half_right() -> None:
-    assert count_right([1.0, 2.0, -1.0, 0.0]) == 2.5
     assert accuracy_metric([1.0, 2.0, -1.0, 0.0], name="a", confidence=0.95).value == 0.625
 
 
@@ -111,3 +112,42 @@ def test_no_bin_of_the_margin_histogram_holds_both_signs() -> None:
 
 def test_the_histogram_of_ties_alone_is_no_error() -> None:
     assert sum(margin_histogram([0.0, 0.0]).counts) == 2
+
+
+MARGINS = [1.0, -1.0, 1.0, 1.0, 0.0, 1.0, -1.0, 1.0] * 5
+COPIES = [place for place in range(40) for _ in range(9)]
+
+
+def test_copies_of_a_pair_do_not_narrow_the_interval_of_the_accuracy() -> None:
+    once = accuracy_metric(MARGINS, name="accuracy", confidence=0.9, clusters=range(40))
+    plain = accuracy_metric(MARGINS, name="accuracy", confidence=0.9)
+    copies = accuracy_metric([MARGINS[place] for place in COPIES], name="accuracy", confidence=0.9, clusters=COPIES)
+    assert once == plain
+    assert copies.value == pytest.approx(once.value) == 27.5 / 40
+    assert copies.count == 360
+    assert _width(once) < _width(copies) < 1.1 * _width(once)
+
+
+def test_copies_of_a_value_leave_the_interval_of_the_mean_as_it_was() -> None:
+    arguments: dict[str, Any] = {"name": "m", "unit": "score", "confidence": 0.9, "num_bootstrap": 500, "seed": 3}
+    once = mean_metric(MARGINS, **arguments)
+    copies = mean_metric([MARGINS[place] for place in COPIES], clusters=COPIES, **arguments)
+    assert (copies.value, copies.ci_low, copies.ci_high) == pytest.approx((once.value, once.ci_low, once.ci_high))
+    assert _width(mean_metric([MARGINS[place] for place in COPIES], **arguments)) < _width(once) / 2
+
+
+def test_where_all_are_right_the_prompts_are_counted_and_not_the_pairs() -> None:
+    assert effective_count([1.0] * 90, [place // 9 for place in range(90)]) == 10
+
+
+def test_votes_that_contradict_each_other_on_every_prompt_are_worth_no_more_than_themselves() -> None:
+    assert effective_count([1.0, 0.0] * 10, [place // 2 for place in range(20)]) == 20
+
+
+def test_one_prompt_is_one_observation_however_often_it_was_asked() -> None:
+    assert effective_count([1.0, 1.0, 0.0], ["a", "a", "a"]) == 1
+
+
+def _width(metric: Metric) -> float:
+    assert metric.ci_low is not None and metric.ci_high is not None
+    return metric.ci_high - metric.ci_low

@@ -21,8 +21,9 @@ from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError, DivergedError
 from containers.stages.scoring import RewardScorer, score_head_sha256
 from containers.stages.train_policy import curve_metrics, resolve_policy_schedule
+from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
-from tests.unit.stages.spec_factory import make_context
+from tests.unit.stages.spec_factory import CPU, make_context
 from tests.unit.stages.tiny_policy import save_causal_model, save_reward_model
 
 pytestmark = pytest.mark.stages
@@ -41,8 +42,9 @@ CONFIG = TrainPolicyConfig(
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("inputs")
-    save_reward_model(folder / "reward_model" / "merged")
+    merged = save_reward_model(folder / "reward_model" / "merged")
     return {
+        "certificate": write_certificate(folder / "certificate", score_head_sha256=score_head_sha256(merged)),
         "pairs": write_prompts(folder / "pairs", train=["Hi", "Which one?", "What is red?", "x" * 200, "No"]),
         "start_model": save_causal_model(folder / "start", seed=3),
         "reward_model": folder / "reward_model",
@@ -220,6 +222,13 @@ def test_a_learning_rate_that_explodes_is_a_failure_that_names_the_step(
     with pytest.raises(DivergedError, match=r"[Ss]tep [234]\b"):
         train_policy.run(context)
     assert not (context.output / "model").exists()
+
+
+def test_a_policy_that_ranks_would_divide_is_refused(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    profile = CPU.model_copy(update={"num_processes": 2, "distribution": "fsdp"})
+    context = make_context(tmp_path, StageName.TRAIN_POLICY, CONFIG, inputs, profile=profile)
+    with pytest.raises(BadConfigError, match="each rank needs the whole of it"):
+        train_policy.run(context)
 
 
 def test_lengths_beyond_the_positions_of_the_model_are_refused(tmp_path: Path, inputs: dict[str, Path]) -> None:

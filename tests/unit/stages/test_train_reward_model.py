@@ -160,7 +160,7 @@ def test_a_saved_copy_that_scores_otherwise_fails_the_stage(tmp_path: Path, monk
         merged.save_pretrained(folder)
         return merged
 
-    monkeypatch.setattr("containers.stages.train_reward_model.save_merged", save_with_another_head)
+    monkeypatch.setattr("containers.stages.reward_model_copies.save_merged", save_with_another_head)
     with pytest.raises(StageError, match=r"merged/, loaded from disk, scores up to .* away from the trained model"):
         train_reward_model.run(reward_model_context(tmp_path))
 

@@ -1,10 +1,7 @@
 """A killed training must go on and end with the very weights that it would have had, on one rank and on two."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from tests.unit.stages.reward_model_factory import (
     reward_model_context,
     training_info_of,
 )
-from tests.unit.stages.spec_factory import make_spec
+from tests.unit.stages.spec_factory import make_spec, start_stage
 
 pytestmark = pytest.mark.stages
 
@@ -90,19 +87,6 @@ def test_a_resumed_training_ends_with_the_same_weights_bit_for_bit(
     assert len(steps) == 24 + 6
 
 
-def _start(spec: StageSpec, tmp_path: Path, log: Path) -> subprocess.Popen[bytes]:
-    spec_file = tmp_path / f"{spec.run_id or 'spec'}.json"
-    spec_file.write_text(spec.model_dump_json())
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    with open(log, "wb") as stream:
-        return subprocess.Popen(
-            [sys.executable, "-m", "containers.stages.entry", str(spec_file)],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-
-
 def _spec(tmp_path: Path, name: str, **changes: Any) -> StageSpec:
     context = reward_model_context(tmp_path)
     inputs = {"pairs": context.input_path("pairs"), "start_model": context.input_path("start_model")}
@@ -121,8 +105,8 @@ def _spec(tmp_path: Path, name: str, **changes: Any) -> StageSpec:
 @pytest.mark.slow
 def test_a_killed_stage_goes_on_and_ends_with_the_same_weights(tmp_path: Path) -> None:
     whole, killed = _spec(tmp_path, "whole"), _spec(tmp_path, "killed")
-    assert _start(whole, tmp_path, tmp_path / "whole.log").wait(timeout=300) == 0
-    process = _start(killed, tmp_path, tmp_path / "killed.log")
+    assert start_stage(whole, tmp_path / "whole.log").wait(timeout=300) == 0
+    process = start_stage(killed, tmp_path / "killed.log")
     deadline = time.monotonic() + 200
     while not list((tmp_path / "killed" / "checkpoints").glob("checkpoint-1*/checkpoint_manifest.json")):
         assert process.poll() is None, (tmp_path / "killed.log").read_text()[-2000:]
@@ -131,7 +115,7 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_weights(tmp_path: Path) -
     process.kill()
     process.wait()
     assert not (tmp_path / "killed" / "outcome.json").exists()
-    assert _start(killed, tmp_path, tmp_path / "again.log").wait(timeout=300) == 0
+    assert start_stage(killed, tmp_path / "again.log").wait(timeout=300) == 0
     info = json.loads((tmp_path / "killed" / "output" / "training_info.json").read_text())
     assert info["resumed_from_step"] >= 10
     assert merged_sha256(tmp_path / "killed" / "output") == merged_sha256(tmp_path / "whole" / "output")
@@ -141,7 +125,7 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_weights(tmp_path: Path) -
 def test_two_ranks_train_together_and_rank_zero_alone_writes(tmp_path: Path) -> None:
     plan = BatchPlan(global_batch_size=8, per_device_batch_size=4, num_processes=2, gradient_accumulation_steps=1)
     spec = _spec(tmp_path, "ranks", batch=plan)
-    code = _start(spec, tmp_path, tmp_path / "ranks.log").wait(timeout=400)
+    code = start_stage(spec, tmp_path / "ranks.log").wait(timeout=400)
     assert code == 0, (tmp_path / "ranks.log").read_text()[-3000:]
     outcome = json.loads((tmp_path / "ranks" / "outcome.json").read_text())
     values = {metric["name"]: metric["value"] for metric in outcome["metrics"]}

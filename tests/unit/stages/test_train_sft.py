@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
@@ -18,7 +19,7 @@ from containers.stages import train_sft
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError, DivergedError
 from containers.stages.models import load_tokenizer
-from containers.stages.train_sft import tokenised_completion
+from containers.stages.train_sft import tokenised_completions
 from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.stages.tiny_policy import save_causal_model, tiny_tokenizer
 
@@ -48,7 +49,7 @@ def _completion_loss(folder: Path, side: str) -> float:
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     losses: list[float] = []
     for row in colour_rows(12, seed=3):
-        example = tokenised_completion(tokenizer, row["prompt"], row[side])
+        example = tokenised_completions(tokenizer, [(row["prompt"], row[side])])[0]
         labels = [
             token if mask else -100
             for token, mask in zip(example["input_ids"], example["completion_mask"], strict=True)
@@ -86,10 +87,22 @@ def test_lora_gives_an_adapter_and_a_merged_model(tmp_path: Path) -> None:
     assert _completion_loss(context.output / "model", "chosen") < _completion_loss(tmp_path / "start", "chosen")
 
 
+def test_adapters_begin_with_the_numbers_of_the_runs_seed(tmp_path: Path) -> None:
+    made = []
+    for state in (1, 2):
+        folder = tmp_path / str(state)
+        folder.mkdir()
+        context = _context(folder, lora=LoraSettings(r=4, alpha=16))
+        torch.manual_seed(state)
+        train_sft.run(context)
+        made.append(load_file(context.output / "adapter" / "adapter_model.safetensors"))
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+
+
 def test_the_mask_covers_what_generation_must_write_including_the_end_of_the_turn() -> None:
     tokenizer = tiny_tokenizer()
     row = colour_rows(1)[0]
-    example = tokenised_completion(tokenizer, row["prompt"], row["chosen"])
+    example = tokenised_completions(tokenizer, [(row["prompt"], row["chosen"])])[0]
     prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=True)["input_ids"]
     written = [t for t, mask in zip(example["input_ids"], example["completion_mask"], strict=True) if mask]
     assert example["input_ids"][: len(prompt)] == prompt
@@ -106,7 +119,7 @@ def test_tokens_and_mask_are_those_of_trl_itself(tmp_path: Path) -> None:
         processing_class=tokenizer,
     )
     for row, theirs in zip(rows, trainer.train_dataset, strict=True):
-        ours = tokenised_completion(tokenizer, row["prompt"], row["chosen"])
+        ours = tokenised_completions(tokenizer, [(row["prompt"], row["chosen"])])[0]
         assert ours["input_ids"] == theirs["input_ids"]
         assert [int(label != -100) for label in theirs["labels"]] == ours["completion_mask"]
 
@@ -116,7 +129,7 @@ def test_a_template_that_rewrites_the_prompt_before_a_completion_is_refused() ->
     tokenizer.chat_template = "{{ messages | length }}: {% for m in messages %}{{ m['content'] }} {% endfor %}"
     row = colour_rows(1)[0]
     with pytest.raises(BadConfigError, match="writes a prompt differently when a completion follows"):
-        tokenised_completion(tokenizer, row["prompt"], row["chosen"])
+        tokenised_completions(tokenizer, [(row["prompt"], row["chosen"])])[0]
 
 
 def test_completions_that_are_too_long_are_counted_out(tmp_path: Path) -> None:
@@ -138,9 +151,8 @@ def test_a_length_that_nothing_fits_in_is_refused_with_the_one_that_keeps_most_b
         train_sft.run(context)
     needed = int(str(caught.value).rpartition("max_length to ")[2].split()[0])
     tokenizer = tiny_tokenizer()
-    lengths = [
-        len(tokenised_completion(tokenizer, row["prompt"], row["chosen"])["input_ids"]) for row in colour_rows(64)
-    ]
+    examples = tokenised_completions(tokenizer, [(row["prompt"], row["chosen"]) for row in colour_rows(64)])
+    lengths = [len(example["input_ids"]) for example in examples]
     assert sum(length <= needed for length in lengths) / len(lengths) >= 0.95
     assert sum(length < needed for length in lengths) / len(lengths) < 0.95
 

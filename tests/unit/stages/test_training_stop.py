@@ -15,7 +15,9 @@ from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, 
 from containers.stages import train_policy, train_reward_model
 from containers.stages.checkpoints import checkpoint_flaw
 from containers.stages.context import StageContext
+from containers.stages.scoring import score_head_sha256
 from containers.stages.stopping import StageCancelledError
+from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
 from tests.unit.stages.reward_model_factory import merged_sha256, reward_model_context, training_info_of
 from tests.unit.stages.spec_factory import make_context
@@ -37,7 +39,11 @@ def _stop_in_step(
     """Run the stage; SIGTERM comes while it computes this step. Returns what it said at its end."""
     from transformers import Trainer
 
-    training_step = Trainer.training_step
+    from containers.stages.packed_trainer import PackedPairTrainer
+
+    # Packed pairs have a step of their own.
+    trainer = PackedPairTrainer if run is train_reward_model.run else Trainer
+    training_step = trainer.training_step
 
     def signalled(self: Any, *arguments: Any, **rest: Any) -> Any:
         if self.state.global_step == step - 1 and not context.stop.requested:
@@ -46,7 +52,7 @@ def _stop_in_step(
 
     context.stop.listen()
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", signalled)
+        patch.setattr(trainer, "training_step", signalled)
         with pytest.raises(StageCancelledError) as stopped:
             run(context)
     return str(stopped.value)
@@ -97,8 +103,9 @@ def test_a_stopped_policy_goes_on_exactly_from_the_end_of_a_generated_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_iterations: int, saved: int
 ) -> None:
     """No checkpoint holds the completions that are to be used once more."""
-    save_reward_model(tmp_path / "reward_model" / "merged")
+    merged = save_reward_model(tmp_path / "reward_model" / "merged")
     inputs = {
+        "certificate": write_certificate(tmp_path / "certificate", score_head_sha256=score_head_sha256(merged)),
         "pairs": write_prompts(tmp_path / "pairs", train=["Hi", "Which one?", "What is red?", "No"]),
         "start_model": save_causal_model(tmp_path / "start", seed=3),
         "reward_model": tmp_path / "reward_model",

@@ -4,13 +4,14 @@ import hashlib
 import json
 from pathlib import Path
 
+from containers.contracts.champions import Contest
 from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateRule, GateVerdict
 from containers.digests import content_digest, file_entries, write_atomically
 from tasks.champion_book import ChampionBook
-from tasks.champion_record import ChampionRecord, Contest, Decision, ModelVersion, StoredArtifact
+from tasks.champion_record import ChampionRecord, Decision, ModelVersion, StoredArtifact
 
 MADE_AT = "2026-01-01T00:00:00+00:00"
 
@@ -86,7 +87,7 @@ def _version(store: Path, number: int) -> ModelVersion:
             store,
             StageName.EVALUATE_REWARD_MODEL,
             f"certificate {number}",
-            {"reward_model_evaluation.json": b"{}"},
+            {"certificate.json": b"{}"},
         ),
         pairs=publish(store, StageName.FILTER_DATASET, f"pairs {number}"),
         dataset=(LineageEntry(name="train_data", digest=f"hub:{number:040x}:train.jsonl", origin="org/data@main"),),

@@ -183,9 +183,10 @@ def test_the_command_that_decides_names_the_same_run_and_leaves_out_what_only_a_
 
 
 def test_who_is_asked_reads_figures_deadline_and_both_ways_on() -> None:
-    text = waiting_text(question(passed=False, timeout_h=24.0))
+    text = waiting_text(question(passed=False, timeout_h=24.0, report="/runs/weekly/report.html"))
     for part in (
         "MISSED  accuracy on validation: found 72.0 %",
+        "Look at:  /runs/weekly/report.html",
         "Without a decision by",
         "--waive --by NAME",
         "--reject",
@@ -194,6 +195,18 @@ def test_who_is_asked_reads_figures_deadline_and_both_ways_on() -> None:
     assert text.endswith(question().command)
     suspended = waiting_text(question(flow_run_id="f1", prefect_url="http://127.0.0.1:4200/runs/flow-run/f1"))
     assert "press Resume in Prefect: http://127.0.0.1:4200/runs/flow-run/f1" in suspended
+
+
+def test_the_form_lists_the_figures_and_links_what_a_browser_can_open() -> None:
+    page = "http://127.0.0.1:5000/#/experiments/1/runs/ab"
+    text = form_markdown(question(report=f"{page}/artifacts/report/report.html", mlflow_url=page))
+    assert "\n- ✓ accuracy on validation: **72.0 % on 384 pairs**, wanted at least 60.0 %\n" in text
+    assert f"[the report]({page}/artifacts/report/report.html), [curves and files in MLflow]({page})" in text
+    assert "Approve the model and the run goes on; reject the model and the run ends." in text
+    on_disk = form_markdown(question(passed=False, report="/runs/weekly/report.html"))
+    assert "the report `/runs/weekly/report.html`." in on_disk
+    assert "](" not in on_disk
+    assert "Look closer" not in form_markdown(question())
 
 
 def test_the_form_begins_with_why_the_last_answer_was_refused() -> None:

@@ -6,11 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from containers.contracts.names import COMPLETIONS_FILE, REWARD_MODEL_EVALUATION_FILE
-from containers.contracts.records import PairFileEvaluation, RewardModelEvaluation
+from containers.contracts.certificate import SuiteEvaluation
+from containers.contracts.names import CERTIFICATE_FILE, COMPLETIONS_FILE
+from containers.decision_text import contest_text
 from containers.prompt_identity import prompt_identity
 from tasks.champion_contests import policy_contest, reward_model_contests, training_prompts
 from tasks.champion_rules import RetrainRules
+from tests.unit.stages.certificate_factory import certificate
 
 RULES = RetrainRules(num_bootstrap=1000)
 Scores = dict[str, tuple[str, float]]
@@ -19,11 +21,8 @@ Scores = dict[str, tuple[str, float]]
 def _evaluation(folder: Path, files: dict[str, Scores]) -> Path:
     """Of each file: pair → its prompt and margin."""
     folder.mkdir()
-    tables = tuple(PairFileEvaluation(name=name, num_pairs=len(scores)) for name, scores in files.items())
-    evaluation = RewardModelEvaluation(
-        files=tables, score_mean=0, score_std=1, score_head_sha256="0" * 64, reload_max_difference=0
-    )
-    (folder / REWARD_MODEL_EVALUATION_FILE).write_text(evaluation.model_dump_json())
+    tables = tuple(SuiteEvaluation(name=name, num_pairs=len(scores)) for name, scores in files.items())
+    (folder / CERTIFICATE_FILE).write_text(certificate(tables).model_dump_json())
     for table, scores in zip(tables, files.values(), strict=True):
         columns = {
             "pair_id": list(scores),
@@ -44,7 +43,7 @@ def test_items_are_joined_by_pair_and_counted_by_who_is_right(tmp_path: Path) ->
     ]
     frozen, safety = reward_model_contests(*folders, seen=frozenset(), rules=RULES)
     assert (frozen.champion, frozen.challenger) == (0.625, 0.75)
-    assert (frozen.num_better, frozen.num_worse) == (2, 1)  # b and d; c
+    assert (frozen.num_better, frozen.num_worse) == (1, 1)  # p by b; q, where c loses more than d gains
     assert frozen.difference is not None and frozen.difference.value == pytest.approx(0.125)
     assert (frozen.name, frozen.budget) == ("the frozen pairs", None)
     assert (safety.name, safety.budget) == ("safety", 0.01)
@@ -66,7 +65,7 @@ def test_nothing_left_is_said_and_no_figure_is_made_up(tmp_path: Path) -> None:
     folders = [_evaluation(tmp_path / name, {"validation": {"a": ("p", 1.0)}}) for name in ("one", "other")]
     (frozen,) = reward_model_contests(*folders, seen=frozenset({"p"}), rules=RULES)
     assert (frozen.difference, frozen.champion, frozen.p_value) == (None, None, 1.0)
-    assert "nothing was left" in frozen.text
+    assert "nothing was left" in contest_text(frozen)
 
 
 def test_a_policy_wins_a_prompt_by_most_of_its_completions(tmp_path: Path) -> None:

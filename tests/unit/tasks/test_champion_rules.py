@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.champion_record import Comparison, Contest
+from containers.contracts.champions import Comparison, Contest
 from tasks.champion_rules import RetrainRules, judgement, wins
 from tests.unit.tasks.champion_factory import contest
 

@@ -12,6 +12,7 @@ from fakes.hub_server import FakeHub
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
+from containers.contracts.stage_configs import SuiteFile
 from tasks.check_system import CheckRequest, failures, refusal, run_checks, table
 from tasks.runtime_choice import present_stages_digest
 from tasks.sources import DatasetSource, ModelSource
@@ -73,14 +74,14 @@ def test_every_lack_is_reported_at_once(request_: CheckRequest, tmp_path: Path, 
         memory_needed_bytes=10**15,
         model=ModelSource(path=str(tmp_path / "no-model")),
         dataset=DatasetSource(train=str(tmp_path / "no-rows.jsonl")),
-        pair_files=(tmp_path / "no-pairs.jsonl",),
+        suites=(SuiteFile(name="mine", path=str(tmp_path / "no-pairs.jsonl")),),
         tokenizer_file=tmp_path / "no.tiktoken",
         prefect_api_url="http://127.0.0.1:1/api",
         mlflow_tracking_uri="http://127.0.0.1:1",
     )
     failed = {row.name: row for row in failures(run_checks(lacking))}
     assert set(failed) == {
-        *("GPU 0", "disk", "memory", "base model", "dataset", "pair file no-pairs.jsonl", "tokenizer_file"),
+        *("GPU 0", "disk", "memory", "base model", "dataset", "suite mine", "tokenizer_file"),
         "Prefect",
     }
     assert all(row.advice for row in failed.values())

@@ -2,35 +2,27 @@
 
 import pytest
 
+from containers.contracts.certificate import LengthBias, PaddingAttack, ParityRoad, ScoreParity
+from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import (
     GateDecision,
     GateVerdict,
     Histogram,
-    PairFileEvaluation,
     PolicyEvaluation,
-    RewardModelEvaluation,
 )
+from containers.contracts.spec import ArtifactRef
 from tasks.gates import (
     GateClosedError,
     PolicyGate,
     RewardModelGate,
     Waiver,
     demand,
+    demand_certificate,
     judge_policy,
     judge_reward_model,
 )
-
-
-def _file(name: str, accuracy: float | None, minimum: float | None = None) -> PairFileEvaluation:
-    metric = None if accuracy is None else Metric(name="accuracy", value=accuracy, unit="fraction", count=100)
-    return PairFileEvaluation(name=name, num_pairs=100, accuracy=metric, minimum_accuracy=minimum)
-
-
-def _reward_model(*files: PairFileEvaluation) -> RewardModelEvaluation:
-    return RewardModelEvaluation(
-        files=files, score_mean=0, score_std=1, score_head_sha256="0" * 64, reload_max_difference=0
-    )
+from tests.unit.stages.certificate_factory import certificate, suite
 
 
 def _policy(gain: float, low: float, kl: float = 0.1, identical: float | None = None) -> PolicyEvaluation:
@@ -56,35 +48,39 @@ def _policy(gain: float, low: float, kl: float = 0.1, identical: float | None = 
 
 
 def test_a_reward_model_at_its_minimum_passes() -> None:
-    assert judge_reward_model(_reward_model(_file("validation", 0.6)), RewardModelGate(minimum_accuracy=0.6)).opens
+    assert judge_reward_model(certificate([suite("validation", 0.6)]), RewardModelGate(minimum_accuracy=0.6)).opens
 
 
 def test_a_reward_model_below_its_minimum_stops_the_pipeline_and_the_rule_says_both_figures() -> None:
-    verdict = judge_reward_model(_reward_model(_file("validation", 0.59)), RewardModelGate(minimum_accuracy=0.6))
+    verdict = judge_reward_model(certificate([suite("validation", 0.59)]), RewardModelGate(minimum_accuracy=0.6))
     assert not verdict.opens
     assert (verdict.rules[0].wanted, verdict.rules[0].found) == ("at least 60.0 %", "59.0 % on 100 pairs")
 
 
 def test_inverted_labels_pass_their_own_validation_but_not_the_labelled_rows() -> None:
-    evaluation = _reward_model(_file("validation", 0.99), _file("labelled_pairs", 0.02, minimum=0.8))
+    evaluation = certificate([suite("validation", 0.99), suite("labelled_pairs", 0.02, minimum=0.8)])
     verdict = judge_reward_model(evaluation, RewardModelGate())
-    assert [rule.passed for rule in verdict.rules] == [True, False]
+    assert {rule.name: rule.passed for rule in verdict.rules} == {
+        "accuracy on validation": True,
+        "accuracy on labelled_pairs": False,
+        "score parity": True,
+    }
     assert not verdict.opens
 
 
 def test_a_file_without_a_minimum_is_reported_but_does_not_judge() -> None:
-    verdict = judge_reward_model(_reward_model(_file("validation", 0.9), _file("other", 0.1)), RewardModelGate())
+    verdict = judge_reward_model(certificate([suite("validation", 0.9), suite("other", 0.1)]), RewardModelGate())
     assert verdict.passed
-    assert len(verdict.rules) == 1
+    assert [rule.name for rule in verdict.rules] == ["accuracy on validation", "score parity"]
 
 
 def test_a_file_of_which_no_pair_was_left_fails_rather_than_passing_by_silence() -> None:
-    assert not judge_reward_model(_reward_model(_file("validation", None)), RewardModelGate()).passed
+    assert not judge_reward_model(certificate([suite("validation", None)]), RewardModelGate()).passed
 
 
 def test_a_waived_gate_opens_but_still_says_that_it_did_not_pass() -> None:
     gate = RewardModelGate(minimum_accuracy=0.9, waive=Waiver(by="ada", reason="smoke test"))
-    verdict = judge_reward_model(_reward_model(_file("validation", 0.5)), gate)
+    verdict = judge_reward_model(certificate([suite("validation", 0.5)]), gate)
     assert verdict.opens
     assert not verdict.passed
     assert (verdict.waived_by, verdict.waiver_reason) == ("ada", "smoke test")
@@ -92,7 +88,7 @@ def test_a_waived_gate_opens_but_still_says_that_it_did_not_pass() -> None:
 
 def test_a_waiver_that_was_not_needed_leaves_no_trace() -> None:
     gate = RewardModelGate(waive=Waiver(by="ada", reason="smoke test"))
-    assert judge_reward_model(_reward_model(_file("validation", 0.9)), gate).waiver_reason == ""
+    assert judge_reward_model(certificate([suite("validation", 0.9)]), gate).waiver_reason == ""
 
 
 def test_a_gain_whose_interval_reaches_zero_is_no_gain() -> None:
@@ -127,7 +123,7 @@ def test_a_policy_that_writes_something_else_gets_no_advice_to_move_more() -> No
 
 
 def _decided(outcome: str, *, passed: bool) -> GateVerdict:
-    verdict = judge_reward_model(_reward_model(_file("validation", 0.9 if passed else 0.1)), RewardModelGate())
+    verdict = judge_reward_model(certificate([suite("validation", 0.9 if passed else 0.1)]), RewardModelGate())
     decision = GateDecision.model_validate(
         {"outcome": outcome, "by": "Ada", "reason": "so", "until": "2026-11-21T11:29:00+00:00"}
     )
@@ -174,8 +170,8 @@ def test_silence_is_named_as_such_with_the_key_that_says_so() -> None:
 )
 def test_who_is_asked_is_what_the_gate_says(approval: str, asks_if_passed: bool, asks_if_missed: bool) -> None:
     gate = RewardModelGate.model_validate({"approval": approval})
-    passed = judge_reward_model(_reward_model(_file("validation", 0.9)), gate)
-    missed = judge_reward_model(_reward_model(_file("validation", 0.1)), gate)
+    passed = judge_reward_model(certificate([suite("validation", 0.9)]), gate)
+    missed = judge_reward_model(certificate([suite("validation", 0.1)]), gate)
     assert (gate.asks(passed), gate.asks(missed)) == (asks_if_passed, asks_if_missed)
 
 
@@ -186,7 +182,12 @@ def test_a_waiver_beforehand_beside_a_question_is_a_mistake() -> None:
 
 
 def test_only_the_demands_of_a_gate_are_its_rules() -> None:
-    assert RewardModelGate(approval="required", notify="slack-webhook/ml").rules() == {"minimum_accuracy": 0.6}
+    assert RewardModelGate(approval="required", notify="slack-webhook/ml").rules() == {
+        "minimum_accuracy": 0.6,
+        "maximum_length_slope": None,
+        "minimum_accuracy_at_equal_lengths": None,
+        "maximum_padding_flips": None,
+    }
     assert set(PolicyGate().rules()) == {"minimum_reward_gain", "maximum_kl"}
 
 
@@ -196,3 +197,89 @@ def test_only_the_demands_of_a_gate_are_its_rules() -> None:
 def test_a_notification_block_is_named_by_type_and_name(notify: str) -> None:
     with pytest.raises(ValueError, match="notify"):
         RewardModelGate.model_validate({"notify": notify})
+
+
+def _length(slope: float | None, flips: float | None) -> LengthBias:
+    def metric(value: float | None, unit: str) -> Metric | None:
+        return None if value is None else Metric(name="m", value=value, unit=unit, count=64)
+
+    return LengthBias(
+        num_pairs=64,
+        standard_slope=metric(slope, "SD per doubling"),
+        padding=PaddingAttack(num_pairs=64, flips=metric(flips, "fraction")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "missed"),
+    [
+        (_length(0.2, 0.1), set()),
+        (_length(0.31, 0.1), {"length slope"}),
+        (_length(-0.31, 0.1), {"length slope"}),
+        (_length(0.2, 0.3), {"order flipped by padding"}),
+        (_length(None, None), {"length slope", "order flipped by padding"}),
+    ],
+)
+def test_a_model_that_is_moved_by_length_misses_its_gate(length: LengthBias, missed: set[str]) -> None:
+    gate = RewardModelGate(maximum_length_slope=0.3, maximum_padding_flips=0.25)
+    verdict = judge_reward_model(certificate(length=length), gate)
+    assert {rule.name for rule in verdict.rules if not rule.passed} == missed
+    assert verdict.passed is not bool(missed)
+
+
+def test_the_rule_on_length_names_the_figure_with_its_interval_and_its_bound() -> None:
+    slope = Metric(name="m", value=0.42, unit="SD per doubling", ci_low=0.31, ci_high=0.5, count=64)
+    length = LengthBias(num_pairs=64, standard_slope=slope)
+    verdict = judge_reward_model(certificate(length=length), RewardModelGate(maximum_length_slope=0.3))
+    (rule,) = [rule for rule in verdict.rules if rule.name == "length slope"]
+    assert rule.wanted == "at most 0.300 SD per doubling"
+    assert rule.found == "0.420 SD per doubling (0.310 to 0.500 SD per doubling)"
+
+
+@pytest.mark.parametrize(("found", "passed"), [(0.621, True), (0.62, True), (0.619, False), (None, False)])
+def test_accuracy_at_equal_lengths_is_judged_where_it_is_demanded_and_never_passes_by_silence(
+    found: float | None, passed: bool
+) -> None:
+    measured = None if found is None else Metric(name="m", value=found, unit="fraction", count=64)
+    length = LengthBias(num_pairs=64, controlled_accuracy=measured)
+    verdict = judge_reward_model(certificate(length=length), RewardModelGate(minimum_accuracy_at_equal_lengths=0.62))
+    (rule,) = [rule for rule in verdict.rules if rule.name == "accuracy at equal lengths"]
+    assert (rule.passed, verdict.passed) == (passed, passed)
+    undemanding = judge_reward_model(certificate(length=length), RewardModelGate())
+    assert [rule.name for rule in undemanding.rules] == ["accuracy on validation", "score parity"]
+
+
+def test_the_rule_on_equal_lengths_names_the_figure_its_interval_and_how_many_pairs() -> None:
+    measured = Metric(name="m", value=0.498, unit="fraction", ci_low=0.483, ci_high=0.514, count=9219)
+    length = LengthBias(num_pairs=9219, controlled_accuracy=measured)
+    verdict = judge_reward_model(certificate(length=length), RewardModelGate(minimum_accuracy_at_equal_lengths=0.52))
+    with pytest.raises(GateClosedError) as closed:
+        demand(verdict)
+    wanted = "accuracy at equal lengths: wanted interval from 52.0 % on, found 49.8 % (48.3 to 51.4 %) on 9,219 pairs"
+    assert wanted in str(closed.value)
+
+
+@pytest.mark.parametrize(("low", "passed"), [(0.52, True), (0.223, False)])
+def test_a_high_accuracy_at_equal_lengths_of_which_little_is_known_does_not_pass(low: float, passed: bool) -> None:
+    measured = Metric(name="m", value=0.975, unit="fraction", ci_low=low, ci_high=1.0, count=40)
+    length = LengthBias(num_pairs=40, controlled_accuracy=measured)
+    gate = RewardModelGate(minimum_accuracy_at_equal_lengths=0.52)
+    assert judge_reward_model(certificate(length=length), gate).passed is passed
+
+
+def test_parity_is_demanded_of_every_model() -> None:
+    road = ParityRoad(name="scorer of the policy stage", max_difference=3e-3)
+    parity = ScoreParity(num_conversations=64, reference="logged by training", bound=1e-4, roads=(road,))
+    verdict = judge_reward_model(certificate(parity=parity), RewardModelGate())
+    assert [rule.name for rule in verdict.rules if not rule.passed] == ["score parity"]
+
+
+def test_a_policy_is_trained_only_with_the_certificate_behind_an_open_gate() -> None:
+    artifact = ArtifactRef(stage=StageName.EVALUATE_REWARD_MODEL, key="a" * 64, path="/c", digest="sha256:c")
+    verdict = judge_reward_model(certificate([suite("validation", 0.5)]), RewardModelGate())
+    with pytest.raises(GateClosedError, match="did not pass"):
+        demand_certificate(verdict.model_copy(update={"certificate": artifact}))
+    waived = verdict.model_copy(update={"waived_by": "Ada", "waiver_reason": "a trial"})
+    assert demand_certificate(waived.model_copy(update={"certificate": artifact})) == artifact
+    with pytest.raises(GateClosedError, match="has no certificate"):
+        demand_certificate(waived)

@@ -23,7 +23,7 @@ def test_a_stage_says_when_it_starts_and_what_became_of_it(said: pytest.LogCaptu
     display.stage_ended(StageRecord(stage=StageName.TRAIN_POLICY, status="failed", message="diverged at step 3"))
     assert said.messages == [
         "train_sft starts: process, attempt 1: never made",
-        "train_sft done in 4 s: no figures",
+        "train_sft done in 4 s",
         "train_policy failed: diverged at step 3",
     ]
 
@@ -34,3 +34,8 @@ def test_what_stands_in_the_log_already_is_not_said_again(said: pytest.LogCaptur
     display.say("2,378 rows read", is_logged=True)
     display.say("Fetching a model")
     assert said.messages == ["Fetching a model"]
+
+
+def test_the_columns_of_a_terminal_are_no_columns_in_a_log(said: pytest.LogCaptureFixture) -> None:
+    LogDisplay().say("Runtime  process\n  indented")
+    assert said.messages == ["Runtime process\n  indented"]

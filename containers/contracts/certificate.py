@@ -1,0 +1,142 @@
+"""The certificate of a reward model, `certificate.json`: what it was measured by, and what was found."""
+
+from pydantic import Field
+
+from containers.contracts.base import Frozen
+from containers.contracts.outcome import Metric
+from containers.contracts.records import CalibrationBin, Histogram, SamplePrediction
+
+VALIDATION = "validation"
+
+
+class PaddingAttack(Frozen):
+    """Filler appended to the rejected response of pairs in the right order: how often does the order flip?"""
+
+    num_pairs: int = Field(0, ge=0, description="Pairs attacked; each was in the right order before")
+    num_not_padded: int = Field(0, ge=0, description="Drawn, but without room for filler below max_length")
+    flips: Metric | None = Field(None, description="Share of attacked pairs whose padded rejected side wins or ties")
+    mean_rise: Metric | None = Field(None, description="How much the filler raises the score of the rejected side")
+
+
+class LengthBias(Frozen):
+    """How much the length of a response moves its score, apart from how good the response is.
+
+    Lengths are characters; differences are those within a prompt, the better response minus the worse one.
+    """
+
+    num_pairs: int = Field(0, ge=0)
+    slope: Metric | None = Field(
+        None, description="Score per doubling of the length: of margin on log2 of the length ratio, with intercept"
+    )
+    standard_slope: Metric | None = Field(
+        None, description="The same in standard deviations of the scores, so that models compare"
+    )
+    controlled_accuracy: Metric | None = Field(
+        None, description="Accuracy as if lengths were equal: of the margins without what the slope gives to length"
+    )
+    by_length_difference: tuple[Metric, ...] = Field((), description="Accuracy; better minus worse, characters")
+    padding: PaddingAttack = PaddingAttack()
+
+
+class SuiteEvaluation(Frozen):
+    """All figures of one suite. A pair is one comparison of a better with a worse response."""
+
+    name: str
+    benchmark: str = "pairs"
+    title: str = Field("", description="The benchmark as people write it")
+    origin: str = ""
+    digest: str = Field("", description="Of the data")
+    source: str = Field("", description="Paper or repository of the scoring rule")
+    tie_rule: str = ""
+    rows_read: int = Field(0, ge=0)
+    num_items: int = Field(0, ge=0, description="Rows whose responses were all scored")
+    num_prompts: int = Field(0, ge=0, description="Different prompts among the items; intervals are over prompts")
+    num_pairs: int = Field(ge=0)
+    num_over_long: int = Field(0, ge=0, description="Items with a response longer than max_length")
+    left_out_because: tuple[tuple[str, int], ...] = Field((), description="Rows that could not be used, by reason")
+    left_out_examples: tuple[str, ...] = ()
+    num_ties: int = Field(0, ge=0, description="Pairs of equal scores; in `accuracy` each counts as half right")
+    score: Metric | None = Field(None, description="The benchmark's own figure; null where nothing was left")
+    sections: tuple[Metric, ...] = Field((), description="Weighted parts of `score`; `name` is the section")
+    subsets: tuple[Metric, ...] = Field((), description="`name` is the subset")
+    missing: tuple[str, ...] = Field((), description="Parts that the benchmark has and this file has not")
+    accuracy: Metric | None = Field(None, description="Share of pairs in the right order")
+    mean_margin: Metric | None = None
+    log_loss: Metric | None = None
+    expected_calibration_error: Metric | None = None
+    margins: Histogram | None = None
+    better_scores: Histogram | None = Field(None, description="Scores of better responses; edges as `worse_scores`")
+    worse_scores: Histogram | None = None
+    calibration: tuple[CalibrationBin, ...] = ()
+    by_strength: tuple[Metric, ...] = Field((), description="Accuracy; `name` is the strength of the preference")
+    length: LengthBias = LengthBias()
+    minimum_accuracy: float | None = Field(None, description="What the gate demands of `score`")
+
+    @property
+    def num_left_out(self) -> int:
+        """Rows and items that stand in no figure."""
+        return self.num_over_long + sum(count for _, count in self.left_out_because)
+
+    @property
+    def scores_file(self) -> str:
+        """The parquet file beside the certificate with both scores of every pair."""
+        return f"scores_{self.name}.parquet"
+
+    @property
+    def item_scores_file(self) -> str:
+        """The parquet file beside the certificate with the scores of all responses of every item."""
+        return f"item_scores_{self.name}.parquet"
+
+
+class ParityRoad(Frozen):
+    """One way on which the conversations were scored, and how far it strays from the first one."""
+
+    name: str
+    max_difference: float = Field(ge=0)
+
+
+class ScoreParity(Frozen):
+    """The same conversations scored on every road that a score can take; the first road is the reference."""
+
+    num_conversations: int = Field(ge=1)
+    reference: str = Field(description="The road with which the others are compared")
+    bound: float = Field(gt=0, description="Largest difference that rounding explains")
+    precision: str = ""
+    roads: tuple[ParityRoad, ...]
+
+    @property
+    def max_difference(self) -> float:
+        """The largest difference on any road."""
+        return max((road.max_difference for road in self.roads), default=0.0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every road gives the same scores."""
+        return self.max_difference <= self.bound
+
+
+class CertifiedModel(Frozen):
+    """Which model the certificate is about."""
+
+    origin: str = ""
+    digest: str = Field(description="Of the artifact; the policy stage demands the same")
+    score_head_sha256: str = Field(description="Digest of the score head's weights, float32, row-major")
+    architecture: str = ""
+    num_parameters: int = Field(0, ge=0)
+    max_length: int = Field(0, ge=0, description="Longest conversation that was scored, tokens")
+    precision: str = ""
+    algorithm: str = ""
+    num_training_examples: int = Field(0, ge=0)
+
+
+class Certificate(Frozen):
+    """Everything that was found about one reward model. The first suite is the validation split, `validation`."""
+
+    model: CertifiedModel
+    suites: tuple[SuiteEvaluation, ...]
+    length: LengthBias = Field(LengthBias(), description="Over the pairs of all suites")
+    parity: ScoreParity
+    samples: tuple[SamplePrediction, ...] = ()
+    score_mean: float
+    score_std: float
+    confidence: float = Field(0.95, description="Level of every interval")

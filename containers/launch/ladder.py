@@ -1,0 +1,258 @@
+"""The ladder: which change of shape lets the same work fit after a failure. Pure.
+
+| failure           | rungs, in order                                                                               |
+|-------------------|-----------------------------------------------------------------------------------------------|
+| out_of_gpu_memory | half the per-device batch, as often as it divides; then gradient checkpointing                |
+| shm_exhausted     | twice and four times the /dev/shm (Docker), within half of the memory; then NCCL without it   |
+| nccl_timeout      | the same once more with diagnostics; then the next lower number of ranks that divides a batch |
+
+A rung changes the attempt, never the work: the global batch, the steps and the stage's key stay.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
+from containers.contracts.ladder import LadderSettings, Rung
+from containers.contracts.outcome import FailureKind
+from containers.contracts.stage_configs import StageConfig, TrainPolicyConfig, TrainRewardModelConfig, TrainSftConfig
+from containers.schedule import ScheduleError, plan_batch
+
+# Shared memory counts as memory: the rest is for the programs.
+_MAX_SHM_FRACTION = 0.5
+_MAX_LARGER_SHM = 2
+_TRAININGS = (TrainSftConfig, TrainRewardModelConfig, TrainPolicyConfig)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How an attempt does its work.
+
+    Attributes:
+        profile: the part of the GPU profile that the stage uses.
+    """
+
+    config: StageConfig
+    profile: GpuProfile
+    batch: BatchPlan
+
+
+@dataclass(frozen=True)
+class Host:
+    """What an attempt may be given.
+
+    Attributes:
+        makes_shm: whether the runtime gives each attempt a /dev/shm of its own (Docker).
+        memory_bytes: of the machine that runs it; None where nobody asked, as in a plan.
+    """
+
+    makes_shm: bool
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the ladder has to say after a failure.
+
+    Attributes:
+        rung: the next change; None where there is none.
+        not_tried: why rungs were passed over, a clause each.
+    """
+
+    rung: Rung | None
+    not_tried: tuple[str, ...] = ()
+
+
+def next_step(
+    kind: FailureKind, planned: Shape, taken: Sequence[Rung], *, host: Host, settings: LadderSettings
+) -> Step | None:
+    """The rung after these, for this failure; None where the ladder has no rungs for it, or is switched off.
+
+    Example: out_of_gpu_memory at 4 × 7 ranks × 4 accumulated gives 2 × 7 × 8, then 1 × 7 × 16.
+    """
+    climb = _CLIMBS.get(kind)
+    if climb is None or not settings.enabled:
+        return None
+    if len(taken) >= settings.max_rungs:
+        return Step(None, (f"runtime.ladder.max_rungs is {settings.max_rungs}",))
+    not_tried: list[str] = []
+    for found in climb(shape_after(planned, taken), taken, host):
+        if isinstance(found, Rung):
+            return Step(found, tuple(not_tried))
+        not_tried.append(found)
+    return Step(None, tuple(not_tried))
+
+
+def all_steps(kind: FailureKind, planned: Shape, *, host: Host, settings: LadderSettings) -> tuple[Rung, ...]:
+    """Every rung that would be taken if this failure came again and again; what a plan announces."""
+    taken: tuple[Rung, ...] = ()
+    while (step := next_step(kind, planned, taken, host=host, settings=settings)) and step.rung:
+        taken = (*taken, step.rung)
+    return taken
+
+
+def shape_after(planned: Shape, taken: Iterable[Rung]) -> Shape:
+    """The planned shape with all rungs applied."""
+    shape = planned
+    for rung in taken:
+        shape = _applied(shape, rung)
+    return shape
+
+
+def _applied(shape: Shape, rung: Rung) -> Shape:
+    if rung.name == "smaller_batch" and rung.per_device_batch_size is not None:
+        profile = shape.profile.model_copy(update={"max_per_device_batch_size": rung.per_device_batch_size})
+        return _smaller_packs(shape, _divided(shape, profile))
+    if rung.name == "fewer_processes" and rung.num_processes is not None:
+        ranks = rung.num_processes
+        num_gpus = min(shape.profile.num_gpus, ranks)
+        return _divided(shape, shape.profile.model_copy(update={"num_processes": ranks, "num_gpus": num_gpus}))
+    if rung.name == "gradient_checkpointing" and isinstance(shape.config, _TRAININGS):
+        return replace(shape, config=shape.config.model_copy(update={"gradient_checkpointing": True}))
+    profile = shape.profile
+    if rung.name == "larger_shm" and rung.shm_size_gib is not None:
+        larger = max(profile.shm_size_gib, rung.shm_size_gib)
+        return replace(shape, profile=profile.model_copy(update={"shm_size_gib": larger}))
+    nccl = profile.nccl.model_copy(update={"shm_disable": True} if rung.name == "no_nccl_shm" else {"debug": "INFO"})
+    return replace(shape, profile=profile.model_copy(update={"nccl": nccl}))
+
+
+def _divided(shape: Shape, profile: GpuProfile) -> Shape:
+    """The same global batch, cut over the ranks and the per-device limit of `profile`."""
+    batch = plan_batch(shape.batch.global_batch_size, profile, multiple_of=_group(shape.config))
+    return replace(shape, profile=profile, batch=batch)
+
+
+def _smaller_packs(before: Shape, after: Shape) -> Shape:
+    """Packs go through the model by their tokens: as many times fewer as there are fewer examples per device."""
+    config = after.config
+    if not isinstance(config, TrainRewardModelConfig | TrainPolicyConfig) or config.pack_tokens is None:
+        return after
+    share = after.batch.per_device_batch_size / before.batch.per_device_batch_size
+    tokens = max(1, int(config.pack_tokens * share))
+    return replace(after, config=config.model_copy(update={"pack_tokens": tokens}))
+
+
+def _group(config: StageConfig) -> int:
+    return config.num_generations if isinstance(config, TrainPolicyConfig) else 1
+
+
+def _after_full_gpu(shape: Shape, _: Sequence[Rung], __: Host) -> Iterator[Rung | str]:
+    if not isinstance(shape.config, _TRAININGS):
+        yield f"{shape.config.stage} has no batch that the ladder may cut"
+        return
+    yield _smaller_batch(shape)
+    yield _checkpointing(shape)
+    yield "weights in 8 or 4 bits would be another model than the key of this stage names"
+
+
+def _smaller_batch(shape: Shape) -> Rung | str:
+    now = shape.batch
+    if isinstance(shape.config, TrainRewardModelConfig) and shape.config.zero_sum_penalty:
+        return "zero_sum_penalty is taken over the per-device batch, so a smaller one would be another loss"
+    if now.per_device_batch_size == 1:
+        return "the per-device batch is 1 already"
+    profile = shape.profile.model_copy(update={"max_per_device_batch_size": now.per_device_batch_size // 2})
+    new = _divided(shape, profile).batch
+    return Rung(
+        name="smaller_batch",
+        after=FailureKind.OUT_OF_GPU_MEMORY,
+        change=f"per-device batch {now.per_device_batch_size} → {new.per_device_batch_size}, accumulation "
+        f"{now.gradient_accumulation_steps} → {new.gradient_accumulation_steps}",
+        per_device_batch_size=new.per_device_batch_size,
+    )
+
+
+def _checkpointing(shape: Shape) -> Rung | str:
+    config = shape.config
+    if isinstance(config, TrainRewardModelConfig) and config.trainable == "head":
+        return "a head that is trained alone keeps no activations that gradient checkpointing could save"
+    if not isinstance(config, _TRAININGS) or config.gradient_checkpointing:
+        return "gradient checkpointing is on already"
+    return Rung(
+        name="gradient_checkpointing",
+        after=FailureKind.OUT_OF_GPU_MEMORY,
+        change="gradient checkpointing on, about a third more time",
+    )
+
+
+def _after_full_shm(shape: Shape, taken: Sequence[Rung], host: Host) -> Iterator[Rung | str]:
+    if sum(rung.name == "larger_shm" for rung in taken) < _MAX_LARGER_SHM:
+        yield _larger_shm(shape, host)
+    else:
+        yield f"shm_size_gib was doubled {_MAX_LARGER_SHM} times"
+    yield _no_nccl_shm(shape)
+
+
+def _larger_shm(shape: Shape, host: Host) -> Rung | str:
+    if not host.makes_shm:
+        return "a process has the /dev/shm of this machine, which only its owner can enlarge (mount -o remount,size=…)"
+    now, limit = shape.profile.shm_size_gib, _shm_limit_gib(shape.profile, host)
+    new = 2 * now if limit is None else min(2 * now, limit)
+    if new <= now:
+        return f"shm_size_gib is {now:g}, and half of the memory is {limit:.3g} GiB"
+    return Rung(
+        name="larger_shm",
+        after=FailureKind.SHM_EXHAUSTED,
+        change=f"shm_size_gib {now:.3g} → {new:.3g}",
+        shm_size_gib=new,
+    )
+
+
+def _shm_limit_gib(profile: GpuProfile, host: Host) -> float | None:
+    memory_gib = None if host.memory_bytes is None else host.memory_bytes / GIB
+    limits = [limit for limit in (profile.host_memory_gib, memory_gib) if limit]
+    return _MAX_SHM_FRACTION * min(limits) if limits else None
+
+
+def _no_nccl_shm(shape: Shape) -> Rung | str:
+    profile = shape.profile
+    if not profile.num_gpus or profile.num_processes == 1:
+        return "without several GPUs, NCCL is not what fills it"
+    if profile.nccl.shm_disable:
+        return "NCCL uses no shared memory already"
+    if profile.nccl.p2p_disable or profile.nccl.p2p_level == "LOC":
+        return "with P2P off, NCCL_SHM_DISABLE would send everything over TCP"
+    return Rung(
+        name="no_nccl_shm",
+        after=FailureKind.SHM_EXHAUSTED,
+        change="NCCL_SHM_DISABLE=1: GPUs without P2P between them talk over sockets, which is slower",
+    )
+
+
+def _after_waiting_in_vain(shape: Shape, taken: Sequence[Rung], _: Host) -> Iterator[Rung | str]:
+    if not any(rung.name == "diagnostics" for rung in taken):
+        on_gpus = shape.profile.num_gpus > 0
+        change = "NCCL_DEBUG=INFO, and the flight recorder" if on_gpus else "the same once more"
+        yield Rung(name="diagnostics", after=FailureKind.NCCL_TIMEOUT, change=change)
+    yield _fewer_processes(shape)
+
+
+def _fewer_processes(shape: Shape) -> Rung | str:
+    now = shape.profile.num_processes
+    # Checkpoints of a divided model are read by several ranks alone.
+    fewest = 2 if shape.profile.distribution == "fsdp" else 1
+    for ranks in range(now - 1, fewest - 1, -1):
+        rung = Rung(
+            name="fewer_processes",
+            after=FailureKind.NCCL_TIMEOUT,
+            change=f"{now} → {ranks} {'GPUs' if shape.profile.num_gpus else 'ranks'}",
+            num_processes=ranks,
+            processes_before=now,
+        )
+        try:
+            new = _applied(shape, rung).batch
+        except ScheduleError:
+            continue
+        change = f"{rung.change}, accumulation {shape.batch.gradient_accumulation_steps} → "
+        return rung.model_copy(update={"change": f"{change}{new.gradient_accumulation_steps}"})
+    if fewest > 1:
+        return "distribution fsdp needs two ranks at least, and no lower number of them divides the batch"
+    return "there is one rank already"
+
+
+_CLIMBS = {
+    FailureKind.OUT_OF_GPU_MEMORY: _after_full_gpu,
+    FailureKind.SHM_EXHAUSTED: _after_full_shm,
+    FailureKind.NCCL_TIMEOUT: _after_waiting_in_vain,
+}

@@ -1,0 +1,48 @@
+"""`python -m containers.stages.probe_ranks SPEC`: the ranks of a stage try the ways between them, and do nothing else.
+
+What they measured lies in `collectives.json` of the work folder; where they do not reach each other, the outcome says
+why.
+"""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from torch import distributed
+
+from containers.contracts.names import EVENTS_FILE, OUTCOME_FILE
+from containers.contracts.outcome import StageFailure
+from containers.contracts.spec import StageSpec
+from containers.digests import write_atomically
+from containers.stages.context import StageContext
+from containers.stages.errors import StageError
+from containers.stages.ranks import join_ranks
+from containers.stages.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """As the entry program does it: this process becomes torchrun, which starts this module once per rank."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    spec = StageSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
+    if "RANK" not in os.environ:
+        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.batch.num_processes}"]
+        program = ["-m", "containers.stages.probe_ranks", sys.argv[1]]
+        os.execv(sys.executable, [sys.executable, *command, *program])  # noqa: S606
+    work = Path(spec.work_path)
+    recorder = Recorder(work / EVENTS_FILE, enabled=os.environ["RANK"] == "0")
+    try:
+        join_ranks(StageContext(spec=spec, work=work, recorder=recorder))
+    except StageError as error:
+        logger.error("%s", error)
+        failure = StageFailure(stage=spec.stage, key=spec.key, kind=error.kind, message=str(error))
+        write_atomically(work / OUTCOME_FILE, failure.model_dump_json(indent=2))
+        return 1
+    distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Attention of rows to a prompt that several of them share, which is kept once, and to their own tokens.
+
+It asks in two parts: all siblings of a prompt ask its keys together, and each row asks its own. One softmax goes over
+both, so the outcome is that of whole rows, but for the last bits.
+
+Registered with transformers as the attention implementation `shared_prompt`, for rows that have one query each.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout as drop_out
+from torch.nn.functional import softmax
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+NAME = "shared_prompt"
+# Tokens of its own that a row has room for at first; twice as many whenever that is full.
+FIRST_ROOM_TOKENS = 64
+
+_cache: ContextVar[Cache] = ContextVar("shared_prompt_cache")
+
+
+class SharedPromptLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of a layer: those of each prompt once, and those of each row's own tokens.
+
+    Attributes:
+        prompt_keys: [P, key heads, N, width], filled up behind each prompt with places that nobody sees.
+        prompt_values: as the keys.
+        hidden: [P, 1, 1, N] minus infinity at these places, 0 at others.
+        num_places: tokens of a row that are kept here for it, its padding among them.
+    """
+
+    is_sliding = False
+
+    def __init__(self, prompt_keys: Tensor, prompt_values: Tensor, *, hidden: Tensor, num_places: int) -> None:
+        super().__init__()
+        self.prompt_keys, self.prompt_values, self.hidden = prompt_keys, prompt_values, hidden
+        self.num_places = num_places
+        self.is_initialized = True
+        self._num_own = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Room for the rows' own tokens."""
+        self.keys, self.values = (_with_room(states, FIRST_ROOM_TOKENS) for states in (key_states, value_states))
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Keep these of each row; all of the row's own, [B, key heads, T, width] each."""
+        if self.keys is None:
+            self.lazy_initialization(key_states, value_states)
+        start, end = self._num_own, self._num_own + key_states.shape[2]
+        while end > self.keys.shape[2]:
+            self.keys, self.values = (_twice_the_room(kept) for kept in (self.keys, self.values))
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        self._num_own = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_seq_length(self) -> int:
+        """Tokens of a row so far, padding among them."""
+        return self.num_places + self._num_own
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and start of what the next tokens see."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """No bound."""
+        return -1
+
+
+def _with_room(states: Tensor, room: int) -> Tensor:
+    rows, heads, _, width = states.shape
+    return states.new_zeros(rows, heads, room, width)
+
+
+def _twice_the_room(kept: Tensor) -> Tensor:
+    return torch.cat((kept, torch.zeros_like(kept)), dim=2)
+
+
+def shared_prompt_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """[B, 1, heads, width] of one query a row, over its prompt and its own tokens.
+
+    Args:
+        query: [B, heads, 1, width].
+        key: [B, key heads, T, width], each row's own; those of its prompt are in the layer's cache.
+        value: as the keys.
+
+    Raises:
+        ValueError: a row has several queries.
+    """
+    layer = _cache.get().layers[module.layer_idx]
+    rows, heads, num_queries, width = query.shape
+    if num_queries != 1:
+        raise ValueError(f"{NAME} takes one query a row; there are {num_queries}.")
+    prompts, key_heads, places = layer.prompt_keys.shape[:3]
+    siblings, sharing = rows // prompts, heads // key_heads
+    scale = width**-0.5 if scaling is None else scaling
+    own_queries = query.reshape(rows, key_heads, sharing, width) * scale
+
+    def together(parts: Tensor) -> Tensor:
+        """[P, key heads, siblings × sharing, …] of [B, key heads, sharing, …]."""
+        by_row = parts.reshape(prompts, siblings, key_heads, sharing, -1)
+        return by_row.transpose(1, 2).reshape(prompts, key_heads, siblings * sharing, -1)
+
+    def apart(joined: Tensor) -> Tensor:
+        """The other way round."""
+        by_head = joined.reshape(prompts, key_heads, siblings, sharing, -1)
+        return by_head.transpose(1, 2).reshape(rows, key_heads, sharing, -1)
+
+    of_prompts = together(own_queries) @ layer.prompt_keys.transpose(2, 3) + layer.hidden
+    of_own = own_queries @ key.transpose(2, 3)
+    weights = softmax(torch.cat((apart(of_prompts), of_own), dim=-1), dim=-1, dtype=torch.float32).to(value.dtype)
+    if dropout:
+        weights = drop_out(weights, p=dropout)
+    found = apart(together(weights[..., :places]) @ layer.prompt_values) + weights[..., places:] @ value
+    return found.reshape(rows, 1, heads, -1), None
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """The cache says who sees whom."""
+
+
+AttentionInterface.register(NAME, shared_prompt_attention)
+AttentionMaskInterface.register(NAME, _no_mask)
+
+
+@contextmanager
+def attending_to(model: PreTrainedModel, cache: Cache) -> Iterator[None]:
+    """The model attends by `shared_prompt` to this cache while this is open."""
+    before = model.config._attn_implementation
+    token = _cache.set(cache)
+    model.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+        _cache.reset(token)

@@ -1,0 +1,110 @@
+"""Certificates of reward models on disk: found where people point, with the scores of every pair beside them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from containers.contracts.certificate import Certificate, SuiteEvaluation
+from containers.contracts.names import CERTIFICATE_FILE, StageName
+
+# Of a run's output folder.
+_IN_A_RUN = Path("artifacts") / StageName.EVALUATE_REWARD_MODEL
+
+
+class CertificateError(Exception):
+    """A certificate is not there, or cannot be read; says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedItem:
+    """The share of an item's pairs that are in the right order, equal scores half right; and the prompt it asks."""
+
+    right: float
+    prompt_id: str
+
+
+@dataclass(frozen=True)
+class CertificateOnDisk:
+    """A certificate, the name that people know it by, and its folder."""
+
+    name: str
+    folder: Path
+    certificate: Certificate
+
+    def suite(self, name: str) -> SuiteEvaluation | None:
+        """What it says about that suite; None where the model was not judged by it."""
+        return next((suite for suite in self.certificate.suites if suite.name == name), None)
+
+    def judged_items(self, suite: str) -> dict[str, JudgedItem]:
+        """The items of a suite by their ids.
+
+        Raises:
+            CertificateError: the scores are not there, or damaged.
+        """
+        known = self.suite(suite)
+        if known is None:
+            return {}
+        path = self.folder / known.scores_file
+        try:
+            rows = pq.read_table(path, columns=["item_id", "prompt_id", "margin"]).to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise CertificateError(
+                f"{path}, the scores behind {self.name}'s certificate, cannot be read: {error}. Run its evaluation "
+                "again."
+            ) from error
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            found.setdefault(row["item_id"], []).append(0.5 if row["margin"] == 0 else float(row["margin"] > 0))
+        prompts = {row["item_id"]: row["prompt_id"] for row in rows}
+        return {item: JudgedItem(sum(values) / len(values), prompts[item]) for item, values in found.items()}
+
+
+def read_certificates(places: Sequence[Path]) -> tuple[CertificateOnDisk, ...]:
+    """The certificates at those places: each a run's output folder, an artifact, or the file itself.
+
+    Raises:
+        CertificateError: with every place that has none that can be read, and with names that stand twice.
+    """
+    found, problems = [], []
+    for place in places:
+        try:
+            found.append(_read(place))
+        except CertificateError as error:
+            problems.append(str(error))
+    if problems:
+        raise CertificateError("\n".join(problems))
+    return _with_own_names(found)
+
+
+def _read(place: Path) -> CertificateOnDisk:
+    candidates = (place, place / CERTIFICATE_FILE, place / _IN_A_RUN / CERTIFICATE_FILE)
+    path = next((path for path in candidates if path.is_file()), None)
+    if path is None:
+        raise CertificateError(
+            f"{place} holds no {CERTIFICATE_FILE}. Name the output folder of a run that came to evaluate_reward_model, "
+            "or of `rlhf certify`, or the file itself."
+        )
+    try:
+        certificate = Certificate.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise CertificateError(f"{path} cannot be read as a certificate: {error}") from error
+    is_of_a_run = path == place / _IN_A_RUN / CERTIFICATE_FILE
+    folder = place if is_of_a_run or place.is_dir() else place.parent
+    return CertificateOnDisk(name=folder.resolve().name, folder=path.parent, certificate=certificate)
+
+
+def _with_own_names(found: Sequence[CertificateOnDisk]) -> tuple[CertificateOnDisk, ...]:
+    """The same, where two folders are called alike with the path in front."""
+    names = [item.name for item in found]
+    named = [
+        item if names.count(item.name) == 1 else CertificateOnDisk(str(item.folder), item.folder, item.certificate)
+        for item in found
+    ]
+    twice = sorted({item.name for item in named if [other.name for other in named].count(item.name) > 1})
+    if twice:
+        raise CertificateError(f"{', '.join(twice)} is named twice. A model is compared with others, not with itself.")
+    return tuple(named)

@@ -1,0 +1,94 @@
+"""The ways between the ranks of a GPU profile, measured on this machine by the runtime that stages get."""
+
+import math
+import sys
+from pathlib import Path
+
+from containers.contracts.collectives import COLLECTIVES_FILE, Collectives
+from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
+from containers.contracts.names import SPEC_FILE, StageName
+from containers.contracts.outcome import StageFailure
+from containers.contracts.spec import StageSpec
+from containers.contracts.stage_configs import TrainRewardModelConfig
+from containers.launch.arguments import INSIDE_SPEC
+from containers.launch.collect import read_outcome
+from containers.launch.docker import DockerRuntime
+from containers.launch.failure import classify
+from containers.launch.process import ProcessRuntime
+from containers.launch.runtime import Launch, StageRuntime
+from tasks.code_identity import CodeIdentity
+from tasks.required_contract import required_contract
+
+_PROGRAM = "containers.stages.probe_ranks"
+_TIMEOUT_S = 600.0
+# The connections of training, its data loaders and a later NCCL take more than a probe.
+_ROOM = 2.0
+_LEAST_GIB = 1.0
+
+
+def measure_ranks(profile: GpuProfile, *, code: CodeIdentity, image: str, folder: Path) -> Collectives | StageFailure:
+    """What the ranks of `profile` measured, or why they could not.
+
+    Args:
+        folder: for spec, log and measurement; empty.
+
+    Raises:
+        LaunchError: the program was not started.
+    """
+    spec = _spec(profile, code)
+    in_docker = code.runtime == "docker"
+    spec_folder, work_folder = folder / "spec", folder / "work"
+    runtime: StageRuntime
+    if in_docker:
+        runtime = DockerRuntime(command=("python", "-m", _PROGRAM, f"{INSIDE_SPEC}/{SPEC_FILE}"))
+    else:
+        runtime = ProcessRuntime(command=(sys.executable, "-m", _PROGRAM, str((spec_folder / SPEC_FILE).resolve())))
+    for each in (spec_folder, work_folder):
+        each.mkdir(parents=True, exist_ok=True)
+    launch = Launch(spec=spec, spec_folder=spec_folder, work_folder=work_folder, image=image if in_docker else None)
+    stage_exit = runtime.run(launch)
+    measured = work_folder / COLLECTIVES_FILE
+    if stage_exit.exit_code == 0 and measured.is_file():
+        return Collectives.model_validate_json(measured.read_bytes())
+    failure = classify(spec, stage_exit, read_outcome(work_folder))
+    assert failure is not None  # noqa: S101 - the program writes no result
+    return failure
+
+
+def shm_advice(profile: GpuProfile, measured: Collectives) -> str:
+    """What shm_size_gib should be, from what the ranks took of it."""
+    taken = measured.shm_used_bytes / GIB
+    if not taken:
+        return (
+            f"The ranks took no shared memory on their ways; shm_size_gib {profile.shm_size_gib:g} of profile "
+            f"`{profile.name}` is there for data loaders."
+        )
+    wanted = max(_LEAST_GIB, math.ceil(4 * _ROOM * taken) / 4)
+    enough = profile.shm_size_gib >= wanted
+    verdict = "is enough" if enough else f"is too little: set it to {wanted:g} in the GPU profile"
+    return (
+        f"The ranks took {taken:.3g} GiB of /dev/shm; twice as much, and at least {_LEAST_GIB:g} GiB, leaves room. "
+        f"shm_size_gib {profile.shm_size_gib:g} of profile `{profile.name}` {verdict}."
+    )
+
+
+def _spec(profile: GpuProfile, code: CodeIdentity) -> StageSpec:
+    ranks = profile.num_processes
+    return StageSpec(
+        stage=StageName.TRAIN_REWARD_MODEL,
+        key="0" * 64,
+        config=TrainRewardModelConfig(),
+        seed=0,
+        profile=profile,
+        batch=BatchPlan(
+            global_batch_size=ranks, per_device_batch_size=1, num_processes=ranks, gradient_accumulation_steps=1
+        ),
+        required=required_contract(
+            profile, seed=0, stages_digest=code.stages_digest, enforced=code.runtime == "docker"
+        ),
+        runtime=code.runtime,
+        image_digest=code.image_digest,
+        run_id="doctor",
+        timeout_s=_TIMEOUT_S,
+        work_path="set by the runtime",
+    )

@@ -1,0 +1,137 @@
+"""score_file: the scores of any file by any reward model, made behind the wall; needs neither Prefect nor MLflow."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from containers.contracts.hardware import GIB, GpuProfile, RequiredContract
+from containers.contracts.names import EVENTS_FILE, OUTPUT_FOLDER, SCORES_FILE, StageName
+from containers.contracts.outcome import Metric, StageResult
+from containers.contracts.score_file import ScoreFileConfig, ScoreFileSpec
+from containers.contracts.spec import StageInput
+from containers.digests import verify_artifact
+from containers.launch.collect import read_outcome
+from containers.launch.docker import DockerRuntime
+from containers.launch.environment import stage_environment
+from containers.launch.failure import classify
+from containers.launch.process import ProcessRuntime
+from containers.launch.runtime import Launch, StageRuntime
+from containers.launch.runtime import LaunchError as LaunchError
+from tasks.code_identity import CodeIdentity
+from tasks.event_feed import EventFeed
+from tasks.gpu_turn import gpu_turn
+from tasks.stage_failure import STAGE_LOG_FILE
+from tasks.stage_failure import StageFailedError as StageFailedError
+from tasks.stage_key import SINGLE_BATCH, stage_profile
+
+_SEED = 0  # nothing is drawn
+
+
+@dataclass(frozen=True)
+class ScoringPlace:
+    """With what the program is started, and where it may write.
+
+    Attributes:
+        folder: work, spec and log of this one scoring; the caller removes it.
+        image: of the Docker runtime; None for processes.
+    """
+
+    folder: Path
+    profile: GpuProfile
+    code: CodeIdentity
+    image: str | None = None
+    silence_limit_s: float | None = None
+
+    @property
+    def work(self) -> Path:
+        """The one folder that the program may write."""
+        return self.folder / "work"
+
+    @property
+    def log(self) -> Path:
+        """All that the program said."""
+        return self.folder / "attempt" / STAGE_LOG_FILE
+
+
+def score_file(
+    config: ScoreFileConfig,
+    *,
+    model: StageInput,
+    rows: StageInput,
+    place: ScoringPlace,
+    say: Callable[[str], None],
+    on_progress: Callable[[int, int, str], None] = lambda done, total, text: None,
+) -> tuple[Path, tuple[Metric, ...]]:
+    """The file with a line of JSON for each row, inside `place.folder`, and the figures of all rows.
+
+    Args:
+        model: the input `reward_model`.
+        rows: the input `rows`.
+        say: gets lines for the person.
+
+    Raises:
+        StageFailedError: the program failed; says why and where its log lies.
+        LaunchError: it was not started.
+        DamagedArtifactError: what it wrote is not what its manifest says.
+    """
+    spec = _spec(config, (model, rows), place)
+    feed = EventFeed(
+        place.work / EVENTS_FILE,
+        on_metrics=lambda points: None,
+        on_progress=on_progress,
+        on_note=lambda note: say(note),
+    )
+    runtime: StageRuntime = DockerRuntime(say=say) if place.code.runtime == "docker" else ProcessRuntime()
+    for folder in (place.work, place.log.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    with gpu_turn(spec.profile, holder="rlhf score", say=say, should_stop=lambda: False):
+        ended = runtime.run(
+            Launch(
+                spec=spec,
+                spec_folder=place.log.parent,
+                work_folder=place.work,
+                image=place.image,
+                on_tick=feed.poll,
+            )
+        )
+    feed.poll()
+    outcome = read_outcome(place.work)
+    if (failure := classify(spec, ended, outcome)) is not None:
+        raise StageFailedError(failure, log=place.log)
+    output = place.work / OUTPUT_FOLDER
+    verify_artifact(output)
+    return output / SCORES_FILE, outcome.metrics if isinstance(outcome, StageResult) else ()
+
+
+def _spec(config: ScoreFileConfig, inputs: tuple[StageInput, ...], place: ScoringPlace) -> ScoreFileSpec:
+    # One GPU at most, as the evaluation of a reward model.
+    profile = stage_profile(place.profile, StageName.EVALUATE_REWARD_MODEL)
+    return ScoreFileSpec(
+        key=_key(config, inputs, place),
+        config=config,
+        inputs=inputs,
+        seed=_SEED,
+        profile=profile,
+        batch=SINGLE_BATCH,
+        required=RequiredContract(
+            shm_size_bytes=int(profile.shm_size_gib * GIB),
+            memlock_bytes=profile.memlock_bytes,
+            stack_bytes=profile.stack_bytes,
+            num_gpus=profile.num_gpus,
+            environment=stage_environment(profile, seed=_SEED),
+            stages_digest=place.code.stages_digest,
+            enforced=place.code.runtime == "docker",
+        ),
+        runtime=place.code.runtime,
+        image_digest=place.code.image_digest,
+        silence_limit_s=place.silence_limit_s,
+        work_path=str(place.work.absolute()),
+    )
+
+
+def _key(config: ScoreFileConfig, inputs: tuple[StageInput, ...], place: ScoringPlace) -> str:
+    """The same for the same work at the same place: two scorings at once are two containers."""
+    parts = [config.model_dump_json(), [(item.name, item.digest) for item in inputs], place.code.digest]
+    return hashlib.sha256(json.dumps([*parts, str(place.folder.absolute())]).encode()).hexdigest()

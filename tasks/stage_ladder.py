@@ -1,0 +1,83 @@
+"""A stage on the ladder: where it stands, the next rung after a failure, and who is told of it."""
+
+from collections.abc import Callable
+
+from pydantic import ValidationError
+
+from containers.contracts.ladder import LadderSettings, Rung
+from containers.contracts.names import SPEC_FILE, StageName
+from containers.contracts.outcome import FailureKind, StageFailure
+from containers.contracts.spec import StageSpec
+from containers.launch.docker_state import read_docker
+from containers.launch.host_limits import read_memory
+from containers.launch.ladder import Host, Shape, next_step
+from tasks.pipeline_run import PipelineRun
+from tasks.prefect_artifacts import page_key, show_markdown
+from tasks.rung_words import in_words, ladder_markdown
+
+
+class StageLadder:
+    """The rungs that the attempts at one piece of work stand on.
+
+    A new run begins where the last attempt stood: what did not fit then does not fit now, and checkpoints of fewer
+    ranks go on with as many.
+
+    Args:
+        planned: what the configuration asks for.
+        say: gets a line where a new run begins on a rung.
+    """
+
+    def __init__(self, run: PipelineRun, planned: Shape, *, key: str, say: Callable[[str], None]) -> None:
+        self._run = run
+        self._planned = planned
+        self._stage = StageName(planned.config.stage)
+        self.not_tried: tuple[str, ...] = ()
+        self.rungs: tuple[Rung, ...] = last_rungs(run, self._stage, key) if ladder_settings(run).enabled else ()
+        if self.rungs:
+            say(f"goes on in the shape of its last attempt, {in_words(self.rungs)}.")
+
+    def climb(self, failure: StageFailure, *, attempt: int) -> Rung | None:
+        """The rung for the next attempt, shown in Prefect; None where there is none for this failure."""
+        step = next_step(
+            failure.kind,
+            self._planned,
+            self.rungs,
+            host=_host(self._run, failure.kind),
+            settings=ladder_settings(self._run),
+        )
+        self.not_tried = step.not_tried if step else ()
+        if step is None:
+            return None
+        if step.rung is not None:
+            self.rungs = (*self.rungs, step.rung)
+        if self.rungs:
+            show_markdown(
+                f"{page_key(self._stage)}-ladder",
+                ladder_markdown(self.rungs, not_tried=step.not_tried),
+                description=f"Attempt {attempt} failed: {failure.kind}",
+            )
+        return step.rung
+
+
+def ladder_settings(run: PipelineRun) -> LadderSettings:
+    """Whether and how far this run may climb."""
+    return run.settings.ladder
+
+
+def last_rungs(run: PipelineRun, stage: StageName, key: str) -> tuple[Rung, ...]:
+    """Those of the last attempt at this work, in any run; none where its spec is gone or of another version."""
+    last = run.next_attempt(stage, key) - 1
+    path = run.attempt_folder(stage, key, attempt=last) / SPEC_FILE
+    try:
+        return StageSpec.model_validate_json(path.read_bytes()).ladder
+    except (OSError, ValidationError):
+        return ()
+
+
+def _host(run: PipelineRun, kind: FailureKind) -> Host:
+    """What the next attempt may be given; the daemon is asked only where shared memory is the question."""
+    in_docker = run.runtime.name == "docker"
+    if kind is not FailureKind.SHM_EXHAUSTED:
+        return Host(makes_shm=in_docker)
+    memory_bytes = read_docker().memory_bytes if in_docker else 0
+    return Host(makes_shm=in_docker, memory_bytes=memory_bytes or read_memory().total_bytes)

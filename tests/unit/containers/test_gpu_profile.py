@@ -1,0 +1,65 @@
+"""A profile that says something which nobody does is a promise that is not kept; it is refused with the reason."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.variables import extra_variable_mistakes, harmful_combinations, refuse_unknown
+
+
+def _profile(**changes: Any) -> GpuProfile:
+    return GpuProfile(**{"name": "4x48gb", "num_gpus": 4, "num_processes": 4, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"distribution": "fsdp", "num_gpus": 1, "num_processes": 1}, "divides a model over ranks"),
+        ({"precision": "float32"}, "would refuse the model. Set tf32 to false"),
+        ({"distribution": "fsdp2"}, "torch's second one already"),
+        ({"distribution": "ZeRO3"}, "`distribution: fsdp` divides weights, gradients and optimizer states"),
+        ({"launcher": "accelerate"}, "starts the same ranks as torchrun"),
+        ({"distribution": "pipeline"}, "Input should be 'ddp' or 'fsdp'"),
+        ({"launcher": "slurm"}, "Input should be 'torchrun'"),
+        ({"nccl": {"p2p_disable": True, "shm_disable": True}}, "talk over TCP"),
+        ({"nccl": {"p2p_level": "LOC", "shm_disable": True, "ib_disable": True}}, "talk over TCP"),
+        ({"torch": {"nccl_trace_buffer_size": 0}}, "dumps an empty record"),
+        ({"environment": {"NCCL_TIMEOUT": "1800"}}, "collective_timeout_s"),
+        ({"environment": {"NCCL_BUFFSIZ": "1"}}, "Did you mean NCCL_BUFFSIZE"),
+        ({"environment": {"NCCL_P2P_DISABLE": "1"}}, "Set nccl.p2p_disable instead"),
+        ({"environment": {"OMP_NUM_THREADS": "9"}}, "Set num_threads instead"),
+        ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "is set by the launcher"),
+        ({"environment": {"TORCH_NCCL_BLOCKING_WAIT": "1"}}, "switches TORCH_NCCL_ASYNC_ERROR_HANDLING off"),
+        ({"environment": {"AWS_PROFILE": "x"}}, "nothing to do with the hardware"),
+        ({"environment": {"HF_TOKEN": "hf_x"}}, "is a secret"),
+    ],
+)
+def test_what_nobody_would_do_is_refused_with_the_reason(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        _profile(**changes)
+
+
+def test_a_variable_without_a_key_of_its_own_passes_and_the_profile_survives_json() -> None:
+    profile = _profile(environment={"NCCL_IB_HCA": "mlx5", "NCCL_ALGO": "Ring"})
+    assert profile.environment == (("NCCL_ALGO", "Ring"), ("NCCL_IB_HCA", "mlx5"))
+    assert GpuProfile.model_validate_json(profile.model_dump_json()) == profile
+
+
+def test_a_model_may_be_divided_over_several_ranks() -> None:
+    assert _profile(distribution="fsdp").distribution == "fsdp"
+    assert _profile().distribution == "ddp"
+
+
+def test_switches_that_are_harmless_alone_are_flagged_together() -> None:
+    assert harmful_combinations({"NCCL_P2P_LEVEL": "LOC"}) == []
+    assert harmful_combinations({"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "0"}) == []
+    for off in ({"NCCL_P2P_LEVEL": "LOC"}, {"NCCL_P2P_DISABLE": "1"}):
+        (sentence,) = refuse_unknown({**off, "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1"})
+        assert "over TCP" in sentence and "Turn off p2p alone first" in sentence
+
+
+def test_each_mistake_is_a_sentence_of_its_own() -> None:
+    found = extra_variable_mistakes({"NCCL_WISH": "1", "NCCL_DEBUG": "INFO", "EDITOR": "vi"})
+    assert [line.partition(":")[0] for line in found] == ["NCCL_WISH", "EDITOR", "NCCL_DEBUG"]
