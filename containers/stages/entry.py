@@ -6,6 +6,7 @@ code says. Stages with several ranks turn this process into torchrun (exec, so t
 this module again once per rank.
 """
 
+import atexit
 import ctypes
 import faulthandler
 import importlib
@@ -19,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -217,5 +218,17 @@ def _first_cause(spec: StageSpec, failure: StageFailure) -> StageFailure:
     return telling[0] if telling else failure
 
 
+def _leave(code: int) -> NoReturn:
+    """End the process without taking the interpreter apart: all is written, and nothing must hold up a finished stage.
+
+    Threads of torch's that want the interpreter meanwhile abort the process or hang it (pytorch issue 190489).
+    """
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _leave(main())

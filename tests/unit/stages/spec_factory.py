@@ -2,12 +2,15 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -73,6 +76,31 @@ def start_stage(spec: StageSpec, log: Path) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env=environment,
         )
+
+
+def run_stage(spec: StageSpec, log: Path, *, timeout_s: float = 400) -> None:
+    """`start_stage`, to its end; one that hangs leaves the stacks of all its processes in the log, and is killed.
+
+    Raises:
+        AssertionError: it failed or hung; with the end of its log.
+    """
+    process = start_stage(spec, log)
+    try:
+        ended = str(process.wait(timeout_s))
+    except subprocess.TimeoutExpired:
+        ended = f"none within {timeout_s:g} s"
+        _say_stacks_and_kill(psutil.Process(process.pid))
+        process.wait()
+    assert ended == "0", f"{spec.stage} ended with {ended}.\n{log.read_text(errors='replace')[-12_000:]}"
+
+
+def _say_stacks_and_kill(stage: psutil.Process) -> None:
+    processes = [stage, *stage.children(recursive=True)]
+    for process in processes[1:] or processes:  # torchrun itself listens to no SIGUSR1
+        process.send_signal(signal.SIGUSR1)
+    time.sleep(2)
+    for process in processes:
+        process.kill()
 
 
 def colour_rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from containers.contracts.names import StageName
 from containers.contracts.spec import StageSpec
 from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, TrainingSchedule, TrainSftConfig
 from tests.unit.stages.reward_model_factory import reward_model_config
-from tests.unit.stages.spec_factory import CPU, colour_rows, make_spec, start_stage, write_pairs
+from tests.unit.stages.spec_factory import CPU, colour_rows, make_spec, run_stage, start_stage, write_pairs
 from tests.unit.stages.tiny_policy import save_causal_model
 
 pytestmark = [pytest.mark.stages, pytest.mark.slow]
@@ -64,7 +64,7 @@ class Trainings:
         if name not in self.made:
             spec = self.spec(kind, name, distribution=distribution)
             log = self.folder / f"{name}.log"
-            assert start_stage(spec, log).wait(timeout=500) == 0, log.read_text()[-3000:]
+            run_stage(spec, log, timeout_s=500)
             self.made[name] = Path(spec.work_path)
         return self.made[name]
 
@@ -162,7 +162,7 @@ def test_a_killed_training_of_a_divided_model_goes_on_and_ends_with_the_same_wei
     process.wait()
     assert not (work / "outcome.json").exists()
     log = trainings.folder / f"{name}-again.log"
-    assert start_stage(spec, log).wait(timeout=500) == 0, log.read_text()[-3000:]
+    run_stage(spec, log, timeout_s=500)
     assert json.loads((work / "output/training_info.json").read_text())["resumed_from_step"] >= 4
     assert largest_difference(weights_of(work), weights_of(whole)) == 0
 

@@ -177,6 +177,18 @@ def test_a_failed_stage_leaves_no_manifest_behind(tmp_path: Path) -> None:
     assert not (Path(spec.work_path) / "output" / "MANIFEST.json").exists()
 
 
+def test_a_thread_that_a_library_left_running_does_not_hold_up_a_finished_stage(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()"
+    )
+    spec = _spec(tmp_path, _rows(40))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ended = _run(spec, tmp_path, env={**os.environ, "PYTHONPATH": path})
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.endswith(" s.\n")
+    assert _outcome(spec)["outcome"] == "result"
+
+
 def test_a_stale_outcome_of_an_earlier_attempt_is_gone_before_anything_else_happens(tmp_path: Path) -> None:
     spec = _spec(tmp_path, _rows(40))
     stale = Path(spec.work_path) / "outcome.json"

@@ -21,7 +21,7 @@ from containers.stages.policy_trainer import PolicyTrainer
 from containers.stages.scoring import score_head_sha256
 from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
-from tests.unit.stages.spec_factory import CPU, make_context, make_spec, start_stage
+from tests.unit.stages.spec_factory import CPU, make_context, make_spec, run_stage
 from tests.unit.stages.test_packing import PACKED
 from tests.unit.stages.test_policy_packing import DIFFERENT, model, prompts
 from tests.unit.stages.test_ranks_agree import TOLERANCE, curve_of, largest_difference, weights_of
@@ -266,7 +266,7 @@ def test_two_ranks_that_split_a_prompts_completions_train_what_trls_generation_t
         work.mkdir()
         spec = make_spec(work, StageName.TRAIN_POLICY, config, inputs, batch=batch, profile=profile)
         log = tmp_path / f"{engine}.log"
-        assert start_stage(spec, log).wait(timeout=300) == 0, log.read_text()[-3000:]
+        run_stage(spec, log)
         outputs[engine] = work / "output"
     names = ("loss", "grad_norm", "reward", "kl", "completion_length")
     curves = [curve_of(output, *names) for output in outputs.values()]

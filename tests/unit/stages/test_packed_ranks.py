@@ -13,7 +13,7 @@ from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import TrainingSchedule
 from tests.unit.stages.reward_model_factory import reward_model_config, reward_model_context
-from tests.unit.stages.spec_factory import colour_rows, make_spec, start_stage
+from tests.unit.stages.spec_factory import colour_rows, make_spec, run_stage
 
 pytestmark = [pytest.mark.stages, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ def trained(folder: Path, batch: BatchPlan) -> tuple[dict[str, Tensor], list[flo
     work.mkdir()
     spec = make_spec(work, StageName.TRAIN_REWARD_MODEL, config, inputs, batch=batch)
     log = folder / "stage.log"
-    assert start_stage(spec, log).wait(timeout=400) == 0, log.read_text()[-3000:]
+    run_stage(spec, log)
     assert "Pairs are packed" in log.read_text() + (work / "events.jsonl").read_text()
     curves = [json.loads(line)["values"] for line in (work / "output/curves.jsonl").read_text().splitlines()]
     return load_file(work / "output/merged/model.safetensors"), [row["loss"] for row in curves if "loss" in row]

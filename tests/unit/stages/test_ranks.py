@@ -77,6 +77,36 @@ def test_ranks_wait_for_each_other_as_long_as_the_profile_says_and_part_at_the_e
     assert [rank.returncode for rank in ranks] == [0, 0]
 
 
+# A wrapped model outlives the ranks' parting, as the stage's own does; then it goes.
+PARTING = """
+from pathlib import Path
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from containers.stages.ranks import leave_ranks, spread_over_ranks
+
+def gloo_threads():
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("pt_gloo_runloop")
+
+distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+model = DistributedDataParallel(torch.nn.Linear(2, 2))
+model(torch.ones(1, 2)).sum().backward()
+spread_over_ranks([1, 2, 3], lambda items: items)
+before = gloo_threads()
+leave_ranks()
+del model
+print(before, gloo_threads())
+"""
+
+
+def test_nothing_waits_for_the_threads_of_a_group_that_was_left() -> None:
+    """DDP's reducer would, with the interpreter locked; a thread that has to drop a tensor then waits for both."""
+    ended = subprocess.run([sys.executable, "-c", PARTING], capture_output=True, text=True, check=True, timeout=120)
+    before, after = ended.stdout.split()
+    assert before == after != "0"
+
+
 def test_on_gpus_the_trainer_is_given_the_same_time_out() -> None:
     profile = GpuProfile(name="2x48gb", num_gpus=2, num_processes=2, collective_timeout_s=417)
     assert _hardware_arguments(profile, TWO_RANKS)["ddp_timeout"] == 417
