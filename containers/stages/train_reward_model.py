@@ -111,7 +111,7 @@ def _tokenizer(context: StageContext, config: TrainRewardModelConfig) -> PreTrai
     start = context.input("start_model")
     tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=config.chat_template)
     if config.chat_template is None:
-        for peculiarity in peculiarities(tokenizer):
+        for peculiarity in peculiarities(tokenizer, setting="train_reward_model.chat_template"):
             context.recorder.note(f"Warning: {peculiarity}")
     if config.use_cls:
         add_score_token(tokenizer)

@@ -14,6 +14,7 @@ from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import TrainSftConfig
 from containers.schedule import ResolvedSchedule
+from containers.stages.chat_template import peculiarities
 from containers.stages.checkpoints import checkpoint_step
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
@@ -46,6 +47,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     try_kernels(compute_device(context.spec.profile))
     start = context.input("start_model")
     tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=config.chat_template)
+    if config.chat_template is None:
+        for peculiarity in peculiarities(tokenizer, setting="train_sft.chat_template"):
+            context.recorder.note(f"Warning: {peculiarity}")
     examples = _tokenised_examples(context, config, tokenizer)
     schedule = resolve_training_schedule(context, config, examples)
     checkpoint = resume_point(context)
