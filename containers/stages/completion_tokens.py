@@ -8,12 +8,18 @@ from containers.human_text import one_line
 from containers.stages.errors import BadConfigError
 from containers.stages.pair_artifact import Row
 from containers.stages.rollouts import ANSWER_AT_ONCE
+from containers.stages.template_losses import TemplateLosses
 from containers.stages.token_batches import tokens_of_all
 
 Turns = list[dict[str, str]]
 
 
-def tokenised_completions(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[Turns, Turns]]) -> list[Row]:
+def tokenised_completions(
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Sequence[tuple[Turns, Turns]],
+    *,
+    losses: TemplateLosses | None = None,
+) -> list[Row]:
     """Of each prompt with its completion `input_ids`, and `completion_mask`, 1 on the tokens for the policy to write.
 
     The tokens begin with those that rollouts and evaluate_policy generate from, for Qwen3 with the empty thought before
@@ -23,11 +29,17 @@ def tokenised_completions(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tu
     as generation would have it: of "assistant\\n" and "\\nYes." the two line breaks would be one token, which no prompt
     ends with. Elsewhere the tokens are those of the whole.
 
+    Args:
+        losses: counts what the chat template leaves out of prompt and completion.
+
     Raises:
-        BadConfigError: the chat template writes a prompt differently when its completion follows; says of how many.
+        BadConfigError: the chat template refuses a conversation, or writes a prompt differently when its completion
+            follows; says of how many.
     """
     starts = tokens_of_all(tokenizer, [prompt for prompt, _ in pairs], add_generation_prompt=True, for_the_policy=True)
-    wholes = tokens_of_all(tokenizer, [[*prompt, *completion] for prompt, completion in pairs], for_the_policy=True)
+    wholes = tokens_of_all(
+        tokenizer, [[*prompt, *completion] for prompt, completion in pairs], for_the_policy=True, losses=losses
+    )
     rewritten = []
     for place, (start, whole) in enumerate(zip(starts, wholes, strict=True)):
         if whole[: len(start)] != start:

@@ -32,9 +32,15 @@ from containers.stages.models import (
 from containers.stages.pair_artifact import as_dataset
 from containers.stages.ranks import join_ranks, leave_ranks
 from containers.stages.sharding import divides_model, ready_to_divide, whole_model
+from containers.stages.template_losses import TemplateLosses
 from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
-from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
+from containers.stages.training_examples import (
+    TrainingExamples,
+    note_template_losses,
+    read_training_examples,
+    resolve_training_schedule,
+)
 from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
 
 
@@ -99,15 +105,18 @@ def _tokenised_examples(
 ) -> TrainingExamples:
     """Of each pair the chosen completion, or both, with its prompt."""
     sides = ("chosen", "rejected") if config.completions == "both" else ("chosen",)
-    return read_training_examples(
+    losses = TemplateLosses()
+    examples = read_training_examples(
         context,
         config,
         tokenised=lambda rows: tokenised_completions(
-            tokenizer, [(row["prompt"], row[side]) for row in rows for side in sides]
+            tokenizer, [(row["prompt"], row[side]) for row in rows for side in sides], losses=losses
         ),
         num_tokens=lambda example: len(example["input_ids"]),
         unit="completions",
     )
+    note_template_losses(context, tokenizer, losses)
+    return examples
 
 
 def _trainer(
