@@ -20,6 +20,16 @@ _PROBE = (
     {"role": "assistant", "content": "second answer"},
 )
 _OTHER_ANSWER = {"role": "assistant", "content": "another answer"}
+# The day that every template writes; Llama 3's takes it by itself where there is no clock.
+FIXED_DATE = "26 July 2024"
+_DATE_PARTS = "%d 26,%-d 26,%e 26,%j 208,%m 07,%-m 7,%b Jul,%B July,%Y 2024,%y 24,%a Fri,%A Friday,%F 2024-07-26"
+_TIME_PARTS = "%H 00,%I 12,%M 00,%S 00,%p AM,%T 00:00:00,%R 00:00"
+# A macro hides the function of the same name that transformers gives to templates. transformers drops the line break.
+_FIXED_CLOCK = (
+    "{% macro strftime_now(format) %}{{ format"
+    + "".join("|replace('{}', '{}')".format(*part.split()) for part in f"{_DATE_PARTS},{_TIME_PARTS}".split(","))
+    + " }}{% endmacro %}\n"
+)
 # Four words in a row, which text has and the names of roles and control tokens have not.
 _PROSE = re.compile(r"(?:[\w',.:;-]+ ){3}\w")
 
@@ -33,6 +43,8 @@ def check_chat_template(
 ) -> None:
     """Refuse a template that does not come to an end, does not render, or leaves out what it is given.
 
+    One that reads the clock is first given `FIXED_DATE` for it: tokens must not depend on the day.
+
     Jinja's sandbox keeps a template from files and processes, not from looping. The limit holds in the main thread,
     where stages run, and cannot interrupt a single operation of the interpreter such as a huge power.
 
@@ -44,6 +56,7 @@ def check_chat_template(
     Raises:
         BadConfigError: names the template, and what to do.
     """
+    _fix_the_date(tokenizer)
     name = f"The chat template of {origin or folder} ({_file_of_template(folder)})"
     advice = "Put a chat_template.jinja that works beside the tokenizer files, or start from another model."
     if not is_own:
@@ -77,23 +90,45 @@ def check_chat_template(
         )
 
 
-def peculiarities(tokenizer: Any) -> tuple[str, ...]:
+def _fix_the_date(tokenizer: Any) -> None:
+    """Have the template write one date on every day, where it asks for the day's (Llama 3.2, gpt-oss).
+
+    It becomes part of the template's text, because many programs apply it: stages, TRL's trainers, and whoever loads
+    the model that is saved here. Otherwise a certificate would hold until midnight.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, str):
+        tokenizer.chat_template = _with_fixed_date(template)
+    elif isinstance(template, dict):
+        tokenizer.chat_template = {name: _with_fixed_date(text) for name, text in template.items()}
+
+
+def _with_fixed_date(template: str) -> str:
+    if "strftime_now" not in template or template.startswith(_FIXED_CLOCK):
+        return template
+    return _FIXED_CLOCK + template
+
+
+def peculiarities(tokenizer: Any, *, setting: str) -> tuple[str, ...]:
     """What a person should know about a tokenizer's own template, a sentence each: most templates have none.
 
     A template that passed `check_chat_template` may still put a system prompt before a conversation that has none
-    (Qwen2.5 does: `You are Qwen, created by Alibaba Cloud …`), or the date of the day.
+    (Qwen2.5 does: `You are Qwen, created by Alibaba Cloud …`), or a date.
+
+    Args:
+        setting: key of the configuration by which another template can be given.
     """
     found = []
     if (text := _system_prompt(tokenizer)) is not None:
         found.append(
             f"The start model's chat template puts a system prompt before conversations that have none: `{text}`. "
-            "Every conversation is trained and scored with it; set train_reward_model.chat_template (chatml, say) to "
-            "leave it out."
+            f"Every conversation is trained and scored with it; set {setting} (chatml, say) to leave it out."
         )
     if "strftime_now" in str(tokenizer.chat_template):
         found.append(
-            "The start model's chat template writes the date of the day, so the same conversation has another score "
-            "tomorrow. Set train_reward_model.chat_template to one that does not."
+            f"The start model's chat template writes the date of the day. So that a conversation has the same score "
+            f"tomorrow, it is {FIXED_DATE} here, in every stage and in the template that is saved with the model; set "
+            f"{setting} to a template without a date to leave it out."
         )
     return tuple(found)
 

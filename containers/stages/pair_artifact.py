@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from datasets import Dataset
 
+from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
 from containers.stages.errors import BadDataError, MissingPrerequisiteError
 
 Row = dict[str, Any]
@@ -32,6 +33,22 @@ def read_pair_rows(artifact: Path, file: str) -> list[Row]:
     if not rows:
         raise BadDataError(f"{path} has no row. See the funnel of filter_dataset: every row was dropped there.")
     return rows
+
+
+def read_policy_prompts(artifact: Path) -> list[list[dict[str, str]]]:
+    """The prompts that are set aside for the policy, to train on and to be judged by; none where there are no files.
+
+    Raises:
+        MissingPrerequisiteError: a file is damaged.
+    """
+    found: list[list[dict[str, str]]] = []
+    for path in (artifact / POLICY_TRAIN_PROMPTS_FILE, artifact / POLICY_EVAL_PROMPTS_FILE):
+        if path.is_file():
+            try:
+                found += pq.read_table(path, columns=["prompt"])["prompt"].to_pylist()
+            except Exception as error:
+                raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
+    return found
 
 
 def as_dataset(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Dataset:

@@ -1,5 +1,7 @@
 """Reads the suites that the certificate rests on, and scores every response of every item."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from containers.contracts.certificate import VALIDATION
@@ -13,6 +15,7 @@ from containers.stages.scored_suite import ScoredSuite
 from containers.stages.scoring import Conversation, RewardScorer
 from containers.stages.suites.base import Comparison, ScoredItem, SuiteItem, SuiteRows
 from containers.stages.suites.registry import BENCHMARKS
+from containers.stages.template_losses import TemplateLosses, refusals_of
 
 # Responses scored between two progress lines.
 _CHUNK_RESPONSES = 1024
@@ -46,6 +49,30 @@ def read_suites(context: StageContext, config: EvaluateRewardModelConfig) -> lis
             )
         )
     return suites
+
+
+def without_refused(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
+    """The suite without the items that the reward model's chat template refuses; these are counted, and noted.
+
+    A suite is no reason to train the reward model again: Gemma's template takes no system prompts, of which a suite
+    may have a few. An item of which it leaves out a turn stays, and is warned of.
+    """
+    losses = TemplateLosses()
+    answered = [conversation(item, item.responses[0]) for item in suite.rows.items]
+    refusals = refusals_of(scorer.tokenizer, answered, losses=losses)
+    if words := losses.in_words():
+        context.recorder.note(f"{suite.name}: {words}")
+    if not refusals:
+        return suite
+    reasons = ", ".join(f"`{reason}` {count:,}" for reason, count in Counter(refusals.values()).most_common())
+    context.recorder.note(
+        f"Warning: {suite.name}: {len(refusals):,} of {len(answered):,} items are left out, because the reward model's "
+        f"chat template refuses them ({reasons}). Train it with another one (train_reward_model.chat_template) to have "
+        "them scored."
+    )
+    left_out = {**suite.rows.left_out, "template_refuses": len(refusals)}
+    items = tuple(item for place, item in enumerate(suite.rows.items) if place not in refusals)
+    return replace(suite, rows=replace(suite.rows, items=items, left_out=left_out))
 
 
 def score_suite(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:

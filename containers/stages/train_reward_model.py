@@ -39,10 +39,16 @@ from containers.stages.score_token import add_score_token
 from containers.stages.scoring import RewardScorer
 from containers.stages.sharding import divides_model, ready_to_divide, whole_model
 from containers.stages.statistics import accuracy_metric, pair_losses
+from containers.stages.template_losses import TemplateLosses
 from containers.stages.token_batches import tokens_of_all
 from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
-from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
+from containers.stages.training_examples import (
+    TrainingExamples,
+    note_template_losses,
+    read_training_examples,
+    resolve_training_schedule,
+)
 from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
 
 _CONFIDENCE = 0.95
@@ -111,7 +117,7 @@ def _tokenizer(context: StageContext, config: TrainRewardModelConfig) -> PreTrai
     start = context.input("start_model")
     tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=config.chat_template)
     if config.chat_template is None:
-        for peculiarity in peculiarities(tokenizer):
+        for peculiarity in peculiarities(tokenizer, setting="train_reward_model.chat_template"):
             context.recorder.note(f"Warning: {peculiarity}")
     if config.use_cls:
         add_score_token(tokenizer)
@@ -128,17 +134,21 @@ def _tokenised_pairs(
 ) -> TrainingExamples:
     """The pairs with `chosen_ids` and `rejected_ids`."""
 
+    losses = TemplateLosses()
+
     def tokenised(rows: Sequence[Row]) -> list[Row]:
-        tokens = iter(tokens_of_all(tokenizer, [side for row in rows for side in both_sides(row)]))
+        tokens = iter(tokens_of_all(tokenizer, [side for row in rows for side in both_sides(row)], losses=losses))
         return [{**row, "chosen_ids": next(tokens), "rejected_ids": next(tokens)} for row in rows]
 
-    return read_training_examples(
+    examples = read_training_examples(
         context,
         config,
         tokenised=tokenised,
         num_tokens=lambda pair: max(len(pair["chosen_ids"]), len(pair["rejected_ids"])),
         unit="pairs",
     )
+    note_template_losses(context, tokenizer, losses)
+    return examples
 
 
 def _trainer(

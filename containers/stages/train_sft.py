@@ -1,7 +1,6 @@
 """Supervised fine-tuning on the completions of the training pairs: TRL's SFTTrainer, loss on the completion only."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.stage_configs import TrainSftConfig
 from containers.schedule import ResolvedSchedule
+from containers.stages.chat_template import peculiarities
 from containers.stages.checkpoints import checkpoint_step
+from containers.stages.completion_tokens import tokenised_completions
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
 from containers.stages.kernel_trial import try_kernels
@@ -28,13 +29,18 @@ from containers.stages.models import (
     save_adapter,
     save_merged,
 )
-from containers.stages.pair_artifact import Row, as_dataset
+from containers.stages.pair_artifact import as_dataset
 from containers.stages.ranks import join_ranks, leave_ranks
 from containers.stages.sharding import divides_model, ready_to_divide, whole_model
-from containers.stages.token_batches import tokens_of_all
+from containers.stages.template_losses import TemplateLosses
 from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
-from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
+from containers.stages.training_examples import (
+    TrainingExamples,
+    note_template_losses,
+    read_training_examples,
+    resolve_training_schedule,
+)
 from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
 
 
@@ -46,6 +52,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     try_kernels(compute_device(context.spec.profile))
     start = context.input("start_model")
     tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=config.chat_template)
+    if config.chat_template is None:
+        for peculiarity in peculiarities(tokenizer, setting="train_sft.chat_template"):
+            context.recorder.note(f"Warning: {peculiarity}")
     examples = _tokenised_examples(context, config, tokenizer)
     schedule = resolve_training_schedule(context, config, examples)
     checkpoint = resume_point(context)
@@ -96,38 +105,18 @@ def _tokenised_examples(
 ) -> TrainingExamples:
     """Of each pair the chosen completion, or both, with its prompt."""
     sides = ("chosen", "rejected") if config.completions == "both" else ("chosen",)
-    return read_training_examples(
+    losses = TemplateLosses()
+    examples = read_training_examples(
         context,
         config,
         tokenised=lambda rows: tokenised_completions(
-            tokenizer, [(row["prompt"], row[side]) for row in rows for side in sides]
+            tokenizer, [(row["prompt"], row[side]) for row in rows for side in sides], losses=losses
         ),
         num_tokens=lambda example: len(example["input_ids"]),
         unit="completions",
     )
-
-
-def tokenised_completions(
-    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[list[dict[str, str]], list[dict[str, str]]]]
-) -> list[Row]:
-    """Of each prompt with its completion `input_ids`, and `completion_mask`, 1 on the tokens for the policy to write.
-
-    These begin after the generation prompt, exactly where generation begins, and hold the end of the turn.
-
-    Raises:
-        BadConfigError: the chat template writes the prompt differently when a completion follows.
-    """
-    starts = tokens_of_all(tokenizer, [prompt for prompt, _ in pairs], add_generation_prompt=True)
-    wholes = tokens_of_all(tokenizer, [[*prompt, *completion] for prompt, completion in pairs])
-    if any(tokens[: len(start)] != start for start, tokens in zip(starts, wholes, strict=True)):
-        raise BadConfigError(
-            "The chat template writes a prompt differently when a completion follows it, so the model would learn to "
-            "go on from what generation never shows it. Use another chat template."
-        )
-    return [
-        {"input_ids": tokens, "completion_mask": [0] * len(start) + [1] * (len(tokens) - len(start))}
-        for start, tokens in zip(starts, wholes, strict=True)
-    ]
+    note_template_losses(context, tokenizer, losses)
+    return examples
 
 
 def _trainer(

@@ -4,12 +4,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from transformers import PreTrainedTokenizerBase
+
 from containers.contracts.names import TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
 from containers.contracts.stage_configs import TrainRewardModelConfig, TrainSftConfig
 from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError
-from containers.stages.pair_artifact import Row, read_pair_rows
+from containers.stages.pair_artifact import Row, read_pair_rows, read_policy_prompts
+from containers.stages.template_losses import TemplateLosses
+from containers.stages.token_batches import tokens_of_all
 
 # Most of the examples, where a message says how many tokens would keep them.
 _MOST = 0.95
@@ -94,6 +98,24 @@ def _that_fit(
         f"{spread}."
     )
     return SplitExamples(kept=kept, num_left_out=num_left_out, left_out_in_words=words if num_left_out else "")
+
+
+def note_template_losses(context: StageContext, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> None:
+    """Warn of what the chat template leaves out of the pairs and of the policy's prompts, before anything is trained.
+
+    The policy's prompts lie apart from the pairs, and the policy would meet them hours later.
+
+    Args:
+        losses: of the pairs; the prompts are counted with them.
+
+    Raises:
+        BadConfigError: the template refuses an answered prompt of the policy.
+    """
+    answer = {"role": "assistant", "content": "answer"}
+    prompts = read_policy_prompts(context.input_path("pairs"))
+    tokens_of_all(tokenizer, [[*prompt, answer] for prompt in prompts], losses=losses)
+    if words := losses.in_words():
+        context.recorder.note(words)
 
 
 def resolve_training_schedule(

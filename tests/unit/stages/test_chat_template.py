@@ -119,7 +119,7 @@ def _peculiarities(name: str) -> tuple[str, ...]:
     tokenizer = tiny_tokenizer()
     tokenizer.bos_token = "<|endoftext|>"
     tokenizer.chat_template = (REAL_TEMPLATES / f"{name}.jinja").read_text()
-    return peculiarities(tokenizer)
+    return peculiarities(tokenizer, setting="train_reward_model.chat_template")
 
 
 def test_a_system_prompt_that_a_template_makes_up_is_told_word_for_word() -> None:
@@ -159,7 +159,7 @@ def test_every_shipped_template_passes_ends_an_answer_and_makes_nothing_up(path:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = path.read_text()
     check_chat_template(tokenizer, folder=path, is_own=False)
-    assert peculiarities(tokenizer) == ()
+    assert peculiarities(tokenizer, setting="train_sft.chat_template") == ()
     question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
     system = {"role": "system", "content": "Be brief."}
     prompt = tokenizer.apply_chat_template([system, question], tokenize=False, add_generation_prompt=True)

@@ -16,10 +16,10 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import TrainingInfo
 from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, TrainingSchedule, TrainSftConfig
 from containers.stages import train_sft
+from containers.stages.completion_tokens import tokenised_completions
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError, DivergedError
 from containers.stages.models import load_tokenizer
-from containers.stages.train_sft import tokenised_completions
 from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.stages.tiny_policy import save_causal_model, tiny_tokenizer
 
@@ -128,7 +128,7 @@ def test_a_template_that_rewrites_the_prompt_before_a_completion_is_refused() ->
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{{ messages | length }}: {% for m in messages %}{{ m['content'] }} {% endfor %}"
     row = colour_rows(1)[0]
-    with pytest.raises(BadConfigError, match="writes a prompt differently when a completion follows"):
+    with pytest.raises(BadConfigError, match="prompt of 1 of 1 completions differently"):
         tokenised_completions(tokenizer, [(row["prompt"], row["chosen"])])[0]
 
 
