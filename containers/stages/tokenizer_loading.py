@@ -11,6 +11,9 @@ from containers.stages.errors import BadConfigError, MissingPrerequisiteError
 # Tried in this order where a tokenizer has no pad token, or one that is also its end of sequence.
 _PAD_CANDIDATES = ("<pad>", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|fim_pad|>", "<unk>")
 
+# Both have a turn, so that what ends each of them is there.
+_PROBE = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]
+
 
 def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder, with a chat template that was tried and a pad token.
@@ -52,14 +55,16 @@ def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None 
 def demand_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, folder: Path) -> None:
     """Refuse a tokenizer whose ids the model has no rows for, or that lacks tokens which the model's config names.
 
-    Another model's tokenizer with as many tokens passes: nothing in the files tells it from the right one.
+    Special tokens that no conversation has may be without a row: Gemma 3's text models share a tokenizer with those
+    that see, and have no row for its <image_soft_token>. Another model's tokenizer with as many tokens passes: nothing
+    in the files tells it from the right one.
 
     Raises:
         MissingPrerequisiteError: the tokenizer belongs to another model.
     """
     num_rows, num_tokens = model.get_input_embeddings().weight.shape[0], len(tokenizer)
     highest = max(tokenizer.get_vocab().values(), default=-1)
-    if highest >= num_rows:
+    if any(token_id >= num_rows for token_id in _occurring_ids(tokenizer)):
         raise MissingPrerequisiteError(
             f"The tokenizer in {folder} is that of another model: it has {num_tokens:,} tokens, the model's embedding "
             f"{num_rows:,} rows. Put the model's own tokenizer files there."
@@ -73,3 +78,14 @@ def demand_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
                     f"The tokenizer in {folder} is that of another model: the model's {name} is {token_id:,}, and the "
                     f"tokenizer's highest id {highest:,}. Put the model's own tokenizer files there."
                 )
+
+
+def _occurring_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids of a conversation's tokens: all but special ones that neither a role of their own nor the template brings in.
+
+    A text may still spell such a token; its id is met where the text becomes tokens.
+    """
+    named = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id)
+    special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    written: list[int] = tokenizer.apply_chat_template(_PROBE, tokenize=True, return_dict=True)["input_ids"]
+    return (set(tokenizer.get_vocab().values()) - special) | {int(i) for i in named if i is not None} | set(written)
