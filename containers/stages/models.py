@@ -28,6 +28,9 @@ from containers.stages.tokenizer_loading import load_tokenizer as load_tokenizer
 from containers.stages.weights import SCORE_HEAD as SCORE_HEAD
 from containers.stages.weights import demand_trunk, first_of, load_weights
 
+# Of models whose positions have no end.
+_WITHOUT_END = 2**31 - 1
+
 
 def compute_device(profile: GpuProfile) -> torch.device:
     """This rank's GPU, or the CPU where the profile has no GPU.
@@ -177,6 +180,11 @@ def max_positions(model: torch.nn.Module) -> int | None:
     config: Any = model.config
     found = getattr(config.get_text_config(), "max_position_embeddings", None)
     return None if found is None else int(found)
+
+
+def position_limit(model: torch.nn.Module) -> int:
+    """As `max_positions`, for comparing lengths: more than any text has where there is no end."""
+    return max_positions(model) or _WITHOUT_END
 
 
 def check_finite(model: torch.nn.Module, *, name: str) -> None:

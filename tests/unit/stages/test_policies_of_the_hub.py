@@ -1,0 +1,134 @@
+"""Peculiarities of policies on the hub: what a model's files say must not bend what is sampled, nor end a run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    PreTrainedModel,
+    SiglipVisionConfig,
+)
+
+from containers.contracts.names import StageName
+from containers.contracts.stage_configs import (
+    EvaluatePolicyConfig,
+    LoraSettings,
+    OptimizerSettings,
+    TrainingSchedule,
+    TrainPolicyConfig,
+)
+from containers.stages import evaluate_policy, train_policy
+from containers.stages.context import StageContext
+from containers.stages.errors import BadConfigError
+from containers.stages.scoring import score_head_sha256
+from tests.unit.stages.certificate_factory import write_certificate
+from tests.unit.stages.prompt_factory import write_prompts
+from tests.unit.stages.spec_factory import make_context
+from tests.unit.stages.tiny_policy import save_reward_model, tiny_tokenizer
+
+pytestmark = pytest.mark.stages
+
+CONFIG = TrainPolicyConfig(
+    num_generations=4,
+    max_prompt_length=64,
+    max_completion_length=8,
+    lora=LoraSettings(r=4, alpha=8),
+    gradient_checkpointing=False,
+    optimizer=OptimizerSettings(learning_rate=1e-3),
+    schedule=TrainingSchedule(max_steps=2, save_steps=2),
+)
+JUDGING = EvaluatePolicyConfig(
+    max_prompts=None, max_prompt_length=64, max_completion_length=8, completions_per_prompt=2, num_bootstrap=100
+)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("inputs")
+    merged = save_reward_model(folder / "reward_model" / "merged")
+    return {
+        "certificate": write_certificate(folder / "certificate", score_head_sha256=score_head_sha256(merged)),
+        "pairs": write_prompts(folder / "pairs", train=["Hi", "Which one?", "No"], evaluation=["Why?", "Tell me more"]),
+        "reward_model": folder / "reward_model",
+    }
+
+
+def trained(tmp_path: Path, inputs: Mapping[str, Path], start: Path, **changes: Any) -> StageContext:
+    config = CONFIG.model_copy(update=changes)
+    context = make_context(tmp_path, StageName.TRAIN_POLICY, config, {**inputs, "start_model": start})
+    train_policy.run(context)
+    return context
+
+
+def judged(tmp_path: Path, inputs: Mapping[str, Path], start: Path, policy: Path, **changes: Any) -> StageContext:
+    named = {**inputs, "start_model": start, "policy": policy}
+    context = make_context(tmp_path, StageName.EVALUATE_POLICY, JUDGING.model_copy(update=changes), named)
+    evaluate_policy.run(context)
+    return context
+
+
+def completions_of(context: StageContext) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = parquet.read_table(context.output / "completions.parquet").to_pylist()
+    return rows
+
+
+def bloom(ids: dict[str, Any]) -> PreTrainedModel:
+    """Its positions have no end, and its config no word of them."""
+    return BloomForCausalLM(BloomConfig(**ids, hidden_size=32, n_layer=2, n_head=4))
+
+
+def gemma_3(ids: dict[str, Any]) -> PreTrainedModel:
+    """As Gemma 3 from 4B on: the language model's numbers lie in `text_config`, beside those of the images."""
+    text = Gemma3TextConfig(
+        **ids,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+    )
+    vision = SiglipVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    config = Gemma3Config(text_config=text, vision_config=vision, image_token_index=5, mm_tokens_per_image=4)
+    return Gemma3ForConditionalGeneration(config)
+
+
+def save_start(folder: Path, model: Any) -> Path:
+    tokenizer = tiny_tokenizer()
+    ids = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+    }
+    torch.manual_seed(0)
+    model(ids).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("made", [bloom, gemma_3])
+def test_a_policy_whose_config_names_its_positions_elsewhere_or_nowhere_is_trained_and_judged(
+    tmp_path: Path, inputs: dict[str, Path], made: Any
+) -> None:
+    start = save_start(tmp_path / "start", made)
+    policy = trained(tmp_path, inputs, start).output
+    rows = completions_of(judged(tmp_path, inputs, start, policy))
+    assert len(rows) == 4
+
+
+def test_positions_of_a_nested_config_bound_the_lengths(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    start = save_start(tmp_path / "start", gemma_3)
+    with pytest.raises(BadConfigError, match=r"264 tokens; the start model has 256 positions"):
+        trained(tmp_path, inputs, start, max_completion_length=200)
