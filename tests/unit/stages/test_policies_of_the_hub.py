@@ -1,5 +1,6 @@
 """Peculiarities of policies on the hub: what a model's files say must not bend what is sampled, nor end a run."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -32,7 +34,7 @@ from containers.stages.scoring import score_head_sha256
 from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
 from tests.unit.stages.spec_factory import make_context
-from tests.unit.stages.tiny_policy import save_reward_model, tiny_tokenizer
+from tests.unit.stages.tiny_policy import save_causal_model, save_reward_model, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
 
@@ -48,6 +50,16 @@ CONFIG = TrainPolicyConfig(
 JUDGING = EvaluatePolicyConfig(
     max_prompts=None, max_prompt_length=64, max_completion_length=8, completions_per_prompt=2, num_bootstrap=100
 )
+# Qwen/Qwen3-8B's, and what others have.
+QWEN3: dict[str, Any] = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+BENDING: tuple[dict[str, Any], ...] = (
+    QWEN3,
+    {"do_sample": True, "min_p": 0.9, "repetition_penalty": 1.3, "typical_p": 0.2},
+    {"no_repeat_ngram_size": 1, "bad_words_ids": [[token] for token in range(100, 200)]},
+    {"min_new_tokens": 8, "suppress_tokens": list(range(100))},
+    {"forced_eos_token_id": 258, "begin_suppress_tokens": list(range(250)), "exponential_decay_length_penalty": [1, 9]},
+    {"num_beams": 2, "use_cache": False},
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +71,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "pairs": write_prompts(folder / "pairs", train=["Hi", "Which one?", "No"], evaluation=["Why?", "Tell me more"]),
         "reward_model": folder / "reward_model",
     }
+
+
+def write_generation_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The file beside the weights, with the ids that tiny models have."""
+    path = folder / "generation_config.json"
+    ids = {name: value for name, value in json.loads(path.read_text()).items() if name.endswith("_token_id")}
+    path.write_text(json.dumps({**ids, **settings}))
+    return {**ids, **settings}
 
 
 def trained(tmp_path: Path, inputs: Mapping[str, Path], start: Path, **changes: Any) -> StageContext:
@@ -132,3 +152,43 @@ def test_positions_of_a_nested_config_bound_the_lengths(tmp_path: Path, inputs: 
     start = save_start(tmp_path / "start", gemma_3)
     with pytest.raises(BadConfigError, match=r"264 tokens; the start model has 256 positions"):
         trained(tmp_path, inputs, start, max_completion_length=200)
+
+
+def run_with(
+    tmp_path: Path, inputs: Mapping[str, Path], settings: Mapping[str, Any], engine: Any
+) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """Completions and trained weights of a run from a model with this generation_config.json, which stays as it is."""
+    start = save_causal_model(tmp_path / "start", seed=3)
+    written = write_generation_config(start, {**settings, "eos_token_id": [258, *range(100, 200)], "pad_token_id": 256})
+    context = trained(tmp_path, inputs, start, pack=engine == "shared_prompts", rollout_engine=engine)
+    saved = json.loads((context.output / "model" / "generation_config.json").read_text())
+    assert {name: saved.get(name) for name in written} == written
+    return completions_of(context), load_file(context.output / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("engine", ["shared_prompts", "transformers"])
+def test_a_policy_is_sampled_from_its_whole_distribution_whatever_its_files_say(
+    tmp_path: Path, inputs: dict[str, Path], engine: str
+) -> None:
+    plain, weights = run_with(tmp_path / "plain", inputs, {}, engine)
+    assert any(row["num_tokens"] < 8 for row in plain)
+    assert any(row["num_tokens"] == 8 for row in plain)
+    for number, settings in enumerate(BENDING):
+        bent, bent_weights = run_with(tmp_path / f"bent {number}", inputs, settings, engine)
+        assert bent == plain, settings
+        assert all(torch.equal(weights[name], bent_weights[name]) for name in weights), settings
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_policy_is_judged_by_its_whole_distribution_whatever_its_files_say(
+    tmp_path: Path, inputs: dict[str, Path], temperature: float
+) -> None:
+    found = []
+    for number, settings in enumerate(({}, *BENDING)):
+        folder = tmp_path / str(number)
+        start = save_causal_model(folder / "start", seed=3)
+        policy = save_causal_model(folder / "policy" / "model", seed=4).parent
+        for model in (start, policy / "model"):
+            write_generation_config(model, settings)
+        found.append(completions_of(judged(folder, inputs, start, policy, temperature=temperature)))
+    assert [rows == found[0] for rows in found] == [True] * len(found)
