@@ -1,6 +1,8 @@
 """Loads and saves models, and refuses those that would train or score silently wrong."""
 
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import MERGED_FOLDER
 from containers.stages.adapted_model import is_adapted_model, load_adapted_model
 from containers.stages.errors import DivergedError, MissingPrerequisiteError
+from containers.stages.generation_settings import mend_generation_config
 from containers.stages.lora import TaskType as TaskType
 from containers.stages.lora import apply_lora as apply_lora
 from containers.stages.lora import freeze_all_but_head as freeze_all_but_head
@@ -28,6 +31,7 @@ from containers.stages.tokenizer_loading import load_tokenizer as load_tokenizer
 from containers.stages.weights import SCORE_HEAD as SCORE_HEAD
 from containers.stages.weights import demand_trunk, first_of, load_weights
 
+logger = logging.getLogger(__name__)
 # Of models whose positions have no end.
 _WITHOUT_END = 2**31 - 1
 
@@ -53,8 +57,13 @@ def compute_dtype(profile: GpuProfile) -> torch.dtype:
     return torch.bfloat16 if profile.precision == "bf16" else torch.float32
 
 
-def load_causal_model(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
+def load_causal_model(
+    folder: Path, *, dtype: torch.dtype, device: torch.device | str, note: Callable[[str], None] = logger.warning
+) -> PreTrainedModel:
     """A language model with every weight from the folder, finite, in evaluation mode.
+
+    Args:
+        note: told, if need be, how its generation config was mended so that it can be saved again.
 
     Raises:
         MissingPrerequisiteError: the folder is no such model, is damaged, or lacks weights.
@@ -63,6 +72,8 @@ def load_causal_model(folder: Path, *, dtype: torch.dtype, device: torch.device 
     model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype)
     if missing:
         raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {first_of(missing)}.")
+    if mended := mend_generation_config(model):
+        note(mended)
     return _ready(model, folder, device=device)
 
 

@@ -26,14 +26,15 @@ from containers.contracts.stage_configs import (
     OptimizerSettings,
     TrainingSchedule,
     TrainPolicyConfig,
+    TrainSftConfig,
 )
-from containers.stages import evaluate_policy, train_policy
+from containers.stages import evaluate_policy, train_policy, train_sft
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
 from containers.stages.scoring import score_head_sha256
 from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
-from tests.unit.stages.spec_factory import make_context
+from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.stages.tiny_policy import save_causal_model, save_reward_model, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
@@ -50,6 +51,14 @@ CONFIG = TrainPolicyConfig(
 JUDGING = EvaluatePolicyConfig(
     max_prompts=None, max_prompt_length=64, max_completion_length=8, completions_per_prompt=2, num_bootstrap=100
 )
+# meta-llama/Llama-2-7b-chat-hf's first generation_config.json, but for the ids.
+LLAMA_2: dict[str, Any] = {
+    "do_sample": False,
+    "temperature": 0.9,
+    "top_p": 0.6,
+    "max_length": 4096,
+    "pad_token_id": None,
+}
 # Qwen/Qwen3-8B's, and what others have.
 QWEN3: dict[str, Any] = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
 BENDING: tuple[dict[str, Any], ...] = (
@@ -192,3 +201,39 @@ def test_a_policy_is_judged_by_its_whole_distribution_whatever_its_files_say(
             write_generation_config(model, settings)
         found.append(completions_of(judged(folder, inputs, start, policy, temperature=temperature)))
     assert [rows == found[0] for rows in found] == [True] * len(found)
+
+
+@pytest.mark.parametrize("lora", [LoraSettings(r=4, alpha=8), None])
+def test_a_generation_config_that_could_not_be_saved_is_mended_before_training_and_noted(
+    tmp_path: Path, inputs: dict[str, Path], lora: LoraSettings | None
+) -> None:
+    start = save_causal_model(tmp_path / "start", seed=3)
+    write_generation_config(start, LLAMA_2)
+    context = trained(tmp_path, inputs, start, lora=lora)
+    saved = json.loads((context.output / "model" / "generation_config.json").read_text())
+    assert (saved["do_sample"], saved["temperature"], saved["top_p"]) == (True, 0.9, 0.6)
+    assert saved["eos_token_id"] == 258
+    notes = (context.work / "events.jsonl").read_text()
+    assert "generation_config.json contradicts itself (temperature, top_p)" in notes
+    assert "do_sample is now true" in notes
+
+
+def test_a_generation_config_that_nothing_mends_keeps_its_token_ids(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    start = save_causal_model(tmp_path / "start", seed=3)
+    write_generation_config(start, {**LLAMA_2, "length_penalty": 2.0})
+    context = trained(tmp_path, inputs, start)
+    saved = json.loads((context.output / "model" / "generation_config.json").read_text())
+    assert not {"temperature", "top_p", "length_penalty"} & {name for name, value in saved.items() if value is not None}
+    assert saved["eos_token_id"] == 258
+    assert "only its token ids are kept" in (context.work / "events.jsonl").read_text()
+
+
+def test_supervised_training_too_ends_with_a_generation_config_that_could_not_be_saved(tmp_path: Path) -> None:
+    start = save_causal_model(tmp_path / "start", seed=3)
+    write_generation_config(start, LLAMA_2)
+    named = {"pairs": write_pairs(tmp_path / "pairs", colour_rows(16)), "start_model": start}
+    config = TrainSftConfig(max_length=256, schedule=TrainingSchedule(max_steps=2, eval_steps=2))
+    context = make_context(tmp_path, StageName.TRAIN_SFT, config, named)
+    train_sft.run(context)
+    saved = json.loads((context.output / "model" / "generation_config.json").read_text())
+    assert (saved["do_sample"], saved["temperature"], saved["top_p"]) == (True, 0.9, 0.6)
