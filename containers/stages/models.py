@@ -206,5 +206,7 @@ def check_finite(model: torch.nn.Module, *, name: str) -> None:
 
 
 def _ready(model: PreTrainedModel, folder: Path, *, device: torch.device | str) -> PreTrainedModel:
+    # On the device first: one core took 56 s for as many weights as 8B has (2^28 zeros in bfloat16, 1.8 s).
+    model = model.to(device).eval()
     check_finite(model, name=str(folder))
-    return model.to(device).eval()
+    return model
