@@ -25,6 +25,7 @@ from containers.stages.lora import TaskType as TaskType
 from containers.stages.lora import apply_lora as apply_lora
 from containers.stages.lora import freeze_all_but_head as freeze_all_but_head
 from containers.stages.lora import peft_config as peft_config
+from containers.stages.padding_token import give_pad_token
 from containers.stages.score_token import give_embedding_row
 from containers.stages.tokenizer_loading import demand_own_tokenizer as demand_own_tokenizer
 from containers.stages.tokenizer_loading import load_tokenizer as load_tokenizer
@@ -88,7 +89,7 @@ def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device 
 
     Raises:
         MissingPrerequisiteError: as `load_causal_model`; also where the score head is missing (plain transformers makes
-            a random one and goes on) or has more than one output.
+            a random one and goes on) or has more than one output, or where there is no token to pad batches with.
         DivergedError: a weight is NaN or infinite.
     """
     if is_adapted_model(folder):
@@ -113,6 +114,7 @@ def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device 
             f"{folder} has {model.config.num_labels} outputs; a reward model has one. Name one that was trained with "
             "num_labels 1."
         )
+    give_pad_token(model, folder)
     return _ready(model, folder, device=device)
 
 

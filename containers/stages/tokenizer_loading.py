@@ -87,5 +87,10 @@ def _occurring_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """
     named = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id)
     special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
-    written: list[int] = tokenizer.apply_chat_template(_PROBE, tokenize=True, return_dict=True)["input_ids"]
-    return (set(tokenizer.get_vocab().values()) - special) | {int(i) for i in named if i is not None} | set(written)
+    asked = {int(token_id) for token_id in named if token_id is not None}
+    return (set(tokenizer.get_vocab().values()) - special) | asked | set(probe_ids(tokenizer))
+
+
+def probe_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of a whole conversation, a question with its answer, in the tokenizer's chat template."""
+    return list(tokenizer.apply_chat_template(_PROBE, tokenize=True, return_dict=True)["input_ids"])

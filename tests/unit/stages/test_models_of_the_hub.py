@@ -1,6 +1,7 @@
 """Peculiarities of models on the hub: each here has one that once ended a run, most of them after its training."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,20 @@ import pytest
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-from containers.contracts.stage_configs import TrainingSchedule
-from containers.stages import train_reward_model
+from containers.contracts.certificate import Certificate
+from containers.contracts.names import StageName
+from containers.contracts.stage_configs import EvaluateRewardModelConfig, TrainingSchedule
+from containers.stages import evaluate_reward_model, train_reward_model
 from containers.stages.errors import BadDataError, MissingPrerequisiteError
 from containers.stages.models import load_new_reward_model, load_tokenizer
 from containers.stages.scoring import RewardScorer
-from tests.unit.stages.reward_model_factory import logged_scores, reward_model_context, values_of
+from tests.unit.stages.reward_model_factory import (
+    logged_scores,
+    reward_model_context,
+    transformers_scores,
+    values_of,
+)
+from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.stages.tiny_policy import save_causal_model, save_reward_model, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
@@ -103,4 +112,55 @@ def test_an_end_token_without_a_row_is_refused(tmp_path: Path) -> None:
     settings: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<|more|>"}))
     with pytest.raises(MissingPrerequisiteError, match="that of another model"):
+        scorer_of(folder)
+
+
+def conversations() -> list[list[dict[str, str]]]:
+    return [[*row["prompt"], *row["chosen"]] for row in colour_rows(6)]
+
+
+def save_stranger(
+    folder: Path, *, pad_token_id: int | None, special: Iterable[str], pad_token: str | None = None
+) -> Path:
+    """A reward model whose conversations end with its end of sequence, and whose config says this of padding."""
+    save_reward_model(folder)
+    tokenizer = tiny_tokenizer(special)
+    config = json.loads((folder / "config.json").read_text())
+    ids = {"pad_token_id": pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    (folder / "config.json").write_text(json.dumps({**config, **ids}))
+    tokenizer.pad_token = pad_token
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>\n", "<|im_end|>")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("pad_token_id", [None, -1])
+@pytest.mark.parametrize("special", [("<|endoftext|>", "<|im_start|>", "<|im_end|>"), ("<|im_start|>", "<|im_end|>")])
+@pytest.mark.parametrize("pad_token", [None, "<|im_end|>", "<|im_start|>"])
+def test_a_reward_model_that_names_no_pad_token_scores_batches_as_transformers_scores_one(
+    tmp_path: Path, pad_token_id: int | None, special: tuple[str, ...], pad_token: str | None
+) -> None:
+    folder = save_stranger(tmp_path / "model", pad_token_id=pad_token_id, special=special, pad_token=pad_token)
+    wanted = transformers_scores(folder, conversations())
+    scorer = scorer_of(folder)
+    assert scorer.score(conversations()) == pytest.approx(wanted, abs=1e-4)
+    scorer.padded_since = "of this test"
+    assert scorer.score(conversations()) == pytest.approx(wanted, abs=1e-4)
+
+
+def test_a_reward_model_that_names_no_pad_token_gets_its_certificate(tmp_path: Path) -> None:
+    folder = save_stranger(tmp_path / "model", pad_token_id=None, special=("<|im_start|>", "<|im_end|>"))
+    inputs = {"pairs": write_pairs(tmp_path / "pairs", colour_rows(1)), "reward_model": folder}
+    config = EvaluateRewardModelConfig(max_length=256, num_bootstrap=100)
+    context = make_context(tmp_path, StageName.EVALUATE_REWARD_MODEL, config, inputs)
+    evaluate_reward_model.run(context)
+    found = Certificate.model_validate_json((context.output / "certificate.json").read_bytes())
+    assert found.parity.max_difference <= 1e-4
+
+
+def test_a_reward_model_without_any_token_to_pad_with_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
+    folder = save_stranger(tmp_path / "model", pad_token_id=None, special=("<|im_end|>",))
+    with pytest.raises(
+        MissingPrerequisiteError, match=r"names no pad_token_id.*every conversation ends with <\|im_end"
+    ):
         scorer_of(folder)
