@@ -12,6 +12,26 @@ from flows.yaml_reading import read_yaml_file
 
 Head = Literal["language", "score"]
 
+# What transformers takes for a type where config.json is silent, and that is not this file's own default. Kept by hand:
+# its configuration classes import torch where that is installed. A test compares.
+_TIED: dict[str, Any] = {"tie_word_embeddings": True}
+_GEMMA_3 = {**_TIED, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}
+TYPE_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma": {**_TIED, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256_000},
+    "gemma2": {**_TIED, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256_000},
+    "gemma3_text": _GEMMA_3,
+    "gemma4_text": _TIED,
+    "vaultgemma": _TIED,
+    "cohere": _TIED,
+    "cohere2": _TIED,
+    "smollm3": _TIED,
+    "starcoder2": _TIED,
+    "ernie4_5": _TIED,
+    "lfm2": _TIED,
+}
+# Types that have as many heads of keys and values as of queries where config.json names only those.
+UNGROUPED_TYPES = frozenset({"llama", "phi3", "olmo2", "granite", "cohere", "cohere2"})
+
 
 class ModelShape(BaseModel):
     """Sizes of a decoder with gated feed-forward layers, under the names of transformers' config.json.
@@ -51,6 +71,12 @@ class ModelShape(BaseModel):
                 return {**data, "head_dim": hidden // heads}
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _silence_is_the_default(cls, data: Any) -> Any:
+        """What is left out, or null, is the default of the model's type. Pydantic calls the last of these first."""
+        return with_type_defaults(data) if isinstance(data, dict) else data
+
     @property
     def is_exact(self) -> bool:
         """Whether the counts below are this architecture's own; for others they come close."""
@@ -74,6 +100,28 @@ class ModelShape(BaseModel):
             *((hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)),
             *((hidden, inner), (hidden, inner), (inner, hidden)),
         )
+
+
+def text_part(content: Any) -> Any:
+    """The language model's part of a config.json; models that also see or hear keep it in `text_config`."""
+    nested = content.get("text_config") if isinstance(content, dict) else None
+    if not isinstance(nested, dict) or content.get("hidden_size"):
+        return content
+    shared = ("dtype", "torch_dtype", "tie_word_embeddings")
+    return {**{name: content[name] for name in shared if content.get(name) is not None}, **_said(nested)}
+
+
+def with_type_defaults(content: dict[str, Any]) -> dict[str, Any]:
+    """A config.json's content with the defaults of its `model_type` where it says nothing."""
+    model_type = content.get("model_type")
+    filled = {**TYPE_DEFAULTS.get(str(model_type), {}), **_said(content)}
+    if model_type in UNGROUPED_TYPES and "num_attention_heads" in filled:
+        filled.setdefault("num_key_value_heads", filled["num_attention_heads"])
+    return filled
+
+
+def _said(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def total_parameters(shape: ModelShape, *, head: Head) -> int:
@@ -121,7 +169,7 @@ def shape_of_built_model(config: BuildBaseModelConfig, *, vocabulary_size: int) 
 
 
 def read_model_shape(path: Path) -> ModelShape:
-    """The shape in a config.json (or YAML with the same names).
+    """The shape in a config.json (or YAML with the same names); of a model that also sees, its language model's alone.
 
     Raises:
         ConfigError: the file cannot be read, or lacks a number.
@@ -136,7 +184,7 @@ def read_model_shape(path: Path) -> ModelShape:
         except ValueError as error:
             raise ConfigError(f"{path} is no valid JSON: {error}.") from error
     try:
-        return ModelShape.model_validate(content)
+        return ModelShape.model_validate(text_part(content))
     except ValidationError as error:
         keys = ", ".join(f"`{'.'.join(map(str, item['loc']))}`" for item in error.errors())
         raise ConfigError(

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from containers.contracts.stage_configs import TrainPolicyConfig, TrainRewardModelConfig
+from flows.model_shape import text_part
 from flows.yaml_reading import read_yaml_file
 
 _PLAIN_LAYERS = {"full_attention", "sliding_attention"}
@@ -62,7 +63,7 @@ def read_packing_traits(path: Path) -> PackingTraits:
             if path.suffix in (".yaml", ".yml")
             else json.loads(path.read_text(encoding="utf-8"))
         )
-        return PackingTraits.model_validate(content)
+        return PackingTraits.model_validate(text_part(content))
     except (OSError, ValueError, ValidationError):
         return PLAIN
 

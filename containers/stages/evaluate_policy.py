@@ -22,7 +22,7 @@ from containers.contracts.records import PolicyEvaluation
 from containers.contracts.stage_configs import EvaluatePolicyConfig
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, DivergedError
-from containers.stages.models import compute_device, compute_dtype, load_causal_model, load_tokenizer
+from containers.stages.models import compute_device, compute_dtype, load_causal_model, load_tokenizer, position_limit
 from containers.stages.policy_comparison import ComparedPrompt, compare_policies
 from containers.stages.policy_plots import write_policy_plots
 from containers.stages.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
@@ -98,7 +98,7 @@ def _write(
     """What the model in `folder` writes; `of_policy` None says that it is the policy itself."""
     profile = context.spec.profile
     model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
-    check_lengths(config, max_positions=model.config.max_position_embeddings, name=name)
+    check_lengths(config, max_positions=position_limit(model), name=name)
     tokenizer = load_tokenizer(folder)
     repeated = [prompt.token_ids for prompt in prompts for _ in range(config.completions_per_prompt)]
     completions = generate_completions(

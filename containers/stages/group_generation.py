@@ -20,6 +20,7 @@ from containers.contracts.stage_configs import TrainPolicyConfig
 from containers.stages.context import StageContext
 from containers.stages.model_trial import trial
 from containers.stages.packed_scoring import why_padded
+from containers.stages.rollouts import whole_distribution
 from containers.stages.scoring import allowed_difference, num_layers_of
 from containers.stages.shared_prompt_attention import NAME, SharedPromptLayer, attending_to
 
@@ -133,11 +134,6 @@ def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, ma
     layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     if odd := sorted({type(layer).__name__ for layer in layers} - {DynamicLayer.__name__}):
         return f"its cache is no plain one of all tokens ({', '.join(odd)})"
-    settings = model.generation_config
-    if settings.cache_implementation is not None or settings.use_cache is False:
-        return "its generation config asks for another cache"
-    if settings.get_generation_mode() not in ("greedy_search", "sample"):
-        return f"its generation config asks for {settings.get_generation_mode().value}"
     if not model._supports_logits_to_keep():
         return f"{type(model).__name__} computes the logits of all tokens of a prompt"
     return _why_different(model, [min(prompts, key=len), max(prompts, key=len)], max_length=max_length)
@@ -162,9 +158,10 @@ def _why_different(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, 
     was_training = model.training
     model.eval()
     try:
-        plain = model.generate(**rows)
-        with trial() as tried, shared_prompts(model):
-            shared = model.generate(**rows)
+        with whole_distribution(model):
+            plain = model.generate(**rows)
+            with trial() as tried, shared_prompts(model):
+                shared = model.generate(**rows)
         if tried.failure:
             return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
     finally:

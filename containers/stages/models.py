@@ -1,16 +1,16 @@
-"""Loads and saves models and tokenizers, and refuses those that would train or score silently wrong."""
+"""Loads and saves models, and refuses those that would train or score silently wrong."""
 
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from peft.utils.constants import DUMMY_TARGET_MODULES
+from peft import PeftModel
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     set_seed,
@@ -18,18 +18,23 @@ from transformers import (
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import MERGED_FOLDER
-from containers.contracts.stage_configs import LoraSettings
-from containers.human_text import one_line
 from containers.stages.adapted_model import is_adapted_model, load_adapted_model
-from containers.stages.chat_template import check_chat_template
-from containers.stages.errors import BadConfigError, DivergedError, MissingPrerequisiteError
+from containers.stages.errors import DivergedError, MissingPrerequisiteError
+from containers.stages.generation_settings import mend_generation_config
+from containers.stages.lora import TaskType as TaskType
+from containers.stages.lora import apply_lora as apply_lora
+from containers.stages.lora import freeze_all_but_head as freeze_all_but_head
+from containers.stages.lora import peft_config as peft_config
+from containers.stages.padding_token import give_pad_token
 from containers.stages.score_token import give_embedding_row
+from containers.stages.tokenizer_loading import demand_own_tokenizer as demand_own_tokenizer
+from containers.stages.tokenizer_loading import load_tokenizer as load_tokenizer
 from containers.stages.weights import SCORE_HEAD as SCORE_HEAD
 from containers.stages.weights import demand_trunk, first_of, load_weights
 
-TaskType = Literal["CAUSAL_LM", "SEQ_CLS"]
-# Tried in this order where a tokenizer has no pad token, or one that is also its end of sequence.
-_PAD_CANDIDATES = ("<pad>", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|fim_pad|>", "<unk>")
+logger = logging.getLogger(__name__)
+# Of models whose positions have no end.
+_WITHOUT_END = 2**31 - 1
 
 
 def compute_device(profile: GpuProfile) -> torch.device:
@@ -53,45 +58,13 @@ def compute_dtype(profile: GpuProfile) -> torch.dtype:
     return torch.bfloat16 if profile.precision == "bf16" else torch.float32
 
 
-def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder, with a chat template that was tried and a pad token.
-
-    The pad token differs from the end of sequence where the vocabulary has one that can: transformers finds the score's
-    position by looking for the last token that is no pad token.
+def load_causal_model(
+    folder: Path, *, dtype: torch.dtype, device: torch.device | str, note: Callable[[str], None] = logger.warning
+) -> PreTrainedModel:
+    """A language model with every weight from the folder, finite, in evaluation mode.
 
     Args:
-        origin: where the model comes from, for messages; a stage sees it in a folder of its own.
-        chat_template: takes the place of the tokenizer's own, and is saved with it.
-
-    Raises:
-        MissingPrerequisiteError: there is no tokenizer that can be loaded.
-        BadConfigError: it has no chat template, or one that does not pass `check_chat_template`.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:
-        raise MissingPrerequisiteError(
-            f"{folder} holds no tokenizer that can be loaded ({type(error).__name__}: {one_line(str(error), 200)}). "
-            "Put the model's own tokenizer files there."
-        ) from error
-    if chat_template is not None:
-        tokenizer.chat_template = chat_template
-    if not tokenizer.chat_template:
-        raise BadConfigError(
-            f"The tokenizer of {origin or folder} has no chat template, so a conversation has no one way to become "
-            f"tokens. Start from an instruct model, or put a chat_template.jinja beside its tokenizer files."
-        )
-    check_chat_template(tokenizer, folder=folder, origin=origin, is_own=chat_template is None)
-    if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
-        vocabulary = tokenizer.get_vocab()
-        choices = (token for token in _PAD_CANDIDATES if token in vocabulary and token != tokenizer.eos_token)
-        tokenizer.pad_token = next(choices, tokenizer.eos_token)
-    tokenizer.padding_side = "right"
-    return tokenizer
-
-
-def load_causal_model(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """A language model with every weight from the folder, finite, in evaluation mode.
+        note: told, if need be, how its generation config was mended so that it can be saved again.
 
     Raises:
         MissingPrerequisiteError: the folder is no such model, is damaged, or lacks weights.
@@ -100,6 +73,8 @@ def load_causal_model(folder: Path, *, dtype: torch.dtype, device: torch.device 
     model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype)
     if missing:
         raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {first_of(missing)}.")
+    if mended := mend_generation_config(model):
+        note(mended)
     return _ready(model, folder, device=device)
 
 
@@ -114,7 +89,7 @@ def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device 
 
     Raises:
         MissingPrerequisiteError: as `load_causal_model`; also where the score head is missing (plain transformers makes
-            a random one and goes on) or has more than one output.
+            a random one and goes on) or has more than one output, or where there is no token to pad batches with.
         DivergedError: a weight is NaN or infinite.
     """
     if is_adapted_model(folder):
@@ -139,33 +114,8 @@ def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device 
             f"{folder} has {model.config.num_labels} outputs; a reward model has one. Name one that was trained with "
             "num_labels 1."
         )
+    give_pad_token(model, folder)
     return _ready(model, folder, device=device)
-
-
-def demand_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, folder: Path) -> None:
-    """Refuse a tokenizer whose ids the model has no rows for, or that lacks tokens which the model's config names.
-
-    Another model's tokenizer with as many tokens passes: nothing in the files tells it from the right one.
-
-    Raises:
-        MissingPrerequisiteError: the tokenizer belongs to another model.
-    """
-    num_rows, num_tokens = model.get_input_embeddings().weight.shape[0], len(tokenizer)
-    highest = max(tokenizer.get_vocab().values(), default=-1)
-    if highest >= num_rows:
-        raise MissingPrerequisiteError(
-            f"The tokenizer in {folder} is that of another model: it has {num_tokens:,} tokens, the model's embedding "
-            f"{num_rows:,} rows. Put the model's own tokenizer files there."
-        )
-    config = model.config.get_text_config()
-    for name in ("bos_token_id", "eos_token_id"):
-        named = getattr(config, name, None)
-        for token_id in named if isinstance(named, list) else [named]:
-            if token_id is not None and token_id > highest:
-                raise MissingPrerequisiteError(
-                    f"The tokenizer in {folder} is that of another model: the model's {name} is {token_id:,}, and the "
-                    f"tokenizer's highest id {highest:,}. Put the model's own tokenizer files there."
-                )
 
 
 def load_new_reward_model(
@@ -193,66 +143,6 @@ def load_new_reward_model(
     if score_token_id is not None:
         give_embedding_row(model, score_token_id)
     return _ready(model, folder, device=device)
-
-
-def peft_config(
-    settings: LoraSettings | None, *, task_type: TaskType, score_token_id: int | None = None
-) -> LoraConfig | None:
-    """LoRA on all linear layers; None where the whole model is trained.
-
-    With task type SEQ_CLS the score head is trained in full and saved with the adapter; without either of the two it
-    is lost, and reloaded scores change.
-
-    Args:
-        score_token_id: the token whose row of the embedding is trained, and saved with the adapter.
-    """
-    if settings is None:
-        return None
-    return LoraConfig(
-        r=settings.r,
-        lora_alpha=settings.alpha,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-        task_type=task_type,
-        modules_to_save=[SCORE_HEAD] if task_type == "SEQ_CLS" else None,
-        trainable_token_indices=None if score_token_id is None else [score_token_id],
-    )
-
-
-def apply_lora(
-    model: PreTrainedModel, settings: LoraSettings | None, *, task_type: TaskType, score_token_id: int | None = None
-) -> PreTrainedModel | PeftModel:
-    """The model with adapters that train in float32; the model itself where `settings` is None."""
-    config = peft_config(settings, task_type=task_type, score_token_id=score_token_id)
-    return model if config is None else _trained_in_float32(get_peft_model(model, config))
-
-
-def freeze_all_but_head(model: PreTrainedModel, *, score_token_id: int | None = None) -> PeftModel:
-    """The model as an adapter without layers: its score head trains in float32, and is all that a checkpoint holds.
-
-    Args:
-        score_token_id: the token whose row of the embedding is saved with the head. It is not trained: its gradient
-            would need the backward of the whole model.
-    """
-    config = LoraConfig(
-        target_modules=DUMMY_TARGET_MODULES,
-        task_type="SEQ_CLS",
-        modules_to_save=[SCORE_HEAD],
-        trainable_token_indices=None if score_token_id is None else [score_token_id],
-    )
-    adapted = get_peft_model(model, config)
-    for name, parameter in adapted.named_parameters():
-        if "trainable_tokens" in name:
-            parameter.requires_grad_(False)
-    return _trained_in_float32(adapted)
-
-
-def _trained_in_float32(adapted: PeftModel) -> PeftModel:
-    """PEFT raises adapters to float32, but not the copies of modules_to_save: in bf16 small updates would be lost."""
-    for parameter in adapted.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
-    return adapted
 
 
 def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, base_model: str) -> None:
@@ -305,6 +195,11 @@ def max_positions(model: torch.nn.Module) -> int | None:
     return None if found is None else int(found)
 
 
+def position_limit(model: torch.nn.Module) -> int:
+    """As `max_positions`, for comparing lengths: more than any text has where there is no end."""
+    return max_positions(model) or _WITHOUT_END
+
+
 def check_finite(model: torch.nn.Module, *, name: str) -> None:
     """Raise DivergedError where a weight of the model is NaN or infinite; names the weight."""
     for parameter_name, parameter in model.named_parameters():
@@ -313,5 +208,7 @@ def check_finite(model: torch.nn.Module, *, name: str) -> None:
 
 
 def _ready(model: PreTrainedModel, folder: Path, *, device: torch.device | str) -> PreTrainedModel:
+    # On the device first: one core took 56 s for as many weights as 8B has (2^28 zeros in bfloat16, 1.8 s).
+    model = model.to(device).eval()
     check_finite(model, name=str(folder))
-    return model.to(device).eval()
+    return model

@@ -14,6 +14,7 @@ from containers.stages.errors import DivergedError
 from containers.stages.group_generation import shared_prompts
 from containers.stages.packed_logps import causal_of
 from containers.stages.reward_function import PolicyReward
+from containers.stages.rollouts import whole_distribution
 
 # What TRL calls it, and what the curve is called here; other metrics of TRL's are dropped.
 _CURVE_NAMES = {
@@ -35,6 +36,8 @@ _SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 
 class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
     """RLOOTrainer that stops at the first number that is not finite; TRL takes a NaN reward for a zero advantage.
+
+    Completions are drawn as `arguments` say, and by nothing that came with the model's files.
 
     Curves: `reward` is what the reward function returned, before the KL; `kl` is the mean over completions of
     log policy − log reference, summed over tokens (nats); `kl_per_token` the same per token.
@@ -61,7 +64,8 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
 
     def _generate_single_turn(self, *arguments: Any) -> Any:
         try:
-            with shared_prompts(self._causal(self.model)) if self._share_prompts else nullcontext():
+            model = self._causal(self.model)
+            with whole_distribution(model), shared_prompts(model) if self._share_prompts else nullcontext():
                 return super()._generate_single_turn(*arguments)
         except RuntimeError as error:
             if not any(text in str(error) for text in _SAMPLING_ERRORS):

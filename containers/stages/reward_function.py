@@ -15,14 +15,11 @@ from containers.stages.models import (
     compute_dtype,
     load_reward_model,
     load_tokenizer,
-    max_positions,
+    position_limit,
     reward_model_folder,
 )
 from containers.stages.score_statistics import normalised
 from containers.stages.scoring import RewardScorer
-
-# Of models whose positions have no end.
-_WITHOUT_END = 2**31 - 1
 
 
 def load_scorer(context: StageContext, *, batch_size: int) -> RewardScorer:
@@ -47,8 +44,9 @@ def policy_scorer(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_size: int, batch_tokens: int | None = None
 ) -> RewardScorer:
     """The scorer of the policy stages: conversations may be as long as the reward model has positions."""
-    max_length = max_positions(model) or _WITHOUT_END
-    return RewardScorer(model, tokenizer, max_length=max_length, batch_size=batch_size, batch_tokens=batch_tokens)
+    return RewardScorer(
+        model, tokenizer, max_length=position_limit(model), batch_size=batch_size, batch_tokens=batch_tokens
+    )
 
 
 class PolicyReward:

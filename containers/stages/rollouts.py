@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel
 
 from containers.stages.length_batches import length_batches
 
@@ -42,6 +42,24 @@ def turn_end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     of_model = model.generation_config.eos_token_id
     listed = [of_model] if isinstance(of_model, int) else list(of_model or ())
     return tuple(dict.fromkeys([tokenizer.eos_token_id, *listed]))
+
+
+@contextmanager
+def whole_distribution(model: PreTrainedModel) -> Iterator[None]:
+    """While this is open, `generate` asks the model's own generation config for nothing but token ids.
+
+    transformers fills what a caller leaves out (penalties, min-p, forbidden and forced tokens, beams) from the config
+    that came with the model's files. What is sampled would be another distribution than the one whose log-probabilities
+    are computed. The own config is back afterwards, and is saved with the model.
+    """
+    own = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+    )
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def prompt_token_ids(tokenizer: Any, prompts: Sequence[Conversation]) -> list[list[int]]:
@@ -89,7 +107,7 @@ def generate_completions(
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), _own_random_state(model.device), _replaced_generation_config(model, settings):
+        with torch.no_grad(), _own_random_state(model.device), whole_distribution(model):
             for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
                 torch.manual_seed(seed + number)
                 input_ids, mask = _pad([prompts[i] for i in indices], pad_id, side="left", device=model.device)
@@ -206,14 +224,3 @@ def _own_random_state(device: torch.device) -> Iterator[None]:
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
-
-
-@contextmanager
-def _replaced_generation_config(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """Hide the model's own generation config: transformers fills what we leave out (penalties, min-p) from it."""
-    own = model.generation_config
-    model.generation_config = settings
-    try:
-        yield
-    finally:
-        model.generation_config = own

@@ -40,8 +40,10 @@ def give_embedding_row(model: PreTrainedModel, token_id: int) -> None:
     """Give the token a row in the model's embedding: the mean of the rows before it, so that it means nothing yet.
 
     Many models have more rows than tokens (Qwen3: 151,936 for 151,669), and an unused one is taken; else one is added.
+    Where tokens before it have no row either (Gemma 3's <image_soft_token>), they get the same one, not a random one.
     """
-    if token_id >= model.get_input_embeddings().weight.shape[0]:
+    num_rows = model.get_input_embeddings().weight.shape[0]
+    if token_id >= num_rows:
         model.resize_token_embeddings(token_id + 1, mean_resizing=False)
-    weight = model.get_input_embeddings().weight.data
-    weight[token_id] = weight[:token_id].mean(dim=0, dtype=torch.float32).to(weight.dtype)
+    weight, first = model.get_input_embeddings().weight.data, min(token_id, num_rows)
+    weight[first : token_id + 1] = weight[:first].mean(dim=0, dtype=torch.float32).to(weight.dtype)

@@ -102,7 +102,8 @@ class RewardScorer:
         """One score per conversation, in order; each ends with the assistant's message.
 
         Raises:
-            BadDataError: a conversation has more than `max_length` tokens; ask `fits` first.
+            BadDataError: a conversation has more than `max_length` tokens (ask `fits` first), or spells a special
+                token that the model has no row for.
             DivergedError: a score is NaN or infinite.
         """
         return self.score_tokens(self.tokenize_all(conversations))
@@ -163,7 +164,17 @@ class RewardScorer:
                 f"Conversation {number} has {len(tokens)} tokens, more than max_length {self.max_length}. "
                 f"Leave it out or raise max_length: a score of a cut conversation means nothing."
             )
+        self._demand_rows(tokens, number=number)
         return tokens
+
+    def _demand_rows(self, tokens: Sequence[int], *, number: int) -> None:
+        highest, num_rows = max(tokens), self._classifier.get_input_embeddings().weight.shape[0]
+        if highest >= num_rows:
+            raise BadDataError(
+                f"Conversation {number} has the token {self.tokenizer.convert_ids_to_tokens(highest)} "
+                f"(id {highest:,}), and the reward model's embedding has {num_rows:,} rows, none for it. Take it out "
+                "of the text, or leave the conversation out."
+            )
 
     @torch.no_grad()
     def _forward(self, sequences: Sequence[list[int]]) -> list[float]:

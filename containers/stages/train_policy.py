@@ -33,6 +33,7 @@ from containers.stages.models import (
     load_tokenizer,
     parameter_counts,
     peft_config,
+    position_limit,
     reward_model_folder,
     save_adapter,
     save_merged,
@@ -193,8 +194,10 @@ def _load(context: StageContext) -> _Parts:
     profile = context.spec.profile
     device, dtype = compute_device(profile), compute_dtype(profile)
     # Adapters train in float32 on a frozen base; a whole model trains in float32 under autocast.
-    model = load_causal_model(start, dtype=dtype if config.lora else torch.float32, device=device)
-    check_lengths(config, max_positions=model.config.max_position_embeddings, name="start model")
+    model = load_causal_model(
+        start, dtype=dtype if config.lora else torch.float32, device=device, note=context.recorder.note
+    )
+    check_lengths(config, max_positions=position_limit(model), name="start model")
     scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
     asked = [prompt.token_ids for prompt in prompts.prompts]

@@ -172,13 +172,13 @@ def test_a_model_without_the_attention_interface_computes_each_row() -> None:
     assert "attention of GPTJForCausalLM" in why_each_row(model("gptj", sizes), prompts(), max_length=100)
 
 
-def test_a_generation_config_of_another_kind_computes_each_row() -> None:
+def test_a_generation_config_of_another_kind_is_not_asked() -> None:
+    """Rollouts come from the trainer's settings alone (test_policies_of_the_hub.py)."""
     found = model("qwen3", {})
-    found.generation_config.cache_implementation = "static"
-    assert "another cache" in why_each_row(found, prompts(), max_length=100)
-    found = model("qwen3", {})
-    found.generation_config.num_beams = 2
-    assert "beam_search" in why_each_row(found, prompts(), max_length=100)
+    for name, value in {"cache_implementation": "static", "num_beams": 2, "use_cache": False}.items():
+        setattr(found.generation_config, name, value)
+    assert why_each_row(found, prompts(), max_length=100) == ""
+    assert found.generation_config.num_beams == 2
 
 
 def test_the_log_says_how_completions_are_generated(tmp_path: Path) -> None:

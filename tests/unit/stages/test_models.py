@@ -1,27 +1,32 @@
 """Models and tokenizers that would train or score silently wrong are refused where they are loaded."""
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.stage_configs import LoraSettings
-from containers.stages.errors import BadConfigError, MissingPrerequisiteError
+from containers.stages.errors import BadConfigError, DivergedError, MissingPrerequisiteError
 from containers.stages.models import (
     apply_lora,
     compute_device,
     compute_dtype,
     load_causal_model,
     load_new_reward_model,
+    load_reward_model,
     load_tokenizer,
     parameter_counts,
     save_adapter,
     save_merged,
 )
-from tests.unit.stages.tiny_policy import save_causal_model, tiny_causal_model, tiny_tokenizer
+from tests.unit.stages.pretended_gpu import move_to_gpu, pretended_gpu
+from tests.unit.stages.tiny_policy import save_causal_model, save_reward_model, tiny_causal_model, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
 
@@ -157,3 +162,39 @@ def test_a_profile_without_gpus_computes_in_float32_on_the_cpu() -> None:
 def test_a_gpu_profile_on_a_machine_without_gpu_is_refused_and_not_run_on_the_cpu() -> None:
     with pytest.raises(MissingPrerequisiteError, match=r"torch .* sees none"):
         compute_device(GpuProfile(name="1x48gb", num_gpus=1))
+
+
+class _ChecksOnDevices(TorchFunctionMode):
+    """The devices on which numbers are asked whether they are finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.isfinite:
+            self.seen.add(args[0].device.type)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("load", ["policy", "reward model"])
+def test_weights_are_checked_on_the_device_where_they_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: str
+) -> None:
+    """All of an 8B model's took most of a minute on a CPU."""
+    (save_causal_model if load == "policy" else save_reward_model)(tmp_path)
+    loader = load_causal_model if load == "policy" else load_reward_model
+    monkeypatch.setattr(torch.nn.Module, "to", lambda model, device: move_to_gpu(model))
+    with pretended_gpu(monkeypatch), _ChecksOnDevices() as checks:
+        loader(tmp_path, dtype=torch.float32, device="cuda:0")
+    assert checks.seen == {"cuda"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_weight_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
+    model = tiny_causal_model(tiny_tokenizer())
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 5] = value
+    model.save_pretrained(tmp_path)
+    with pytest.raises(DivergedError, match=r"model\.layers\.1\.mlp\.up_proj\.weight is not finite"):
+        load_causal_model(tmp_path, dtype=torch.float32, device="cpu")

@@ -1,5 +1,6 @@
 """Tiny Qwen3 models with a byte-level tokenizer in ChatML, made on the spot for the tests of policy stages."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -7,22 +8,24 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
+def tiny_tokenizer(special: Iterable[str] = SPECIAL_TOKENS) -> PreTrainedTokenizerFast:
     """One token per byte, plus ChatML's special tokens; ends with <|im_end|>, pads with <|endoftext|>."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {character: index for index, character in enumerate(alphabet)}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    backend.add_special_tokens(list(special))
+    pad_token = "<|endoftext|>" if "<|endoftext|>" in special else None
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+        tokenizer_object=backend, eos_token="<|im_end|>", pad_token=pad_token, padding_side="left"
     )
     tokenizer.chat_template = CHATML
     return tokenizer
