@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from containers.stages.length_batches import length_batches
+from containers.stages.template_losses import demand_no_refusal
 
 Conversation: TypeAlias = Sequence[Mapping[str, str]]
 OnBatch: TypeAlias = Callable[[int], None]
@@ -63,16 +64,21 @@ def whole_distribution(model: PreTrainedModel) -> Iterator[None]:
 
 
 def prompt_token_ids(tokenizer: Any, prompts: Sequence[Conversation]) -> list[list[int]]:
-    """Token ids of each prompt in the chat template, up to where the assistant begins to write."""
+    """Token ids of each prompt in the chat template, up to where the assistant begins to write.
+
+    Raises:
+        BadConfigError: the template refuses some of the prompts; says how many of all, and why.
+    """
     if not prompts:
         return []
-    encoded = tokenizer.apply_chat_template(
-        [[dict(message) for message in prompt] for prompt in prompts],
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        **ANSWER_AT_ONCE,
-    )
+    settings = {"add_generation_prompt": True, **ANSWER_AT_ONCE}
+    try:
+        encoded = tokenizer.apply_chat_template(
+            [[dict(message) for message in prompt] for prompt in prompts], tokenize=True, return_dict=True, **settings
+        )
+    except Exception:
+        demand_no_refusal(tokenizer, prompts, settings=settings)
+        raise
     return [list(ids) for ids in encoded["input_ids"]]
 
 

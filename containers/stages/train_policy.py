@@ -39,6 +39,7 @@ from containers.stages.models import (
     save_merged,
 )
 from containers.stages.policy_packing import PolicyPacking, plan_policy_packing
+from containers.stages.policy_templates import note_templates
 from containers.stages.policy_trainer import PolicyTrainer
 from containers.stages.prompts import (
     PolicyPrompts,
@@ -200,6 +201,7 @@ def _load(context: StageContext) -> _Parts:
     check_lengths(config, max_positions=position_limit(model), name="start model")
     scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
+    note_templates(context, tokenizer, scorer, prompts.prompts)
     asked = [prompt.token_ids for prompt in prompts.prompts]
     return _Parts(
         config=config,
