@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from containers.stages.errors import BadDataError, DivergedError, MissingPrerequisiteError
 from containers.stages.length_batches import length_batches
 from containers.stages.model_trial import trial
-from containers.stages.models import SCORE_HEAD, demand_own_tokenizer, load_reward_model, load_tokenizer
+from containers.stages.models import SCORE_HEAD, demand_own_tokenizer, demand_rows, load_reward_model, load_tokenizer
 from containers.stages.packed_scoring import packed_rows, score_rows, shared_groups, why_padded
 from containers.stages.token_batches import tokens_of_all
 from containers.stages.token_budget import device_batch_tokens
@@ -111,6 +111,7 @@ class RewardScorer:
     def score_tokens(self, token_ids: Sequence[Sequence[int]]) -> list[float]:
         """One score per token sequence, in order; raises as `score`."""
         sequences = [self._without_padding(ids, number=number) for number, ids in enumerate(token_ids, start=1)]
+        demand_rows(self._classifier, self.tokenizer, sequences)
         if not self._tried and sequences and not self.padded_since:
             self._try_packed(sequences)
         scores = self._padded(sequences) if self.padded_since else self._packed(sequences)
@@ -164,17 +165,7 @@ class RewardScorer:
                 f"Conversation {number} has {len(tokens)} tokens, more than max_length {self.max_length}. "
                 f"Leave it out or raise max_length: a score of a cut conversation means nothing."
             )
-        self._demand_rows(tokens, number=number)
         return tokens
-
-    def _demand_rows(self, tokens: Sequence[int], *, number: int) -> None:
-        highest, num_rows = max(tokens), self._classifier.get_input_embeddings().weight.shape[0]
-        if highest >= num_rows:
-            raise BadDataError(
-                f"Conversation {number} has the token {self.tokenizer.convert_ids_to_tokens(highest)} "
-                f"(id {highest:,}), and the reward model's embedding has {num_rows:,} rows, none for it. Take it out "
-                "of the text, or leave the conversation out."
-            )
 
     @torch.no_grad()
     def _forward(self, sequences: Sequence[list[int]]) -> list[float]:

@@ -1,12 +1,13 @@
 """Loads tokenizers, and refuses those that would make other tokens than the model has learnt, or none."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.human_text import one_line
 from containers.stages.chat_template import check_chat_template
-from containers.stages.errors import BadConfigError, MissingPrerequisiteError
+from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 
 # Tried in this order where a tokenizer has no pad token, or one that is also its end of sequence.
 _PAD_CANDIDATES = ("<pad>", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|fim_pad|>", "<unk>")
@@ -78,6 +79,31 @@ def demand_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
                     f"The tokenizer in {folder} is that of another model: the model's {name} is {token_id:,}, and the "
                     f"tokenizer's highest id {highest:,}. Put the model's own tokenizer files there."
                 )
+
+
+def demand_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Iterable[Sequence[int]],
+    *,
+    name: str = "Conversation",
+) -> None:
+    """Refuse tokens that the model's embedding has no row for: a text may spell a special token.
+
+    Args:
+        conversations: token ids.
+        name: what each of them is, for the message; they are numbered from 1.
+
+    Raises:
+        BadDataError: names the first such conversation and its token.
+    """
+    num_rows = model.get_input_embeddings().weight.shape[0]
+    for number, tokens in enumerate(conversations, start=1):
+        if (highest := max(tokens, default=-1)) >= num_rows:
+            raise BadDataError(
+                f"{name} {number:,} has the token {tokenizer.convert_ids_to_tokens(highest)} (id {highest:,}), and the "
+                f"model's embedding has {num_rows:,} rows, none for it. Take it out of the text, or leave it out."
+            )
 
 
 def _occurring_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -29,6 +29,8 @@ from containers.stages.kernel_trial import try_kernels
 from containers.stages.models import (
     compute_device,
     compute_dtype,
+    demand_own_tokenizer,
+    demand_rows,
     load_causal_model,
     load_tokenizer,
     parameter_counts,
@@ -38,6 +40,7 @@ from containers.stages.models import (
     save_adapter,
     save_merged,
 )
+from containers.stages.policy_curves import curve_metrics
 from containers.stages.policy_packing import PolicyPacking, plan_policy_packing
 from containers.stages.policy_templates import note_templates
 from containers.stages.policy_trainer import PolicyTrainer
@@ -60,8 +63,6 @@ from containers.stages.training_records import training_info, write_training_rec
 
 REWARD_MODEL_USED_FILE = "reward_model_used.json"
 _COMPLETION_LOG_FILE = "completions.jsonl"
-# Start and end of a curve: the mean over this share of its points.
-_CURVE_END_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -152,28 +153,6 @@ def resolve_policy_schedule(config: TrainPolicyConfig, *, num_prompts: int, glob
     return resolved
 
 
-def curve_metrics(history: list[dict[str, float]], *, num_steps: int) -> tuple[Metric, ...]:
-    """Reward at start and end, and KL, length and share of ended completions at the end.
-
-    Each is the mean over the first or last tenth of the logged points, at least one; `count` is their number.
-    """
-    points = [entry for entry in history if "reward" in entry]
-    tail = max(1, round(len(points) * _CURVE_END_SHARE))
-
-    def mean(name: str, curve: str, unit: str, entries: list[dict[str, float]]) -> list[Metric]:
-        values = [entry[curve] for entry in entries if curve in entry]
-        return [Metric(name=name, value=sum(values) / len(values), unit=unit, count=len(values))] if values else []
-
-    return (
-        *mean("reward_start", "reward", "score", points[:tail]),
-        *mean("reward_end", "reward", "score", points[-tail:]),
-        *mean("kl_end", "kl", "nats", points[-tail:]),
-        *mean("completion_length_end", "completion_length", "tokens", points[-tail:]),
-        *mean("ended_fraction_end", "ended_fraction", "fraction", points[-tail:]),
-        Metric(name="num_steps", value=num_steps, unit="steps"),
-    )
-
-
 def _load(context: StageContext) -> _Parts:
     """Everything that training needs, cheap checks first."""
     config = context.spec.config
@@ -198,11 +177,13 @@ def _load(context: StageContext) -> _Parts:
     model = load_causal_model(
         start, dtype=dtype if config.lora else torch.float32, device=device, note=context.recorder.note
     )
+    asked = [prompt.token_ids for prompt in prompts.prompts]
+    demand_own_tokenizer(model, tokenizer, folder=start)
+    demand_rows(model, tokenizer, asked, name="Prompt")
     check_lengths(config, max_positions=position_limit(model), name="start model")
     scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
     note_templates(context, tokenizer, scorer, prompts.prompts)
-    asked = [prompt.token_ids for prompt in prompts.prompts]
     return _Parts(
         config=config,
         prompts=prompts,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from containers.stages.models import (
     apply_lora,
     compute_device,
     compute_dtype,
+    demand_own_tokenizer,
+    demand_rows,
     freeze_all_but_head,
     load_new_reward_model,
     load_tokenizer,
@@ -161,6 +164,8 @@ def _trainer(
     tokenizer: PreTrainedTokenizerBase,
 ) -> PairTrainer:
     model = _model_to_train(context, config, tokenizer)
+    kept = chain(pairs.train.kept, pairs.validation.kept)
+    demand_rows(model, tokenizer, (row[side] for row in kept for side in ("chosen_ids", "rejected_ids")), name="Side")
     packing = plan_packing(context, config, model, pairs.train.kept)
     kind, kind_arguments, batch = packing.trainer, packing.arguments, packing.batch
     arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=batch)
@@ -202,6 +207,7 @@ def _model_to_train(
         dtype=torch.float32 if config.trainable == "full" else compute_dtype(context.spec.profile),
         device=compute_device(context.spec.profile),
     )
+    demand_own_tokenizer(model, tokenizer, folder=context.input_path("start_model"))
     if config.trainable == "head":
         return freeze_all_but_head(model, score_token_id=token_id)
     return apply_lora(model, config.lora, task_type="SEQ_CLS", score_token_id=token_id)

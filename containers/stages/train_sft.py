@@ -1,6 +1,7 @@
 """Supervised fine-tuning on the completions of the training pairs: TRL's SFTTrainer, loss on the completion only."""
 
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from containers.stages.models import (
     apply_lora,
     compute_device,
     compute_dtype,
+    demand_own_tokenizer,
+    demand_rows,
     load_causal_model,
     load_tokenizer,
     parameter_counts,
@@ -62,7 +65,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     parameters = parameter_counts(trainer.model)
     train(context, trainer, checkpoint, planned_steps=schedule.num_steps)
     if divides_model(context.spec.profile):
-        trainer.model = whole_model(trainer.model, _model_to_train(context, config))
+        trainer.model = whole_model(trainer.model, _model_to_train(context, config, tokenizer))
     verify_training(trainer, planned_steps=schedule.num_steps)
     if leave_ranks():
         info = training_info(
@@ -130,8 +133,11 @@ def _trainer(
 ) -> SFTTrainer:
     arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=context.spec.batch)
     columns = ["input_ids", "completion_mask"]
+    model = _model_to_train(context, config, tokenizer)
+    kept = chain(examples.train.kept, examples.validation.kept)
+    demand_rows(model, tokenizer, (example["input_ids"] for example in kept), name="Completion with its prompt")
     trainer = SFTTrainer(
-        model=_model_to_train(context, config),
+        model=model,
         args=ready_to_divide(
             SFTConfig(
                 **arguments,
@@ -154,14 +160,16 @@ def _trainer(
     return trainer
 
 
-def _model_to_train(context: StageContext, config: TrainSftConfig) -> PreTrainedModel | PeftModel:
+def _model_to_train(
+    context: StageContext, config: TrainSftConfig, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel | PeftModel:
     # Adapters begin at random, and on each rank with the same numbers.
     set_seed(context.spec.seed)
     # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
     dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
-    model = load_causal_model(
-        context.input_path("start_model"), dtype=dtype, device=compute_device(context.spec.profile)
-    )
+    start, device = context.input_path("start_model"), compute_device(context.spec.profile)
+    model = load_causal_model(start, dtype=dtype, device=device, note=context.recorder.note)
+    demand_own_tokenizer(model, tokenizer, folder=start)
     return apply_lora(model, config.lora, task_type="CAUSAL_LM")
 
 

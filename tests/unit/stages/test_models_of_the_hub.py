@@ -94,6 +94,24 @@ def test_a_text_that_spells_a_token_without_a_row_has_no_score_and_says_so(tmp_p
         scorer.score([plain, spelt])
 
 
+def test_a_pair_that_spells_a_token_without_a_row_stops_the_training_before_its_first_step(tmp_path: Path) -> None:
+    rows = colour_rows(48)
+    rows[5]["chosen"] = [{"role": "assistant", "content": f"The cat is {IMAGE_TOKEN}."}]
+    context = reward_model_context(tmp_path, rows=rows)
+    save_tokenizer_with(tmp_path / "start", IMAGE_TOKEN)
+    with pytest.raises(BadDataError, match=r"Side 11 has the token <image_soft_token> .*259 rows"):
+        train_reward_model.run(context)
+    assert not list(context.checkpoints.iterdir())
+
+
+def test_a_tokenizer_of_another_model_is_refused_before_the_training(tmp_path: Path) -> None:
+    context = reward_model_context(tmp_path, rows=colour_rows(48))
+    save_tokenizer_with(tmp_path / "start", "<|more|>", special=False)
+    with pytest.raises(MissingPrerequisiteError, match="that of another model: it has 260 tokens"):
+        train_reward_model.run(context)
+    assert not list(context.checkpoints.iterdir())
+
+
 @pytest.mark.parametrize(
     ("special", "template"), [(False, ""), (True, "<|more|>"), (True, "{% if messages[1:] %}<|more|>{% endif %}")]
 )

@@ -19,8 +19,9 @@ from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, 
 from containers.stages import train_policy
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError, DivergedError
+from containers.stages.policy_curves import curve_metrics
 from containers.stages.scoring import RewardScorer, score_head_sha256
-from containers.stages.train_policy import curve_metrics, resolve_policy_schedule
+from containers.stages.train_policy import resolve_policy_schedule
 from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
 from tests.unit.stages.spec_factory import CPU, make_context
