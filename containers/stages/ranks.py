@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
@@ -108,6 +108,14 @@ def spread_over_ranks(items: Sequence[Item], work: Callable[[list[Item]], list[V
     if not distributed.is_initialized():
         return work(list(items))
     num_ranks = distributed.get_world_size()
-    parts: list[list[Value]] = [[] for _ in range(num_ranks)]
-    distributed.all_gather_object(parts, work(list(items[distributed.get_rank() :: num_ranks])))
+    parts = of_all_ranks(work(list(items[distributed.get_rank() :: num_ranks])))
     return [parts[index % num_ranks][index // num_ranks] for index in range(len(items))]
+
+
+def of_all_ranks(value: Value) -> list[Value]:
+    """Each rank's value, in order of the ranks, on every rank. All of them must ask."""
+    if not distributed.is_initialized():
+        return [value]
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, value)
+    return found

@@ -80,6 +80,17 @@ class TemplateLosses:
         self._num_moved = 0
         self._first: dict[str, str] = {}
 
+    @classmethod
+    def together(cls, parts: "Sequence[TemplateLosses]") -> "TemplateLosses":
+        """What several have counted, each of other conversations; the first of a role is that of the first part."""
+        whole = cls()
+        for part in parts:
+            whole._num_seen += part._num_seen
+            whole._without += part._without
+            whole._num_moved += part._num_moved
+            whole._first = {**part._first, **whole._first}
+        return whole
+
     def look_at(self, conversation: Conversation, text: str) -> None:
         """Count a conversation by the text that the template made of it."""
         self._num_seen += 1

@@ -136,12 +136,11 @@ def _tokenised_pairs(
     context: StageContext, config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingExamples:
     """The pairs with `chosen_ids` and `rejected_ids`."""
-
     losses = TemplateLosses()
 
-    def tokenised(rows: Sequence[Row]) -> list[Row]:
+    def tokenised(rows: Sequence[Row]) -> list[list[Row]]:
         tokens = iter(tokens_of_all(tokenizer, [side for row in rows for side in both_sides(row)], losses=losses))
-        return [{**row, "chosen_ids": next(tokens), "rejected_ids": next(tokens)} for row in rows]
+        return [[{"chosen_ids": next(tokens), "rejected_ids": next(tokens)}] for _ in rows]
 
     examples = read_training_examples(
         context,

@@ -1,6 +1,7 @@
 """Supervised fine-tuning on the completions of the training pairs: TRL's SFTTrainer, loss on the completion only."""
 
 import time
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from containers.stages.models import (
     save_adapter,
     save_merged,
 )
-from containers.stages.pair_artifact import as_dataset
+from containers.stages.pair_artifact import Row, as_dataset
 from containers.stages.ranks import join_ranks, leave_ranks
 from containers.stages.sharding import divides_model, ready_to_divide, whole_model
 from containers.stages.template_losses import TemplateLosses
@@ -109,12 +110,16 @@ def _tokenised_examples(
     """Of each pair the chosen completion, or both, with its prompt."""
     sides = ("chosen", "rejected") if config.completions == "both" else ("chosen",)
     losses = TemplateLosses()
+
+    def tokenised(rows: Sequence[Row]) -> list[list[Row]]:
+        completions = [(row["prompt"], row[side]) for row in rows for side in sides]
+        found = iter(tokenised_completions(tokenizer, completions, losses=losses))
+        return [[next(found) for _ in sides] for _ in rows]
+
     examples = read_training_examples(
         context,
         config,
-        tokenised=lambda rows: tokenised_completions(
-            tokenizer, [(row["prompt"], row[side]) for row in rows for side in sides], losses=losses
-        ),
+        tokenised=tokenised,
         num_tokens=lambda example: len(example["input_ids"]),
         unit="completions",
     )

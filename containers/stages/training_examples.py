@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
@@ -12,6 +13,7 @@ from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedul
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError
 from containers.stages.pair_artifact import Row, read_pair_rows, read_policy_prompts
+from containers.stages.ranks import of_all_ranks, spread_over_ranks
 from containers.stages.template_losses import TemplateLosses
 from containers.stages.token_batches import tokens_of_all
 
@@ -40,16 +42,16 @@ def read_training_examples(
     context: StageContext,
     config: TrainSftConfig | TrainRewardModelConfig,
     *,
-    tokenised: Callable[[Sequence[Row]], list[Row]],
+    tokenised: Callable[[Sequence[Row]], list[list[Row]]],
     num_tokens: Callable[[Row], int],
     unit: str,
 ) -> TrainingExamples:
     """Both splits of the stage's pairs; examples longer than max_length are counted out here.
 
-    TRL would drop or cut them without a word.
+    TRL would drop or cut them without a word. Each of several ranks makes the tokens of its share of the pairs.
 
     Args:
-        tokenised: the examples that the pairs give, in order.
+        tokenised: of each of the pairs the fields that its examples have beside its own.
         num_tokens: tokens that an example needs room for.
         unit: what an example is, in the plural.
 
@@ -59,7 +61,8 @@ def read_training_examples(
     splits = []
     for file, name in ((TRAIN_PAIRS_FILE, "training"), (VALIDATION_PAIRS_FILE, "validation")):
         rows = read_pair_rows(context.input_path("pairs"), file)
-        examples = tokenised(rows)
+        found = spread_over_ranks(rows, partial(_of_share, tokenised=tokenised, all_rows=rows))
+        examples = [{**row, **example} for row, of_row in zip(rows, found, strict=True) for example in of_row]
         split = _that_fit(
             examples,
             [num_tokens(example) for example in examples],
@@ -71,6 +74,17 @@ def read_training_examples(
             context.recorder.note(split.left_out_in_words)
         splits.append(split)
     return TrainingExamples(*splits)
+
+
+def _of_share(
+    rows: Sequence[Row], *, tokenised: Callable[[Sequence[Row]], list[list[Row]]], all_rows: Sequence[Row]
+) -> list[list[Row]]:
+    """What `tokenised` gives; its error counts all rows, not this rank's share of them."""
+    try:
+        return tokenised(rows)
+    except BadConfigError:
+        tokenised(all_rows)
+        raise
 
 
 def _that_fit(
@@ -106,15 +120,17 @@ def note_template_losses(context: StageContext, tokenizer: PreTrainedTokenizerBa
     The policy's prompts lie apart from the pairs, and the policy would meet them hours later.
 
     Args:
-        losses: of the pairs; the prompts are counted with them.
+        losses: of this rank's share of the pairs; the prompts are counted with them.
 
     Raises:
         BadConfigError: the template refuses an answered prompt of the policy.
     """
     answer = {"role": "assistant", "content": "answer"}
     prompts = read_policy_prompts(context.input_path("pairs"))
-    tokens_of_all(tokenizer, [[*prompt, answer] for prompt in prompts], losses=losses)
-    if words := losses.in_words():
+    spread_over_ranks(
+        prompts, lambda share: tokens_of_all(tokenizer, [[*prompt, answer] for prompt in share], losses=losses)
+    )
+    if words := TemplateLosses.together(of_all_ranks(losses)).in_words():
         context.recorder.note(words)
 
 

@@ -8,6 +8,7 @@ import pytest
 import trl
 
 from containers.contracts.certificate import Certificate
+from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import (
     EvaluateRewardModelConfig,
@@ -22,7 +23,7 @@ from containers.stages.template_losses import TemplateLosses
 from containers.stages.token_batches import tokens_of_all
 from tests.unit.stages.prompt_factory import write_prompts
 from tests.unit.stages.reward_model_factory import reward_model_context
-from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
+from tests.unit.stages.spec_factory import colour_rows, make_context, run_stage, start_stage, write_pairs
 from tests.unit.stages.test_completion_tokens import MISTRAL
 from tests.unit.stages.tiny_policy import CHATML, save_causal_model, save_reward_model, tiny_tokenizer
 
@@ -120,6 +121,18 @@ def test_a_reward_model_that_never_sees_system_prompts_is_warned_of_with_their_n
         "Warning: The chat template leaves out the turn of the role system in 10 of 96 conversations (the first: "
         f"`Be brief.`). The model never sees them as they are. {WAY_OUT}" in notes
     )
+
+
+@pytest.mark.slow
+def test_two_ranks_that_share_the_pairs_count_all_of_them(tmp_path: Path) -> None:
+    two = BatchPlan(global_batch_size=8, per_device_batch_size=4, num_processes=2, gradient_accumulation_steps=1)
+    losing = _reward_model(tmp_path / "losing", _rows(num_with_system=5), MISTRAL)
+    run_stage(losing.spec.model_copy(update={"batch": two}), tmp_path / "losing.log")
+    assert "leaves out the turn of the role system in 10 of 96 conversations" in _notes(losing)
+    refusing = _reward_model(tmp_path / "refusing", _rows(num_with_system=3), GEMMA)
+    assert start_stage(refusing.spec.model_copy(update={"batch": two}), tmp_path / "refusing.log").wait(400) == 1
+    outcome = json.loads((refusing.work / "outcome.json").read_text())
+    assert "refuses 6 of 48 conversations" in outcome["message"]
 
 
 def test_a_template_that_writes_every_turn_is_not_talked_about(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def _read(
     examples = read_training_examples(
         context,
         config,
-        tokenised=lambda rows: [{"length": next(left)} for _ in rows],
+        tokenised=lambda rows: [[{"length": next(left)}] for _ in rows],
         num_tokens=lambda example: int(example["length"]),
         unit="pairs",
     )
