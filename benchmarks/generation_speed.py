@@ -126,8 +126,9 @@ def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
 def _policy(folder: Path) -> Any:
     """The policy with adapters that are at work."""
     adapters = peft_config(LoraSettings(r=16, alpha=32), task_type="CAUSAL_LM")
-    policy = get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "policy"), adapters)
-    torch.manual_seed(2)
+    base = AutoModelForCausalLM.from_pretrained(folder / "policy")
+    torch.manual_seed(2)  # each way has a program of its own, and both need the same adapters
+    policy = get_peft_model(base, adapters)
     with torch.no_grad():
         for weight in policy.parameters():
             if weight.requires_grad:
