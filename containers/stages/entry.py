@@ -7,6 +7,7 @@ this module again once per rank.
 """
 
 import atexit
+import contextlib
 import ctypes
 import faulthandler
 import importlib
@@ -225,8 +226,9 @@ def _leave(code: int) -> NoReturn:
     """
     atexit._run_exitfuncs()
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # a full disk; the outcome stands
+            stream.flush()
     os._exit(code)
 
 
