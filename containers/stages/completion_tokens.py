@@ -43,7 +43,7 @@ def tokenised_completions(
     rewritten = []
     for place, (start, whole) in enumerate(zip(starts, wholes, strict=True)):
         if whole[: len(start)] != start:
-            rest = _rest(tokenizer, *pairs[place])
+            rest = _rest(tokenizer, *pairs[place], start_ids=start)
             if rest is None:
                 rewritten.append(place)
             else:
@@ -56,14 +56,25 @@ def tokenised_completions(
     ]
 
 
-def _rest(tokenizer: PreTrainedTokenizerBase, prompt: Turns, completion: Turns) -> list[int] | None:
-    """The tokens of what the template writes behind the prompt; None where it writes another prompt."""
+def _rest(
+    tokenizer: PreTrainedTokenizerBase, prompt: Turns, completion: Turns, *, start_ids: Sequence[int]
+) -> list[int] | None:
+    """The tokens of what the template writes behind the prompt; None where it writes another prompt.
+
+    Also None where they are another text: some tokenizers (Llama 2's) put a blank before whatever they are given.
+    """
     start = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **ANSWER_AT_ONCE))
     whole = str(tokenizer.apply_chat_template([*prompt, *completion], tokenize=False, **ANSWER_AT_ONCE))
     if not whole.startswith(start):
         return None
-    encoded: Mapping[str, list[int]] = tokenizer(whole.removeprefix(start), add_special_tokens=False)
-    return list(encoded["input_ids"])
+    rest = whole.removeprefix(start)
+    encoded: Mapping[str, list[int]] = tokenizer(rest, add_special_tokens=False)
+    ids = list(encoded["input_ids"])
+    return ids if _written(tokenizer, [*start_ids, *ids]) == _written(tokenizer, start_ids) + rest else None
+
+
+def _written(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
 def _refusal(rewritten: Sequence[tuple[Turns, Turns]], *, num_pairs: int) -> str:

@@ -229,6 +229,7 @@ def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a full disk; the outcome stands
             stream.flush()
+    ctypes.CDLL(None).fflush(None)  # what NCCL wrote
     os._exit(code)
 
 

@@ -38,7 +38,7 @@ from containers.stages.sample_predictions import NUM_RELOAD_PAIRS
 from containers.stages.scored_suite import ScoredPair, ScoredSuite
 from containers.stages.scoring import Conversation, RewardScorer, score_head_sha256
 from containers.stages.suite_evaluation import evaluate_suite, score_spread
-from containers.stages.suite_scoring import read_suites, score_suite, without_refused
+from containers.stages.suite_scoring import read_suites, score_suite, without_refused, without_strange_tokens
 from containers.stages.suites.base import Intervals
 
 
@@ -65,6 +65,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     )
     _keep_to_positions(context, scorer)
     suites = [without_refused(context, scorer, suite) for suite in suites]
+    suites = [without_strange_tokens(context, scorer, suite) for suite in suites]
     info = None if folder == given else _training_info(given)
     parity = _parity(context, scorer, info, suites[0])
 

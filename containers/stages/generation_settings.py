@@ -20,7 +20,12 @@ def mend_generation_config(model: PreTrainedModel) -> str:
     own = model.generation_config
     if own is None or not (issue := _why_not_saved(own)):
         return ""
+    for name in _TOKEN_IDS:  # old Llama files have a pad token of -1
+        if isinstance(token_id := getattr(own, name), int) and token_id < 0:
+            setattr(own, name, None)
     found = f"The model's generation_config.json contradicts itself ({issue}) and could not be saved after training"
+    if not _why_not_saved(own):
+        return f"{found}: token ids below zero are taken out. Nothing that is trained or judged depends on them."
     sampled = GenerationConfig.from_dict({**own.to_dict(), "do_sample": True})
     if not _why_not_saved(sampled):
         model.generation_config = sampled

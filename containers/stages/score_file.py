@@ -87,6 +87,8 @@ def _score_chunk(chunk: Sequence[RowToScore], scorer: RewardScorer) -> list[Scor
             which = f"response {longest + 1} of {len(sides)}: " if len(sides) > 1 else ""
             seen = f"{which}{len(sides[longest]):,} tokens, at most {scorer.max_length:,}"
             found[place] = ScoredRow(chunk[place], reason="too_long", seen=seen)
+        elif token := next(filter(None, map(scorer.token_without_row, sides)), ""):
+            found[place] = ScoredRow(chunk[place], reason="token_without_row", seen=token)
         else:
             kept[place] = sides
     try:

@@ -19,6 +19,7 @@ from containers.stages.models import SCORE_HEAD, demand_own_tokenizer, demand_ro
 from containers.stages.packed_scoring import packed_rows, score_rows, shared_groups, why_padded
 from containers.stages.token_batches import tokens_of_all
 from containers.stages.token_budget import device_batch_tokens
+from containers.stages.tokenizer_loading import token_without_row
 
 Conversation = Sequence[Mapping[str, str]]
 
@@ -117,6 +118,17 @@ class RewardScorer:
         scores = self._padded(sequences) if self.padded_since else self._packed(sequences)
         self._refuse_non_finite(scores)
         return scores
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether the model has a row for every token of the tokenizer; Gemma 3's text models lack one."""
+        num_rows = self._classifier.get_input_embeddings().weight.shape[0]
+        return max(self.tokenizer.get_vocab().values(), default=-1) < int(num_rows)
+
+    def token_without_row(self, tokens: Sequence[int]) -> str:
+        """The token that such a sequence has no score for, and that `score_tokens` refuses; empty: there is none."""
+        num_rows = self._classifier.get_input_embeddings().weight.shape[0]
+        return token_without_row(self.tokenizer, tokens, num_rows=num_rows)
 
     def _try_packed(self, sequences: Sequence[list[int]]) -> None:
         """Score a few both ways: attention that does more than mask and weigh shows here."""

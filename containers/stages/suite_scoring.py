@@ -98,6 +98,26 @@ def score_suite(context: StageContext, scorer: RewardScorer, suite: ScoredSuite)
     return suite.with_scores(scored, num_over_long=over_long)
 
 
+def without_strange_tokens(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
+    """The suite without the items that spell a token which the model has no row for; these are counted, and noted."""
+    if scorer.has_all_rows:
+        return suite
+    found: dict[int, str] = {}
+    for place, item in enumerate(suite.rows.items):
+        for ids in scorer.tokenize_all([conversation(item, response) for response in item.responses]):
+            if token := scorer.token_without_row(ids):
+                found[place] = token
+    if not found:
+        return suite
+    context.recorder.note(
+        f"Warning: {suite.name}: {len(found):,} items are left out, because they spell a token that the reward model "
+        f"has no row for: {', '.join(sorted(set(found.values())))}."
+    )
+    left_out = {**suite.rows.left_out, "token_without_row": len(found)}
+    items = tuple(item for place, item in enumerate(suite.rows.items) if place not in found)
+    return replace(suite, rows=replace(suite.rows, items=items, left_out=left_out))
+
+
 def conversation(item: SuiteItem, response: str) -> Conversation:
     """The item's prompt, answered with that response."""
     return [*item.prompt, {"role": "assistant", "content": response}]

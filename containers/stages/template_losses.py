@@ -16,7 +16,8 @@ Conversation: TypeAlias = Sequence[Mapping[str, str]]
 _SHOWN_CHARACTERS = 80
 _WAY_OUT = (
     "Set chat_template, of train_sft where there is one (it stays with the model) and else of train_reward_model, to a "
-    "template that writes every turn, by name (chatml, say) or as a .jinja file; or leave such rows out of the data."
+    "template that writes every turn, by name (chatml, say) or as a .jinja file; a policy without train_sft keeps its "
+    "model's own. Or leave such rows out of the data."
 )
 
 

@@ -99,11 +99,17 @@ def demand_rows(
     """
     num_rows = model.get_input_embeddings().weight.shape[0]
     for number, tokens in enumerate(conversations, start=1):
-        if (highest := max(tokens, default=-1)) >= num_rows:
+        if token := token_without_row(tokenizer, tokens, num_rows=num_rows):
             raise BadDataError(
-                f"{name} {number:,} has the token {tokenizer.convert_ids_to_tokens(highest)} (id {highest:,}), and the "
-                f"model's embedding has {num_rows:,} rows, none for it. Take it out of the text, or leave it out."
+                f"{name} {number:,} has the token {token}, and the model's embedding has {num_rows:,} rows, none for "
+                "it. Take it out of the text, or leave it out."
             )
+
+
+def token_without_row(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], *, num_rows: int) -> str:
+    """A token among these ids for which an embedding of so many rows has none, with its id; empty: there is none."""
+    highest = max(tokens, default=-1)
+    return f"{tokenizer.convert_ids_to_tokens(highest)} (id {highest:,})" if highest >= num_rows else ""
 
 
 def _occurring_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:

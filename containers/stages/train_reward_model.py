@@ -48,6 +48,7 @@ from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_examples import (
     TrainingExamples,
+    note_policy_template,
     note_template_losses,
     read_training_examples,
     resolve_training_schedule,
@@ -150,6 +151,8 @@ def _tokenised_pairs(
         unit="pairs",
     )
     note_template_losses(context, tokenizer, losses)
+    if config.chat_template is not None:
+        note_policy_template(context)
     return examples
 
 

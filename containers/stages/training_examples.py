@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,11 +13,15 @@ from containers.contracts.names import TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
 from containers.contracts.stage_configs import TrainRewardModelConfig, TrainSftConfig
 from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError, BadDataError
+from containers.stages.errors import BadConfigError, BadDataError, StageError
 from containers.stages.pair_artifact import Row, read_pair_rows, read_policy_prompts
-from containers.stages.ranks import of_all_ranks, spread_over_ranks
+from containers.stages.ranks import any_rank, is_first_rank, of_all_ranks, spread_over_ranks
 from containers.stages.template_losses import TemplateLosses
 from containers.stages.token_batches import tokens_of_all
+from containers.stages.tokenizer_loading import load_tokenizer
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 # Most of the examples, where a message says how many tokens would keep them.
 _MOST = 0.95
@@ -77,14 +83,18 @@ def read_training_examples(
 
 
 def _of_share(
-    rows: Sequence[Row], *, tokenised: Callable[[Sequence[Row]], list[list[Row]]], all_rows: Sequence[Row]
-) -> list[list[Row]]:
-    """What `tokenised` gives; its error counts all rows, not this rank's share of them."""
+    rows: Sequence[Item], *, tokenised: Callable[[Sequence[Item]], list[Value]], all_rows: Sequence[Item]
+) -> list[Value]:
+    """What `tokenised` gives. Its error is that of all rows, not of this rank's share, and comes up on every rank."""
+    found, error = [], None
     try:
-        return tokenised(rows)
-    except BadConfigError:
+        found = tokenised(rows)
+    except BadConfigError as raised:
+        error = raised
+    if any_rank(error is not None):
         tokenised(all_rows)
-        raise
+        raise error or StageError("Another rank could not make tokens of its share of the rows, and this one could.")
+    return found
 
 
 def _that_fit(
@@ -127,11 +137,30 @@ def note_template_losses(context: StageContext, tokenizer: PreTrainedTokenizerBa
     """
     answer = {"role": "assistant", "content": "answer"}
     prompts = read_policy_prompts(context.input_path("pairs"))
-    spread_over_ranks(
-        prompts, lambda share: tokens_of_all(tokenizer, [[*prompt, answer] for prompt in share], losses=losses)
-    )
+
+    def tried(share: Sequence[Any]) -> list[None]:
+        tokens_of_all(tokenizer, [[*prompt, answer] for prompt in share], losses=losses)
+        return [None] * len(share)
+
+    spread_over_ranks(prompts, partial(_of_share, tokenised=tried, all_rows=prompts))
     if words := TemplateLosses.together(of_all_ranks(losses)).in_words():
         context.recorder.note(words)
+
+
+def note_policy_template(context: StageContext) -> None:
+    """Warn where the start model's own chat template refuses the policy's prompts.
+
+    A policy without fine-tuning begins with it, hours later, whatever template the reward model was given.
+    """
+    if not is_first_rank():
+        return
+    start = context.input("start_model")
+    try:
+        tokenizer = load_tokenizer(Path(start.path), origin=start.origin)
+        prompts = read_policy_prompts(context.input_path("pairs"))
+        tokens_of_all(tokenizer, prompts, add_generation_prompt=True, for_the_policy=True)
+    except BadConfigError as error:
+        context.recorder.note(f"Warning: A policy that starts from this model without train_sft would fail: {error}")
 
 
 def resolve_training_schedule(

@@ -15,6 +15,8 @@ from containers.contracts.stage_configs import EvaluateRewardModelConfig, Traini
 from containers.stages import evaluate_reward_model, train_reward_model
 from containers.stages.errors import BadDataError, MissingPrerequisiteError
 from containers.stages.models import load_new_reward_model, load_tokenizer
+from containers.stages.score_file import score_rows
+from containers.stages.score_rows import RowToScore
 from containers.stages.scoring import RewardScorer
 from tests.unit.stages.reward_model_factory import (
     logged_scores,
@@ -110,6 +112,30 @@ def test_a_tokenizer_of_another_model_is_refused_before_the_training(tmp_path: P
     with pytest.raises(MissingPrerequisiteError, match="that of another model: it has 260 tokens"):
         train_reward_model.run(context)
     assert not list(context.checkpoints.iterdir())
+
+
+def test_a_row_that_spells_a_token_without_a_row_keeps_its_place_with_the_reason(tmp_path: Path) -> None:
+    folder = save_reward_model(tmp_path / "model")
+    save_tokenizer_with(folder, IMAGE_TOKEN)
+    asked = ({"role": "user", "content": "Hi"},)
+    texts = ("Yes.", f"No {IMAGE_TOKEN}")
+    rows = [RowToScore("", line, prompt=asked, responses=(text,)) for line, text in enumerate(texts, start=1)]
+    first, second = score_rows(rows, scorer_of(folder))
+    assert len(first.scores) == 1
+    assert (second.reason, second.seen) == ("token_without_row", f"{IMAGE_TOKEN} (id 259)")
+
+
+def test_an_item_that_spells_a_token_without_a_row_is_left_out_of_the_certificate_and_counted(tmp_path: Path) -> None:
+    folder = save_reward_model(tmp_path / "model")
+    save_tokenizer_with(folder, IMAGE_TOKEN)
+    rows = colour_rows(4)
+    rows[0]["rejected"] = [{"role": "assistant", "content": f"See {IMAGE_TOKEN}."}]
+    inputs = {"pairs": write_pairs(tmp_path / "pairs", colour_rows(1), rows), "reward_model": folder}
+    config = EvaluateRewardModelConfig(max_length=256, num_bootstrap=100)
+    context = make_context(tmp_path, StageName.EVALUATE_REWARD_MODEL, config, inputs)
+    evaluate_reward_model.run(context)
+    found = Certificate.model_validate_json((context.output / "certificate.json").read_bytes())
+    assert (found.suites[0].num_pairs, found.suites[0].left_out_because) == (3, (("token_without_row", 1),))
 
 
 @pytest.mark.parametrize(

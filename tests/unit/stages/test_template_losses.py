@@ -82,8 +82,8 @@ def test_fine_tuning_with_gemma_says_how_many_rows_it_refuses_and_why() -> None:
         "The chat template refuses 3 of 603 conversations, so they have no tokens: `System role not supported` (2; the "
         "first has the turns system, user, assistant); `Conversation roles must alternate "
         "user/assistant/user/assistant/...` (1; the first has the turns user, user, assistant). "
-        f"{WAY_OUT}, to a template that writes every turn, by name (chatml, say) or as a .jinja file; or leave such "
-        "rows out of the data."
+        f"{WAY_OUT}, to a template that writes every turn, by name (chatml, say) or as a .jinja file; a policy "
+        "without train_sft keeps its model's own. Or leave such rows out of the data."
     )
 
 
@@ -121,6 +121,15 @@ def test_a_reward_model_that_never_sees_system_prompts_is_warned_of_with_their_n
         "Warning: The chat template leaves out the turn of the role system in 10 of 96 conversations (the first: "
         f"`Be brief.`). The model never sees them as they are. {WAY_OUT}" in notes
     )
+
+
+def test_a_template_of_the_reward_model_does_not_hide_what_its_policy_will_meet(tmp_path: Path) -> None:
+    refusing = "{% if 'dragons' in messages[0]['content'] %}{{ raise_exception('No dragons') }}{% endif %}"
+    context = _reward_model(tmp_path, _rows(), refusing + CHATML, chat_template=CHATML)
+    write_prompts(tmp_path / "pairs", train=["Why?", "Where are dragons?"])
+    train_reward_model.run(context)
+    wanted = "A policy that starts from this model without train_sft would fail: The chat template refuses 1 of 4"
+    assert wanted in _notes(context)
 
 
 @pytest.mark.slow
