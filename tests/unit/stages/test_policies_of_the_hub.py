@@ -218,6 +218,17 @@ def test_a_generation_config_that_could_not_be_saved_is_mended_before_training_a
     assert "do_sample is now true" in notes
 
 
+def test_a_pad_token_below_zero_is_taken_out_and_the_rest_of_a_generation_config_stays(
+    tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    start = save_causal_model(tmp_path / "start", seed=3)
+    write_generation_config(start, {**LLAMA_2, "do_sample": True, "pad_token_id": -1})
+    context = trained(tmp_path, inputs, start)
+    saved = json.loads((context.output / "model" / "generation_config.json").read_text())
+    assert (saved["do_sample"], saved["temperature"], saved["top_p"]) == (True, 0.9, 0.6)
+    assert "token ids below zero are taken out" in (context.work / "events.jsonl").read_text()
+
+
 def test_a_generation_config_that_nothing_mends_keeps_its_token_ids(tmp_path: Path, inputs: dict[str, Path]) -> None:
     start = save_causal_model(tmp_path / "start", seed=3)
     write_generation_config(start, {**LLAMA_2, "length_penalty": 2.0})
