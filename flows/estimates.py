@@ -26,6 +26,7 @@ _CPU_DRAWING_SECONDS = 30e-9
 CPU_PACK_TOKENS = 2048
 CPU_BATCH_TOKENS = 1024
 FIRST_ROOM_TOKENS = 64
+PAGE_TOKENS = 256
 GPU_BATCH_TOKENS_PER_GIB = 512
 SMALLEST_GPU_BATCH_TOKENS = 4096
 # One generated token costs at least this long a block, however small the model: Python and kernel launches.

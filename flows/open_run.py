@@ -79,6 +79,7 @@ def check_request(config: RunConfig, *, plan: RunPlan | None = None) -> CheckReq
         mlflow_tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or config.tracking.mlflow_uri,
         token_present=hub_token() is not None,
         notify_blocks=notify_blocks(config.gates),
+        needs_vllm=config.train_policy.rollout_engine == "vllm",
     )
 
 

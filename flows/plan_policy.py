@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from containers.contracts.hardware import BatchPlan
+from containers.contracts.hardware import GIB, BatchPlan
 from containers.contracts.stage_configs import TrainPolicyConfig
 from containers.schedule import ResolvedSchedule
 from flows import estimates
@@ -112,7 +112,12 @@ def policy_memory(known: Known, config: TrainPolicyConfig, batch: BatchPlan, loa
         parts["reward model"] = estimates.inference_memory(reward_model, known.profile)
     prompts = _prefilled_prompts(known, config, batch) * longest_prompt(known, config.max_prompt_length)
     own = completions_of_a_rank(batch) * _room_for_completion(known, config)
-    parts["generation cache"] = estimates.generation_cache(load.shape, known.profile, sequences=1, tokens=prompts + own)
+    if config.rollout_engine == "vllm" and known.profile.num_gpus:
+        parts["vLLM, model and cache"] = int(config.vllm_memory_fraction * known.profile.gpu_memory_gib * GIB)
+    else:
+        parts["generation cache"] = estimates.generation_cache(
+            load.shape, known.profile, sequences=1, tokens=prompts + own
+        )
     if not load.uses_adapters:
         parts["reference policy"] = estimates.inference_memory(load.total, known.profile)
     return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items())
@@ -122,7 +127,9 @@ def _shares_prompts(known: Known, config: TrainPolicyConfig) -> bool:
     """Whether generation computes a prompt once for all of its completions, as far as the config.json says."""
     traits = known.model.traits if known.model is not None else PLAIN
     longest = config.max_prompt_length + config.max_completion_length
-    return config.rollout_engine == "shared_prompts" and not traits.attention_hindrance(longest=longest)
+    if config.rollout_engine == "shared_prompts":
+        return not traits.attention_hindrance(longest=longest)
+    return config.rollout_engine != "transformers"
 
 
 def _prefilled_prompts(known: Known, config: TrainPolicyConfig, batch: BatchPlan) -> int:
@@ -133,6 +140,8 @@ def _prefilled_prompts(known: Known, config: TrainPolicyConfig, batch: BatchPlan
 def _room_for_completion(known: Known, config: TrainPolicyConfig) -> int:
     """Tokens that generation has room for behind a prompt; with shared prompts the room doubles whenever it is full."""
     own = config.max_completion_length
+    if config.rollout_engine == "continuous_batching":
+        return own + 2 * estimates.PAGE_TOKENS
     if not _shares_prompts(known, config):
         return own
     return max(estimates.FIRST_ROOM_TOKENS, 1 << (own - 1).bit_length())

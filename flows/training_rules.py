@@ -15,6 +15,7 @@ from containers.contracts.stage_configs import (
     TrainRewardModelConfig,
     TrainSftConfig,
 )
+from containers.contracts.training_settings import VLLM_LORA_RANKS
 from containers.schedule import ScheduleError, plan_batch
 from flows.config_errors import Mistake
 
@@ -116,6 +117,22 @@ def _reward_model_judges_what_it_knows(config: RunConfig, *, section: str) -> It
         )
 
 
+def _vllm_takes_the_adapters(config: RunConfig) -> Iterator[Mistake]:
+    lora = config.train_policy.lora
+    if config.train_policy.rollout_engine != "vllm":
+        return
+    if lora is None:
+        yield Mistake(
+            "train_policy.rollout_engine",
+            "vllm is given the adapters before every batch, and `lora: null` trains none. Train adapters, or use "
+            "shared_prompts or continuous_batching.",
+        )
+    elif lora.r > VLLM_LORA_RANKS[-1]:
+        yield Mistake(
+            "train_policy.lora.r", f"{lora.r} is more than {VLLM_LORA_RANKS[-1]}, the largest rank that vLLM takes."
+        )
+
+
 def _policy_is_judged_on_its_prompts(config: RunConfig) -> Iterator[Mistake]:
     trained, evaluated = config.train_policy.max_prompt_length, config.evaluate_policy.max_prompt_length
     if evaluated < trained:
@@ -186,6 +203,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     _saves_fall_on_generated_batches,
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),
+    _vllm_takes_the_adapters,
     _policy_is_judged_on_its_prompts,
     _evaluation_length_is_given_once,
     _policy_is_judged_on_whole_completions,

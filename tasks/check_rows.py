@@ -7,12 +7,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Literal
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from containers.contracts.records import CheckFinding
+from containers.launch.docker_state import ImageState
 from containers.launch.preflight import disk_finding
 from tasks.hub import hub_cache
 from tasks.service_logins import INSIDE_PATHS, login_headers, without_login
@@ -90,6 +92,24 @@ def package_findings() -> tuple[CheckFinding, ...]:
         found = f"other versions than tested: {', '.join(odd)}"
         return (_packages_row(found, "warning", "`pip install -e .[stages]` brings the tested ones."),)
     return (_packages_row(f"{', '.join(fine[:3])} and {max(0, len(fine) - 3)} more", "ok", ""),)
+
+
+def vllm_finding(runtime: Literal["docker", "process"], image: ImageState) -> CheckFinding:
+    """Whether vLLM is where the stages run: in this Python, or in the image, which says what it was built with."""
+    name, wanted = "vLLM", "vLLM, for train_policy.rollout_engine: vllm"
+    otherwise = "train_policy.rollout_engine: shared_prompts does without it."
+    if runtime == "process":
+        if find_spec("vllm") is not None:
+            return CheckFinding(name=name, found="installed", wanted=wanted, verdict="ok")
+        found = f"not installed in {sys.executable}"
+        advice = f"It wants another fastapi than Prefect, so use Docker (`--set runtime.kind=docker`). {otherwise}"
+        return CheckFinding(name=name, found=found, wanted=wanted, verdict="failure", advice=advice)
+    with_it = [extra for extra in image.extras if extra.startswith("vllm")]
+    if with_it:
+        return CheckFinding(name=name, found=f"{image.name} has {with_it[0]}", wanted=wanted, verdict="ok")
+    found = f"{image.name} was built without it"
+    advice = f"`containers/images/build.sh --tag {image.name} --with vllm==0.29.0` builds it in. {otherwise}"
+    return CheckFinding(name=name, found=found, wanted=wanted, verdict="failure", advice=advice)
 
 
 def source_finding(name: str, wanted: str, probe: Callable[[], Probe]) -> CheckFinding:

@@ -30,7 +30,7 @@ from containers.launch.preflight import (
     shm_finding,
 )
 from tasks.approval_notice import block_finding
-from tasks.check_rows import package_findings, service_finding, source_finding
+from tasks.check_rows import package_findings, service_finding, source_finding, vllm_finding
 from tasks.display import current_display
 from tasks.hardware_rows import gpu_rows, variable_rows
 from tasks.markdown import system_check_markdown
@@ -68,6 +68,7 @@ class CheckRequest:
         reference_reward_model: the one that judges labels; None where none does.
         prefect_api_url, mlflow_tracking_uri: None where the run starts a server itself.
         token_present: whether hub requests may use the user's token.
+        needs_vllm: whether vLLM writes the policy's completions.
         notify_blocks: gate and block in Prefect, where a gate tells people that it waits.
     """
 
@@ -87,6 +88,7 @@ class CheckRequest:
     token_present: bool = False
     memory_needed_bytes: int = 0
     notify_blocks: tuple[tuple[str, str], ...] = ()
+    needs_vllm: bool = False
 
 
 class SystemCheckError(Exception):
@@ -147,6 +149,7 @@ def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
         runtime_check = ("Docker", lambda: docker_findings(docker, image, profile, stages_digest=stages_digest))
     checks = [
         runtime_check,
+        *([("vLLM", lambda: (vllm_finding(choice.runtime, image),))] if request.needs_vllm else []),
         *_host_checks(request, choice.runtime, docker),
         ("Prefect", lambda: (service_finding("Prefect", request.prefect_api_url),)),
         ("MLflow", lambda: (service_finding("MLflow", request.mlflow_tracking_uri),)),

@@ -246,10 +246,14 @@ class TrainPolicyConfig(Frozen):
         description="Tokens computed at a time; a longer completion with its prompt is computed alone. null: from the "
         "batch per device",
     )
-    rollout_engine: Literal["shared_prompts", "transformers"] = Field(
+    rollout_engine: Literal["shared_prompts", "continuous_batching", "vllm", "transformers"] = Field(
         "shared_prompts",
         description="What writes the completions: transformers' generate, with each prompt computed once for all of "
-        "its completions, or by itself; models for which that is not the same get the latter, and the log says so",
+        "its completions; its continuous batching; vLLM, where the stage image has it; or generate by itself, which "
+        "models get for which one of the first two is not the same, and the log says so",
+    )
+    vllm_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.3, description="Share of each GPU's memory that vLLM takes, start model and cache; only with that engine"
     )
     optimizer: OptimizerSettings = Field(OptimizerSettings(learning_rate=1e-6), description=_OPTIMIZER)
     schedule: TrainingSchedule = Field(TrainingSchedule(max_steps=100), description=_SCHEDULE)

@@ -7,6 +7,9 @@ from pydantic import Field
 from containers.contracts.base import Frozen
 from containers.contracts.bounds import Fraction, Positive
 
+# Ranks of adapters that vLLM keeps room for; others get the next larger.
+VLLM_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+
 
 class LoraSettings(Frozen):
     """Low-rank adapters on all linear layers. There is no dropout: TRL sets it to 0 whatever is asked."""

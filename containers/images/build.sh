@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds the stage image from a temporary build context.
 #
-#   containers/images/build.sh [--tag rlhf-stage:gpu] [--base IMAGE] [--wheels DIR] [--ca-bundle FILE]
+#   containers/images/build.sh [--tag rlhf-stage:gpu] [--base IMAGE] [--wheels DIR] [--ca-bundle FILE] [--with PACKAGE]…
 #
 #   --tag        name of the image; the project uses rlhf-stage:gpu and rlhf-stage:cpu
 #   --base       image to build on; default: the one in the Dockerfile (official PyTorch with CUDA)
 #   --wheels     folder of wheels that pip may take instead of downloading (default: $PIP_FIND_LINKS, if that is a folder)
 #   --ca-bundle  certificates that pip trusts, for hosts behind an inspecting proxy (default: $PIP_CERT, if set)
+#   --with       a package beyond those of every stage, as pip takes it: vllm==0.29.0 for rollout_engine: vllm
 #
 # PYTHON names a Python that has pydantic (default: python3); with it the image is labelled with its sources' digest.
 # PIP_INDEX_URL, PIP_EXTRA_INDEX_URL and PIP_DEFAULT_TIMEOUT of the caller are passed on, so are the proxy variables.
@@ -17,6 +18,7 @@ tag=rlhf-stage:gpu
 base=
 wheels=
 ca_bundle=${PIP_CERT:-}
+extras=()
 if [ -d "${PIP_FIND_LINKS:-}" ]; then wheels=$PIP_FIND_LINKS; fi
 
 while [ $# -gt 0 ]; do
@@ -25,7 +27,8 @@ while [ $# -gt 0 ]; do
     --base) base=$2; shift 2 ;;
     --wheels) wheels=$2; shift 2 ;;
     --ca-bundle) ca_bundle=$2; shift 2 ;;
-    *) echo "build.sh: unknown option $1. Known: --tag, --base, --wheels, --ca-bundle." >&2; exit 2 ;;
+    --with) extras+=("$2"); shift 2 ;;
+    *) echo "build.sh: unknown option $1. Known: --tag, --base, --wheels, --ca-bundle, --with." >&2; exit 2 ;;
   esac
 done
 
@@ -59,6 +62,7 @@ if [ -n "$ca_bundle" ]; then cp -pL "$ca_bundle" "$context/certificates/ca-bundl
 
 arguments=()
 if [ -n "$base" ]; then arguments+=(--build-arg "BASE_IMAGE=$base"); fi
+printf '%s\n' "${extras[@]}" > "$context/extras.txt"
 for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_DEFAULT_TIMEOUT \
   HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy; do
   if [ -n "${!name:-}" ]; then arguments+=(--build-arg "$name"); fi
@@ -68,5 +72,5 @@ done
 digest=$(cd "$context/rlhf" && "${PYTHON:-python3}" -c 'from pathlib import Path
 from containers.digests import source_digest
 print(source_digest(Path("containers")))' 2>/dev/null) || digest=unknown
-docker build --tag "$tag" --label "rlhf.stages_digest=$digest" "${arguments[@]}" "$context"
+docker build --tag "$tag" --label "rlhf.stages_digest=$digest" --label "rlhf.extras=${extras[*]}" "${arguments[@]}" "$context"
 docker image inspect --format 'Built {{index .RepoTags 0}}: {{.Id}}, {{.Size}} bytes.' "$tag"

@@ -15,6 +15,8 @@ from docker.utils import parse_host
 from containers.human_text import one_line, short_digest
 
 STAGES_DIGEST_LABEL = "rlhf.stages_digest"
+# Packages beyond those of every stage image (build.sh --with), as pip was given them.
+EXTRAS_LABEL = "rlhf.extras"
 WITHOUT_DOCKER = "use the process runtime (`--set runtime.kind=process`)"
 _SHOWN_CHARACTERS = 200
 _SOCKET_URL = "http+unix://"
@@ -58,6 +60,7 @@ class ImageState:
     Attributes:
         digest: `sha256:…`; empty where the image is not there.
         stages_digest: the label that says from which sources it was built; empty where it has none.
+        extras: packages that it was built with beyond those of every stage image.
         problem: why there is none, in words that follow the image's name; empty where the image is there.
         advice: what to do about it.
     """
@@ -65,6 +68,7 @@ class ImageState:
     name: str
     digest: str = ""
     stages_digest: str = ""
+    extras: tuple[str, ...] = ()
     problem: str = ""
     advice: str = ""
 
@@ -132,7 +136,12 @@ def read_image(name: str, *, timeout_s: int = 5) -> ImageState:
         try:
             image = client.images.get(name)
             labels: Mapping[str, str] = image.labels or {}
-            return ImageState(name=name, digest=str(image.id), stages_digest=labels.get(STAGES_DIGEST_LABEL, ""))
+            return ImageState(
+                name=name,
+                digest=str(image.id),
+                stages_digest=labels.get(STAGES_DIGEST_LABEL, ""),
+                extras=tuple(labels.get(EXTRAS_LABEL, "").split()),
+            )
         finally:
             client.close()
     except APIError as error:

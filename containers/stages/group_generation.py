@@ -13,19 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from containers.contracts.stage_configs import TrainPolicyConfig
-from containers.stages.context import StageContext
+from containers.stages.generation_trial import AskedRows, allowed_logit_difference
 from containers.stages.model_trial import trial
 from containers.stages.packed_scoring import why_padded
-from containers.stages.rollouts import whole_distribution
-from containers.stages.scoring import allowed_difference, num_layers_of
 from containers.stages.shared_prompt_attention import NAME, SharedPromptLayer, attending_to
-
-# The shortest prompt and the longest are asked for two completions each, this many tokens long.
-_ASKED_SIBLINGS, _ASKED_TOKENS = 2, 4
 
 
 @contextmanager
@@ -60,7 +54,7 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
     Runs may be unlike in length, where a rank has some siblings of a prompt only: the longer ones are kept as several
     prompts, so that all have equally many rows.
     """
-    runs = _equal_rows(input_ids, attention_mask)
+    runs = equal_rows(input_ids, attention_mask)
     lengths = (attention_mask.sum(dim=1) - 1).tolist()
     siblings, longest = math.gcd(*map(len, runs)), max(lengths)
     prompts = len(input_ids) // siblings
@@ -88,7 +82,7 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
     )
 
 
-def _equal_rows(input_ids: Tensor, attention_mask: Tensor) -> list[range]:
+def equal_rows(input_ids: Tensor, attention_mask: Tensor) -> list[range]:
     """Stretches of rows that are one prompt, in order."""
     changes = (input_ids[1:] != input_ids[:-1]).any(dim=1) | (attention_mask[1:] != attention_mask[:-1]).any(dim=1)
     borders = [0, *(changes.nonzero().flatten() + 1).tolist(), len(input_ids)]
@@ -99,25 +93,6 @@ def _zeros(states: Tensor, shape: Sequence[int]) -> Tensor:
     """Zeros of this shape; where it says -1, as long as the states."""
     sizes = [own if size == -1 else size for own, size in zip(states.shape, shape, strict=True)]
     return states.new_zeros(sizes)
-
-
-def shares_prompts(
-    context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
-) -> bool:
-    """Whether a prompt is computed once for all of its completions; noted, where it is not with the reason.
-
-    Args:
-        prompts: token ids of the prompts that the policy is trained on.
-    """
-    if config.rollout_engine != "shared_prompts":
-        return False
-    reason = why_each_row(model, prompts, max_length=config.max_prompt_length + config.max_completion_length)
-    context.recorder.note(
-        f"Completions are generated with the prompt computed for each of them: {reason}."
-        if reason
-        else "Completions are generated with the prompt computed once for all of its own."
-    )
-    return not reason
 
 
 def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
@@ -141,44 +116,20 @@ def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, ma
 
 def _why_different(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
     """Why logits of these prompts are not those of whole rows; empty where they are."""
-    width = max(len(prompt) for prompt in prompts)
-    asked = [prompt for prompt in prompts for _ in range(_ASKED_SIBLINGS)]
-    missing = [width - len(prompt) for prompt in asked]
-    ids = torch.tensor([[0] * num + list(prompt) for num, prompt in zip(missing, asked, strict=True)])
-    mask = torch.tensor([[0] * num + [1] * (width - num) for num in missing])
-    settings = GenerationConfig(
-        max_new_tokens=min(_ASKED_TOKENS, max_length - width),
-        do_sample=False,
-        pad_token_id=0,
-        return_dict_in_generate=True,
-        output_logits=True,
-        disable_compile=True,
-    )
-    rows = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device), "generation_config": settings}
-    was_training = model.training
-    model.eval()
-    try:
-        with whole_distribution(model):
-            plain = model.generate(**rows)
-            with trial() as tried, shared_prompts(model):
-                shared = model.generate(**rows)
-        if tried.failure:
-            return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
-    finally:
-        model.train(was_training)
+    asked = AskedRows.of(model, prompts, max_length=max_length)
+    plain = asked.answered()
+    with trial() as tried, shared_prompts(model):
+        shared = asked.answered()
+    if tried.failure:
+        return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
     for step, (one, other) in enumerate(zip(shared.logits, plain.logits, strict=False)):
         # Equal words so far: where two are equally likely, rounding chooses.
-        alike = (shared.sequences[:, : width + step] == plain.sequences[:, : width + step]).all(dim=1)
+        end = asked.width + step
+        alike = (shared.sequences[:, :end] == plain.sequences[:, :end]).all(dim=1)
         difference = float((one - other)[alike].abs().max()) if alike.any() else 0.0
-        bound = _allowed_difference(model, largest=float(other.abs().max()))
+        bound = allowed_logit_difference(model, largest=float(other.abs().max()))
         if not difference <= bound:
             return (
                 f"logits of {type(model).__name__} are {difference:.2g} apart from whole rows', more than {bound:.2g}"
             )
     return ""
-
-
-def _allowed_difference(model: PreTrainedModel, *, largest: float) -> float:
-    """As that of scores, but logits of a large vocabulary are larger than scores, and so is their rounding."""
-    bound = allowed_difference(model.dtype, [largest], num_layers=num_layers_of(model))
-    return bound * max(1.0, largest) if model.dtype == torch.float32 else bound

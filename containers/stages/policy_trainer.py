@@ -11,9 +11,9 @@ from trl import RLOOTrainer
 
 from containers.stages.completion_log import CompletionLog
 from containers.stages.errors import DivergedError
-from containers.stages.group_generation import shared_prompts
 from containers.stages.packed_logps import causal_of
 from containers.stages.reward_function import PolicyReward
+from containers.stages.rollout_engines import Writing
 from containers.stages.rollouts import whole_distribution
 
 # What TRL calls it, and what the curve is called here; other metrics of TRL's are dropped.
@@ -45,7 +45,7 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
     Args:
         completion_log: keeps completions at each logging step; None on every rank but the first.
         num_logged_completions: how many of the newest batch; siblings stand together.
-        share_prompts: completions are generated from a prompt that is computed once for all of them on this rank.
+        writing: opened around each call of the policy's `generate`, as `rollout_engines` chooses it.
         **arguments: as RLOOTrainer; `reward_funcs` is one PolicyReward.
     """
 
@@ -54,18 +54,18 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
         *,
         completion_log: CompletionLog | None,
         num_logged_completions: int,
-        share_prompts: bool = False,
+        writing: Writing = nullcontext,
         **arguments: Any,
     ) -> None:
         self._completion_log = completion_log
         self._num_logged_completions = num_logged_completions
-        self._share_prompts = share_prompts
+        self._writing = writing
         super().__init__(**arguments)
 
     def _generate_single_turn(self, *arguments: Any) -> Any:
         try:
-            model = self._causal(self.model)
-            with whole_distribution(model), shared_prompts(model) if self._share_prompts else nullcontext():
+            policy = self.accelerator.unwrap_model(self.model)
+            with whole_distribution(causal_of(policy)), self._writing(policy):
                 return super()._generate_single_turn(*arguments)
         except RuntimeError as error:
             if not any(text in str(error) for text in _SAMPLING_ERRORS):

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from containers.stages.checkpoints import checkpoint_step
 from containers.stages.completion_log import CompletionLog
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
-from containers.stages.group_generation import shares_prompts
 from containers.stages.kernel_trial import try_kernels
 from containers.stages.models import (
     compute_device,
@@ -53,6 +53,7 @@ from containers.stages.prompts import (
 )
 from containers.stages.ranks import is_first_rank, join_ranks, leave_ranks
 from containers.stages.reward_function import PolicyReward, load_scorer
+from containers.stages.rollout_engines import Rollouts, choose_rollouts
 from containers.stages.rollouts import ANSWER_AT_ONCE, turn_end_ids
 from containers.stages.score_statistics import normalisation_of
 from containers.stages.scoring import RewardScorer, score_head_sha256
@@ -77,7 +78,7 @@ class _Parts:
     scorer: RewardScorer
     normalisation: ScoreStatistics | None
     packing: PolicyPacking
-    share_prompts: bool
+    rollouts: Rollouts
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -99,9 +100,10 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     if is_first_rank():
         _record_reward_model(context, parts.scorer)
         log = CompletionLog(context.checkpoints / _COMPLETION_LOG_FILE, resumed_from_step=resumed_from or 0)
-    trainer = _trainer(context, parts, log, checkpoint=checkpoint)
-    parameters = parameter_counts(trainer.model)
-    train(context, trainer, checkpoint, planned_steps=parts.schedule.num_steps)
+    with closing(parts.rollouts):
+        trainer = _trainer(context, parts, log, checkpoint=checkpoint)
+        parameters = parameter_counts(trainer.model)
+        train(context, trainer, checkpoint, planned_steps=parts.schedule.num_steps)
     verify_training(trainer, planned_steps=parts.schedule.num_steps)
     leave_ranks()
     if log is not None:
@@ -193,7 +195,7 @@ def _load(context: StageContext) -> _Parts:
         scorer=scorer,
         normalisation=_normalisation(context, config),
         packing=plan_policy_packing(context, config, model, asked),
-        share_prompts=shares_prompts(context, config, model, asked),
+        rollouts=choose_rollouts(context, config, model, asked),
     )
 
 
@@ -241,7 +243,7 @@ def _trainer(
     trainer = parts.packing.trainer(
         completion_log=log,
         num_logged_completions=config.num_logged_completions,
-        share_prompts=parts.share_prompts,
+        writing=parts.rollouts.writing,
         model=parts.model,
         reward_funcs=reward,
         args=arguments,

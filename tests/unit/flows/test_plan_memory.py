@@ -62,9 +62,10 @@ def test_packs_of_a_cpu_are_small(tmp_path: Path) -> None:
 
 @pytest.mark.stages
 def test_the_budgets_are_those_of_the_stages() -> None:
-    from containers.stages import packing, shared_prompt_attention, token_budget
+    from containers.stages import batched_generation, packing, shared_prompt_attention, token_budget
 
     assert estimates.FIRST_ROOM_TOKENS == shared_prompt_attention.FIRST_ROOM_TOKENS
+    assert estimates.PAGE_TOKENS == batched_generation.PAGE_TOKENS
     assert estimates.CPU_PACK_TOKENS == packing.CPU_PACK_TOKENS
     assert estimates.CPU_BATCH_TOKENS == token_budget.CPU_BATCH_TOKENS
     for gib in (4, 48, 140):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from plan_runs import SHAPE, figure_of, pair, run_on, stage_of
 
-from containers.contracts.hardware import GpuProfile
+from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.names import StageName
 from containers.schedule import plan_batch
 from flows import plan_head
@@ -181,6 +181,17 @@ def test_generation_keeps_prompts_once_unless_transformers_own_way_is_asked_for(
     # Room doubles from 64 on.
     assert cache("train_policy.max_completion_length=300") == (4 * 1024 + 16 * 512) * a_token
     assert cache("train_policy.max_completion_length=10") == (4 * 1024 + 16 * 64) * a_token
+    batched = cache("train_policy.rollout_engine=continuous_batching", "train_policy.max_completion_length=300")
+    assert batched == (4 * 1024 + 16 * (300 + 2 * 256)) * a_token
+
+
+def test_vllm_takes_its_share_of_a_gpu(production: Path) -> None:
+    chosen = ("train_policy.rollout_engine=vllm", "train_policy.vllm_memory_fraction=0.4")
+    loaded = on_one_gpu(production, *chosen)
+    memory = stage_of(plan_run(loaded), POLICY).memory
+    figures = {figure.name: figure.value for figure in memory}
+    assert figures["vLLM, model and cache"] == pytest.approx(0.4 * loaded.profile.gpu_memory_gib * GIB)
+    assert "generation cache" not in figures
 
 
 def test_siblings_in_several_packs_and_batches_used_twice_cost_a_forward_of_the_policy(production: Path) -> None:

@@ -56,6 +56,14 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "it must be a multiple of 4. Nearest: 8 or 12. It is the default of gpu_profile `small`.",
         ),
         (
+            {"train_policy": {"rollout_engine": "vllm", "lora": None}},
+            "train_policy.rollout_engine: vllm is given the adapters before every batch, and `lora: null` trains none.",
+        ),
+        (
+            {"train_policy": {"rollout_engine": "vllm", "lora": {"r": 600}}, "build_base_model": {"hidden_size": 1024}},
+            "train_policy.lora.r: 600 is more than 512, the largest rank that vLLM takes.",
+        ),
+        (
             {"train_policy": {"num_iterations": 4, "schedule": {"save_steps": 10}, "lora": {"r": 8}}},
             "train_policy.schedule.save_steps: 10 is no multiple of num_iterations 4: a checkpoint would fall in the "
             "middle of a generated batch, and training could not be resumed exactly. Nearest: 8 or 12.",

@@ -89,6 +89,13 @@ def test_an_image_from_the_same_sources_lacks_nothing(daemon: FakeDaemon) -> Non
     assert image.lack(stages_digest=SOURCES) == ("", "")
 
 
+def test_an_image_says_what_it_was_built_with_beside_the_usual(daemon: FakeDaemon) -> None:
+    daemon.add_image("plain:gpu", labels={"rlhf.stages_digest": SOURCES, "rlhf.extras": ""})
+    daemon.add_image("more:gpu", labels={"rlhf.stages_digest": SOURCES, "rlhf.extras": "vllm==0.29.0 einops"})
+    assert read_image("plain:gpu").extras == ()
+    assert read_image("more:gpu").extras == ("vllm==0.29.0", "einops")
+
+
 def test_an_image_that_is_missing_stale_or_somebody_elses_says_so(daemon: FakeDaemon) -> None:
     daemon.add_image("old:cpu", labels={"rlhf.stages_digest": "sha256:" + "b" * 64})
     daemon.add_image("busybox:latest", labels={})

@@ -14,6 +14,7 @@ from containers.stages import packed_attention
 from containers.stages.packed_attention import packed
 from containers.stages.packed_policy_trainer import PackedPolicyTrainer
 from containers.stages.packed_trainer import PackedPairTrainer
+from containers.stages.rollout_engines import sharing
 from containers.stages.rollouts import completion_logprobs, generate_completions, prompt_token_ids
 from containers.stages.scoring import RewardScorer
 from tests.unit.stages import test_packed_policy, test_packed_training
@@ -129,7 +130,7 @@ def test_a_step_of_the_policy_that_writes_from_shared_prompts(
         return test_packed_policy.trainer(start, tmp_path, pack_tokens=pack_tokens, lora=lora)
 
     def gradient(trainer: Any) -> Tensor:
-        trainer._share_prompts = True
+        trainer._writing = sharing
         return on_cpu(test_packed_policy.step(trainer))
 
     wanted = gradient(made())

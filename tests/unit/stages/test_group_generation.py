@@ -1,5 +1,6 @@
 """A prompt that is computed once for all of its completions gives the completions that whole rows give."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.stage_configs import OptimizerSettings, TrainingSchedule, TrainPolicyConfig
 from containers.stages import shared_prompt_attention
-from containers.stages.group_generation import shared_prompts, shares_prompts, why_each_row
+from containers.stages.group_generation import shared_prompts, why_each_row
 from containers.stages.packed_logps import causal_of
 from containers.stages.policy_trainer import PolicyTrainer
+from containers.stages.rollout_engines import Writing, choose_rollouts, sharing
 from containers.stages.scoring import score_head_sha256
 from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
@@ -189,7 +191,7 @@ def test_the_log_says_how_completions_are_generated(tmp_path: Path) -> None:
         folder = tmp_path / f"{family} {changes}"
         folder.mkdir()
         context = make_context(folder, StageName.TRAIN_POLICY, config, inputs)
-        shares = shares_prompts(context, config, model(family, settings), prompts())
+        shares = choose_rollouts(context, config, model(family, settings), prompts()).writing is sharing
         events = folder.rglob("events.jsonl")
         return shares, "".join(path.read_text() for path in events)
 
@@ -206,11 +208,11 @@ def test_the_trainer_draws_the_completions_that_trl_draws(tmp_path: Path, lora: 
     start = save_causal_model(tmp_path / "start", seed=3)
     texts = ["Hi", "Which colour is a frog, and which is a crow?", "Why?"]
 
-    def drawn(share_prompts: bool) -> tuple[list[list[int]], int]:
+    def drawn(writing: Writing) -> tuple[list[list[int]], int]:
         found = PolicyTrainer(
             completion_log=None,
             num_logged_completions=0,
-            share_prompts=share_prompts,
+            writing=writing,
             model=AutoModelForCausalLM.from_pretrained(start),
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
             args=RLOOConfig(
@@ -234,7 +236,7 @@ def test_the_trainer_draws_the_completions_that_trl_draws(tmp_path: Path, lora: 
         torch.manual_seed(7)
         return found._generate_single_turn(*found._tokenize_prompts(asked)), sum(computed)
 
-    (theirs, many), (ours, few) = drawn(False), drawn(True)
+    (theirs, many), (ours, few) = drawn(nullcontext), drawn(sharing)
     assert ours == theirs
     assert few < 0.6 * many
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from fakes.health_server import HealthServer
 
-from tasks.check_rows import package_findings, service_finding
+from containers.launch.docker_state import ImageState
+from tasks.check_rows import package_findings, service_finding, vllm_finding
 
 
 @pytest.fixture
@@ -88,3 +89,12 @@ def test_checking_packages_imports_none_of_them() -> None:
     code = "import sys, tasks.check_system as c; c.package_findings(); print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert not loaded & {"torch", "transformers", "trl", "datasets", "peft", "accelerate"}
+
+
+def test_vllm_is_looked_for_where_the_stages_run() -> None:
+    without, with_it = ImageState(name="rlhf-stage:gpu"), ImageState(name="mine:gpu", extras=("vllm==0.29.0",))
+    assert vllm_finding("docker", with_it).verdict == "ok"
+    row = vllm_finding("docker", without)
+    assert row.verdict == "failure"
+    assert "build.sh --tag rlhf-stage:gpu --with vllm==0.29.0" in row.advice
+    assert "rollout_engine: shared_prompts" in row.advice

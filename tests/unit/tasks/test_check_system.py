@@ -64,6 +64,13 @@ def test_a_machine_that_has_everything_passes(request_: CheckRequest, server: He
     assert expected | {"network interface", "Prefect", "MLflow", "dataset"} == set(rows)
 
 
+def test_vllm_is_asked_for_only_where_it_writes_the_completions(request_: CheckRequest, server: HealthServer) -> None:
+    ready = replace(request_, prefect_api_url=f"{server.url}/api", mlflow_tracking_uri=server.url)
+    assert "vLLM" not in _rows(ready)
+    row = _rows(replace(ready, needs_vllm=True))["vLLM"]
+    assert (row.verdict, "fastapi" in row.advice) == ("failure", True)
+
+
 def test_every_lack_is_reported_at_once(request_: CheckRequest, tmp_path: Path, smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", "busy")
     smi.delenv("CUDA_VISIBLE_DEVICES", raising=False)

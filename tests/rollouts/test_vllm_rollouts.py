@@ -1,0 +1,207 @@
+"""vLLM itself, on a CPU: it writes what the policy would with its present adapters, and leaves nothing behind."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from containers.contracts.hardware import BatchPlan
+from containers.contracts.names import StageName
+from containers.contracts.spec import StageSpec
+from containers.contracts.stage_configs import (
+    LoraSettings,
+    OptimizerSettings,
+    TrainingSchedule,
+    TrainPolicyConfig,
+)
+from containers.stages.errors import StageError
+from containers.stages.models import peft_config
+from containers.stages.packed_logps import causal_of
+from containers.stages.scoring import score_head_sha256
+from containers.stages.vllm_rollouts import ADAPTERS_FOLDER, VllmEngine, start_vllm
+from tests.unit.stages.certificate_factory import write_certificate
+from tests.unit.stages.prompt_factory import write_prompts
+from tests.unit.stages.spec_factory import CPU, make_context, make_spec, run_stage
+from tests.unit.stages.test_group_generation import PAD, rows
+from tests.unit.stages.test_ranks_agree import curve_of
+from tests.unit.stages.tiny_policy import save_reward_model, tiny_tokenizer
+
+pytestmark = [pytest.mark.stages, pytest.mark.vllm]
+
+LENGTHS = (5, 40, 90)
+NEW_TOKENS = 10
+NO_END = 500
+CONFIG = TrainPolicyConfig(
+    num_generations=4,
+    max_prompt_length=100,
+    max_completion_length=NEW_TOKENS,
+    lora=LoraSettings(r=4, alpha=8),
+    rollout_engine="vllm",
+    optimizer=OptimizerSettings(learning_rate=5e-3, scheduler="constant"),
+    schedule=TrainingSchedule(max_steps=4, save_steps=2),
+)
+
+
+def save_start_model(folder: Path) -> Path:
+    """A tiny Qwen3 with heads as wide as vLLM's kernels for a CPU want them."""
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(2)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@dataclass
+class Started:
+    """vLLM with a start model, and the policy that is trained from it."""
+
+    engine: VllmEngine
+    policy: PeftModel
+
+    def train(self, seed: int) -> None:
+        """Some step or other: all adapters are others than before."""
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for weight in self.policy.parameters():
+                if weight.requires_grad:
+                    weight += 0.1 * torch.randn_like(weight)
+
+    def generated(self, batch: dict[str, Tensor], **more: Any) -> Tensor:
+        settings = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": PAD, "eos_token_id": NO_END}
+        torch.manual_seed(5)
+        tokens: Tensor = self.policy.generate(**batch, generation_config=GenerationConfig(**{**settings, **more}))
+        return tokens
+
+    def by_vllm(self, batch: dict[str, Tensor], **more: Any) -> Tensor:
+        with self.engine.writing(self.policy):
+            return self.generated(batch, **more)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    folder = tmp_path_factory.mktemp("vllm")
+    start = save_start_model(folder / "start")
+    model = AutoModelForCausalLM.from_pretrained(start)
+    context = make_context(folder, StageName.TRAIN_POLICY, CONFIG, {"start_model": start})
+    prompts = [list(range(10, 10 + length)) for length in LENGTHS]
+    engine = start_vllm(context, CONFIG, model, prompts)
+    yield Started(engine, get_peft_model(model, peft_config(CONFIG.lora, task_type="CAUSAL_LM")))
+    engine.close()
+
+
+def test_greedy_completions_are_the_policys_after_every_step(started: Started) -> None:
+    batch = rows([(length, 2) for length in LENGTHS])
+    written = []
+    for seed in range(3):
+        started.train(seed)
+        written.append(started.by_vllm(batch))
+        assert torch.equal(written[-1], started.generated(batch))
+    assert not torch.equal(written[0], written[1])
+
+
+def test_a_completion_that_ended_is_filled_up(started: Started) -> None:
+    batch = rows([(length, 2) for length in LENGTHS])
+    ends = started.generated(batch)[:2, -NEW_TOKENS + 1].unique().tolist()
+    written = started.by_vllm(batch, eos_token_id=ends)
+    assert written.tolist() == started.generated(batch, eos_token_id=ends).tolist()
+    assert (written[:, -1] == PAD).any()
+
+
+def test_siblings_are_drawn_apart_and_the_same_seed_draws_them_again(started: Started) -> None:
+    batch = rows([(length, 4) for length in LENGTHS])
+    drawn = [started.by_vllm(batch, do_sample=True, temperature=1.2, top_p=0.95, top_k=0) for _ in range(2)]
+    assert torch.equal(*drawn)
+    completions = [tuple(row) for row in drawn[0][:, -NEW_TOKENS:].tolist()]
+    assert len(set(completions)) == len(completions)
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely(started: Started) -> None:
+    """The share of each first token is its probability, within five standard errors."""
+    siblings, times = 12, 120
+    batch = rows([(9, 1)])
+    with torch.no_grad():
+        wanted = torch.softmax(started.policy(**batch).logits[0, -1].float() / 1.5, dim=-1)
+    many = {name: value.expand(siblings, -1) for name, value in batch.items()}
+    settings = GenerationConfig(
+        max_new_tokens=1, eos_token_id=NO_END, pad_token_id=PAD, do_sample=True, temperature=1.5, top_k=0, top_p=1.0
+    )
+    torch.manual_seed(0)
+    with started.engine.writing(started.policy):
+        drawn = [started.policy.generate(**many, generation_config=settings)[:, -1] for _ in range(times)]
+    count = siblings * times
+    shares = torch.bincount(torch.cat(drawn), minlength=len(wanted)) / count
+    errors = (wanted * (1 - wanted) / count).sqrt()
+    likely = wanted > 20 / count
+    assert likely.sum() > 5
+    assert ((shares - wanted).abs() < 5 * errors)[likely].all()
+
+
+def test_the_policys_own_weights_stay_as_they_are(started: Started) -> None:
+    before = {name: weight.clone() for name, weight in started.policy.state_dict().items()}
+    started.policy.train()
+    started.by_vllm(rows([(9, 2)]))
+    assert started.policy.training and "generate" not in vars(causal_of(started.policy))
+    assert all(torch.equal(weight, before[name]) for name, weight in started.policy.state_dict().items())
+
+
+def test_adapters_that_did_not_arrive_end_the_stage(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = rows([(length, 2) for length in LENGTHS])
+    started.by_vllm(batch)
+    monkeypatch.setattr(started.engine, "_give", lambda _: None)
+    started.train(seed=9)
+    with pytest.raises(StageError, match=r"vLLM's log-probabilities are .* apart from the policy's"):
+        started.by_vllm(batch)
+
+
+def vllm_processes() -> set[int]:
+    """Of whoever."""
+    return {process.pid for process in psutil.process_iter(["cmdline"]) if "VLLM" in str(process.info["cmdline"])}
+
+
+def policy_spec(folder: Path, *, ranks: int = 1, **changes: Any) -> StageSpec:
+    inputs = {
+        "pairs": write_prompts(folder / "pairs", train=["Hi", "Which one?", "What is red?", "Name two of them", "No"]),
+        "start_model": save_start_model(folder / "start"),
+        "reward_model": folder / "reward_model",
+    }
+    merged = save_reward_model(folder / "reward_model" / "merged")
+    inputs["certificate"] = write_certificate(folder / "certificate", score_head_sha256=score_head_sha256(merged))
+    batch = BatchPlan(
+        global_batch_size=8, per_device_batch_size=8 // ranks, num_processes=ranks, gradient_accumulation_steps=1
+    )
+    profile = CPU.model_copy(update={"num_processes": ranks})
+    config = CONFIG.model_copy(update=changes)
+    return make_spec(folder / "work", StageName.TRAIN_POLICY, config, inputs, batch=batch, profile=profile)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_policy_is_trained_on_what_vllm_writes(tmp_path: Path, ranks: int) -> None:
+    spec = policy_spec(tmp_path, ranks=ranks)
+    work = Path(spec.work_path)
+    before = vllm_processes()
+    run_stage(spec, tmp_path / "log.txt")
+    assert "Completions are generated by vLLM" in (work / "events.jsonl").read_text()
+    assert len(curve_of(work / "output", "reward")) == CONFIG.schedule.max_steps
+    assert not (work / ADAPTERS_FOLDER).exists()
+    assert vllm_processes() <= before
+    assert (work / "output" / "model").is_dir()
