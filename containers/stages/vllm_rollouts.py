@@ -8,6 +8,7 @@ trained, nothing else has to cross.
 import math
 import os
 import shutil
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -282,8 +283,12 @@ def _token_bytes(model: PreTrainedModel) -> int:
 
 @contextmanager
 def _apart_from_ranks(device: torch.device, *, cache_gib: int) -> Iterator[None]:
-    """While this is open, what is started sees one GPU, this rank's, and does not take itself for a rank."""
+    """While this is open, what is started sees one GPU, this rank's, and does not take itself for a rank.
+
+    It hears no SIGTERM either: that goes to all processes of a stage, and the stage finishes its step and saves first.
+    """
     before = dict(os.environ)
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     for name in before:
         if name.startswith(_RANK_VARIABLES):
             del os.environ[name]
@@ -296,5 +301,6 @@ def _apart_from_ranks(device: torch.device, *, cache_gib: int) -> Iterator[None]
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         os.environ.clear()
         os.environ.update(before)

@@ -1,5 +1,11 @@
 """vLLM itself, on a CPU: it writes what the policy would with its present adapters, and leaves nothing behind."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +36,7 @@ from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
 from tests.unit.stages.spec_factory import CPU, make_context, make_spec, run_stage
 from tests.unit.stages.test_group_generation import PAD, rows
-from tests.unit.stages.test_ranks_agree import curve_of
+from tests.unit.stages.test_ranks_agree import TOLERANCE, curve_of, largest_difference
 from tests.unit.stages.tiny_policy import save_reward_model, tiny_tokenizer
 
 pytestmark = [pytest.mark.stages, pytest.mark.vllm]
@@ -47,6 +53,7 @@ CONFIG = TrainPolicyConfig(
     optimizer=OptimizerSettings(learning_rate=5e-3, scheduler="constant"),
     schedule=TrainingSchedule(max_steps=4, save_steps=2),
 )
+LONGER = TrainingSchedule(max_steps=60, save_steps=2)
 
 
 def save_start_model(folder: Path) -> Path:
@@ -173,6 +180,11 @@ def test_adapters_that_did_not_arrive_end_the_stage(started: Started, monkeypatc
         started.by_vllm(batch)
 
 
+def events_of(work: Path) -> str:
+    path = work / "events.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
 def vllm_processes() -> set[int]:
     """Of whoever."""
     return {process.pid for process in psutil.process_iter(["cmdline"]) if "VLLM" in str(process.info["cmdline"])}
@@ -205,3 +217,26 @@ def test_a_policy_is_trained_on_what_vllm_writes(tmp_path: Path, ranks: int) -> 
     assert not (work / ADAPTERS_FOLDER).exists()
     assert vllm_processes() <= before
     assert (work / "output" / "model").is_dir()
+
+
+def test_a_stop_that_all_processes_are_told_of_saves_and_the_next_attempt_ends_as_one_that_was_not_stopped(
+    tmp_path: Path,
+) -> None:
+    whole, stopped = (policy_spec(tmp_path / name, schedule=LONGER) for name in ("whole", "stopped"))
+    run_stage(whole, tmp_path / "whole.txt")
+    work, log = Path(stopped.work_path), tmp_path / "stopped.txt"
+    (tmp_path / "stopped.json").write_text(stopped.model_dump_json())
+    command = [sys.executable, "-m", "containers.stages.entry", str(tmp_path / "stopped.json")]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+    while '"reward"' not in events_of(work) and process.poll() is None:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(100)
+    assert json.loads((work / "outcome.json").read_text())["kind"] == "cancelled", log.read_text()
+    run_stage(stopped, tmp_path / "again.txt")
+    info = json.loads((work / "output" / "training_info.json").read_text())
+    assert 0 < info["resumed_from_step"] < LONGER.max_steps
+    curves = [curve_of(Path(spec.work_path) / "output", "reward", "loss") for spec in (whole, stopped)]
+    assert curves[0].keys() == curves[1].keys()
+    assert largest_difference(*curves) < TOLERANCE
