@@ -85,8 +85,9 @@ def attempt(
 
 def notes(work: Path) -> list[str]:
     """All that was noted in this work folder."""
-    events = work / "events.jsonl"
-    return [json.loads(line)["text"] for line in events.read_text().splitlines()] if events.exists() else []
+    file = work / "events.jsonl"
+    events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [event["text"] for event in events if event["type"] == "note"]
 
 
 def file_of(folder: Path, stage: Stage) -> Path:
