@@ -49,7 +49,6 @@ from containers.stages.training import quieten, resume_point, train, training_ca
 from containers.stages.training_examples import (
     TrainingExamples,
     note_policy_template,
-    note_template_losses,
     read_training_examples,
     resolve_training_schedule,
 )
@@ -137,20 +136,19 @@ def _tokenised_pairs(
     context: StageContext, config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingExamples:
     """The pairs with `chosen_ids` and `rejected_ids`."""
-    losses = TemplateLosses()
 
-    def tokenised(rows: Sequence[Row]) -> list[list[Row]]:
+    def tokenised(rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
         tokens = iter(tokens_of_all(tokenizer, [side for row in rows for side in both_sides(row)], losses=losses))
         return [[{"chosen_ids": next(tokens), "rejected_ids": next(tokens)}] for _ in rows]
 
     examples = read_training_examples(
         context,
         config,
+        tokenizer,
         tokenised=tokenised,
         num_tokens=lambda pair: max(len(pair["chosen_ids"]), len(pair["rejected_ids"])),
         unit="pairs",
     )
-    note_template_losses(context, tokenizer, losses)
     if config.chat_template is not None:
         note_policy_template(context)
     return examples

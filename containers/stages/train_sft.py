@@ -41,7 +41,6 @@ from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_examples import (
     TrainingExamples,
-    note_template_losses,
     read_training_examples,
     resolve_training_schedule,
 )
@@ -109,22 +108,20 @@ def _tokenised_examples(
 ) -> TrainingExamples:
     """Of each pair the chosen completion, or both, with its prompt."""
     sides = ("chosen", "rejected") if config.completions == "both" else ("chosen",)
-    losses = TemplateLosses()
 
-    def tokenised(rows: Sequence[Row]) -> list[list[Row]]:
+    def tokenised(rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
         completions = [(row["prompt"], row[side]) for row in rows for side in sides]
         found = iter(tokenised_completions(tokenizer, completions, losses=losses))
         return [[next(found) for _ in sides] for _ in rows]
 
-    examples = read_training_examples(
+    return read_training_examples(
         context,
         config,
+        tokenizer,
         tokenised=tokenised,
         num_tokens=lambda example: len(example["input_ids"]),
         unit="completions",
     )
-    note_template_losses(context, tokenizer, losses)
-    return examples
 
 
 def _trainer(

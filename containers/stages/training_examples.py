@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -14,6 +14,13 @@ from containers.contracts.stage_configs import TrainRewardModelConfig, TrainSftC
 from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, BadDataError, StageError
+from containers.stages.kept_tokens import (
+    MadeTokens,
+    SplitTokens,
+    keep_tokens,
+    tokens_key,
+    tokens_of_earlier_attempt,
+)
 from containers.stages.pair_artifact import Row, read_pair_rows, read_policy_prompts
 from containers.stages.ranks import any_rank, is_first_rank, of_all_ranks, spread_over_ranks
 from containers.stages.template_losses import TemplateLosses
@@ -25,6 +32,14 @@ Value = TypeVar("Value")
 
 # Most of the examples, where a message says how many tokens would keep them.
 _MOST = 0.95
+
+
+class Tokenised(Protocol):
+    """Makes the tokens of pairs; see `read_training_examples`."""
+
+    def __call__(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
+        """Of each pair the fields of its examples; `losses` counts what the chat template leaves out."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -47,39 +62,57 @@ class TrainingExamples:
 def read_training_examples(
     context: StageContext,
     config: TrainSftConfig | TrainRewardModelConfig,
+    tokenizer: PreTrainedTokenizerBase,
     *,
-    tokenised: Callable[[Sequence[Row]], list[list[Row]]],
+    tokenised: Tokenised,
     num_tokens: Callable[[Row], int],
     unit: str,
 ) -> TrainingExamples:
     """Both splits of the stage's pairs; examples longer than max_length are counted out here.
 
-    TRL would drop or cut them without a word. Each of several ranks makes the tokens of its share of the pairs.
+    TRL would drop or cut them without a word. What the chat template leaves out of the pairs, or of the policy's
+    prompts, is noted. Each of several ranks makes the tokens of its share of the pairs. They are kept, and the next
+    attempt reads them.
 
     Args:
-        tokenised: of each of the pairs the fields that its examples have beside its own.
+        tokenised: of each of the pairs the fields that its examples have beside its own: lists of whole numbers.
         num_tokens: tokens that an example needs room for.
         unit: what an example is, in the plural.
 
     Raises:
         BadDataError: no example of a split fits; has the lengths.
+        BadConfigError: the template refuses a pair, or an answered prompt of the policy.
     """
-    splits = []
+    key = tokens_key(context, config, tokenizer)
+    kept = tokens_of_earlier_attempt(context, key)
+    found: dict[str, SplitTokens] = {}
+    examples, losses = [], TemplateLosses()
     for file, name in ((TRAIN_PAIRS_FILE, "training"), (VALIDATION_PAIRS_FILE, "validation")):
         rows = read_pair_rows(context.input_path("pairs"), file)
-        found = spread_over_ranks(rows, partial(_of_share, tokenised=tokenised, all_rows=rows))
-        examples = [{**row, **example} for row, of_row in zip(rows, found, strict=True) for example in of_row]
-        split = _that_fit(
-            examples,
-            [num_tokens(example) for example in examples],
-            name=f"{name} {unit}",
-            setting=f"{config.stage}.max_length",
-            max_length=config.max_length,
-        )
+        if kept is None:
+            work = partial(_of_share, tokenised=partial(tokenised, losses=losses), all_rows=rows)
+            found[file] = _that_fit(
+                spread_over_ranks(rows, work),
+                num_tokens=num_tokens,
+                name=f"{name} {unit}",
+                setting=f"{config.stage}.max_length",
+                max_length=config.max_length,
+            )
+        split = found[file] if kept is None else kept.splits[file]
         if split.num_left_out:
             context.recorder.note(split.left_out_in_words)
-        splits.append(split)
-    return TrainingExamples(*splits)
+        examples.append(_with_their_pairs(split, rows))
+    words = _losses_in_words(context, tokenizer, losses) if kept is None else kept.losses_in_words
+    if words:
+        context.recorder.note(words)
+    if kept is None:
+        keep_tokens(context, MadeTokens(splits=found, losses_in_words=words), key)
+    return TrainingExamples(*examples)
+
+
+def _with_their_pairs(split: SplitTokens, rows: Sequence[Row]) -> SplitExamples:
+    kept = [{**rows[place], **example} for place, example in zip(split.places, split.examples, strict=True)]
+    return SplitExamples(kept=kept, num_left_out=split.num_left_out, left_out_in_words=split.left_out_in_words)
 
 
 def _of_share(
@@ -98,8 +131,13 @@ def _of_share(
 
 
 def _that_fit(
-    examples: Sequence[Row], lengths: Sequence[int], *, name: str, setting: str, max_length: int
-) -> SplitExamples:
+    examples_of_pairs: Sequence[list[Row]],
+    *,
+    num_tokens: Callable[[Row], int],
+    name: str,
+    setting: str,
+    max_length: int,
+) -> SplitTokens:
     """The examples that have at most `max_length` tokens.
 
     Args:
@@ -108,7 +146,9 @@ def _that_fit(
     Raises:
         BadDataError: there is none; says which length would keep most of them.
     """
-    kept = [example for example, length in zip(examples, lengths, strict=True) if length <= max_length]
+    examples = [(place, example) for place, of_pair in enumerate(examples_of_pairs) for example in of_pair]
+    lengths = [num_tokens(example) for _, example in examples]
+    kept = [item for item, length in zip(examples, lengths, strict=True) if length <= max_length]
     num_left_out = len(examples) - len(kept)
     most = sorted(lengths)[math.ceil(_MOST * len(lengths)) - 1]
     spread = f"{_MOST:.0%} of all have at most {most:,} tokens, the longest {max(lengths):,}"
@@ -121,11 +161,16 @@ def _that_fit(
         f"{num_left_out:,} of {len(examples):,} {name} are left out: longer than {max_length} tokens ({setting}). "
         f"{spread}."
     )
-    return SplitExamples(kept=kept, num_left_out=num_left_out, left_out_in_words=words if num_left_out else "")
+    return SplitTokens(
+        places=[place for place, _ in kept],
+        examples=[example for _, example in kept],
+        num_left_out=num_left_out,
+        left_out_in_words=words if num_left_out else "",
+    )
 
 
-def note_template_losses(context: StageContext, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> None:
-    """Warn of what the chat template leaves out of the pairs and of the policy's prompts, before anything is trained.
+def _losses_in_words(context: StageContext, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> str:
+    """What the chat template leaves out of the pairs and of the policy's prompts, told before anything is trained.
 
     The policy's prompts lie apart from the pairs, and the policy would meet them hours later.
 
@@ -143,8 +188,7 @@ def note_template_losses(context: StageContext, tokenizer: PreTrainedTokenizerBa
         return [None] * len(share)
 
     spread_over_ranks(prompts, partial(_of_share, tokenised=tried, all_rows=prompts))
-    if words := TemplateLosses.together(of_all_ranks(losses)).in_words():
-        context.recorder.note(words)
+    return TemplateLosses.together(of_all_ranks(losses)).in_words()
 
 
 def note_policy_template(context: StageContext) -> None:

@@ -103,7 +103,7 @@ def test_a_pair_that_spells_a_token_without_a_row_stops_the_training_before_its_
     save_tokenizer_with(tmp_path / "start", IMAGE_TOKEN)
     with pytest.raises(BadDataError, match=r"Side 11 has the token <image_soft_token> .*259 rows"):
         train_reward_model.run(context)
-    assert not list(context.checkpoints.iterdir())
+    assert not list(context.checkpoints.glob("checkpoint-*"))
 
 
 def test_a_tokenizer_of_another_model_is_refused_before_the_training(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_tokenizer_of_another_model_is_refused_before_the_training(tmp_path: P
     save_tokenizer_with(tmp_path / "start", "<|more|>", special=False)
     with pytest.raises(MissingPrerequisiteError, match="that of another model: it has 260 tokens"):
         train_reward_model.run(context)
-    assert not list(context.checkpoints.iterdir())
+    assert not list(context.checkpoints.glob("checkpoint-*"))
 
 
 def test_a_row_that_spells_a_token_without_a_row_keeps_its_place_with_the_reason(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from containers.contracts.stage_configs import TrainingSchedule, TrainRewardMode
 from containers.stages.errors import BadConfigError, BadDataError
 from containers.stages.training_examples import TrainingExamples, read_training_examples, resolve_training_schedule
 from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
+from tests.unit.stages.tiny_policy import tiny_tokenizer
 
 pytestmark = pytest.mark.stages
 
@@ -24,8 +25,9 @@ def _read(
     examples = read_training_examples(
         context,
         config,
-        tokenised=lambda rows: [[{"length": next(left)}] for _ in rows],
-        num_tokens=lambda example: int(example["length"]),
+        tiny_tokenizer(),
+        tokenised=lambda rows, *, losses: [[{"ids": [0] * next(left)}] for _ in rows],
+        num_tokens=lambda example: len(example["ids"]),
         unit="pairs",
     )
     events = context.work / "events.jsonl"
@@ -35,7 +37,7 @@ def _read(
 
 def test_examples_at_the_limit_are_kept_and_longer_ones_counted_with_the_lengths(tmp_path: Path) -> None:
     examples, notes = _read(tmp_path, [*range(1, 20), 1000], TrainSftConfig(max_length=18))
-    assert [example["length"] for example in examples.train.kept] == list(range(1, 19))
+    assert [len(example["ids"]) for example in examples.train.kept] == list(range(1, 19))
     assert (examples.train.num_left_out, examples.validation.num_left_out) == (2, 0)
     assert notes == (
         "2 of 20 training pairs are left out: longer than 18 tokens (train_sft.max_length). 95% of all have at most "
