@@ -7,6 +7,7 @@ into the spool and is delivered, in order, when it answers again.
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tasks.event_feed import MetricPoint, Reconciliation, read_points
@@ -35,9 +36,18 @@ class Outbox:
         spool_folder: for what cannot be delivered; what the dead left there is taken over.
         request_timeout_s: longest wait for one answer.
         rest_after_failure_s: how long a server that failed or was slow is left alone.
+        is_up: False while the server is still on its way up; nothing is sent meanwhile.
     """
 
-    def __init__(self, uri: str, *, spool_folder: Path, request_timeout_s: int, rest_after_failure_s: float) -> None:
+    def __init__(
+        self,
+        uri: str,
+        *,
+        spool_folder: Path,
+        request_timeout_s: int,
+        rest_after_failure_s: float,
+        is_up: Callable[[], bool] = lambda: True,
+    ) -> None:
         # MLflow reads these at each call. With its own defaults a dead server costs 246 s, and a creation that it
         # repeats by itself after a time-out makes two runs.
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(request_timeout_s)
@@ -50,6 +60,7 @@ class Outbox:
         self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
         self._rest_after_failure_s = rest_after_failure_s
+        self._is_up = is_up
         self._rest_until = 0.0
         self._spool = Spool(spool_folder)
         self._aside: list[CreateRun | RunOperation] = []
@@ -113,6 +124,8 @@ class Outbox:
 
     def deliver_pending(self) -> int:
         """Try now to deliver what waits. Returns how many operations still wait."""
+        if not self._is_up():
+            return self.pending
         self._aside = []
         self._drain(limit_s=_FINAL_DRAIN_LIMIT_S, rests=False)
         return self.pending
@@ -129,7 +142,7 @@ class Outbox:
 
     @property
     def _resting(self) -> bool:
-        return time.monotonic() < self._rest_until
+        return not self._is_up() or time.monotonic() < self._rest_until
 
     def _do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> tuple[bool, Reconciliation | None]:
         may_go = now and not self._resting and self._drain(limit_s=_DRAIN_LIMIT_S)

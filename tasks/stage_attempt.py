@@ -43,6 +43,8 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     Raises:
         AttemptFailedError: it failed; nothing of it was published, its evidence was kept.
     """
+    if spec.profile.num_gpus:
+        run.tracking.wait_for_server()  # if it does not start, that is said before a GPU is taken
     folder, work_folder = _folders(run, spec)
     mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.why": why})
     run.tracking.log_spec(mlflow_run, spec)
@@ -174,6 +176,7 @@ def _failed(
 def _succeeded(
     run: PipelineRun, spec: StageSpec, artifact: ArtifactRef, stage_exit: StageExit, *, mlflow_run: str, why: str
 ) -> StageRecord:
+    run.tracking.wait_for_server()  # the first stage may have run beside its start
     folder, _ = _folders(run, spec)
     maker = Maker(
         run_name=run.settings.name,
