@@ -55,7 +55,7 @@ class Outbox:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient
 
-        self.experiment_id = ""
+        self.experiment_id = self._experiment = ""
         self.refused: tuple[str, ...] = ()
         self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
@@ -147,7 +147,7 @@ class Outbox:
     def _do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> tuple[bool, Reconciliation | None]:
         may_go = now and not self._resting and self._drain(limit_s=_DRAIN_LIMIT_S)
         if may_go and not self._waits_for_run(operation):
-            done, result = self._attempt(operation)
+            done, result = self._attempt(operation, is_new=True)
             if done:
                 return True, result
         self._spool.append(self._with_real_id(operation))
@@ -192,12 +192,18 @@ class Outbox:
             return False
         return True
 
-    def _attempt(self, operation: CreateRun | RunOperation) -> tuple[bool, Reconciliation | None]:
-        """Send it. Returns whether it is done with (sent or refused), and what a reconciliation found."""
+    def _attempt(
+        self, operation: CreateRun | RunOperation, *, is_new: bool = False
+    ) -> tuple[bool, Reconciliation | None]:
+        """Send it. Returns whether it is done with (sent or refused), and what a reconciliation found.
+
+        Args:
+            is_new: it was never sent before.
+        """
         began = time.monotonic()
         result = None
         try:
-            result = self._send(operation)
+            result = self._send(operation, is_new=is_new)
         except Exception as error:  # whatever MLflow throws, the stage goes on
             if self._can_wait(error, operation.kind):
                 return False, None
@@ -206,11 +212,15 @@ class Outbox:
         self._rest_if_slow(began)
         return True, result
 
-    def _send(self, operation: CreateRun | RunOperation) -> Reconciliation | None:
+    def _send(self, operation: CreateRun | RunOperation, *, is_new: bool) -> Reconciliation | None:
         if isinstance(operation, CreateRun):
             parent_id = self.real_id(operation.parent)
             parent_id = "" if parent_id.startswith(HANDLE_PREFIX) else parent_id  # its parent was refused
-            self._ids[operation.run], self.experiment_id = operation.create(self._client, parent_id=parent_id)
+            known = self.experiment_id if operation.experiment == self._experiment else ""
+            self._ids[operation.run], self.experiment_id = operation.create(
+                self._client, parent_id=parent_id, experiment_id=known, may_exist=not is_new
+            )
+            self._experiment = operation.experiment
             self._spool.run_opened(self._ids[operation.run])
             return None
         run_id = self.real_id(operation.run)

@@ -8,6 +8,7 @@ from prefect.context import FlowRunContext
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_api import PrefectApi, PrefectAwayError
 from tasks.prefect_artifacts import mlflow_page_shown, prefect_link, present_flow_run_id
+from tasks.prefect_link import present_link
 from tasks.source_labels import corrected_name
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,10 @@ def correct_name(run: PipelineRun, guessed: str, known: str) -> None:
 
 
 def _tell(say: Callable[[PrefectApi], None]) -> None:
+    link = present_link()
+    if link is None:
+        return
     try:
-        with PrefectApi() as api:
-            say(api)
+        say(link.api)
     except PrefectAwayError as error:
         logger.warning("Prefect does not show the run's name and tags: %s", error)

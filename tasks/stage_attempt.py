@@ -46,11 +46,9 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     if spec.profile.num_gpus:
         run.tracking.wait_for_server()  # if it does not start, that is said before a GPU is taken
     folder, work_folder = _folders(run, spec)
-    mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.why": why})
-    run.tracking.log_spec(mlflow_run, spec)
-    if spec.ladder:
-        run.tracking.set_tags(mlflow_run, {"rlhf.ladder": in_words(spec.ladder)})
-    run.tracking.set_note(mlflow_run, f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip())
+    tags = {"rlhf.why": why, **({"rlhf.ladder": in_words(spec.ladder)} if spec.ladder else {})}
+    note = f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip()
+    mlflow_run = run.tracking.start_attempt(spec, tags=tags, note=note)
     current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}: {why}")
     progress = StageProgress(spec.stage, header=mlflow_link(run, mlflow_run))
     try:

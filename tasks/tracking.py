@@ -35,6 +35,7 @@ from tasks.tracking_files import MIB, RunFiles
 
 logger = logging.getLogger(__name__)
 
+_NOTE_TAG = "mlflow.note.content"
 _NOTE_CHARACTERS = 7500
 # For a run that ended before its MLflow was up.
 _START_LIMIT_S = 15.0
@@ -167,6 +168,17 @@ class Tracking(RunFiles):
         self._open_stages.append(run_id)
         return run_id
 
+    def start_attempt(self, spec: StageSpec, *, tags: Mapping[str, str], note: str) -> str:
+        """`start_stage` with what the stage was told: settings as parameters, inputs as datasets with digests."""
+        own = {"rlhf.key": spec.key, "rlhf.runtime": spec.runtime, "rlhf.image_digest": spec.image_digest or "none"}
+        run_id = self.start_stage(spec.stage, attempt=spec.attempt, tags={**own, **tags, _NOTE_TAG: _shortened(note)})
+        params = {**spec.config.model_dump(mode="json", exclude={"stage"}), "seed": spec.seed}
+        params |= {"batch": spec.batch.model_dump(), "profile": spec.profile.name}
+        params["distribution"] = spec.profile.distribution
+        self.log_params(run_id, params)
+        self.log_inputs(run_id, spec.inputs)
+        return run_id
+
     def finish_stage(self, run_id: str, *, succeeded: bool) -> None:
         """Close a child run."""
         self._open_stages = [item for item in self._open_stages if item != run_id]
@@ -215,18 +227,7 @@ class Tracking(RunFiles):
 
     def set_note(self, run_id: str, markdown: str) -> None:
         """Show a text on top of the run's page."""
-        shown = markdown if len(markdown) <= _NOTE_CHARACTERS else markdown[:_NOTE_CHARACTERS] + "\n\n…"
-        self.set_tags(run_id, {"mlflow.note.content": shown})
-
-    def log_spec(self, run_id: str, spec: StageSpec) -> None:
-        """What a stage was told: its settings as parameters, its inputs as datasets with digests."""
-        params = {**spec.config.model_dump(mode="json", exclude={"stage"}), "seed": spec.seed}
-        params |= {"batch": spec.batch.model_dump(), "profile": spec.profile.name}
-        params["distribution"] = spec.profile.distribution
-        self.log_params(run_id, params)
-        tags = {"rlhf.key": spec.key, "rlhf.runtime": spec.runtime, "rlhf.image_digest": spec.image_digest or "none"}
-        self.set_tags(run_id, {**tags, "rlhf.attempt": str(spec.attempt)})
-        self.log_inputs(run_id, spec.inputs)
+        self.set_tags(run_id, {_NOTE_TAG: _shortened(markdown)})
 
     def log_inputs(self, run_id: str, inputs: Sequence[StageInput]) -> None:
         """Name what a stage reads, with digests, as datasets of the run."""
@@ -294,6 +295,10 @@ class Tracking(RunFiles):
 
     def _end(self, run_id: str, status: RunStatus) -> None:
         self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=self._now_ms()))
+
+
+def _shortened(note: str) -> str:
+    return note if len(note) <= _NOTE_CHARACTERS else note[:_NOTE_CHARACTERS] + "\n\n…"
 
 
 def _user() -> str:
