@@ -251,7 +251,9 @@ class _Use:
                 write_record(folder, ServersRecord(servers=record.servers, users=users))
             else:
                 leaders = {server.pid for server in record.servers if server.lives} | set(self.children)
-                stop_groups(leaders, children=self.children)
+                # `mlflow server` starts the server and watches it; it takes a second more to end than that.
+                watchers = {server.pid for server in record.servers if server.name == "mlflow"}
+                stop_groups(leaders, children=self.children, watchers=watchers)
                 write_record(folder, ServersRecord())
             self.entered = False
 
