@@ -106,6 +106,10 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         display.stage_progress(spec.stage, done, total, text)
         progress.progress(done, total, text)
 
+    def on_tick() -> None:
+        feed.poll()
+        run.tracking.catch_up()
+
     lines = LogLines(run_logger().info)
     feed = EventFeed(
         work_folder / EVENTS_FILE,
@@ -123,7 +127,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         labels={RUN_NAME_LABEL: run.settings.name, LOCK_LABEL: str(lock_path(work_folder))},
         on_line=lines.add,
         should_stop=run.should_stop,
-        on_tick=feed.poll,
+        on_tick=on_tick,
         gpu_ids=spec.required.gpu_uuids,
     )
     try:

@@ -129,6 +129,11 @@ class Tracking(RunFiles):
             for call in self._once_up:
                 call()
 
+    def catch_up(self) -> None:
+        """Tell the server what waited for its start, where it has come up meanwhile; waits for no start."""
+        if self._start.is_up:
+            self.wait_for_server()
+
     def once_up(self, call: Callable[[], None]) -> None:
         """Call it at once where no start is waited for, else when `wait_for_server` has seen the server up."""
         if self._is_met:

@@ -55,6 +55,8 @@ def test_what_was_said_before_the_server_was_up_is_complete_afterwards(
     assert seen_up == []
     assert not caplog.records, "a server that is on its way up is no server that is away"
 
+    tracking.catch_up()
+    assert tracking.run_url(stage) == "", "it waits for no start"
     late_mlflow.start()
     tracking.wait_for_server()
     assert seen_up == [tracking.run_url(tracking.pipeline_run_id)]
