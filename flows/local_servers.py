@@ -5,14 +5,13 @@ Imports neither Prefect nor MLflow: both are child processes, and the command li
 
 import atexit
 import os
-import socket
 import subprocess
-import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -22,37 +21,50 @@ from flows.server_access import access_problem, usable_address, variables_set
 from flows.server_databases import shown_database, with_driver
 from flows.server_hindrances import planned_servers
 from flows.server_logins import client_login, is_loopback
-from flows.server_plans import HEALTH_PATHS, PORT_KEYS, TITLES, URL_KEYS
-from flows.server_process import ServerError, ServerPlan, health_problem, log_tail, start_process, stop_groups
-from flows.server_reasons import masked, read_log, reason_in
-from flows.server_record import ServerEntry, ServersRecord, UserEntry, locked, read_record, write_record
+from flows.server_plans import TITLES, URL_KEYS
+from flows.server_process import ServerError, ServerPlan, log_tail, start_process, stop_groups
+from flows.server_record import ServerEntry, ServersRecord, UserEntry, locked, read_record, server_url, write_record
 from flows.server_settings import ServerSettings
-from tasks.service_logins import LOGIN_VARIABLES, login_variables
+from flows.server_start import (
+    BackgroundStart,
+    Say,
+    StartedServer,
+    entry_of,
+    server_answer,
+    wait_until_healthy,
+)
+from tasks.mlflow_start import AlreadyUp, MlflowStart
+from tasks.service_logins import login_variables
 
 __all__ = ["ServerSettings", "Servers", "local_servers", "serve_until_interrupted"]
-
-Say = Callable[[str], None]
 
 _REUSE_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
 class Servers:
-    """Addresses of the two servers of a run."""
+    """Addresses of the two servers of a run, and whether MLflow is up yet."""
 
     prefect_api_url: str
     prefect_ui_url: str
     mlflow_uri: str
+    mlflow_start: MlflowStart = field(default_factory=AlreadyUp, compare=False)
 
 
 @contextmanager
-def local_servers(settings: ServerSettings, *, say: Say) -> Iterator[Servers]:
+def local_servers(
+    settings: ServerSettings, *, say: Say, meanwhile: Callable[[Servers], None] | None = None
+) -> Iterator[Servers]:
     """Two healthy servers for the time of the block.
 
     A configured address is only checked. Else servers that already run for `settings.state_dir` are used, or both are
     started at once. They are stopped when their last user leaves, also after Ctrl-C, SIGTERM and SIGHUP. Where a server
     demands a login, the variables by which clients learn it stand in this process's environment meanwhile; the
     addresses hold none.
+
+    Args:
+        meanwhile: called while Prefect comes up, with the addresses: for imports, which take seconds. MLflow is then
+            started behind it, and the block begins when Prefect answers; `Servers.mlflow_start` says when MLflow does.
 
     Raises:
         ServerError: an address does not answer or does not let us in, a port is taken, a login is missing, a database
@@ -65,14 +77,17 @@ def local_servers(settings: ServerSettings, *, say: Say) -> Iterator[Servers]:
     with signals_end_the_block():
         atexit.register(use.leave)
         try:
-            urls = use.enter() if use.wanted else {}
+            urls = use.begin(first="prefect" if meanwhile else None) if use.wanted else {}
             prefect = (prefect_given or f"{urls['prefect']}/api").rstrip("/")
+            servers = Servers(
+                prefect_api_url=prefect,
+                prefect_ui_url=prefect.removesuffix("/api"),
+                mlflow_uri=mlflow_given or urls["mlflow"],
+            )
             with variables_set({**prefect_login, **mlflow_login, **use.client_variables}):
-                yield Servers(
-                    prefect_api_url=prefect,
-                    prefect_ui_url=prefect.removesuffix("/api"),
-                    mlflow_uri=mlflow_given or urls["mlflow"],
-                )
+                if meanwhile is not None:
+                    meanwhile(servers)
+                yield replace(servers, mlflow_start=use.finish())
         finally:
             use.leave()
             atexit.unregister(use.leave)
@@ -108,34 +123,124 @@ class _Use:
     children: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     client_variables: dict[str, str] = field(default_factory=dict)
     entered: bool = False
+    _lock: ExitStack = field(default_factory=ExitStack)
+    _record: ServersRecord = field(default_factory=ServersRecord)
+    _to_start: list[ServerPlan] = field(default_factory=list)
+    _started: list[StartedServer] = field(default_factory=list)
+    _behind: BackgroundStart | None = None
 
-    def enter(self) -> dict[str, str]:
-        """Addresses of the wanted servers, all healthy; this use is written into the record."""
+    def begin(self, *, first: str | None) -> dict[str, str]:
+        """Addresses of the wanted servers, which are on their way up; this use is written into the record.
+
+        The folder's lock is held until they are all healthy, or given up.
+
+        Args:
+            first: only this one is started now, the other by `finish`; None: both.
+        """
         try:
-            return self._enter(self.settings.state_dir)
+            return self._begin(self.settings.state_dir, first)
         except OSError as error:
             raise ServerError(
                 f"{self.settings.state_dir.absolute()}, where the servers keep their state, cannot be used: {error}. "
                 f"Start in a folder that can be written, or set {' and '.join(URL_KEYS[name] for name in self.wanted)}."
             ) from error
 
-    def _enter(self, folder: Path) -> dict[str, str]:
-        with locked(folder, say=self.say):
-            self.entered = True
-            record = read_record(folder)
-            others = tuple(item for item in record.users if item.lives)
-            kept = self._usable_ones(record, others)
-            me = psutil.Process()
-            user = UserEntry(token=self.token, pid=me.pid, created=me.create_time())
-            users = (*others, user)
-            write_record(folder, ServersRecord(servers=kept, users=users))
-            missing = [name for name in self.wanted if name not in {server.name for server in kept}]
-            servers = (*kept, *self._start(missing, kept, users))
-            self._log_in([server for server in servers if server.name in self.wanted])
-        return {server.name: server.url for server in servers}
+    def _begin(self, folder: Path, first: str | None) -> dict[str, str]:
+        self._lock.enter_context(locked(folder, say=self.say))
+        self.entered = True
+        record = read_record(folder)
+        others = tuple(item for item in record.users if item.lives)
+        kept = self._usable_ones(record, others)
+        me = psutil.Process()
+        user = UserEntry(token=self.token, pid=me.pid, created=me.create_time())
+        self._record = ServersRecord(servers=kept, users=(*others, user))
+        write_record(folder, self._record)
+        usable = [server for server in kept if server.name in self.wanted]
+        for server in usable:
+            if server.wants_login:
+                self._learn_login(server.name)
+                self._require_access(server)
+        missing = [name for name in self.wanted if name not in {server.name for server in kept}]
+        self._to_start = planned_servers(self.settings, missing) if missing else []
+        for plan in self._to_start:
+            if plan.login:
+                self._learn_login(plan.name)
+        if missing:
+            titles = " and ".join(TITLES[name] for name in missing)
+            self.say(f"Starting {titles} (a new database takes some seconds longer).")
+        planned = {plan.name: server_url(plan.host, plan.port) for plan in self._to_start}
+        self._start(first)
+        return {server.name: server.url for server in usable} | planned
+
+    def finish(self) -> MlflowStart:
+        """Wait until all are healthy; where `begin` started one first, for that only, and start the other.
+
+        Raises:
+            ServerError: one does not come up.
+        """
+        now, behind = list(self._started), len(self._to_start)
+        self._start(None)
+        self._wait(now)
+        if behind:
+            later = self._started[len(now) :]
+            self._behind = BackgroundStart(lambda given_up: self._wait(later, given_up, is_last=True), say=self.say)
+            return self._behind
+        self._lock.close()
+        return AlreadyUp()
+
+    def _wait(
+        self, servers: list[StartedServer], given_up: threading.Event | None = None, *, is_last: bool = False
+    ) -> bool:
+        try:
+            limit_s = self.settings.startup_limit_s
+            are_up = wait_until_healthy(servers, limit_s=limit_s, say=self.say, given_up=given_up)
+            for server in servers if are_up else ():
+                if server.entry.wants_login:
+                    self._require_access(server.entry)
+            return are_up
+        finally:
+            if is_last:
+                self._lock.close()
+
+    def _start(self, name: str | None) -> None:
+        """Start the process of one of the planned servers, or of all, and note it in the record."""
+        for plan in [plan for plan in self._to_start if name in (None, plan.name)]:
+            with signals_held_back():
+                child = start_process(plan)
+                self.children[child.pid] = child
+                self._started.append(StartedServer(plan, entry_of(plan, child.pid), child))
+                entries = (*self._record.servers, self._started[-1].entry)
+                self._record = ServersRecord(servers=entries, users=self._record.users)
+                write_record(self.settings.state_dir, self._record)
+            self._to_start.remove(plan)
+
+    def _learn_login(self, name: str) -> None:
+        """What clients need to log in, for the environment."""
+        login = client_login(name, os.environ)
+        if login:
+            self.client_variables |= login_variables(name, login)
+
+    def _require_access(self, server: ServerEntry) -> None:
+        """See that a healthy server lets this process in.
+
+        Raises:
+            ServerError: it does not.
+        """
+        base = f"{server.url}/api" if server.name == "prefect" else server.url
+        problem = access_problem(server.name, base, variables={**os.environ, **self.client_variables})
+        if problem is None:
+            return
+        hint = ""
+        if server.name == "mlflow":
+            hint = f" MLflow keeps its users in {Path(server.log_path).parent / 'basic_auth.db'}; the password "
+            hint += "there is the one that it was first started with."
+        raise ServerError(f"The {TITLES[server.name]} server at {server.url} runs, but {problem}.{hint}")
 
     def leave(self) -> None:
         """Take this use out of the record; the last user stops the servers. Safe to call twice."""
+        if self._behind is not None:
+            self._behind.give_up()
+        self._lock.close()
         if not self.entered:
             return
         folder = self.settings.state_dir
@@ -146,7 +251,9 @@ class _Use:
                 write_record(folder, ServersRecord(servers=record.servers, users=users))
             else:
                 leaders = {server.pid for server in record.servers if server.lives} | set(self.children)
-                stop_groups(leaders, children=self.children)
+                # `mlflow server` starts the server and watches it; it takes a second more to end than that.
+                watchers = {server.pid for server in record.servers if server.name == "mlflow"}
+                stop_groups(leaders, children=self.children, watchers=watchers)
                 write_record(folder, ServersRecord())
             self.entered = False
 
@@ -190,99 +297,9 @@ class _Use:
             return f"keeps its rows in {server.database} instead of {shown_database(wanted)}"
         return None
 
-    def _log_in(self, servers: list[ServerEntry]) -> None:
-        """See that the servers let this process in, and hand their logins on to its clients."""
-        for server in servers:
-            if not server.wants_login:
-                continue
-            login = client_login(server.name, os.environ)
-            learnt = login_variables(server.name, login) if login else {}
-            base = f"{server.url}/api" if server.name == "prefect" else server.url
-            problem = access_problem(server.name, base, variables={**os.environ, **learnt})
-            if problem is not None:
-                hint = ""
-                if server.name == "mlflow":
-                    hint = f" MLflow keeps its users in {Path(server.log_path).parent / 'basic_auth.db'}; the password "
-                    hint += "there is the one that it was first started with."
-                raise ServerError(f"The {TITLES[server.name]} server at {server.url} runs, but {problem}.{hint}")
-            self.client_variables |= learnt
-
-    def _start(
-        self, names: list[str], kept: tuple[ServerEntry, ...], users: tuple[UserEntry, ...]
-    ) -> tuple[ServerEntry, ...]:
-        if not names:
-            return ()
-        plans = planned_servers(self.settings, names)
-        by_name = {plan.name: plan for plan in plans}
-        titles = " and ".join(TITLES[name] for name in names)
-        self.say(f"Starting {titles} (a new database takes some seconds longer).")
-        began = time.monotonic()
-        started: tuple[ServerEntry, ...] = ()
-        for plan in plans:
-            with signals_held_back():
-                child = start_process(plan)
-                self.children[child.pid] = child
-                started += (_entry(plan, child.pid),)
-                write_record(self.settings.state_dir, ServersRecord(servers=(*kept, *started), users=users))
-        waiting = list(started)
-        while waiting:
-            for server in list(waiting):
-                if _answer(server) is None:
-                    waiting.remove(server)
-                    self.say(f"{TITLES[server.name]} is ready after {time.monotonic() - began:.1f} s: {server.url}")
-                    self._say_where_else(server)
-                else:
-                    self._require_still_starting(server, by_name[server.name], waited_s=time.monotonic() - began)
-            time.sleep(0.1)
-        return started
-
-    def _say_where_else(self, server: ServerEntry) -> None:
-        if not is_loopback(server.host):
-            self.say(
-                f"  From other machines: http://{socket.gethostname()}:{server.port}, with the login of "
-                f"{LOGIN_VARIABLES[server.name]}. It crosses the network unencrypted (docs/servers.md)."
-            )
-
-    def _require_still_starting(self, server: ServerEntry, plan: ServerPlan, *, waited_s: float) -> None:
-        """Give up a server that has ended, takes too long, or waits for what will not come.
-
-        Raises:
-            ServerError: with the reason from its log where that is known, else with the end of the log.
-        """
-        code = self.children[server.pid].poll()
-        title, log_path = TITLES[server.name], Path(server.log_path)
-        reason = reason_in(read_log(log_path), database=plan.database, python=sys.executable)
-        if reason is not None:
-            raise ServerError(f"The {title} server does not start: {masked(reason, plan.secrets)} Its log: {log_path}")
-        if code is None and waited_s < self.settings.startup_limit_s:
-            return
-        what = f"ended with exit code {code}" if code is not None else f"was not healthy after {waited_s:.0f} s"
-        raise ServerError(
-            f"The {title} server on port {server.port} {what}. Set {PORT_KEYS[server.name]} to another port, or "
-            f"{URL_KEYS[server.name]} to a server of your own. Last lines of {log_path}:\n"
-            f"{masked(log_tail(log_path), plan.secrets)}"
-        )
-
-
-def _entry(plan: ServerPlan, pid: int) -> ServerEntry:
-    return ServerEntry(
-        name=plan.name,
-        pid=pid,
-        created=psutil.Process(pid).create_time(),
-        port=plan.port,
-        log_path=str(plan.log_path),
-        host=plan.host,
-        database=plan.database,
-        wants_login=bool(plan.login),
-    )
-
-
-def _answer(server: ServerEntry) -> str | None:
-    return health_problem(f"{server.url}{HEALTH_PATHS[server.name]}")
-
 
 def _wait_for_answer(server: ServerEntry, *, limit_s: float) -> str | None:
     deadline = time.monotonic() + limit_s
-    while (problem := _answer(server)) is not None and time.monotonic() < deadline and server.lives:
+    while (problem := server_answer(server)) is not None and time.monotonic() < deadline and server.lives:
         time.sleep(0.2)
     return problem

@@ -21,11 +21,12 @@ from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended
 from flows.local_servers import Servers, ServerSettings, local_servers
 from flows.plan import plan_run
 from flows.run_config import RunConfig
-from flows.run_flow import run_flow
+from flows.run_flow import import_flow, run_flow
 from flows.standing_report import StandingReport, last_record, standing_report
 from flows.terminal import TerminalDisplay, printable
 from tasks.display import install_display
 from tasks.mlflow_spool import SPOOL_FOLDER
+from tasks.mlflow_start import install_mlflow_start
 from tasks.prefect_ledger import LEDGER_FOLDER
 from tasks.reward_models import probe_reward_model
 from tasks.sources import Probe, SourceError, probe_dataset, probe_model
@@ -55,8 +56,8 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
         return _EXIT_FAILED
     before = last_record(loaded.config.output_dir)
     try:
-        with local_servers(server_settings(loaded), say=display.say) as servers:
-            use_servers(servers)
+        with local_servers(server_settings(loaded), say=display.say, meanwhile=_use_and_import) as servers:
+            install_mlflow_start(servers.mlflow_start)
             display.say(f"Prefect  {servers.prefect_ui_url}\nMLflow   {servers.mlflow_uri}")
             exit_code = _run_flow(loaded, servers, command=command, display=display)
     except (KeyboardInterrupt, EndedBySignal) as ending:
@@ -212,6 +213,13 @@ def use_servers(servers: Servers) -> None:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow's client reads it when it is imported
+
+
+def _use_and_import(servers: Servers) -> None:
+    """Two seconds of imports, while the servers come up."""
+    use_servers(servers)
+    import_flow()
 
 
 def _where_to_look(loaded: LoadedConfig, display: TerminalDisplay, *, before: PipelineRecord | None) -> None:

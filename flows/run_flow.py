@@ -19,6 +19,15 @@ class Ended:
     prefect_knows: bool
 
 
+def import_flow() -> None:
+    """What `run_flow` imports, now: Prefect, MLflow's client and the flow."""
+    import mlflow  # noqa: F401
+    import prefect.flow_engine
+    import prefect.task_engine  # noqa: F401
+
+    import flows.rlhf  # noqa: F401
+
+
 def run_flow(config: RunConfig, *, command: str, config_yaml: str) -> Ended:
     """`rlhf` on that configuration, once."""
     from flows.rlhf import rlhf

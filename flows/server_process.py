@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,15 +184,18 @@ def is_same_process(pid: int, created: float) -> bool:
         return False
 
 
-def stop_groups(leaders: Iterable[int], *, children: Mapping[int, subprocess.Popen[bytes]]) -> None:
+def stop_groups(
+    leaders: Iterable[int], *, children: Mapping[int, subprocess.Popen[bytes]], watchers: Collection[int] = ()
+) -> None:
     """End the process groups led by these pids: SIGTERM, up to ten seconds of patience, SIGKILL.
 
     Args:
         children: those of the leaders that this process started; they are reaped.
+        watchers: leaders that only wait for their child and hold nothing: not waited for once they are alone.
     """
     groups = list(leaders)
     for number, limit_s in ((signal.SIGTERM, _STOP_LIMIT_S), (signal.SIGKILL, _STOP_LIMIT_S)):
-        groups = [group for group in groups if _group_lives(group, children)]
+        groups = [group for group in groups if _members(group, children)]
         for group in groups:
             try:
                 os.killpg(group, number)
@@ -201,19 +204,26 @@ def stop_groups(leaders: Iterable[int], *, children: Mapping[int, subprocess.Pop
         deadline = time.monotonic() + limit_s
         while groups and time.monotonic() < deadline:
             time.sleep(0.05)
-            groups = [group for group in groups if _group_lives(group, children)]
+            members = {group: _members(group, children) for group in groups}
+            groups = [group for group in groups if members[group]]
+            for group in groups:
+                if group in watchers and members[group] == [group]:
+                    with suppress(ProcessLookupError):
+                        os.kill(group, signal.SIGKILL)
     for child in children.values():
         with suppress(subprocess.TimeoutExpired):  # its first thread has ended, the others may take a moment more
             child.wait(timeout=2)
 
 
-def _group_lives(group: int, children: Mapping[int, subprocess.Popen[bytes]]) -> bool:
+def _members(group: int, children: Mapping[int, subprocess.Popen[bytes]]) -> list[int]:
+    """Pids of the group's processes that live."""
     if group in children:
         children[group].poll()
+    found = []
     for process in psutil.process_iter():
         try:
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                return True
+                found.append(process.pid)
         except (OSError, psutil.Error):
             continue
-    return False
+    return found

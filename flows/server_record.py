@@ -41,13 +41,18 @@ class ServerEntry(Frozen):
     @property
     def url(self) -> str:
         """Its address for this machine."""
-        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)  # noqa: S104 - looked up, not bound
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return server_url(self.host, self.port)
 
     @property
     def lives(self) -> bool:
         """Whether its process is still the one that was started."""
         return is_same_process(self.pid, self.created)
+
+
+def server_url(host: str, port: int) -> str:
+    """The address, for this machine, of a server that listens on that interface."""
+    host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104 - looked up, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class UserEntry(Frozen):

@@ -17,6 +17,7 @@ from containers.contracts.records import CheckFinding
 from containers.launch.docker_state import ImageState
 from containers.launch.preflight import disk_finding
 from tasks.hub import hub_cache
+from tasks.mlflow_start import mlflow_start
 from tasks.service_logins import INSIDE_PATHS, login_headers, without_login
 from tasks.source_errors import SourceError
 from tasks.sources import Probe
@@ -58,6 +59,14 @@ def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> Chec
         verdict="failure" if name == "Prefect" else "warning",
         advice=_service_advice(name, url, status=status),
     )
+
+
+def mlflow_finding(url: str | None) -> CheckFinding:
+    """As `service_finding`; a server that this process starts, and that is not up yet, is waited for later."""
+    if mlflow_start().is_up:
+        return service_finding("MLflow", url)
+    found = f"{url} is on its way up; the run waits for it after its first stage"
+    return CheckFinding(name="MLflow", found=found, wanted="a server that answers", verdict="ok")
 
 
 def package_findings() -> tuple[CheckFinding, ...]:

@@ -30,7 +30,7 @@ from containers.launch.preflight import (
     shm_finding,
 )
 from tasks.approval_notice import block_finding
-from tasks.check_rows import package_findings, service_finding, source_finding, vllm_finding
+from tasks.check_rows import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.display import current_display
 from tasks.hardware_rows import gpu_rows, variable_rows
 from tasks.markdown import system_check_markdown
@@ -152,7 +152,7 @@ def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
         *([("vLLM", lambda: (vllm_finding(choice.runtime, image),))] if request.needs_vllm else []),
         *_host_checks(request, choice.runtime, docker),
         ("Prefect", lambda: (service_finding("Prefect", request.prefect_api_url),)),
-        ("MLflow", lambda: (service_finding("MLflow", request.mlflow_tracking_uri),)),
+        ("MLflow", lambda: (mlflow_finding(request.mlflow_tracking_uri),)),
         *(_block_check(gate, block, request.prefect_api_url) for gate, block in request.notify_blocks),
         *_source_checks(request),
     ]

@@ -1,7 +1,7 @@
 """What is told to MLflow, as records: each can be sent now, or be kept in a file and sent later.
 
 Each may be sent twice without harm, for an answer can be lost after the server did its work: a run is looked up by its
-handle before it is created, and a point of a curve carries its time from the events file.
+handle before it is created again, and a point of a curve carries its time from the events file.
 """
 
 import json
@@ -46,12 +46,20 @@ class CreateRun(Frozen):
     start_time_ms: int
     tags: Pairs = ()
 
-    def create(self, client: "MlflowClient", *, parent_id: str) -> tuple[str, str]:
-        """Ids of run and experiment; a run with this handle is made only if there is none."""
-        experiment_id = _experiment_id(client, self.experiment)
-        found = client.search_runs([experiment_id], f"tags.`{HANDLE_TAG}` = '{self.run}'", max_results=1)
-        if found:
-            return str(found[0].info.run_id), experiment_id
+    def create(
+        self, client: "MlflowClient", *, parent_id: str, experiment_id: str = "", may_exist: bool = True
+    ) -> tuple[str, str]:
+        """Ids of run and experiment; a run with this handle is made only if there is none.
+
+        Args:
+            experiment_id: where it is known already.
+            may_exist: False where this was never sent before.
+        """
+        experiment_id = experiment_id or _experiment_id(client, self.experiment)
+        if may_exist:
+            found = client.search_runs([experiment_id], f"tags.`{HANDLE_TAG}` = '{self.run}'", max_results=1)
+            if found:
+                return str(found[0].info.run_id), experiment_id
         tags = {**dict(self.tags), HANDLE_TAG: self.run}
         if parent_id:
             tags["mlflow.parentRunId"] = parent_id

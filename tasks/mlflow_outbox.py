@@ -7,6 +7,7 @@ into the spool and is delivered, in order, when it answers again.
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tasks.event_feed import MetricPoint, Reconciliation, read_points
@@ -35,9 +36,18 @@ class Outbox:
         spool_folder: for what cannot be delivered; what the dead left there is taken over.
         request_timeout_s: longest wait for one answer.
         rest_after_failure_s: how long a server that failed or was slow is left alone.
+        is_up: False while the server is still on its way up; nothing is sent meanwhile.
     """
 
-    def __init__(self, uri: str, *, spool_folder: Path, request_timeout_s: int, rest_after_failure_s: float) -> None:
+    def __init__(
+        self,
+        uri: str,
+        *,
+        spool_folder: Path,
+        request_timeout_s: int,
+        rest_after_failure_s: float,
+        is_up: Callable[[], bool] = lambda: True,
+    ) -> None:
         # MLflow reads these at each call. With its own defaults a dead server costs 246 s, and a creation that it
         # repeats by itself after a time-out makes two runs.
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(request_timeout_s)
@@ -45,11 +55,12 @@ class Outbox:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient
 
-        self.experiment_id = ""
+        self.experiment_id = self._experiment = ""
         self.refused: tuple[str, ...] = ()
         self._uri = uri
         self._client = MlflowClient(tracking_uri=uri)
         self._rest_after_failure_s = rest_after_failure_s
+        self._is_up = is_up
         self._rest_until = 0.0
         self._spool = Spool(spool_folder)
         self._aside: list[CreateRun | RunOperation] = []
@@ -113,6 +124,8 @@ class Outbox:
 
     def deliver_pending(self) -> int:
         """Try now to deliver what waits. Returns how many operations still wait."""
+        if not self._is_up():
+            return self.pending
         self._aside = []
         self._drain(limit_s=_FINAL_DRAIN_LIMIT_S, rests=False)
         return self.pending
@@ -129,12 +142,12 @@ class Outbox:
 
     @property
     def _resting(self) -> bool:
-        return time.monotonic() < self._rest_until
+        return not self._is_up() or time.monotonic() < self._rest_until
 
     def _do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> tuple[bool, Reconciliation | None]:
         may_go = now and not self._resting and self._drain(limit_s=_DRAIN_LIMIT_S)
         if may_go and not self._waits_for_run(operation):
-            done, result = self._attempt(operation)
+            done, result = self._attempt(operation, is_new=True)
             if done:
                 return True, result
         self._spool.append(self._with_real_id(operation))
@@ -179,12 +192,18 @@ class Outbox:
             return False
         return True
 
-    def _attempt(self, operation: CreateRun | RunOperation) -> tuple[bool, Reconciliation | None]:
-        """Send it. Returns whether it is done with (sent or refused), and what a reconciliation found."""
+    def _attempt(
+        self, operation: CreateRun | RunOperation, *, is_new: bool = False
+    ) -> tuple[bool, Reconciliation | None]:
+        """Send it. Returns whether it is done with (sent or refused), and what a reconciliation found.
+
+        Args:
+            is_new: it was never sent before.
+        """
         began = time.monotonic()
         result = None
         try:
-            result = self._send(operation)
+            result = self._send(operation, is_new=is_new)
         except Exception as error:  # whatever MLflow throws, the stage goes on
             if self._can_wait(error, operation.kind):
                 return False, None
@@ -193,11 +212,15 @@ class Outbox:
         self._rest_if_slow(began)
         return True, result
 
-    def _send(self, operation: CreateRun | RunOperation) -> Reconciliation | None:
+    def _send(self, operation: CreateRun | RunOperation, *, is_new: bool) -> Reconciliation | None:
         if isinstance(operation, CreateRun):
             parent_id = self.real_id(operation.parent)
             parent_id = "" if parent_id.startswith(HANDLE_PREFIX) else parent_id  # its parent was refused
-            self._ids[operation.run], self.experiment_id = operation.create(self._client, parent_id=parent_id)
+            known = self.experiment_id if operation.experiment == self._experiment else ""
+            self._ids[operation.run], self.experiment_id = operation.create(
+                self._client, parent_id=parent_id, experiment_id=known, may_exist=not is_new
+            )
+            self._experiment = operation.experiment
             self._spool.run_opened(self._ids[operation.run])
             return None
         run_id = self.real_id(operation.run)

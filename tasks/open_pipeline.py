@@ -65,7 +65,7 @@ def open_pipeline(
         tags |= {"rlhf.run_id": run.run_id, "rlhf.run_name": settings.name, "rlhf.runtime": code.runtime}
         run.prefect_url = str(flow_run.ui_url or "")
         run.asked_at = asked_at() or run.started_at
-        run.mlflow_run_id = tracking.start_pipeline(settings.title or settings.name, tags=tags, params=params)
+        tracking.start_pipeline(settings.title or settings.name, tags=tags, params=params)
         try:
             with leftovers_reaped(settings.name, store_dir=settings.store_dir, runtime=code.runtime):
                 yield run

@@ -95,10 +95,14 @@ class PipelineRun:
         self.checks: tuple[CheckFinding, ...] = ()
         self.gates: list[GateVerdict] = []
         self.records: list[StageRecord] = []
-        self.mlflow_run_id = ""
         self.prefect_url = ""
         self.dataset_origin = ""
         self.base_model_origin = ""
+
+    @property
+    def mlflow_run_id(self) -> str:
+        """Id of the run's parent run in MLflow; a handle while MLflow was not told of it."""
+        return self.tracking.pipeline_run_id
 
     @property
     def artifacts(self) -> Path:
@@ -168,7 +172,7 @@ class PipelineRun:
             prefect_url=self.prefect_url,
             profile_name=self.settings.profile.name,
             checks=self.checks,
-            stages=tuple(self.record_of(stage) or self._not_reached(stage) for stage in self.settings.stages),
+            stages=tuple(self._told_of(stage) or self._not_reached(stage) for stage in self.settings.stages),
             gates=tuple(self.gates),
             dataset_origin=self.dataset_origin,
             base_model_origin=self.base_model_origin,
@@ -176,6 +180,11 @@ class PipelineRun:
             stopped_because=self.stopped_because,
             until=self.settings.until,
         )
+
+    def _told_of(self, stage: StageName) -> StageRecord | None:
+        """Its record, with MLflow's own id in place of a handle."""
+        record = self.record_of(stage)
+        return record and record.model_copy(update={"mlflow_run_id": self.tracking.real_id(record.mlflow_run_id)})
 
     def _not_reached(self, stage: StageName) -> StageRecord:
         if stage is StageName.WRITE_REPORT:

@@ -4,6 +4,7 @@ A key names what is shown and is the stage's name where a stage shows it: what t
 replaces it, and what other runs show under it is its history.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from prefect.context import FlowRunContext, TaskRunContext
@@ -32,6 +33,21 @@ def show_link(key: str, address: str, *, text: str, description: str) -> None:
     """Attach a link to the present run; an empty address is none."""
     if address:
         show_markdown(key, f"[{markdown_text(text)}]({address})", description=description)
+
+
+def mlflow_page_shown(run: PipelineRun) -> Callable[[], None]:
+    """Attaches a link to the run's page in MLflow to the present flow run, whenever it is called."""
+    # Where this is called counts: inside a task the link would be the task's.
+    artifact = artifact_of_present_run(
+        "markdown", "mlflow", "", description="Every stage with its curves, parameters and files"
+    )
+
+    def show() -> None:
+        address = run.tracking.run_url(run.mlflow_run_id)
+        if artifact is not None and address:
+            _show({**artifact, "data": f"[The run in MLflow]({address})"})
+
+    return show
 
 
 def show_stage(run: PipelineRun, stage: StageName, markdown: str, *, description: str) -> None:

@@ -129,9 +129,10 @@ class PrefectLink:
         self._folder = folder
         self._say = say
         self._is_introduced = False
-        self._api = PrefectApi()
+        # One for all threads: each new client costs 50 ms.
+        self.api = PrefectApi()
         self.ledger = Ledger(folder, flow_run_id=self._flow_run_id, owner=current_owner().labels())
-        self._events = LedgerEvents(self.ledger, self._api)
+        self._events = LedgerEvents(self.ledger, self.api)
         self.watch = CancelWatch(self._state_while_it_lives, on_return=self._catch_up)
 
     def begin(self) -> None:
@@ -146,8 +147,8 @@ class PrefectLink:
 
     def _introduce(self) -> None:
         labels = {**self.ledger.record.owner, LEDGER_LABEL: str(self.ledger.path)}
-        self._api.label_flow_run(self._flow_run_id, labels)
-        for line in settle_the_dead(self._folder, self._api, flow_name=self._flow_name):
+        self.api.label_flow_run(self._flow_run_id, labels)
+        for line in settle_the_dead(self._folder, self.api, flow_name=self._flow_name):
             self._say(line)
         self._is_introduced = True
 
@@ -194,8 +195,8 @@ class PrefectLink:
         EventsWorker.set_client_override(None)
         record = self.ledger.record
         try:
-            tell_tasks(record, self._api)
-            end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self._api)
+            tell_tasks(record, self.api)
+            end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self.api)
         except PrefectAwayError as error:
             logger.warning("Prefect was not told how the tasks ended: %s", error)
         else:
@@ -207,7 +208,7 @@ class PrefectLink:
         EventsWorker.set_client_override(None)
         nobody = dict.fromkeys((*self.ledger.record.owner, LEDGER_LABEL), "")
         try:
-            self._api.label_flow_run(self._flow_run_id, nobody)
+            self.api.label_flow_run(self._flow_run_id, nobody)
             self._catch_up()
         except PrefectAwayError as error:
             logger.warning("Prefect was not told everything about the suspended run: %s", error)
@@ -217,7 +218,7 @@ class PrefectLink:
         """A run that ended for a person's decision is neither a success nor a failure to look into: named as it is."""
         state: State[Any] = State(type=StateType.COMPLETED, name=_WAITS, message=str(error))
         try:
-            self._api.set_flow_run_state(self._flow_run_id, state)
+            self.api.set_flow_run_state(self._flow_run_id, state)
         except PrefectAwayError as away:
             logger.warning("Prefect does not show that the run waits for a decision: %s", away)
         return state
@@ -227,14 +228,14 @@ class PrefectLink:
         try:
             if self.watch.is_away:
                 raise PrefectAwayError("the server does not answer")
-            self._api.create_artifact(artifact)
+            self.api.create_artifact(artifact)
         except PrefectAwayError as error:
             logger.warning("Prefect does not show %s yet: %s", artifact.get("key"), error)
             self.watch.note_away()
             self.ledger.add_artifact(artifact)
 
     def _state(self) -> Any:
-        flow_run = self._api.flow_run(self._flow_run_id)
+        flow_run = self.api.flow_run(self._flow_run_id)
         return None if flow_run is None else flow_run.state_type
 
     def _state_while_it_lives(self) -> Any:
@@ -242,7 +243,7 @@ class PrefectLink:
         state = self._state()
         if state is StateType.CRASHED:
             logger.warning("Prefect took this run for dead; it is told that the run goes on.")
-            self._api.set_flow_run_state(self._flow_run_id, State(type=StateType.RUNNING, message=_LIVES))
+            self.api.set_flow_run_state(self._flow_run_id, State(type=StateType.RUNNING, message=_LIVES))
         return state
 
     def _is_cancelled(self) -> bool:
@@ -257,9 +258,9 @@ class PrefectLink:
         try:
             if not self._is_introduced:
                 self._introduce()
-            tell_tasks(self.ledger.record, self._api)
+            tell_tasks(self.ledger.record, self.api)
             for artifact in self.ledger.record.artifacts:
-                self._api.create_artifact(artifact)
+                self.api.create_artifact(artifact)
                 self.ledger.artifact_taken(artifact)
         except PrefectAwayError as error:
             logger.warning("Prefect lacks something of the run: %s", error)
@@ -268,7 +269,7 @@ class PrefectLink:
         deadline = time.monotonic() + wait_s
         while True:
             try:
-                self._api.flow_run(self._flow_run_id)
+                self.api.flow_run(self._flow_run_id)
             except PrefectAwayError:
                 if time.monotonic() > deadline:
                     return False

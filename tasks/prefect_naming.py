@@ -7,7 +7,8 @@ from prefect.context import FlowRunContext
 
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_api import PrefectApi, PrefectAwayError
-from tasks.prefect_artifacts import prefect_link, present_flow_run_id, show_link
+from tasks.prefect_artifacts import mlflow_page_shown, prefect_link, present_flow_run_id
+from tasks.prefect_link import present_link
 from tasks.source_labels import corrected_name
 
 logger = logging.getLogger(__name__)
@@ -16,12 +17,7 @@ logger = logging.getLogger(__name__)
 def introduce_run(run: PipelineRun, tags: Iterable[str]) -> None:
     """Tag the present flow run, and link its page and the run's page in MLflow to each other."""
     run.tracking.set_note(run.mlflow_run_id, prefect_link(run))
-    show_link(
-        "mlflow",
-        run.tracking.run_url(run.mlflow_run_id),
-        text="The run in MLflow",
-        description="Every stage with its curves, parameters and files",
-    )
+    run.tracking.once_up(mlflow_page_shown(run))
     flow_run_id = present_flow_run_id()
     if flow_run_id:
         _tell(lambda api: api.tag_flow_run(flow_run_id, tags))
@@ -42,8 +38,10 @@ def correct_name(run: PipelineRun, guessed: str, known: str) -> None:
 
 
 def _tell(say: Callable[[PrefectApi], None]) -> None:
+    link = present_link()
+    if link is None:
+        return
     try:
-        with PrefectApi() as api:
-            say(api)
+        say(link.api)
     except PrefectAwayError as error:
         logger.warning("Prefect does not show the run's name and tags: %s", error)

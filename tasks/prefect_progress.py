@@ -89,8 +89,7 @@ class StageProgress:
         self._page = artifact_of_present_run("markdown", page_key(stage), "", description="")
         self._thread: threading.Thread | None = None
         if self._link is not None and self._bar is not None:
-            work = (PrefectApi(), self._link)
-            self._thread = threading.Thread(target=self._work, args=work, name="stage-progress", daemon=True)
+            self._thread = threading.Thread(target=self._work, args=(self._link,), name="stage-progress", daemon=True)
             self._thread.start()
 
     def progress(self, done: int, total: int, text: str) -> None:
@@ -125,12 +124,11 @@ class StageProgress:
         text = f"Done: {told}" if succeeded else f"Stopped at {told}"
         self._link.show({**self._bar, "data": percent, "description": text})
 
-    def _work(self, api: PrefectApi, link: PrefectLink) -> None:
-        with api:
-            while not self._closing.wait(self._every_s):
-                if self._changed.is_set() and not link.watch.is_away:
-                    self._changed.clear()
-                    self._update(api)
+    def _work(self, link: PrefectLink) -> None:
+        while not self._closing.wait(self._every_s):
+            if self._changed.is_set() and not link.watch.is_away:
+                self._changed.clear()
+                self._update(link.api)
 
     def _update(self, api: PrefectApi) -> None:
         try:

@@ -97,6 +97,7 @@ def _created_at(artifact: ArtifactRef) -> str:
 
 
 def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
+    run.tracking.wait_for_server()
     manifest = read_manifest(Path(artifact.path))
     maker = find_maker(run.attempt_folder(artifact.stage, artifact.key, attempt=1).parent)
     shape = f", {in_words(manifest.ladder)}" if manifest.ladder else ""

@@ -43,12 +43,12 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     Raises:
         AttemptFailedError: it failed; nothing of it was published, its evidence was kept.
     """
+    if spec.profile.num_gpus:
+        run.tracking.wait_for_server()  # if it does not start, that is said before a GPU is taken
     folder, work_folder = _folders(run, spec)
-    mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.why": why})
-    run.tracking.log_spec(mlflow_run, spec)
-    if spec.ladder:
-        run.tracking.set_tags(mlflow_run, {"rlhf.ladder": in_words(spec.ladder)})
-    run.tracking.set_note(mlflow_run, f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip())
+    tags = {"rlhf.why": why, **({"rlhf.ladder": in_words(spec.ladder)} if spec.ladder else {})}
+    note = f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip()
+    mlflow_run = run.tracking.start_attempt(spec, tags=tags, note=note)
     current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}: {why}")
     progress = StageProgress(spec.stage, header=mlflow_link(run, mlflow_run))
     try:
@@ -106,6 +106,10 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         display.stage_progress(spec.stage, done, total, text)
         progress.progress(done, total, text)
 
+    def on_tick() -> None:
+        feed.poll()
+        run.tracking.catch_up()
+
     lines = LogLines(run_logger().info)
     feed = EventFeed(
         work_folder / EVENTS_FILE,
@@ -123,7 +127,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         labels={RUN_NAME_LABEL: run.settings.name, LOCK_LABEL: str(lock_path(work_folder))},
         on_line=lines.add,
         should_stop=run.should_stop,
-        on_tick=feed.poll,
+        on_tick=on_tick,
         gpu_ids=spec.required.gpu_uuids,
     )
     try:
@@ -174,6 +178,7 @@ def _failed(
 def _succeeded(
     run: PipelineRun, spec: StageSpec, artifact: ArtifactRef, stage_exit: StageExit, *, mlflow_run: str, why: str
 ) -> StageRecord:
+    run.tracking.wait_for_server()  # the first stage may have run beside its start
     folder, _ = _folders(run, spec)
     maker = Maker(
         run_name=run.settings.name,

@@ -1,6 +1,6 @@
 """The MLflow side of a pipeline run: one parent run, one child per attempt at a stage.
 
-Nothing here raises, and nothing waits long: see `tasks.mlflow_outbox`.
+Nothing here raises but `wait_for_server`, and nothing waits long: see `tasks.mlflow_outbox`.
 """
 
 import getpass
@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from containers.contracts.manifest import LineageEntry
@@ -29,18 +29,24 @@ from tasks.mlflow_operations import (
 )
 from tasks.mlflow_outbox import HANDLE_PREFIX, Outbox
 from tasks.mlflow_spool import SPOOL_FOLDER
+from tasks.mlflow_start import mlflow_start
 from tasks.source_labels import corrected_name
 from tasks.tracking_files import MIB, RunFiles
 
 logger = logging.getLogger(__name__)
 
+_NOTE_TAG = "mlflow.note.content"
 _NOTE_CHARACTERS = 7500
+# For a run that ended before its MLflow was up.
+_START_LIMIT_S = 15.0
 # Else MLflow's pages are about traces and prompts.
 _FOR_TRAINING = "workflowType=machine_learning"
 
 
 class Tracking(RunFiles):
-    """Tells MLflow what happens in one pipeline run. No method raises; see `pending`, `pending_points` and `refused`.
+    """Tells MLflow what happens in one pipeline run.
+
+    No method raises but `wait_for_server`; see `pending`, `pending_points` and `refused`.
 
     Run ids that the methods return and take are MLflow's own, or a handle starting with `pending-` for a run that the
     server could not be told of yet; both work everywhere here.
@@ -67,11 +73,15 @@ class Tracking(RunFiles):
     ) -> None:
         self.uri = uri.rstrip("/")
         self._experiment = experiment
+        self._start = mlflow_start()
+        self._is_met = self._start.is_up
+        self._once_up: list[Callable[[], None]] = []
         outbox = Outbox(
             uri,
             spool_folder=output_dir / SPOOL_FOLDER,
             request_timeout_s=request_timeout_s,
             rest_after_failure_s=rest_after_failure_s,
+            is_up=lambda: self._start.is_up,
         )
         super().__init__(outbox, upload_limit_s=upload_limit_s, largest_file_bytes=largest_file_bytes)
         self._open_stages: list[str] = []
@@ -99,6 +109,37 @@ class Tracking(RunFiles):
     def refused(self) -> tuple[str, ...]:
         """What MLflow will not take, however often it is told: a changed parameter, a deleted run."""
         return self._outbox.refused
+
+    def real_id(self, run_id: str) -> str:
+        """MLflow's own id of a run, or its handle while the server was not told of it."""
+        return self._outbox.real_id(run_id)
+
+    def wait_for_server(self) -> None:
+        """Return when the server that this process starts is up, and has been told what waited; at once elsewhere.
+
+        Raises:
+            Exception: it does not start; raised once, after that it counts as a server that is away.
+        """
+        if self._is_met:
+            return
+        self._start.wait()
+        if self._start.is_up:
+            self._is_met = True
+            self.deliver_pending()
+            for call in self._once_up:
+                call()
+
+    def catch_up(self) -> None:
+        """Tell the server what waited for its start, where it has come up meanwhile; waits for no start."""
+        if self._start.is_up:
+            self.wait_for_server()
+
+    def once_up(self, call: Callable[[], None]) -> None:
+        """Call it at once where no start is waited for, else when `wait_for_server` has seen the server up."""
+        if self._is_met:
+            call()
+        else:
+            self._once_up.append(call)
 
     def run_url(self, run_id: str) -> str:
         """The run's page; empty while the run is pending or where the tracking URI is no web address."""
@@ -132,6 +173,17 @@ class Tracking(RunFiles):
         self._open_stages.append(run_id)
         return run_id
 
+    def start_attempt(self, spec: StageSpec, *, tags: Mapping[str, str], note: str) -> str:
+        """`start_stage` with what the stage was told: settings as parameters, inputs as datasets with digests."""
+        own = {"rlhf.key": spec.key, "rlhf.runtime": spec.runtime, "rlhf.image_digest": spec.image_digest or "none"}
+        run_id = self.start_stage(spec.stage, attempt=spec.attempt, tags={**own, **tags, _NOTE_TAG: _shortened(note)})
+        params = {**spec.config.model_dump(mode="json", exclude={"stage"}), "seed": spec.seed}
+        params |= {"batch": spec.batch.model_dump(), "profile": spec.profile.name}
+        params["distribution"] = spec.profile.distribution
+        self.log_params(run_id, params)
+        self.log_inputs(run_id, spec.inputs)
+        return run_id
+
     def finish_stage(self, run_id: str, *, succeeded: bool) -> None:
         """Close a child run."""
         self._open_stages = [item for item in self._open_stages if item != run_id]
@@ -143,6 +195,10 @@ class Tracking(RunFiles):
             self._end(run_id, "KILLED")
         self._open_stages = []
         self._end(self._parent, status)
+        try:
+            self._start.wait(limit_s=_START_LIMIT_S)
+        except Exception as error:  # the run has an end of its own
+            logger.warning("MLflow did not start: %s", error)
         if self.deliver_pending():
             logger.warning(
                 "MLflow at %s was not told everything: %d messages with %d points of curves wait in %s. They go out "
@@ -176,18 +232,7 @@ class Tracking(RunFiles):
 
     def set_note(self, run_id: str, markdown: str) -> None:
         """Show a text on top of the run's page."""
-        shown = markdown if len(markdown) <= _NOTE_CHARACTERS else markdown[:_NOTE_CHARACTERS] + "\n\n…"
-        self.set_tags(run_id, {"mlflow.note.content": shown})
-
-    def log_spec(self, run_id: str, spec: StageSpec) -> None:
-        """What a stage was told: its settings as parameters, its inputs as datasets with digests."""
-        params = {**spec.config.model_dump(mode="json", exclude={"stage"}), "seed": spec.seed}
-        params |= {"batch": spec.batch.model_dump(), "profile": spec.profile.name}
-        params["distribution"] = spec.profile.distribution
-        self.log_params(run_id, params)
-        tags = {"rlhf.key": spec.key, "rlhf.runtime": spec.runtime, "rlhf.image_digest": spec.image_digest or "none"}
-        self.set_tags(run_id, {**tags, "rlhf.attempt": str(spec.attempt)})
-        self.log_inputs(run_id, spec.inputs)
+        self.set_tags(run_id, {_NOTE_TAG: _shortened(markdown)})
 
     def log_inputs(self, run_id: str, inputs: Sequence[StageInput]) -> None:
         """Name what a stage reads, with digests, as datasets of the run."""
@@ -255,6 +300,10 @@ class Tracking(RunFiles):
 
     def _end(self, run_id: str, status: RunStatus) -> None:
         self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=self._now_ms()))
+
+
+def _shortened(note: str) -> str:
+    return note if len(note) <= _NOTE_CHARACTERS else note[:_NOTE_CHARACTERS] + "\n\n…"
 
 
 def _user() -> str:

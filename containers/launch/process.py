@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 import containers
 from containers.contracts.hardware import UNLIMITED, RequiredContract
 from containers.launch.arguments import process_arguments, process_environment
@@ -141,15 +143,27 @@ class _ProcessProgram:
         self._signal_group(signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill what is left of the group."""
+        """Kill what is left of the group, and see it dead."""
         self.kill()
         deadline = time.monotonic() + 5
-        while not self.ended() and time.monotonic() < deadline:
+        while not (self.ended() and self._group_is_dead()) and time.monotonic() < deadline:
             time.sleep(0.02)
         if not self.ended():
             logger.error(
                 "Process %d does not die from SIGKILL; look at it with `ps -o stat,wchan %d`.", self.pid, self.pid
             )
+
+    def _group_is_dead(self) -> bool:
+        """What is dead and waits to be reaped by its parent counts as dead."""
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return True
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if os.getpgid(process.pid) == self._process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    return False
+        return True
 
     def _signal_group(self, number: signal.Signals) -> None:
         # The group's id is the session leader's pid, which stays reserved while any member lives.

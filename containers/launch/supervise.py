@@ -60,11 +60,12 @@ class ChunkReader:
         self._queue: queue.Queue[bytes] = queue.Queue(maxsize=256)
         self._chunks = chunks
         self._abandoned = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._pull, name="stage-log", daemon=True)
         self._thread.start()
 
     def take(self, timeout_s: float) -> bytes:
-        """The next chunk, or nothing if none came in time."""
+        """The next chunk, or nothing if none came in time; nothing at once when no more can come."""
         try:
             return self._queue.get(timeout=timeout_s)
         except queue.Empty:
@@ -73,7 +74,7 @@ class ChunkReader:
     @property
     def at_end(self) -> bool:
         """Whether every chunk was taken and no more can come."""
-        return not self._thread.is_alive() and self._queue.empty()
+        return self._ended.is_set() and self._queue.empty()
 
     def abandon(self) -> None:
         """Take no more; the thread ends when its iterator yields or ends."""
@@ -82,16 +83,22 @@ class ChunkReader:
     def _pull(self) -> None:
         try:
             for chunk in self._chunks():
-                while not self._abandoned.is_set():
-                    try:
-                        self._queue.put(chunk, timeout=POLL_S)
-                        break
-                    except queue.Full:
-                        continue
+                self._put(chunk)
                 if self._abandoned.is_set():
                     return
         except Exception:
             logger.exception("The stage's log can no longer be read; the stage itself goes on.")
+        finally:
+            self._ended.set()
+            self._put(b"")  # else whoever waits for output would wait its whole time-out
+
+    def _put(self, chunk: bytes) -> None:
+        while not self._abandoned.is_set():
+            try:
+                self._queue.put(chunk, timeout=POLL_S)
+                return
+            except queue.Full:
+                continue
 
 
 def watch(

@@ -139,7 +139,7 @@ def test_a_name_that_mlflow_would_refuse_does_not_cost_the_other_curves(tracking
     assert set(MlflowClient(tracking.uri).get_run(stage_run).data.metrics) == {"rewards/score_x__0", "loss"}
 
 
-def test_what_went_in_and_came_out_stands_on_the_runs_page(tracking: Tracking, stage_run: str) -> None:
+def test_what_went_in_and_came_out_stands_on_the_runs_page(tracking: Tracking) -> None:
     spec = StageSpec(
         stage=StageName.TRAIN_REWARD_MODEL,
         key="c" * 64,
@@ -152,7 +152,7 @@ def test_what_went_in_and_came_out_stands_on_the_runs_page(tracking: Tracking, s
         runtime="process",
         work_path="work",
     )
-    tracking.log_spec(stage_run, spec)
+    stage_run = tracking.start_attempt(spec, tags={"rlhf.why": "it is new"}, note="Attempt 1")
     lineage = (LineageEntry(name="pairs", digest=DIGEST, origin="nvidia/HelpSteer3@2f1a"),)
     tracking.log_lineage(stage_run, lineage, output_digest="sha256:out")
     run = MlflowClient(tracking.uri).get_run(stage_run)
@@ -161,6 +161,8 @@ def test_what_went_in_and_came_out_stands_on_the_runs_page(tracking: Tracking, s
     assert json.loads(dataset.dataset.source)["digest"] == DIGEST
     assert run.data.tags["lineage.input.pairs"] == f"{DIGEST} nvidia/HelpSteer3@2f1a"
     assert run.data.tags["lineage.output"] == "sha256:out"
+    tags = {"rlhf.key": "c" * 64, "rlhf.why": "it is new", "rlhf.attempt": "1", "mlflow.note.content": "Attempt 1"}
+    assert tags.items() <= run.data.tags.items()
     assert (run.data.params["lora.r"], run.data.params["seed"]) == ("64", "3")
     assert tracking.refused == ()
 

@@ -74,6 +74,15 @@ def test_lines_and_ticks_arrive_while_the_stage_runs(tmp_path: Path) -> None:
     assert stage_exit.log_tail == ("step 0", "step 1", "step 2")
 
 
+def test_the_end_of_a_stage_is_noticed_at_once(tmp_path: Path) -> None:
+    # The best of some, for a machine that does other work.
+    noticed_s = []
+    for attempt in range(5):
+        launch = make_launch(tmp_path / str(attempt), make_spec(runtime="process", timeout_s=60))
+        noticed_s.append(ProcessRuntime(command=("sleep", "0.21")).run(launch).duration_s)
+    assert min(noticed_s) < 0.35, noticed_s
+
+
 def test_secrets_of_the_parent_stay_outside_and_the_specs_demands_arrive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

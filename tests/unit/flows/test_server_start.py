@@ -1,0 +1,45 @@
+"""A server that comes up beside the run: its error must neither be lost nor be said twice, and its wait must end."""
+
+import threading
+import time
+
+import pytest
+
+from flows.server_process import ServerError
+from flows.server_start import BackgroundStart
+
+
+def test_a_server_that_answers_is_up_for_everybody_who_waits() -> None:
+    answers = threading.Event()
+    start = BackgroundStart(lambda given_up: answers.wait(timeout=10), say=lambda text: None)
+    assert not start.is_up
+    start.wait(limit_s=0.01)
+    assert not start.is_up, "the limit is shorter than the start"
+    answers.set()
+    start.wait()
+    assert start.is_up
+
+
+def test_a_server_that_does_not_start_is_said_at_once_and_its_reason_raised_once() -> None:
+    said: list[str] = []
+
+    def fails(given_up: threading.Event) -> bool:
+        raise ServerError("file is not a database")
+
+    start = BackgroundStart(fails, say=said.append)
+    with pytest.raises(ServerError, match="file is not a database"):
+        start.wait()
+    assert said == ["MLflow does not start; the run ends after the stage that is at work, and says why."]
+    start.wait()  # from now on it is a server that is away
+    assert not start.is_up
+
+
+def test_a_start_that_nobody_waits_for_any_more_ends() -> None:
+    def until_given_up(given_up: threading.Event) -> bool:
+        return not given_up.wait(timeout=60)
+
+    start = BackgroundStart(until_given_up, say=lambda text: None)
+    began = time.monotonic()
+    start.give_up()
+    assert time.monotonic() - began < 5
+    assert not start.is_up
