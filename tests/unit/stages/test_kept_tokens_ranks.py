@@ -19,15 +19,16 @@ from tests.unit.stages.spec_factory import make_spec, run_stage
 
 pytestmark = [pytest.mark.stages, pytest.mark.slow]
 
-RANK = Path(__file__).parent / "two_ranks_with_tokens.py"
+PROJECT = Path(__file__).parents[3]
+RANK = "tests.unit.stages.two_ranks_with_tokens"
 TWO_RANKS = BatchPlan(global_batch_size=8, per_device_batch_size=4, num_processes=2, gradient_accumulation_steps=1)
 
 
 def two_ranks(folder: Path, works: tuple[Path, Path], name: str) -> list[dict[str, Any]]:
     """What each of two ranks reads with its work folder; both come to an end."""
     meeting = folder / f"meeting-{name}"
-    commands = [[sys.executable, str(RANK), str(rank), str(meeting), str(folder), str(works[rank])] for rank in (0, 1)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    commands = [[sys.executable, "-m", RANK, str(rank), str(meeting), str(folder), str(works[rank])] for rank in (0, 1)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT) for command in commands]
     try:
         said = [process.communicate(timeout=240)[0] for process in running]
     finally:

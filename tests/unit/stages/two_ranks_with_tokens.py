@@ -1,4 +1,4 @@
-"""One of two ranks that read the examples: `python two_ranks_with_tokens.py RANK FILE FOLDER WORK`."""
+"""One of two ranks that read the examples: `python -m … RANK FILE FOLDER WORK`."""
 
 import json
 import os
