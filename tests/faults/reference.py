@@ -5,7 +5,16 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_project import Driven, TinyProject, curves, notes, recorded_steps, stage_processes, weights_digest
+from tiny_project import (
+    Driven,
+    TinyProject,
+    curves,
+    notes,
+    recorded_steps,
+    stage_processes,
+    weights_digest,
+    whole_events,
+)
 
 from containers.contracts.names import StageName
 
@@ -41,18 +50,32 @@ def kill_stage_processes(driven: Driven) -> None:
         os.kill(process.pid, signal.SIGKILL)
 
 
-def assert_went_on(work: Path, artifact: Path, stage: StageName, reference: Reference, *, killed_at: int) -> str:
+def assert_went_on(work: Path, artifact: Path, stage: StageName, reference: Reference) -> str:
     """Bit for bit the undisturbed training, from a checkpoint, none before it done twice. Returns what was repeated."""
-    resumed = [note for note in notes(work) if note.startswith("Resuming from checkpoint-")]
-    assert resumed, notes(work)
-    resumed_step = int(resumed[-1].rstrip(".").rpartition("-")[2])
+    resumed_step, stopped_at = last_resumption(work)
     repeated = len(recorded_steps(work)) - len(set(recorded_steps(work)))
-    assert 0 < resumed_step <= killed_at + 1
+    assert 0 < resumed_step <= stopped_at + 1, "a checkpoint of a step that was not reached"
     assert repeated <= SAVES_EVERY[stage]
     assert weights_digest(artifact) == reference.weights[stage]
     assert curves(artifact) == reference.curves[stage]
     steps = "step" if repeated == 1 else "steps"
     return f"{repeated} {steps} of {max(recorded_steps(work))} (saved every {SAVES_EVERY[stage]})"
+
+
+def last_resumption(work: Path) -> tuple[int, int]:
+    """The checkpoint that the last attempt went on from, and the last step that was recorded before it.
+
+    A stage that is to stop ends its step and saves, so where it stopped is in its events, not in the moment at
+    which a test chose to disturb it.
+    """
+    resumed_step, stopped_at, last_step = 0, -1, -1
+    for event in whole_events(work / "events.jsonl"):
+        if event["type"] == "metrics":
+            last_step = max(last_step, event["step"])
+        elif event["type"] == "note" and event["text"].startswith("Resuming from checkpoint-"):
+            resumed_step, stopped_at = int(event["text"].rstrip(".").rpartition("-")[2]), last_step
+    assert resumed_step, f"no attempt went on from a checkpoint: {notes(work)}"
+    return resumed_step, stopped_at
 
 
 def assert_undisturbed(artifact: Path, stage: StageName, reference: Reference) -> None:

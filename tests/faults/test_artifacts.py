@@ -132,7 +132,7 @@ def test_disk_full_in_training(tiny: TinyProject, undisturbed: Reference, fault:
         fault.recovery_starts()
         again = tiny.drive(REWARD, f"run.name={name}", setting)
         assert again.wait() == 0, again.text
-        repeated = assert_went_on(work, tiny.artifact(REWARD, name), REWARD, undisturbed, killed_at=40)
+        repeated = assert_went_on(work, tiny.artifact(REWARD, name), REWARD, undisturbed)
     fault.recovered(
         seen="fails as disk_full; once there is room, the same command goes on bit for bit", repeated=repeated
     )

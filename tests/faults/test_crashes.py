@@ -27,7 +27,7 @@ def test_kill_9_of_the_training_process(
     kill_stage_processes(driven)
     fault.recovery_starts()
     assert driven.wait() == 0, driven.text
-    repeated = assert_went_on(work, tiny.artifact(stage, name), stage, undisturbed, killed_at=step)
+    repeated = assert_went_on(work, tiny.artifact(stage, name), stage, undisturbed)
     fault.recovered(seen="tried again by itself; weights and curves equal the undisturbed run's", repeated=repeated)
 
 
@@ -52,7 +52,7 @@ def test_kill_9_of_the_orchestrator(
     again = tiny.drive(stage, *command)
     assert again.wait() == 0, again.text
     reference = undisturbed_sft if stage is SFT else undisturbed
-    repeated = assert_went_on(work, tiny.artifact(stage, name), stage, reference, killed_at=step)
+    repeated = assert_went_on(work, tiny.artifact(stage, name), stage, reference)
     num_reused = list(again.statuses.values()).count("reused")
     assert again.statuses[StageName.FILTER_DATASET] == "reused"
     fault.recovered(

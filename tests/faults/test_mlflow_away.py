@@ -138,7 +138,7 @@ def test_the_orchestrator_is_killed_and_its_mlflow_runs_are_closed(
     fault.recovery_starts()
     again = tiny.drive(REWARD, *command)
     assert again.wait() == 0, again.text
-    repeated = assert_went_on(work, tiny.artifact(REWARD, name), REWARD, undisturbed, killed_at=12)
+    repeated = assert_went_on(work, tiny.artifact(REWARD, name), REWARD, undisturbed)
     runs = mlflow.runs(name)
     assert sorted(status for _, _, status in runs if status != "FINISHED") == ["KILLED", "KILLED"]
     killed, finished = [(run_id, status) for run_name, run_id, status in runs if run_name == REWARD]

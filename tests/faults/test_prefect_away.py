@@ -160,7 +160,7 @@ def test_a_killed_flow_run_is_crashed_at_the_next_start(
     assert "died without a word" in (killed.run.state.message if killed.run.state else "")
     assert killed.tasks[POLICY] == ["Crashed"]
     assert killed.tasks[REWARD] in FINISHED
-    repeated = assert_went_on(work, tiny.artifact(POLICY, name), POLICY, undisturbed, killed_at=7)
+    repeated = assert_went_on(work, tiny.artifact(POLICY, name), POLICY, undisturbed)
     fault.recovered(
         seen="the next start shows it as Crashed, with its reason, and the task it was at; finished tasks stay "
         "Completed; training goes on bit for bit",

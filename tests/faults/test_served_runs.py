@@ -69,7 +69,7 @@ def test_kill_9_of_the_serving_and_its_run(served: ServedProject, undisturbed: R
     reused = [StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL]
     assert again[1:4] == [*((stage.value, "Reused") for stage in reused), (REWARD.value, "Completed")]
     artifact = served.folder / "outputs" / NAME / "artifacts" / REWARD
-    repeated = assert_went_on(work, artifact, REWARD, undisturbed, killed_at=killed_at)
+    repeated = assert_went_on(work, artifact, REWARD, undisturbed)
     fault.recovered(
         seen="the stage ends with its run; `rlhf serve`, started again, shows the run as Crashed, with its reason; "
         f"Retry on its page reuses {len(reused)} stages and goes on, bit for bit, to Completed",

@@ -219,23 +219,20 @@ def recorded_steps(work: Path) -> list[int]:
 
 def curve_points(events: Path) -> list[tuple[int, dict[str, float]]]:
     """Steps and values of every whole metrics line."""
-    points = []
-    for line in events.read_text(encoding="utf-8").splitlines() if events.is_file() else ():
-        with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            if event["type"] == "metrics":
-                points.append((event["step"], event["values"]))
-    return points
+    return [(event["step"], event["values"]) for event in whole_events(events) if event["type"] == "metrics"]
 
 
 def notes(work: Path) -> list[str]:
     """What the stage said for people."""
+    return [event["text"] for event in whole_events(work / "events.jsonl") if event["type"] == "note"]
+
+
+def whole_events(path: Path) -> list[dict[str, Any]]:
+    """Every whole line of an events file, in the order in which they were written; none where there is no file."""
     found = []
-    for line in (work / "events.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            if event["type"] == "note":
-                found.append(event["text"])
+            found.append(json.loads(line))
     return found
 
 
