@@ -87,9 +87,10 @@ def resolve_schedule(
         mistakes.append(f"save_steps {save_steps} would never save")
     if mistakes:
         epochs = "1 epoch" if schedule.num_epochs == 1 else f"{schedule.num_epochs:g} epochs"
+        often = "at every step" if default == 1 else f"every {default} steps"
         raise ScheduleError(
             f"{' and '.join(mistakes)}: the run has {num_steps} steps ({num_examples:,} examples in batches of "
-            f"{global_batch_size}, {epochs}). Use at most {num_steps}, or leave them out: then every {default} steps."
+            f"{global_batch_size}, {epochs}). Use at most {num_steps}, or leave them out: then {often}."
         )
     if num_eval_examples == 0:
         raise ScheduleError("There is not one validation example, so nothing could be evaluated.")

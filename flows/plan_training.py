@@ -27,6 +27,9 @@ from flows.plan_too_long import kept, too_long_figures
 from flows.plan_work import training_work
 from tasks.stage_key import stage_profile
 
+# Of the file beside the checkpoints: int32, and half of that where the vocabulary has at most 65,536 words.
+_BYTES_PER_KEPT_TOKEN = 4
+
 
 def plan_train_sft(known: Known) -> StagePlan:
     """Supervised fine-tuning."""
@@ -199,7 +202,7 @@ def _training_plan(
         on_device = sum(int(figure.value or 0) for figure in memory)
         count, how = estimates.host_memory(load, known.profile, on_device=on_device)
         host_memory = Figure("host memory", count, "bytes", "estimated", how)
-        disk = _training_disk(known, stage, load, asked)
+        disk = _training_disk(known, stage, load, asked, examples)
     return StagePlan(
         stage,
         known.cached(stage),
@@ -239,8 +242,10 @@ def _token_figures(
     )
 
 
-def _training_disk(known: Known, stage: StageName, load: TrainingLoad, asked: TrainingSchedule) -> Figure:
-    """Checkpoints, the whole model, and its adapter.
+def _training_disk(
+    known: Known, stage: StageName, load: TrainingLoad, asked: TrainingSchedule, examples: Count | None
+) -> Figure:
+    """Checkpoints, the whole model, its adapter, and tokens of the pairs.
 
     The older checkpoints are deleted after the new one was read back. A policy has no best one: it is not evaluated.
     """
@@ -250,5 +255,15 @@ def _training_disk(known: Known, stage: StageName, load: TrainingLoad, asked: Tr
     checkpoints = num_checkpoints * estimates.checkpoint_bytes(load)
     model = estimates.inference_memory(load.total, known.profile)
     adapter = load.trainable * 4 if load.uses_adapters else 0
+    tokens = _kept_tokens_bytes(stage, load, examples)
     note = f"{num_checkpoints} checkpoints ({which}), whole model"
-    return disk_figure(checkpoints + model + adapter, note=note + (", adapter" if adapter else ""))
+    note += (", adapter" if adapter else "") + (", tokens of the pairs" if tokens else "")
+    return disk_figure(checkpoints + model + adapter + tokens, note=note)
+
+
+def _kept_tokens_bytes(stage: StageName, load: TrainingLoad, examples: Count | None) -> float:
+    """The tokens that a training on pairs keeps for its next attempt; a policy makes those of its prompts anew."""
+    if examples is None or stage is StageName.TRAIN_POLICY:
+        return 0
+    answers = 2 if stage is StageName.TRAIN_REWARD_MODEL else 1
+    return examples.value * answers * load.mean_tokens * _BYTES_PER_KEPT_TOKEN

@@ -82,7 +82,17 @@ def test_the_disk_holds_a_new_checkpoint_before_an_older_one_is_deleted(
     )
     disk, larger = stage_of(two, stage).disk, stage_of(three, stage).disk
     assert disk is not None and larger is not None and disk.value is not None and larger.value is not None
-    assert disk.note == f"{num_checkpoints} checkpoints ({which}), whole model, adapter"
+    tokens, pairs_in_words = (
+        (0.0, "") if stage is POLICY else (_tokens_of_an_epoch(two, stage), ", tokens of the pairs")
+    )
+    assert disk.note == f"{num_checkpoints} checkpoints ({which}), whole model, adapter{pairs_in_words}"
     one = larger.value - disk.value
-    in_float32 = 4 * sum(figure_of(two, stage, name).value or 0 for name in ("parameters", "trained parameters"))
-    assert disk.value == num_checkpoints * one + in_float32
+    parameters = sum(figure_of(two, stage, name).value or 0 for name in ("parameters", "trained parameters"))
+    assert disk.value == pytest.approx(num_checkpoints * one + 4 * (parameters + tokens))
+
+
+def _tokens_of_an_epoch(plan: RunPlan, stage: StageName) -> float:
+    batch = stage_of(plan, stage).batch
+    a_step, examples = (figure_of(plan, stage, name).value for name in ("tokens a step", "examples an epoch"))
+    assert batch is not None and a_step and examples
+    return a_step / batch.global_batch_size * examples
