@@ -82,7 +82,7 @@ class FilterChain:
         recorder.progress(len(rows), len(rows), unit="rows", text="language of the texts")
         return self._drop(rows, "detected_language", detected)
 
-    def by_flaws(self, rows: Rows, *, count_tokens: TokenCounter | None) -> Rows:
+    def by_flaws(self, rows: Rows, *, token_counter: TokenCounter | None) -> Rows:
         """Drop ties, equal responses, control tokens, over-long texts, and labels against every annotator."""
         rows = self._drop(rows, "tie", {id(item): "no response is better" for item in rows if item.row.is_tie})
         equal = {id(item): item.row.pair.chosen for item in rows if has_equal_responses(item.row)}
@@ -95,9 +95,9 @@ class FilterChain:
         rows = self._drop(
             rows, "over_long_characters", {key: f"{length:,} characters" for key, length in over_long.items()}
         )
-        if count_tokens is not None and self._config.max_tokens is not None:
+        if token_counter is not None and self._config.max_tokens is not None:
             rows = self._drop(
-                rows, "over_long_tokens", _over_long(rows, count_tokens, max_tokens=self._config.max_tokens)
+                rows, "over_long_tokens", _over_long(rows, token_counter, max_tokens=self._config.max_tokens)
             )
         against = {id(item): "label against every annotator" for item in rows if item.row.contradicts_annotators}
         return self._drop(rows, "contradicts_annotators", against)
@@ -239,16 +239,17 @@ def _found_within_splits(rows: Rows, find: Callable[[Sequence[PreferenceRow]], C
     return found
 
 
-def _over_long(rows: Rows, count_tokens: TokenCounter, *, max_tokens: int) -> dict[int, str]:
+def _over_long(rows: Rows, counter: TokenCounter, *, max_tokens: int) -> dict[int, str]:
     """Identities of rows whose prompt plus longer response has more tokens, with the number."""
     found: dict[int, str] = {}
     for begin in range(0, len(rows), _TOKEN_BATCH_ROWS):
         batch = rows[begin : begin + _TOKEN_BATCH_ROWS]
         answers = [(item, text) for item in batch for text in (item.row.pair.chosen, item.row.pair.rejected)]
-        lengths = count_tokens(
+        lengths = counter.lengths(
             [[*item.row.pair.prompt, {"role": "assistant", "content": text}] for item, text in answers]
         )
         for (item, _), length in zip(answers, lengths, strict=True):
             if length > max_tokens:
                 found[id(item)] = f"{length:,} tokens"
+    counter.demand_no_refusal()
     return found

@@ -79,15 +79,15 @@ def _of_split(sources: list[Source], split: Split) -> Rows:
 def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: FilterDatasetConfig) -> Rows:
     """The rows that pass every filter, each filter counted."""
     judge = LanguageJudge(config.languages) if config.check_language_on_text else None
-    count_tokens = None
+    token_counter = None
     if config.max_tokens is not None:
         tokenizer = context.input("tokenizer")
-        count_tokens = load_token_counter(Path(tokenizer.path), origin=tokenizer.origin)
+        token_counter = load_token_counter(Path(tokenizer.path), origin=tokenizer.origin)
     prompts = suite_prompts(context, config)
     rows = chain.by_language_column(rows)
     if judge is not None:
         rows = chain.by_detected_language(rows, judge=judge, recorder=context.recorder)
-    rows = chain.by_flaws(rows, count_tokens=count_tokens)
+    rows = chain.by_flaws(rows, token_counter=token_counter)
     rows = chain.by_repetition(rows)
     if prompts:
         rows = chain.by_contamination(rows, prompts)

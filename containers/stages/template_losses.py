@@ -27,12 +27,14 @@ def refusals_of(
     *,
     settings: Mapping[str, Any] | None = None,
     losses: "TemplateLosses | None" = None,
+    texts: dict[int, str] | None = None,
 ) -> dict[int, str]:
     """Why the template refuses a conversation, by its place; empty where it takes all of them.
 
     Args:
         settings: further arguments of `apply_chat_template`.
         losses: counts what the template leaves out of the others.
+        texts: gets what the template writes of the others, by their place.
     """
     found = {}
     for place, conversation in enumerate(conversations):
@@ -44,6 +46,8 @@ def refusals_of(
         else:
             if losses is not None:
                 losses.look_at(conversation, text)
+            if texts is not None:
+                texts[place] = text
     return found
 
 
@@ -56,16 +60,20 @@ def demand_no_refusal(
         BadConfigError: it refuses one.
     """
     refusals = refusals_of(tokenizer, conversations, settings=settings)
-    if not refusals:
-        return
-    first = {reason: place for place, reason in reversed(refusals.items())}
+    if refusals:
+        refused = [(conversations[place], reason) for place, reason in refusals.items()]
+        raise BadConfigError(f"{refusals_in_words(refused, num_seen=len(conversations))} {_WAY_OUT}")
+
+
+def refusals_in_words(refused: Sequence[tuple[Conversation, str]], *, num_seen: int) -> str:
+    """How many conversations have no tokens, and for each reason how many, and the turns of the first."""
+    first = {reason: conversation for conversation, reason in reversed(refused)}
     reasons = "; ".join(
-        f"`{reason}` ({count:,}; the first has the turns {_turns(conversations[first[reason]])})"
-        for reason, count in Counter(refusals.values()).most_common()
+        f"`{reason}` ({count:,}; the first has the turns {_turns(first[reason])})"
+        for reason, count in Counter(reason for _, reason in refused).most_common()
     )
-    raise BadConfigError(
-        f"The chat template refuses {len(refusals):,} of {len(conversations):,} conversations, so they have no tokens: "
-        f"{reasons}. {_WAY_OUT}"
+    return (
+        f"The chat template refuses {len(refused):,} of {num_seen:,} conversations, so they have no tokens: {reasons}."
     )
 
 

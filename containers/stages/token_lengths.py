@@ -1,21 +1,56 @@
 """Counts the tokens of a prompt with its answer, as the base model's chat template writes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from containers.stages.chat_template import check_chat_template
 from containers.stages.errors import BadConfigError, BadDataError
 from containers.stages.pair_schemas import Turn
+from containers.stages.template_losses import refusals_in_words, refusals_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TokenCounter = Callable[[Sequence[Sequence[Turn]]], list[int]]
+
+class TokenCounter:
+    """Lengths of conversations in tokens; remembers those that the template refuses."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        self._tokenizer = tokenizer
+        self._num_seen = 0
+        self._refused: list[tuple[Sequence[Turn], str]] = []
+
+    def lengths(self, conversations: Sequence[Sequence[Turn]]) -> list[int]:
+        """The tokens of each conversation; 0 where the template refuses it."""
+        texts: dict[int, str] = {}
+        refusals: dict[int, str] = {}
+        if self._tokenizer.chat_template:
+            refusals = refusals_of(self._tokenizer, conversations, texts=texts)
+        else:
+            texts = {place: "\n".join(turn["content"] for turn in turns) for place, turns in enumerate(conversations)}
+        self._num_seen += len(conversations)
+        self._refused += [(conversations[place], reason) for place, reason in refusals.items()]
+        tokens = self._tokenizer(list(texts.values()), add_special_tokens=False)["input_ids"] if texts else []
+        counts = dict(zip(texts, map(len, tokens), strict=True))
+        return [counts.get(place, 0) for place in range(len(conversations))]
+
+    def demand_no_refusal(self) -> None:
+        """Say of all conversations so far which have no length.
+
+        Raises:
+            BadDataError: the template refused one.
+        """
+        if self._refused:
+            raise BadDataError(
+                f"filter_dataset.max_tokens counts by the chat template of the base model. "
+                f"{refusals_in_words(self._refused, num_seen=self._num_seen)} Leave such rows out, set max_characters "
+                f"instead, or use a base model with another template."
+            )
 
 
 def load_token_counter(path: Path, *, origin: str) -> TokenCounter:
-    """A function from conversations to their lengths in tokens.
+    """A counter that writes conversations as the tokenizer at `path` does.
 
     Raises:
         BadConfigError: there is no tokenizer at `path`, or its chat template does not pass `check_chat_template`.
@@ -32,23 +67,4 @@ def load_token_counter(path: Path, *, origin: str) -> TokenCounter:
         ) from error
     if tokenizer.chat_template:
         check_chat_template(tokenizer, folder=path, origin=origin)
-
-    def count(conversations: Sequence[Sequence[Turn]]) -> list[int]:
-        texts = [_rendered(tokenizer, turns) for turns in conversations]
-        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-
-    return count
-
-
-def _rendered(tokenizer: "PreTrainedTokenizerBase", turns: Sequence[Turn]) -> str:
-    if not tokenizer.chat_template:
-        return "\n".join(turn["content"] for turn in turns)
-    from jinja2.exceptions import TemplateError
-
-    try:
-        return str(tokenizer.apply_chat_template(list(turns), tokenize=False))
-    except TemplateError as error:
-        raise BadDataError(
-            f"The chat template of the base model refuses a conversation with the roles "
-            f"{', '.join(turn['role'] for turn in turns)}: {error}. Use another chat template, or leave such rows out."
-        ) from error
+    return TokenCounter(tokenizer)

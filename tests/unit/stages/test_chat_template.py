@@ -18,12 +18,12 @@ from containers.contracts.stage_configs import FilterDatasetConfig, TrainingSche
 from containers.stages import train_reward_model, train_sft
 from containers.stages.build_base_model import default_chat_template
 from containers.stages.chat_template import check_chat_template, peculiarities
-from containers.stages.errors import BadConfigError
+from containers.stages.errors import BadConfigError, BadDataError
 from containers.stages.filter_dataset import run as run_filter_dataset
 from containers.stages.models import load_tokenizer
 from containers.stages.recorder import Recorder
 from containers.stages.stopping import StageCancelledError, StopSignal
-from tests.unit.stages.filter_factory import write_hundred
+from tests.unit.stages.filter_factory import helpsteer3, write, write_hundred
 from tests.unit.stages.reward_model_factory import reward_model_context
 from tests.unit.stages.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.stages.tiny_policy import CHATML, save_causal_model, tiny_tokenizer
@@ -247,3 +247,19 @@ def test_counting_tokens_in_filter_dataset_tries_the_template_too(tmp_path: Path
     context = make_context(tmp_path, StageName.FILTER_DATASET, FilterDatasetConfig(max_tokens=100), inputs)
     with pytest.raises(BadConfigError, match=r"of test/tokenizer .* leaves out `first question`"):
         run_filter_dataset(context)
+
+
+def test_counting_tokens_in_filter_dataset_says_of_how_many_rows_the_template_makes_none(tmp_path: Path) -> None:
+    tiny_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    refusing = "{% if 'Why' in messages[0]['content'] %}{{ raise_exception('No reasons') }}{% endif %}"
+    (tmp_path / "tokenizer" / "chat_template.jinja").write_text(refusing + CHATML)
+    rows = [helpsteer3(n) for n in range(98)]
+    rows += [helpsteer3(n, context=[{"role": "user", "content": f"Why {n}?"}]) for n in (98, 99)]
+    inputs = {"train_data": write(tmp_path / "train.jsonl", rows), "tokenizer": tmp_path / "tokenizer"}
+    context = make_context(tmp_path, StageName.FILTER_DATASET, FilterDatasetConfig(max_tokens=1000), inputs)
+    with pytest.raises(BadDataError) as caught:
+        run_filter_dataset(context)
+    assert str(caught.value).startswith(
+        "filter_dataset.max_tokens counts by the chat template of the base model. The chat template refuses 4 of 200 "
+        "conversations, so they have no tokens: `No reasons` (4; the first has the turns user, assistant). "
+    )
