@@ -10,7 +10,6 @@ Registered with transformers as the attention implementation `packed_tree`; a fo
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,71 +18,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, use_gqa_in_sdpa
 
+from containers.stages.token_trees import Tree
+from containers.stages.tree_kernel import attend_by_kernel, computed_dtype, is_found_right, try_kernel
+
 NAME = "packed_tree"
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Where one tree lies in its row: `start`, then the trunk, then the branches, one behind the other.
-
-    Attributes:
-        trunk: tokens of the trunk; 0: the branches share nothing.
-        branches: tokens of each branch, at least one each.
-    """
-
-    start: int
-    trunk: int
-    branches: tuple[int, ...]
-
-    @property
-    def end(self) -> int:
-        """First place behind the tree."""
-        return self.start + self.trunk + sum(self.branches)
-
-    @property
-    def lasts(self) -> tuple[int, ...]:
-        """Place in the row of each branch's last token, whose score is the conversation's."""
-        places, place = [], self.start + self.trunk
-        for branch in self.branches:
-            place += branch
-            places.append(place - 1)
-        return tuple(places)
-
-
-def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """How many tokens all sequences begin with alike; at least one token of each is left out, for its branch."""
-    first, *others = sequences
-    limit = min(len(sequence) for sequence in sequences) - 1
-    for other in others:
-        for place in range(limit):
-            if first[place] != other[place]:
-                limit = place
-                break
-    return max(limit, 0)
-
-
-def lay_out(groups: Sequence[Sequence[Sequence[int]]]) -> tuple[list[int], list[int], tuple[Tree, ...]]:
-    """One row of groups of conversations that may share their beginning.
-
-    Args:
-        groups: per group the token ids of each conversation, none empty.
-
-    Returns:
-        tokens of the row, their positions, and where each group's tree lies.
-    """
-    tokens: list[int] = []
-    positions: list[int] = []
-    trees: list[Tree] = []
-    for sequences in groups:
-        trunk = common_prefix(sequences)
-        branches = tuple(len(sequence) - trunk for sequence in sequences)
-        trees.append(Tree(start=len(tokens), trunk=trunk, branches=branches))
-        tokens += sequences[0][:trunk]
-        positions += range(trunk)
-        for sequence in sequences:
-            tokens += sequence[trunk:]
-            positions += range(trunk, len(sequence))
-    return tokens, positions, tuple(trees)
 
 
 def packed_tree_attention(
@@ -100,9 +38,11 @@ def packed_tree_attention(
 ) -> tuple[Tensor, None]:
     """[1, T, heads, width] of queries [1, heads, T, width], and keys and values [1, key heads, T, width].
 
-    The trunk and its first branch are one causal attention; each further branch is one more, over the trunk's keys and
-    its own.
+    One kernel for all trees where one was found right. Else the trunk and its first branch are one causal attention;
+    each further branch is one more, over the trunk's keys and its own.
     """
+    if not dropout and is_found_right(query, key):
+        return attend_by_kernel(query, key, value, trees, scaling=scaling), None
     shares_keys = query.shape[1] != key.shape[1]
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -137,11 +77,9 @@ def shares_keys_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
     On GPUs only its flash kernel shares keys, which takes neither masks nor float32. Without a kernel, 4,096 tokens
     behind a trunk of as many take 12 GiB in each layer of 32 heads.
     """
-    device = query.device.type
-    if device == "cpu":
+    if query.device.type == "cpu":
         return True
-    computed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-    return use_gqa_in_sdpa(mask, key, value) and computed != torch.float32
+    return use_gqa_in_sdpa(mask, key, value) and computed_dtype(query) != torch.float32
 
 
 def _behind_trunk(trunk: int, branch: int, device: torch.device) -> Tensor:
@@ -160,6 +98,7 @@ AttentionMaskInterface.register(NAME, _no_mask)
 @contextmanager
 def packed(model: PreTrainedModel) -> Iterator[None]:
     """The model attends by `packed_tree` while this is open."""
+    try_kernel(model)
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:

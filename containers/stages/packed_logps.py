@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from trl.kernels import ChunkedLogProbFunction
 
-from containers.stages.packed_attention import Tree, lay_out
 from containers.stages.packed_scoring import packed_rows
+from containers.stages.token_trees import Tree, lay_out
 
 # Logits that the head makes at a time: on a CPU few enough to stay in its caches; on a GPU TRL's own width.
 _CPU_TILE = 2**20

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from containers.stages.packed_attention import common_prefix, lay_out, packed
+from containers.stages.packed_attention import packed
+from containers.stages.token_trees import common_prefix, lay_out
 
 
 def shared_groups(sequences: Sequence[list[int]], *, max_items: int, max_tokens: int) -> list[list[int]]:

@@ -23,10 +23,10 @@ from transformers.modeling_outputs import SequenceClassifierOutputWithPast
 
 from containers.stages.errors import StageError
 from containers.stages.models import SCORE_HEAD
-from containers.stages.packed_attention import Tree, lay_out
 from containers.stages.pair_trainer import PairTrainer
 from containers.stages.ranks import highest_of_ranks
 from containers.stages.scoring import classifier_of
+from containers.stages.token_trees import Tree, lay_out
 
 Pair = tuple[Sequence[int], Sequence[int]]
 # The packs' losses are added in another order than RewardTrainer adds them.

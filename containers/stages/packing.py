@@ -20,6 +20,7 @@ from containers.stages.pair_artifact import Row
 from containers.stages.pair_trainer import PairTrainer
 from containers.stages.ranks import any_rank
 from containers.stages.scoring import allowed_difference, classifier_of, num_layers_of
+from containers.stages.tree_kernel import kernel_in_words
 
 # More tokens at a time are no faster on a CPU, and take more memory.
 CPU_PACK_TOKENS = 2048
@@ -59,7 +60,7 @@ def plan_packing(
     context.recorder.note(
         f"Pairs are packed, {tokens:,} tokens at a time. A prompt is computed once for both of its answers, so an "
         f"epoch is {computed:,} tokens; with each answer in a row of its own it would be {whole:,}, padding not "
-        "counted."
+        f"counted. {kernel_in_words(classifier_of(model))}".rstrip()
     )
     of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
     one = batch.model_copy(update={"per_device_batch_size": of_a_step, "gradient_accumulation_steps": 1})

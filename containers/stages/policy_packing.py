@@ -20,6 +20,7 @@ from containers.stages.packing import CPU_PACK_TOKENS
 from containers.stages.policy_trainer import PolicyTrainer
 from containers.stages.ranks import any_rank
 from containers.stages.scoring import allowed_difference, num_layers_of
+from containers.stages.tree_kernel import kernel_in_words
 
 # Enough for a packed row with neighbours; the longest prompt shows a window that short ones would fit into.
 _ASKED_PROMPTS = 3
@@ -57,7 +58,10 @@ def plan_policy_packing(
         context.recorder.note(f"Completions are computed as padded rows: {reason or 'another rank cannot pack them'}.")
         return PolicyPacking(PolicyTrainer, batch)
     tokens = config.pack_tokens or _pack_tokens(context, config)
-    context.recorder.note(f"Completions are packed, {tokens:,} tokens at a time, a prompt once for all of its own.")
+    context.recorder.note(
+        f"Completions are packed, {tokens:,} tokens at a time, a prompt once for all of its own. "
+        f"{kernel_in_words(model)}".rstrip()
+    )
     of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
     one = batch.model_copy(update={"per_device_batch_size": of_a_step, "gradient_accumulation_steps": 1})
     return PolicyPacking(PackedPolicyTrainer, one, {"pack_tokens": tokens})

@@ -10,14 +10,14 @@ from accelerate.state import AcceleratorState, PartialState
 from torch import Tensor
 from transformers import Qwen3ForSequenceClassification
 
-from containers.stages import packed_attention
+from containers.stages import packed_attention, tree_kernel
 from containers.stages.packed_attention import packed
 from containers.stages.packed_policy_trainer import PackedPolicyTrainer
 from containers.stages.packed_trainer import PackedPairTrainer
 from containers.stages.rollout_engines import sharing
 from containers.stages.rollouts import completion_logprobs, generate_completions, prompt_token_ids
 from containers.stages.scoring import RewardScorer
-from tests.unit.stages import test_packed_policy, test_packed_training
+from tests.unit.stages import test_packed_policy, test_packed_training, test_tree_kernel
 from tests.unit.stages.pretended_gpu import GPU, MixedDevicesError, move_to_gpu, on_cpu, pretended_gpu
 from tests.unit.stages.tiny_policy import save_causal_model, tiny_causal_model, tiny_config, tiny_tokenizer
 
@@ -95,8 +95,29 @@ def test_generation_and_its_probabilities(monkeypatch: pytest.MonkeyPatch) -> No
     assert found[1] == pytest.approx(wanted[1], abs=1e-3)
 
 
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What stands in for the GPU's kernel for all trees of a row, in float32; the queries of each call."""
+    calls: list[int] = []
+
+    def attend(*states: Any, **more: Any) -> Tensor:
+        calls.append(len(states[0]))
+        return test_tree_kernel.RIGHT(*states, **more)
+
+    monkeypatch.setattr(tree_kernel, "_failures", {})
+    monkeypatch.setattr(tree_kernel, "_DTYPES", (torch.float32,))
+    monkeypatch.setattr(tree_kernel, "varlen_attn", attend)
+    tree_kernel._segments.cache_clear()
+    return calls
+
+
 @pytest.mark.usefixtures("own_accelerator")
-def test_a_step_on_packed_pairs_with_checkpointing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_kernel", [False, True], ids=["branch by branch", "by one kernel"])
+def test_a_step_on_packed_pairs_with_checkpointing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_kernel: bool, request: pytest.FixtureRequest
+) -> None:
+    calls = request.getfixturevalue("kernel") if by_kernel else []
+
     def made() -> Any:
         rows = test_packed_training.pairs()
         return test_packed_training.trainer(
@@ -112,9 +133,11 @@ def test_a_step_on_packed_pairs_with_checkpointing(tmp_path: Path, monkeypatch: 
         return torch.cat([on_cpu(weight).flatten() for weight in weights])
 
     wanted = gradient(made())
+    assert not calls, "a CPU has no such kernel"
     trainer = made()
     with pretended_gpu(monkeypatch):
         assert close(gradient(to_gpu(trainer)), wanted)
+    assert bool(calls) is by_kernel
 
 
 @pytest.mark.usefixtures("own_accelerator")

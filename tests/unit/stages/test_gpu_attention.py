@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from containers.stages import packed_attention
-from containers.stages.packed_attention import Tree, packed_tree_attention, shares_keys_fused
+from containers.stages.packed_attention import packed_tree_attention, shares_keys_fused
+from containers.stages.token_trees import Tree
 
 TREES = (Tree(start=0, trunk=5, branches=(3, 4)), Tree(start=12, trunk=0, branches=(2, 6)))
 TOKENS = TREES[-1].end

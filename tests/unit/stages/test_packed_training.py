@@ -12,9 +12,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForSequenceClassification
 from trl import RewardConfig
 
-from containers.stages.packed_attention import common_prefix, lay_out, packed
+from containers.stages.packed_attention import packed
 from containers.stages.packed_trainer import PackedPairTrainer, make_packs
 from containers.stages.pair_trainer import PairTrainer
+from containers.stages.token_trees import common_prefix, lay_out
 from containers.stages.tokenizer_building import tokenizer_from_texts
 
 pytestmark = pytest.mark.stages
