@@ -1,10 +1,11 @@
-"""Scoring pairs: the data path of the `rewardbench` package beside ours, in one run: python -m benchmarks.score_speed
+"""Scoring pairs: ours beside `rewardbench` and TRL's evaluation, in one run: python -m benchmarks.score_speed
 
-Both score the same pairs with the same weights (random, Qwen3 of about 30M parameters, float32), turn about, and must
-agree.
+All score the same pairs with the same weights (random, Qwen3 of about 30M parameters, float32), from their texts on,
+turn about, each time in a program of its own, and must agree.
 `rewardbench` 0.1.4 takes rows in file order, first the chosen sides of a batch, then the rejected ones, pads each batch
 on the left to its longest, and passes the padding mask (its `RewardBenchPipeline`; it cannot run as it is on a machine
 without CUDA, so its steps are repeated here). At its default that is 8 rows a batch, at its best on a CPU 1.
+TRL's is `RewardTrainer.evaluate`, with 8 pairs a batch, its default, and with 1.
 
     --data FOLDER    real rows and the real vocabulary of the shared data, instead of random text
     --budgets N …    our way at these tokens per forward as well, in the same alternations
@@ -12,9 +13,7 @@ without CUDA, so its steps are repeated here). At its default that is 8 rows a b
 """
 
 import argparse
-import os
-import platform
-import shlex
+import json
 import statistics
 import sys
 import tempfile
@@ -22,22 +21,40 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
+from datasets import Dataset
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from trl import RewardConfig, RewardTrainer
 
-from benchmarks.speed_inputs import MAX_LENGTH, ConversationPair, random_pairs, real_pairs, save_reward_model
+from benchmarks.speed_inputs import (
+    MAX_LENGTH,
+    ConversationPair,
+    matmul_gflops,
+    random_pairs,
+    real_pairs,
+    save_reward_model,
+)
+from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, table, write_part
 from containers.stages.packed_scoring import computed_tokens, shared_groups
 from containers.stages.scoring import RewardScorer
 from containers.stages.token_budget import CPU_BATCH_TOKENS
 
+MODULE = "benchmarks.score_speed"
+# In the order chosen, rejected of each pair.
 Scores = list[float]
 
 _MAX_ITEMS = 64
 _TOLERANCE = 1e-4
 _DEFAULT = "rewardbench's way, 8 rows a batch (its default)"
 _ONE_BY_ONE = "rewardbench's way, 1 row a batch (its best here)"
+_TRL_DEFAULT = "TRL's evaluation, 8 pairs a batch (its default)"
+_TRL_ONE_BY_ONE = "TRL's evaluation, 1 pair a batch"
+_ROWS = {_DEFAULT: 8, _ONE_BY_ONE: 1}
+_TRL_PAIRS = {_TRL_DEFAULT: 8, _TRL_ONE_BY_ONE: 1}
 # Ratios that are wanted on a CPU, on random text of the longer lengths.
 _WANTED = {_DEFAULT: 5.0, _ONE_BY_ONE: 1.45}
 _OURS = f"**ours, {CPU_BATCH_TOKENS:,} tokens a batch (the default)**"
@@ -48,159 +65,195 @@ def main() -> int:
     """Print a table; 1 where scores differ or a wanted ratio is missed."""
     transformers.utils.logging.disable_progress_bar()
     arguments = _arguments()
+    if arguments.measure:
+        print(json.dumps(_measure(arguments.measure, Path(arguments.folder), budgets=arguments.budgets)))
+        return 0
+    budgets = [budget for budget in arguments.budgets if budget != CPU_BATCH_TOKENS]
     pairs = real_pairs(arguments.data, arguments.pairs) if arguments.data else random_pairs(arguments.pairs)
-    with tempfile.TemporaryDirectory(prefix="score-speed-") as folder:
-        scorer = _scorer(Path(folder), pairs, data=arguments.data)
-    tokens = [[scorer.tokenize(side) for side in pair] for pair in pairs]
-    ways = _ways(scorer, pairs, budgets=arguments.budgets)
-    seconds, scores = _alternate(ways, rounds=arguments.rounds)
-    difference = max(abs(a - b) for found in scores.values() for a, b in zip(found, scores[_OURS], strict=True))
-    text = _table(arguments, scorer, tokens, seconds, difference)
+    with tempfile.TemporaryDirectory(prefix="score-speed-") as name:
+        folder = Path(name)
+        save_reward_model(folder / "model", pairs, data=arguments.data)
+        (folder / "pairs.json").write_text(json.dumps(pairs))
+        tokens = _tokens(folder)
+        ways = [*_ROWS, *_TRL_PAIRS, _OURS, *map(_budget, budgets)]
+        options = ["--budgets", *map(str, budgets)]
+        found = alternate(ways, module=MODULE, folder=folder, rounds=arguments.rounds, options=options)
+    difference = _largest_difference(found)
+    text = _text(arguments, tokens, found, difference)
     print(text)
     if arguments.write:
-        _write(text, heading="Real rows" if arguments.data else "Random text")
-    fast = all(statistics.median(_ratios(seconds, name)) >= wanted for name, wanted in _WANTED.items())
+        heading = "Real rows" if arguments.data else "Random text"
+        write_part(_FIGURES, text, module=MODULE, title="Scoring pairs", heading=heading)
+    fast = all(statistics.median(ratios(found, name, ours=_OURS)) >= wanted for name, wanted in _WANTED.items())
     return 0 if difference <= _TOLERANCE and (fast or arguments.data is not None) else 1
 
 
-def _ways(
-    scorer: RewardScorer, pairs: Sequence[ConversationPair], *, budgets: Sequence[int]
-) -> dict[str, Callable[[], Scores]]:
-    sides = [side for pair in pairs for side in pair]
-
-    def with_budget(batch_tokens: int) -> RewardScorer:
-        return RewardScorer(
-            scorer.model, scorer.tokenizer, max_length=MAX_LENGTH, batch_size=_MAX_ITEMS, batch_tokens=batch_tokens
-        )
-
-    scorers = {_OURS: scorer, **{_budget(n): with_budget(n) for n in budgets if n != CPU_BATCH_TOKENS}}
-    for each in scorers.values():
-        each.score(sides[:2])  # a scorer tries its first conversations both ways, once
-    return {
-        _DEFAULT: lambda: _as_rewardbench(scorer, pairs, batch_size=8),
-        _ONE_BY_ONE: lambda: _as_rewardbench(scorer, pairs, batch_size=1),
-        **{name: partial(each.score, sides) for name, each in scorers.items()},
-    }
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder with real rows and the real vocabulary")
+    parser.add_argument("--pairs", type=int, default=32, help="pairs scored in each round")
+    parser.add_argument("--rounds", type=int, default=3, help="alternations")
+    parser.add_argument("--budgets", type=int, nargs="*", default=[], help="further tokens per forward of our way")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def _budget(batch_tokens: int) -> str:
     return f"ours, {batch_tokens:,} tokens a batch"
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder with real rows and the real vocabulary")
-    parser.add_argument("--pairs", type=int, default=32, help="pairs scored in each round")
-    parser.add_argument("--rounds", type=int, default=3, help="alternations")
-    parser.add_argument("--budgets", type=int, nargs="*", default=[], help="further tokens per forward of our way")
-    parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
-    return parser.parse_args()
+def _scorer(folder: Path, *, batch_tokens: int | None = None) -> RewardScorer:
+    scorer = RewardScorer.load(
+        folder / "model", device="cpu", dtype=torch.float32, max_length=MAX_LENGTH, batch_size=_MAX_ITEMS
+    )
+    if batch_tokens is None:
+        return scorer
+    return RewardScorer(
+        scorer.model, scorer.tokenizer, max_length=MAX_LENGTH, batch_size=_MAX_ITEMS, batch_tokens=batch_tokens
+    )
 
 
-def _scorer(folder: Path, pairs: Sequence[ConversationPair], *, data: Path | None) -> RewardScorer:
-    save_reward_model(folder, pairs, data=data)
-    return RewardScorer.load(folder, device="cpu", dtype=torch.float32, max_length=MAX_LENGTH, batch_size=_MAX_ITEMS)
+def _tokens(folder: Path) -> list[list[list[int]]]:
+    scorer = _scorer(folder)
+    return [[scorer.tokenize(side) for side in pair] for pair in json.loads((folder / "pairs.json").read_text())]
+
+
+def _measure(name: str, folder: Path, *, budgets: Sequence[int]) -> dict[str, Any]:
+    """Seconds, scores, and peak memory beyond the loaded model, of one way in this program."""
+    pairs = [tuple(pair) for pair in json.loads((folder / "pairs.json").read_text())]
+    scorer = _scorer(folder, batch_tokens=next((budget for budget in budgets if _budget(budget) == name), None))
+    # Threads and allocator are awake then, and a scorer has tried its first conversations both ways.
+    scorer.score([pairs[0][0], pairs[0][1]])
+    way = _way(name, scorer, pairs, folder)
+    before = peak_bytes()
+    start = time.perf_counter()
+    scores = way()
+    seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "scores": scores,
+        "memory": peak_bytes() - before,
+        "parameters": sum(p.numel() for part, p in scorer.model.named_parameters() if "embed" not in part),
+        "gflops": matmul_gflops(),
+    }
+
+
+def _way(name: str, scorer: RewardScorer, pairs: Sequence[ConversationPair], folder: Path) -> Callable[[], Scores]:
+    if name in _ROWS:
+        return partial(_as_rewardbench, scorer, pairs, batch_size=_ROWS[name])
+    if name in _TRL_PAIRS:
+        rows = Dataset.from_list([{"chosen": chosen, "rejected": rejected} for chosen, rejected in pairs])
+        return partial(_as_trl, _trainer(scorer, rows, folder, batch_size=_TRL_PAIRS[name]), rows)
+    return partial(scorer.score, [side for pair in pairs for side in pair])
 
 
 def _as_rewardbench(scorer: RewardScorer, pairs: Sequence[ConversationPair], *, batch_size: int) -> Scores:
-    """Scores in the order chosen, rejected of each pair."""
     tokenizer: PreTrainedTokenizerBase = scorer.tokenizer
-    model = scorer.model
-    side_before, tokenizer.padding_side = tokenizer.padding_side, "left"
+    tokenizer.padding_side = "left"
     scores = [0.0] * (2 * len(pairs))
-    try:
-        for start in range(0, len(pairs), batch_size):
-            batch = pairs[start : start + batch_size]
-            for side in (0, 1):
-                texts = [tokenizer.apply_chat_template(pair[side], tokenize=False) for pair in batch]
-                inputs = tokenizer(texts, truncation=False, padding=True, return_tensors="pt", add_special_tokens=False)
-                with torch.no_grad():
-                    logits = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
-                for number, score in enumerate(logits.float().squeeze(-1).tolist()):
-                    scores[2 * (start + number) + side] = score
-    finally:
-        tokenizer.padding_side = side_before
+    for start in range(0, len(pairs), batch_size):
+        batch = pairs[start : start + batch_size]
+        for side in (0, 1):
+            texts = [tokenizer.apply_chat_template(pair[side], tokenize=False) for pair in batch]
+            inputs = tokenizer(texts, truncation=False, padding=True, return_tensors="pt", add_special_tokens=False)
+            with torch.no_grad():
+                logits = scorer.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
+            for number, score in enumerate(logits.float().squeeze(-1).tolist()):
+                scores[2 * (start + number) + side] = score
     return scores
 
 
-def _alternate(
-    ways: dict[str, Callable[[], Scores]], *, rounds: int
-) -> tuple[dict[str, list[float]], dict[str, Scores]]:
-    """Seconds of each way in each round, and the scores of its last round."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    scores: dict[str, Scores] = {}
-    ways[_OURS]()  # warms up threads and allocator for all
-    for number in range(1, rounds + 1):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            scores[name] = way()
-            seconds[name].append(time.perf_counter() - start)
-            print(f"round {number}: {name}: {seconds[name][-1]:.1f} s", file=sys.stderr, flush=True)
-    return seconds, scores
+class _KeepsScores(RewardTrainer):  # type: ignore[misc]
+    """TRL's trainer, whose evaluation forgets the scores."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.scores: Scores = []
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **more: Any) -> Any:
+        """As TRL's."""
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **more)
+        sides: list[Tensor] = list(outputs.logits.squeeze(-1).float().chunk(2))
+        self.scores += torch.stack(sides, dim=1).flatten().tolist()
+        return (loss, outputs) if return_outputs else loss
 
 
-def _ratios(seconds: dict[str, list[float]], name: str) -> list[float]:
-    return [theirs / ours for theirs, ours in zip(seconds[name], seconds[_OURS], strict=True)]
+def _trainer(scorer: RewardScorer, rows: Dataset, folder: Path, *, batch_size: int) -> _KeepsScores:
+    arguments = RewardConfig(
+        output_dir=str(folder / "out"),
+        per_device_eval_batch_size=batch_size,
+        max_length=MAX_LENGTH,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+    )
+    few = rows.select(range(1))  # it demands rows to train on
+    return _KeepsScores(model=scorer.model, args=arguments, train_dataset=few, processing_class=scorer.tokenizer)
 
 
-def _padded(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> int:
-    """Tokens of padded batches."""
-    return sum(len(batch) * max(lengths[place] for place in batch) for batch in batches)
+def _as_trl(trainer: _KeepsScores, rows: Dataset) -> Scores:
+    trainer.evaluate(rows)
+    return trainer.scores
+
+
+def _largest_difference(found: Runs) -> float:
+    """Between the scores of any two ways and alternations."""
+    every = torch.tensor([run["scores"] for runs in found.values() for run in runs], dtype=torch.float64)
+    return float((every.max(dim=0).values - every.min(dim=0).values).max())
+
+
+def _padded(lengths: Sequence[int], batch_size: int) -> int:
+    """Tokens of padded batches, in the order of the file."""
+    batches = [lengths[start : start + batch_size] for start in range(0, len(lengths), batch_size)]
+    return sum(len(batch) * max(batch) for batch in batches)
 
 
 def _tokens_through(tokens: Sequence[Sequence[Sequence[int]]], name: str, *, budgets: Sequence[int]) -> int:
     """Tokens that go through the network, padding among them, by a way of scoring."""
-    sides = [[len(pair[side]) for pair in tokens] for side in (0, 1)]
-    if name in (_DEFAULT, _ONE_BY_ONE):
-        size, count = (8 if name == _DEFAULT else 1), len(tokens)
-        batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
-        return sum(_padded(side, batches) for side in sides)
+    if name in _ROWS:
+        return sum(_padded([len(pair[side]) for pair in tokens], _ROWS[name]) for side in (0, 1))
+    if name in _TRL_PAIRS:
+        return 2 * _padded([max(map(len, pair)) for pair in tokens], _TRL_PAIRS[name])
     budget = next((budget for budget in budgets if _budget(budget) == name), CPU_BATCH_TOKENS)
     both = [list(side) for pair in tokens for side in pair]
     groups = shared_groups(both, max_items=_MAX_ITEMS, max_tokens=budget)
     return sum(computed_tokens([both[place] for place in group]) for group in groups)
 
 
-def _table(
-    arguments: argparse.Namespace,
-    scorer: RewardScorer,
-    tokens: list[list[list[int]]],
-    seconds: dict[str, list[float]],
-    difference: float,
-) -> str:
+def _text(arguments: argparse.Namespace, tokens: list[list[list[int]]], found: Runs, difference: float) -> str:
     lengths = sorted(len(side) for pair in tokens for side in pair)
     shared = sum(computed_tokens(pair) for pair in tokens)
-    parameters = sum(p.numel() for name, p in scorer.model.named_parameters() if "embed" not in name)
     data = "real rows, Qwen's vocabulary" if arguments.data else "prompts 200 to 2,000 tokens, answers 100 to 600"
+    parameters = found[_OURS][0]["parameters"]
+    gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
+
+    def cells(name: str) -> tuple[list[str], list[str]]:
+        through, seconds = _tokens_through(tokens, name, budgets=arguments.budgets), median(found[name], "seconds")
+        rate = 2 * parameters * through / seconds / 1e9 / gflops
+        return [f"{through:,}"], [f"{len(tokens) / seconds:.2f}", f"{rate:.0%}"]
+
     lines = [
         f"{len(tokens)} pairs ({data}), {sum(lengths):,} tokens, {lengths[0]:,} to {lengths[-1]:,} a conversation "
         f"(median {statistics.median_low(lengths):,}); {parameters / 1e6:.0f}M parameters beside the embeddings, "
-        f"float32, {torch.get_num_threads()} threads of {os.cpu_count()} cores ({platform.machine()}), load "
-        f"{os.getloadavg()[0]:.1f} at the end; torch {torch.__version__}, transformers {transformers.__version__}; "
-        f"{arguments.rounds} alternations.",
+        f"float32; {circumstances(arguments.rounds)}",
         f"Largest difference between the scores: {difference:.1e} (at most {_TOLERANCE:.0e}). A prompt that is "
         f"computed once for both of its answers can save no more than its tokens: {sum(lengths) / shared:.2f} times.",
         "",
-        "| way | tokens computed | seconds, median | pairs/s | the default is faster by |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
+        "operations per parameter and token computed, without attention.",
+        "",
+        *table(
+            found,
+            ours=_OURS,
+            before=["tokens computed"],
+            after=["pairs/s", "share of the matmul rate"],
+            cells=cells,
+        ),
     ]
-    for name, taken in seconds.items():
-        padded = _tokens_through(tokens, name, budgets=arguments.budgets)
-        ratio = _ratios(seconds, name)
-        spread = "" if name == _OURS else f"{statistics.median(ratio):.2f} ({min(ratio):.2f} to {max(ratio):.2f})"
-        median = statistics.median(taken)
-        lines.append(f"| {name} | {padded:,} | {median:.1f} | {len(tokens) / median:.2f} | {spread} |")
     return "\n".join(lines)
-
-
-def _write(text: str, *, heading: str) -> None:
-    """Replace the section of that heading in the file of figures."""
-    before, begin, rest = _FIGURES.read_text(encoding="utf-8").partition(f"## {heading}\n")
-    if not begin:
-        raise SystemExit(f"{_FIGURES} has no section `{heading}` to write into.")
-    _, end, after = rest.partition("\n## ")
-    command = f"    python -m benchmarks.score_speed {shlex.join(sys.argv[1:])}"
-    _FIGURES.write_text(f"{before}{begin}\n{command}\n\n{text}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def table(
             faster = ratios(runs, name, ours=ours)
             compared = [
                 f"{statistics.median(faster):.2f} ({min(faster):.2f} to {max(faster):.2f})",
-                f"{own_memory / memory:.2f}",
+                f"{own_memory / memory:.2f}" if memory else "",
             ]
         first, second = cells(name)
         seconds = f"{median(measured, 'seconds'):.1f}"
