@@ -9,6 +9,7 @@ TRL's is `RewardTrainer.evaluate`, with 8 pairs a batch, its default, and with 1
 
     --data FOLDER    real rows and the real vocabulary of the shared data, instead of random text
     --budgets N …    our way at these tokens per forward as well, in the same alternations
+    --profile        where the time of our way goes, instead of the alternations
     --write          put what is printed into its part of benchmarks/score_speed.md
 """
 
@@ -18,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -74,16 +76,16 @@ def main() -> int:
         folder = Path(name)
         save_reward_model(folder / "model", pairs, data=arguments.data)
         (folder / "pairs.json").write_text(json.dumps(pairs))
+        if arguments.profile:
+            return _report(_profile(folder), arguments, heading="Where the time of our way goes")
         tokens = _tokens(folder)
-        ways = [*_ROWS, *_TRL_PAIRS, _OURS, *map(_budget, budgets)]
+        # What is compared closest stands side by side: the machine is not equally fast for minutes.
+        ways = [_DEFAULT, _TRL_DEFAULT, _TRL_ONE_BY_ONE, _ONE_BY_ONE, _OURS, *map(_budget, budgets)]
         options = ["--budgets", *map(str, budgets)]
         found = alternate(ways, module=MODULE, folder=folder, rounds=arguments.rounds, options=options)
     difference = _largest_difference(found)
-    text = _text(arguments, tokens, found, difference)
-    print(text)
-    if arguments.write:
-        heading = "Real rows" if arguments.data else "Random text"
-        write_part(_FIGURES, text, module=MODULE, title="Scoring pairs", heading=heading)
+    heading = "Real rows" if arguments.data else "Random text"
+    _report(_text(arguments, tokens, found, difference), arguments, heading=heading)
     fast = all(statistics.median(ratios(found, name, ours=_OURS)) >= wanted for name, wanted in _WANTED.items())
     return 0 if difference <= _TOLERANCE and (fast or arguments.data is not None) else 1
 
@@ -94,10 +96,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=32, help="pairs scored in each round")
     parser.add_argument("--rounds", type=int, default=3, help="alternations")
     parser.add_argument("--budgets", type=int, nargs="*", default=[], help="further tokens per forward of our way")
+    parser.add_argument("--profile", action="store_true", help="where the time of our way goes, and nothing else")
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _report(text: str, arguments: argparse.Namespace, *, heading: str) -> int:
+    print(text)
+    if arguments.write:
+        write_part(_FIGURES, text, module=MODULE, title="Scoring pairs", heading=heading)
+    return 0
 
 
 def _budget(batch_tokens: int) -> str:
@@ -138,6 +148,29 @@ def _measure(name: str, folder: Path, *, budgets: Sequence[int]) -> dict[str, An
         "parameters": sum(p.numel() for part, p in scorer.model.named_parameters() if "embed" not in part),
         "gflops": matmul_gflops(),
     }
+
+
+def _profile(folder: Path) -> str:
+    """What our way does with its time, by torch's profiler, which costs some itself."""
+    sides = [side for pair in json.loads((folder / "pairs.json").read_text()) for side in pair]
+    scorer = _scorer(folder)
+    scorer.score(sides)
+    parameters = sum(p.numel() for part, p in scorer.model.named_parameters() if "embed" not in part)
+    through = _tokens_through(_tokens(folder), _OURS, budgets=[])
+    with torch.profiler.profile() as profiler:
+        scorer.score(sides)
+    seconds = Counter({event.key: event.self_cpu_time_total / 1e6 for event in profiler.key_averages()})
+    whole, products = seconds.total(), seconds["aten::mm"]
+    rate = 2 * parameters * through / products / 1e9
+    lines = [
+        f"{len(sides)} conversations once, {through:,} tokens computed, {whole:.1f} s. Matrix products run at "
+        f"{rate:.0f} GFLOP/s; this machine multiplies matrices alone at {matmul_gflops():.0f}. {circumstances(1)}",
+        "",
+        "| operation of torch | seconds | share |",
+        "| --- | ---: | ---: |",
+        *(f"| {name} | {taken:.2f} | {taken / whole:.0%} |" for name, taken in seconds.most_common(8)),
+    ]
+    return "\n".join(lines)
 
 
 def _way(name: str, scorer: RewardScorer, pairs: Sequence[ConversationPair], folder: Path) -> Callable[[], Scores]:

@@ -94,7 +94,8 @@ def circumstances(rounds: int) -> str:
     """Machine, versions, alternations and load, without an end."""
     return (
         f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {platform.machine()}; torch "
-        f"{torch.__version__}, transformers {transformers.__version__}, trl {trl.__version__}; {rounds} alternations, "
+        f"{torch.__version__}, transformers {transformers.__version__}, trl {trl.__version__}; {rounds} "
+        f"alternation{'' if rounds == 1 else 's'}, "
         f"load {os.getloadavg()[0]:.1f}."
     )
 
