@@ -118,7 +118,7 @@ def _ways(layer: Layer, trees: tuple[Tree, ...]) -> dict[str, Way]:
     ]
     ways = {_PADDED: _padded(row, trees), _BRANCHES: Way(row, partial(_branch_by_branch, trees=trees))}
     if layer.device.type == "cuda":
-        failure = tree_kernel._failure_of(Shape(layer.device, layer.dtype, layer.heads, layer.key_heads, layer.width))
+        failure = tree_kernel.failure_of(Shape(layer.device, layer.dtype, layer.heads, layer.key_heads, layer.width))
         if failure:
             print(f"{_KERNEL}: {failure}", file=sys.stderr)
         else:

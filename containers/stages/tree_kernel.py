@@ -79,7 +79,7 @@ def try_kernel(model: PreTrainedModel) -> None:
     """
     for shape in _shapes_of(model):
         if shape not in _failures:
-            _failures[shape] = _failure_of(shape)
+            _failures[shape] = failure_of(shape)
 
 
 def kernel_in_words(model: PreTrainedModel) -> str:
@@ -107,10 +107,10 @@ def computed_dtype(states: Tensor) -> torch.dtype:
 
 
 def _shapes_of(model: PreTrainedModel) -> list[Shape]:
-    """One for each dtype; none on a CPU, and of models that do not say their heads."""
+    """One for each dtype; none but on CUDA, and none of models that do not say their heads."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", None)
-    if model.device.type == "cpu" or not heads:
+    if model.device.type != "cuda" or not heads:
         return []
     key_heads = getattr(config, "num_key_value_heads", None) or heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -141,7 +141,7 @@ def _segments(trees: tuple[Tree, ...], device: torch.device) -> tuple[Tensor, Te
     return ends[0], ends[1], max(queries), max(keys)
 
 
-def _failure_of(shape: Shape) -> str:
+def failure_of(shape: Shape) -> str:
     """What is wrong with the kernel for that shape, a clause; empty where outcome and gradients are right."""
     # What the model draws later, and what it remembers for its backward, stay as they are.
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(shape.device.type, enabled=False):

@@ -129,7 +129,7 @@ def test_one_kernel_for_all_trees_gives_what_branch_by_branch_gives(
 @pytest.mark.parametrize("key_heads", [HEADS, KEY_HEADS, 1])
 def test_a_right_kernel_is_found_right(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, key_heads: int) -> None:
     monkeypatch.setattr(tree_kernel, "varlen_attn", RIGHT)
-    assert tree_kernel._failure_of(Shape(torch.device("cpu"), dtype, HEADS, key_heads, WIDTH)) == ""
+    assert tree_kernel.failure_of(Shape(torch.device("cpu"), dtype, HEADS, key_heads, WIDTH)) == ""
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -149,7 +149,7 @@ def test_a_wrong_kernel_is_found_out(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, wrong: Kernel, said: str
 ) -> None:
     monkeypatch.setattr(tree_kernel, "varlen_attn", wrong)
-    assert said in tree_kernel._failure_of(Shape(torch.device("cpu"), dtype, HEADS, KEY_HEADS, WIDTH))
+    assert said in tree_kernel.failure_of(Shape(torch.device("cpu"), dtype, HEADS, KEY_HEADS, WIDTH))
 
 
 def test_wrong_gradients_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_wrong_gradients_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
         return outcome.detach() + (outcome - outcome.detach()) / 2
 
     monkeypatch.setattr(tree_kernel, "varlen_attn", halved)
-    said = tree_kernel._failure_of(Shape(torch.device("cpu"), torch.bfloat16, HEADS, KEY_HEADS, WIDTH))
+    said = tree_kernel.failure_of(Shape(torch.device("cpu"), torch.bfloat16, HEADS, KEY_HEADS, WIDTH))
     assert said.startswith("its gradient of queries is")
 
 
@@ -168,14 +168,14 @@ def test_a_full_gpu_says_nothing_about_the_kernel(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(tree_kernel, "varlen_attn", full)
     with pytest.raises(torch.OutOfMemoryError):
-        tree_kernel._failure_of(Shape(torch.device("cpu"), torch.bfloat16, HEADS, KEY_HEADS, WIDTH))
+        tree_kernel.failure_of(Shape(torch.device("cpu"), torch.bfloat16, HEADS, KEY_HEADS, WIDTH))
 
 
 def test_trying_it_changes_no_random_number_and_goes_with_inference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_kernel, "varlen_attn", RIGHT)
     before = torch.get_rng_state()
     with torch.inference_mode():
-        assert tree_kernel._failure_of(Shape(torch.device("cpu"), torch.bfloat16, HEADS, KEY_HEADS, WIDTH)) == ""
+        assert tree_kernel.failure_of(Shape(torch.device("cpu"), torch.bfloat16, HEADS, KEY_HEADS, WIDTH)) == ""
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -207,7 +207,7 @@ def test_what_was_found_is_said_and_kept(monkeypatch: pytest.MonkeyPatch, stand_
     model: Any = None
     try_kernel(model)
     assert kernel_in_words(model) == said
-    monkeypatch.setattr(tree_kernel, "_failure_of", lambda _: pytest.fail("it was tried again"))
+    monkeypatch.setattr(tree_kernel, "failure_of", lambda _: pytest.fail("it was tried again"))
     try_kernel(model)
 
 
