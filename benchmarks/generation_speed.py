@@ -35,8 +35,8 @@ import transformers
 from peft import get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Qwen3ForCausalLM
 
-from benchmarks.rloo_speed import count_tokens
-from benchmarks.speed_inputs import random_pairs, save_reward_model
+from benchmarks.rloo_speed import count_tokens, parameters_of_blocks
+from benchmarks.speed_inputs import matmul_gflops, random_pairs, save_reward_model
 from containers.contracts.stage_configs import LoraSettings
 from containers.stages.models import peft_config
 from containers.stages.rollout_engines import batching, sharing
@@ -122,6 +122,8 @@ def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
         "memory": _peak_bytes() - before,
         "completions": completions,
         "tokens": tokens["policy"],
+        "parameters": parameters_of_blocks(policy),
+        "gflops": matmul_gflops(),
     }
 
 
@@ -185,22 +187,28 @@ def _setting(arguments: argparse.Namespace, lengths: list[int]) -> str:
 
 
 def _table(lengths: list[int], new_tokens: int, found: Found) -> str:
+    gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
     alike = "The completions are the same, token by token." if _alike(found) else "The completions DIFFER."
     lines = [
         f"## {new_tokens} new tokens\n",
         f"{alike} Token limit: {found[_THEIRS][0]['tokens'] / found[_OURS][0]['tokens']:.2f} times fewer tokens are "
         "computed. What is saved beside it is not in that limit: transformers copies all keys with every new token.\n",
-        "| way | tokens computed | seconds, median | new tokens per second | memory added, MiB | ours is faster |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
+        "operations per weight and token computed, without attention. New tokens come a few at a time, and each time "
+        "all weights are read for them.\n",
+        "| way | tokens computed | seconds, median | new tokens per second | share of the matmul rate "
+        "| memory added, MiB | ours is faster |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, runs in found.items():
         seconds = statistics.median(run["seconds"] for run in runs)
         memory = statistics.median(run["memory"] for run in runs)
         ratios = _ratios(found, name)
+        rate = 2 * runs[0]["parameters"] * runs[0]["tokens"] / seconds / 1e9 / gflops
         faster = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if name != _OURS else ""
         lines.append(
             f"| {name} | {runs[0]['tokens']:,} | {seconds:.1f} | {len(lengths) * _K * new_tokens / seconds:,.0f} | "
-            f"{memory / _MIB:,.0f} | {faster} |"
+            f"{rate:.0%} | {memory / _MIB:,.0f} | {faster} |"
         )
     return "\n".join(lines)
 

@@ -39,8 +39,8 @@ from transformers import (
 )
 from trl import RLOOConfig, RLOOTrainer
 
-from benchmarks.speed_inputs import random_pairs, real_pairs, save_reward_model
-from benchmarks.speed_table import Runs, alternate, circumstances, peak_bytes, ratios, table, write_part
+from benchmarks.speed_inputs import matmul_gflops, random_pairs, real_pairs, save_reward_model
+from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, table, write_part
 from containers.contracts.stage_configs import LoraSettings
 from containers.stages.models import peft_config
 from containers.stages.packed_policy_trainer import PackedPolicyTrainer
@@ -142,9 +142,11 @@ def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
     trainer = _trainer(way, policy, judge, tokenizer, tasks, folder, whole=whole)
     deal(trainer, tokenizer, tasks)
     tokens: Counter[str] = Counter()
-    for name, model in (("policy", policy), ("policy", trainer.ref_model), ("reward model", judge)):
+    count_tokens(judge, "reward model", tokens)
+    for model in (policy, trainer.ref_model):
         if model is not None:
-            count_tokens(model, name, tokens)
+            count_tokens(model, "policy", tokens)
+            _count_head_rows(model, tokens)
     before = peak_bytes()
     start = time.perf_counter()
     trainer.train()
@@ -156,7 +158,16 @@ def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
         "gradients": [entry["grad_norm"] for entry in steps],
         "rewards": [entry["reward"] for entry in steps],
         "tokens": dict(tokens),
+        "parameters": parameters_of_blocks(judge),
+        "head": policy.get_input_embeddings().weight.numel(),
+        "gflops": matmul_gflops(),
     }
+
+
+def parameters_of_blocks(model: Any) -> int:
+    """Weights that every token goes through: neither embeddings nor what maps to the vocabulary, nor adapters."""
+    outside = ("embed", "lm_head", "lora_")
+    return sum(part.numel() for name, part in model.named_parameters() if not any(word in name for word in outside))
 
 
 def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) -> None:
@@ -178,12 +189,34 @@ def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) ->
 
 
 def count_tokens(model: Any, name: str, tokens: Counter[str]) -> None:
-    """Count what goes into a model, padding among it."""
+    """Count what goes into a model, padding among it; apart what is computed for a gradient."""
 
     def count(_module: Any, given: tuple[torch.Tensor, ...], _made: torch.Tensor) -> None:
-        tokens[name] += given[0].numel()
+        tokens[_with_gradient(name)] += given[0].numel()
 
     model.get_input_embeddings().register_forward_hook(count)
+
+
+def _count_head_rows(model: Any, tokens: Counter[str]) -> None:
+    """Count places that are mapped to the vocabulary: of a pack those that predict, else all, as TRL's head does."""
+
+    def count(_module: Any, _given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        pack = named.get("pack")
+        tokens[_with_gradient("head")] += named["input_ids"].numel() if pack is None else len(pack.targets)
+
+    model.register_forward_pre_hook(count, with_kwargs=True)
+
+
+def _with_gradient(name: str) -> str:
+    return f"{name}, trained" if torch.is_grad_enabled() else name
+
+
+def _operations(run: dict[str, Any], *, whole: bool) -> float:
+    """Of matrix products with weights, once each: what checkpointing or a head computes again is not counted."""
+    tokens, forward, trained = Counter(run["tokens"]), 2, 6 if whole else 4
+    through_blocks = forward * (tokens["policy"] + tokens["reward model"]) + trained * tokens["policy, trained"]
+    through_head = forward * tokens["head"] + trained * tokens["head, trained"]
+    return float(run["parameters"] * through_blocks + run["head"] * through_head)
 
 
 def _trainer(
@@ -241,9 +274,13 @@ def _table(arguments: argparse.Namespace, lengths: list[tuple[int, list[int]]], 
     shared = sum(prompt + sum(answers) for prompt, answers in lengths)
     trained = "all weights" if arguments.whole else f"adapters of rank {_ADAPTERS.r}"
 
+    gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
+
     def cells(name: str) -> tuple[list[str], list[str]]:
         tokens = found[name][0]["tokens"]
-        return [f"{tokens['policy']:,}", f"{tokens['reward model']:,}"], []
+        rate = _operations(found[name][0], whole=arguments.whole) / median(found[name], "seconds") / 1e9 / gflops
+        through = tokens["policy"] + tokens["policy, trained"]
+        return [f"{through:,}", f"{tokens['reward model']:,}"], [f"{rate:.0%}"]
 
     lines = [
         f"{len(lengths)} prompts with {_K} completions each, {_STEP} completions a step ({data}; {_LENGTHS}), "
@@ -251,11 +288,15 @@ def _table(arguments: argparse.Namespace, lengths: list[tuple[int, list[int]]], 
         f"Rows without padding have {apart:,} tokens, with each prompt once {shared:,}: {apart / shared:.2f} times. "
         f"Gradient norms and rewards differ by {_apart(found):.1e} of themselves at most.",
         "",
+        f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
+        f"operations per weight and token forward and {'4' if arguments.whole else '2'} backward, and as many per word "
+        "of the vocabulary and place that the head looks at, without attention and what is computed again.",
+        "",
         *table(
             found,
             ours=_OURS,
             before=["tokens through policy and reference", "through the reward model"],
-            after=[],
+            after=["share of the matmul rate"],
             cells=cells,
         ),
     ]

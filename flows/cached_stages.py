@@ -36,7 +36,7 @@ from tasks.stage_inputs import (
     train_policy_inputs,
     training_inputs,
 )
-from tasks.stage_key import SINGLE_BATCH, identity_key, stage_identity, stage_profile
+from tasks.stage_key import SINGLE_BATCH, config_profile, identity_key, policy_batch, stage_identity
 from tasks.why_it_runs import why_it_runs
 
 
@@ -77,7 +77,7 @@ class _Lookup:
             seed=self.config.run.seed,
             inputs=inputs,
             code_digest=self.code_digest,
-            profile=stage_profile(self.config.gpu_profile, stage),
+            profile=config_profile(self.config.gpu_profile, config),
             batch=batch,
         )
         now = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs))
@@ -209,7 +209,7 @@ def _walk(lookup: _Lookup, config: RunConfig) -> Iterator[ArtifactRef]:
     judged_by = evaluate_reward_model_inputs(evaluation, pairs, reward_model, ask_hub=lookup.ask_hub)
     yield lookup.result(evaluation, judged_by)
     training = config.train_policy
-    batch = plan_batch(training.global_batch_size, profile, multiple_of=training.num_generations)
+    batch = policy_batch(training, profile)
     policy = lookup.result(training, train_policy_inputs(pairs, model, reward_model), batch)
     yield policy
     yield lookup.result(config.evaluate_policy, evaluate_policy_inputs(pairs, model, policy, reward_model))

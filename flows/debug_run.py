@@ -9,6 +9,7 @@ import json
 import math
 
 from flows.run_config import RunConfig
+from tasks.stage_key import config_profile
 
 DEBUG_TAG = "debug"
 _SUFFIX = "-debug"
@@ -82,10 +83,11 @@ def _few_rows(config: RunConfig) -> dict[str, object]:
 
 def _short_trainings(config: RunConfig) -> dict[str, object]:
     ranks = config.gpu_profile.num_processes
+    writing_ranks = config_profile(config.gpu_profile, config.train_policy).num_processes
     settings: dict[str, object] = {
         "train_policy.num_iterations": 1,
         "train_policy.num_generations": _NUM_GENERATIONS,
-        "train_policy.global_batch_size": math.lcm(ranks, _NUM_GENERATIONS),
+        "train_policy.global_batch_size": math.lcm(writing_ranks, _NUM_GENERATIONS),
         "train_policy.max_completion_length": _short(config.train_policy.max_completion_length),
         "train_policy.schedule": {"max_steps": _NUM_STEPS, "save_steps": _NUM_STEPS},
     }

@@ -113,7 +113,8 @@ def policy_memory(known: Known, config: TrainPolicyConfig, batch: BatchPlan, loa
     prompts = _prefilled_prompts(known, config, batch) * longest_prompt(known, config.max_prompt_length)
     own = completions_of_a_rank(batch) * _room_for_completion(known, config)
     if config.rollout_engine == "vllm" and known.profile.num_gpus:
-        parts["vLLM, model and cache"] = int(config.vllm_memory_fraction * known.profile.gpu_memory_gib * GIB)
+        if not config.vllm_gpus:
+            parts["vLLM, model and cache"] = int(config.vllm_fraction * known.profile.gpu_memory_gib * GIB)
     else:
         parts["generation cache"] = estimates.generation_cache(
             load.shape, known.profile, sequences=1, tokens=prompts + own
@@ -181,7 +182,9 @@ def _generation(known: Known, load: TrainingLoad, batch: BatchPlan) -> Work:
         * (_prefilled_prompts(known, config, batch) / count),
         max_tokens=config.max_completion_length,
     )
-    return Work(work.operations * known.profile.num_processes, work.seconds)
+    ranks = known.profile.num_processes
+    # GPUs without a rank write for all ranks.
+    return Work(work.operations * ranks, work.seconds * ranks / (config.vllm_gpus or ranks))
 
 
 def _judging(known: Known, load: TrainingLoad, batch: BatchPlan, completions: Completions, *, head: Head) -> Work:

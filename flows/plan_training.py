@@ -24,8 +24,9 @@ from flows.plan_limits import batch_mistake, short_schedule_mistake
 from flows.plan_load import reward_model_load, sft_load, why_padded
 from flows.plan_policy import completions_of, forward_figure, policy_load, policy_memory, policy_work
 from flows.plan_too_long import kept, too_long_figures
+from flows.plan_vllm import vllm_figures, vllm_mistakes
 from flows.plan_work import training_work
-from tasks.stage_key import stage_profile
+from tasks.stage_key import config_profile
 
 # Of the file beside the checkpoints: int32, and half of that where the vocabulary has at most 65,536 words.
 _BYTES_PER_KEPT_TOKEN = 4
@@ -72,7 +73,8 @@ def plan_train_policy(known: Known) -> StagePlan:
     """Policy training; an example is a completion."""
     config = known.config.train_policy
     stage = StageName.TRAIN_POLICY
-    known = dataclasses.replace(known, profile=stage_profile(known.profile, stage))
+    known = dataclasses.replace(known, profile=config_profile(known.profile, config))
+    known.mistakes.extend(vllm_mistakes(known))
     completions = kept(known, _times(known.data.policy_train_prompts, config.num_generations), stage)
     # A prompt has one pair or more.
     most = _times(known.data.pairs, config.num_generations)
@@ -103,7 +105,7 @@ def plan_train_policy(known: Known) -> StagePlan:
         load,
         work=work,
         more_memory=memory,
-        more_figures=(forward_figure(written),),
+        more_figures=(forward_figure(written), *vllm_figures(known)),
     )
 
 

@@ -76,8 +76,13 @@ def _indivisible(run: Mapping[str, Any], profile: GpuProfile) -> str:
         if not isinstance(size, int) or size < 1:
             continue
         together = training.get("num_generations", default) if section == "train_policy" else 1
+        for_vllm = training.get("vllm_gpus", 0)
+        ranks = profile.num_processes - (for_vllm if isinstance(for_vllm, int) and for_vllm > 0 else 0)
+        if ranks < 1:
+            return f"{section}: vllm_gpus {for_vllm} leaves no GPU for a rank"
+        trained_by = profile.model_copy(update={"num_processes": ranks})
         try:
-            plan_batch(size, profile, multiple_of=together if isinstance(together, int) and together > 0 else 1)
+            plan_batch(size, trained_by, multiple_of=together if isinstance(together, int) and together > 0 else 1)
         except ScheduleError as error:
             return f"{section}: {str(error).rstrip('.')}"
     return ""

@@ -30,7 +30,7 @@ from tasks.stage_inputs import (
     train_policy_inputs,
     training_inputs,
 )
-from tasks.stage_key import SINGLE_BATCH, identity_key, stage_identity, stage_profile
+from tasks.stage_key import SINGLE_BATCH, config_profile, identity_key, policy_batch, stage_identity
 from tasks.why_it_runs import why_it_runs
 
 
@@ -130,7 +130,7 @@ class _Walk:
     def to_policy(self, pairs: ArtifactRef, model: StageInput, reward_model: ArtifactRef) -> None:
         """Through the certificate of the policy that is trained against that reward model."""
         training = self._config.train_policy
-        batch = plan_batch(training.global_batch_size, self._config.gpu_profile, multiple_of=training.num_generations)
+        batch = policy_batch(training, self._config.gpu_profile)
         policy = self._made(training, train_policy_inputs(pairs, model, reward_model), batch)
         self._made(self._config.evaluate_policy, evaluate_policy_inputs(pairs, model, policy, reward_model))
 
@@ -141,7 +141,7 @@ class _Walk:
             seed=self._config.run.seed,
             inputs=inputs,
             code_digest=self._code_digest,
-            profile=stage_profile(self._config.gpu_profile, stage),
+            profile=config_profile(self._config.gpu_profile, config),
             batch=batch,
         )
         memory = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs))

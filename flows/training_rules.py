@@ -18,6 +18,7 @@ from containers.contracts.stage_configs import (
 from containers.contracts.training_settings import VLLM_LORA_RANKS
 from containers.schedule import ScheduleError, plan_batch
 from flows.config_errors import Mistake
+from tasks.stage_key import config_profile
 
 if TYPE_CHECKING:
     from flows.run_config import RunConfig
@@ -44,7 +45,9 @@ def _batch_divides(config: RunConfig, *, section: str) -> Iterator[Mistake]:
     if training is None:
         return
     multiple_of = training.num_generations if isinstance(training, TrainPolicyConfig) else 1
-    yield from _cut(training.global_batch_size, config.gpu_profile, section=section, multiple_of=multiple_of)
+    profile = config_profile(config.gpu_profile, training)
+    if profile.num_processes > 0:
+        yield from _cut(training.global_batch_size, profile, section=section, multiple_of=multiple_of)
 
 
 def _cut(size: int | None, profile: GpuProfile, *, section: str, multiple_of: int) -> Iterator[Mistake]:
@@ -133,6 +136,30 @@ def _vllm_takes_the_adapters(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
+def _vllm_has_gpus_that_training_can_spare(config: RunConfig) -> Iterator[Mistake]:
+    policy, profile = config.train_policy, config.gpu_profile
+    if profile.num_rollout_gpus:
+        yield Mistake(
+            "gpu_profile.num_rollout_gpus",
+            "which GPUs have no rank is up to the stage that trains the policy. Set train_policy.vllm_gpus.",
+        )
+    if not policy.vllm_gpus:
+        return
+    if policy.rollout_engine != "vllm":
+        yield Mistake(
+            "train_policy.vllm_gpus",
+            f"{policy.vllm_gpus} GPUs are kept for vLLM, and rollout_engine is {policy.rollout_engine}, so nobody "
+            f"would use them. Set `rollout_engine: vllm`, or leave vllm_gpus out.",
+        )
+    elif policy.vllm_gpus >= profile.num_gpus:
+        has = f"{profile.num_gpus} GPUs" if profile.num_gpus else "no GPU"
+        yield Mistake(
+            "train_policy.vllm_gpus",
+            f"{policy.vllm_gpus} for vLLM leave none for a rank: gpu_profile `{profile.name}` has {has}. Use fewer, or "
+            f"0 for a vLLM beside each rank.",
+        )
+
+
 def _policy_is_judged_on_its_prompts(config: RunConfig) -> Iterator[Mistake]:
     trained, evaluated = config.train_policy.max_prompt_length, config.evaluate_policy.max_prompt_length
     if evaluated < trained:
@@ -204,6 +231,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),
     _vllm_takes_the_adapters,
+    _vllm_has_gpus_that_training_can_spare,
     _policy_is_judged_on_its_prompts,
     _evaluation_length_is_given_once,
     _policy_is_judged_on_whole_completions,

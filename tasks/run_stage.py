@@ -27,7 +27,7 @@ from tasks.rung_words import in_words
 from tasks.stage_attempt import attempt_not_started, attempt_stage, run_logger
 from tasks.stage_failure import AttemptFailedError, Patience, StageFailedError, furthest_step
 from tasks.stage_history import StageMemory, stage_memory
-from tasks.stage_key import SINGLE_BATCH, identity_key, stage_identity, stage_profile
+from tasks.stage_key import SINGLE_BATCH, config_profile, identity_key, stage_identity
 from tasks.stage_ladder import StageLadder
 from tasks.stage_lock import sole_worker
 from tasks.why_it_runs import why_it_runs
@@ -53,7 +53,7 @@ def run_stage(
         seed=run.settings.seed,
         inputs=inputs,
         code_digest=run.code.digest,
-        profile=stage_profile(run.settings.profile, stage),
+        profile=config_profile(run.settings.profile, config),
         batch=batch,
     )
     memory = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs), run_id=run.run_id)
@@ -131,7 +131,7 @@ def _made(
     """Attempt after attempt, as long as another shape may fit, or the failure can pass and patience lasts."""
     stage, attempts = StageName(config.stage), 0
     patience = Patience(run.settings.retries, run.settings.retry_wait_s)
-    planned = Shape(config, stage_profile(run.settings.profile, stage), batch)
+    planned = Shape(config, config_profile(run.settings.profile, config), batch)
 
     def say(line: str) -> None:
         run_logger().info("%s: %s", stage, line)

@@ -10,6 +10,7 @@ from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.names import CERTIFICATE_INPUT, StageName
 from containers.contracts.spec import StageInput
 from containers.contracts.stage_configs import EvaluateRewardModelConfig, StageConfig, TrainPolicyConfig
+from containers.schedule import plan_batch
 
 # The installed versions that can change a number, for the process runtime; an image's digest covers them in Docker.
 _VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy")
@@ -36,6 +37,24 @@ def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
     return profile.model_copy(
         update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision, "distribution": "ddp"}
     )
+
+
+def config_profile(profile: GpuProfile, config: StageConfig) -> GpuProfile:
+    """The part of the profile that a stage so configured uses; GPUs that vLLM has to itself have no rank."""
+    found = stage_profile(profile, StageName(config.stage))
+    if not isinstance(config, TrainPolicyConfig) or not config.vllm_gpus:
+        return found
+    ranks = found.num_processes - config.vllm_gpus
+    return found.model_copy(update={"num_processes": ranks, "num_rollout_gpus": config.vllm_gpus})
+
+
+def policy_batch(config: TrainPolicyConfig, profile: GpuProfile) -> BatchPlan:
+    """The completions of a step, cut over the ranks that train the policy.
+
+    Raises:
+        ScheduleError: they cannot be divided so.
+    """
+    return plan_batch(config.global_batch_size, config_profile(profile, config), multiple_of=config.num_generations)
 
 
 def stage_key(

@@ -3,12 +3,12 @@
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.contracts.stage_configs import TrainPolicyConfig
-from containers.schedule import plan_batch
 from tasks.gates import demand_certificate
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import show_training
 from tasks.run_stage import run_stage
 from tasks.stage_inputs import certificate_input, train_policy_inputs
+from tasks.stage_key import policy_batch
 from tasks.stage_task import stage_task
 
 
@@ -28,7 +28,7 @@ def train_policy(
         GateClosedError: the reward model did not pass and nobody waived it, or it has no certificate.
     """
     certificate = demand_certificate(gate)
-    batch = plan_batch(config.global_batch_size, run.settings.profile, multiple_of=config.num_generations)
+    batch = policy_batch(config, run.settings.profile)
     inputs = (*train_policy_inputs(pairs, start_model, reward_model), certificate_input(certificate))
     artifact = run_stage(run, config, inputs, batch=batch)
     show_training(run, artifact)

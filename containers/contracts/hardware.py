@@ -85,6 +85,9 @@ class GpuProfile(Frozen):
     shm_size_gib: float = Field(1, gt=0, le=1024, description="Size of /dev/shm; Docker's own default is 64 MiB")
     host_memory_gib: float | None = Field(None, gt=0, description="Memory limit of the container; null: none")
     num_processes: int = Field(1, ge=1, le=64, description="Training ranks; on GPUs, one per GPU")
+    num_rollout_gpus: int = Field(
+        0, ge=0, le=64, description="GPUs without a rank. Leave it out: `train_policy.vllm_gpus` sets it for its stage"
+    )
     num_threads: Annotated[int, Field(ge=1, le=256)] = Field(
         1, description="Threads of a rank (OMP, RAYON). Two on a loaded two-core machine were 12 times slower than one"
     )
@@ -135,8 +138,9 @@ class GpuProfile(Frozen):
 
     @model_validator(mode="after")
     def _one_rank_per_gpu(self) -> "GpuProfile":
-        if self.num_gpus and self.num_processes != self.num_gpus:
-            raise ValueError(f"num_processes is {self.num_processes}, num_gpus {self.num_gpus}: one rank per GPU.")
+        with_rank = self.num_gpus - self.num_rollout_gpus
+        if self.num_gpus and self.num_processes != with_rank:
+            raise ValueError(f"num_processes is {self.num_processes}, num_gpus {with_rank}: one rank per GPU.")
         if not self.num_gpus and self.precision == "bf16":
             raise ValueError("precision bf16 on a profile without GPUs: 10.8 times slower than float32. Use float32.")
         return self

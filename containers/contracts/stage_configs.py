@@ -11,6 +11,7 @@ from containers.contracts.bounds import Positive as Positive
 from containers.contracts.filter_config import FilterDatasetConfig as FilterDatasetConfig
 from containers.contracts.filter_config import HeldOutSuite as HeldOutSuite
 from containers.contracts.filter_config import SourceShare as SourceShare
+from containers.contracts.training_settings import VLLM_FRACTION_ALONE, VLLM_FRACTION_BESIDE_TRAINING
 from containers.contracts.training_settings import LoraSettings as LoraSettings
 from containers.contracts.training_settings import OptimizerSettings as OptimizerSettings
 from containers.contracts.training_settings import TrainingSchedule as TrainingSchedule
@@ -252,12 +253,28 @@ class TrainPolicyConfig(Frozen):
         "its completions; its continuous batching; vLLM, where the stage image has it; or generate by itself, which "
         "models get for which one of the first two is not the same, and the log says so",
     )
-    vllm_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.3, description="Share of each GPU's memory that vLLM takes, start model and cache; only with that engine"
+    vllm_gpus: int = Field(
+        0,
+        ge=0,
+        description="GPUs that vLLM has to itself, one vLLM for all ranks, the model divided over them; the other GPUs "
+        "have a rank each. 0: a vLLM beside each rank, on its GPU. Only with that engine",
+    )
+    vllm_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Share of a GPU's memory that vLLM takes, start model and cache; null: "
+        f"{VLLM_FRACTION_BESIDE_TRAINING:g} beside a rank, {VLLM_FRACTION_ALONE:g} on GPUs of its own. Only with that "
+        "engine",
     )
     optimizer: OptimizerSettings = Field(OptimizerSettings(learning_rate=1e-6), description=_OPTIMIZER)
     schedule: TrainingSchedule = Field(TrainingSchedule(max_steps=100), description=_SCHEDULE)
     num_logged_completions: int = Field(8, ge=0, description="Completions kept for the table, each logging step")
+
+    @property
+    def vllm_fraction(self) -> float:
+        """Share of a GPU's memory that vLLM takes."""
+        if self.vllm_memory_fraction is not None:
+            return self.vllm_memory_fraction
+        return VLLM_FRACTION_ALONE if self.vllm_gpus else VLLM_FRACTION_BESIDE_TRAINING
 
 
 class EvaluatePolicyConfig(Frozen):

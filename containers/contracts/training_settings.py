@@ -9,6 +9,9 @@ from containers.contracts.bounds import Fraction, Positive
 
 # Ranks of adapters that vLLM keeps room for; others get the next larger.
 VLLM_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+# Of a GPU's memory that vLLM takes where nobody says how much.
+VLLM_FRACTION_BESIDE_TRAINING = 0.3
+VLLM_FRACTION_ALONE = 0.9
 
 
 class LoraSettings(Frozen):

@@ -105,7 +105,7 @@ def _applied(shape: Shape, rung: Rung) -> Shape:
         return _smaller_packs(shape, _divided(shape, profile))
     if rung.name == "fewer_processes" and rung.num_processes is not None:
         ranks = rung.num_processes
-        num_gpus = min(shape.profile.num_gpus, ranks)
+        num_gpus = min(shape.profile.num_gpus, ranks + shape.profile.num_rollout_gpus)
         return _divided(shape, shape.profile.model_copy(update={"num_processes": ranks, "num_gpus": num_gpus}))
     if rung.name == "gradient_checkpointing" and isinstance(shape.config, _TRAININGS):
         return replace(shape, config=shape.config.model_copy(update={"gradient_checkpointing": True}))
@@ -232,11 +232,12 @@ def _fewer_processes(shape: Shape) -> Rung | str:
     now = shape.profile.num_processes
     # Checkpoints of a divided model are read by several ranks alone.
     fewest = 2 if shape.profile.distribution == "fsdp" else 1
+    unit = "GPUs" if shape.profile.num_gpus and not shape.profile.num_rollout_gpus else "ranks"
     for ranks in range(now - 1, fewest - 1, -1):
         rung = Rung(
             name="fewer_processes",
             after=FailureKind.NCCL_TIMEOUT,
-            change=f"{now} → {ranks} {'GPUs' if shape.profile.num_gpus else 'ranks'}",
+            change=f"{now} → {ranks} {unit}",
             num_processes=ranks,
             processes_before=now,
         )

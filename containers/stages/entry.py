@@ -43,6 +43,7 @@ from containers.contracts.spec import StageSpec
 from containers.digests import file_entries, write_atomically
 from containers.stages.context import StageContext
 from containers.stages.errors import StageError
+from containers.stages.gpu_shares import part_gpus
 from containers.stages.known_noise import silence_known_noise
 from containers.stages.measure import drift_message, measure_contract
 from containers.stages.recorder import Recorder
@@ -82,6 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         failure = _guarded(spec, started, lambda: _prepare(spec), stop=stop)
         if isinstance(failure, StageFailure):
             return _finish(spec, failure)
+        part_gpus(spec.profile, os.environ)
         if spec.batch.num_processes > 1:
             _become_torchrun(arguments[0], spec.batch.num_processes)
     outcome = _guarded(spec, started, lambda: _run_program(spec, rank=rank or 0, started=started, stop=stop), stop=stop)

@@ -1,19 +1,19 @@
-"""Completions by vLLM, in a process of its own on the rank's device, which loads the start model once.
+"""Completions by vLLM, in processes of its own, which load the start model once.
 
 It is given the trained adapters before each batch, by name and number, as LoRA requests; the base it keeps. TRL merges
 them into the base and takes them out again, and the base drifts by what is rounded. Where adapters are all that is
 trained, nothing else has to cross.
+
+Either each rank has one, on its own GPU, or the first rank has one on GPUs that no rank uses, and it writes for all.
 """
 
+import logging
 import math
-import os
 import shutil
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +22,35 @@ from peft import PeftModel
 from torch import Tensor, distributed
 from transformers import GenerationConfig, PreTrainedModel
 
-from containers.contracts.stage_configs import LoraSettings, TrainPolicyConfig
-from containers.contracts.training_settings import VLLM_LORA_RANKS
+from containers.contracts.stage_configs import TrainPolicyConfig
 from containers.stages.batched_generation import prompts_of, with_completions
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, StageError
 from containers.stages.generation_trial import AskedRows
 from containers.stages.group_generation import equal_rows
 from containers.stages.packed_logps import causal_of
-from containers.stages.ranks import is_first_rank
+from containers.stages.ranks import is_first_rank, of_all_ranks
+from containers.stages.vllm_start import ELSE, VllmPlace, load_vllm
+
+logger = logging.getLogger(__name__)
 
 ADAPTERS_FOLDER = "vllm_adapters"
-ELSE = "train_policy.rollout_engine: shared_prompts does without it"
-# What torchrun tells a rank; a process that vLLM starts would take itself for that rank.
-_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
-_VARIABLES = {
-    "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
 # Of a token, on average (nats): what other kernels and half precision differ by is a tenth of that.
 _MOST_APART = 0.3
 _SHUTDOWN_S = 1.0
-_GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Token ids of a rank's prompts, completions of each, and a seed for each."""
+
+    prompts: list[list[int]]
+    siblings: int
+    seeds: list[int]
+
+
+# Tokens of a rank's completions, and their log-probabilities.
+_Answers = tuple[list[list[int]], list[list[float]]]
 
 
 @dataclass
@@ -54,16 +58,18 @@ class VllmEngine:
     """A vLLM that writes what a policy with its present adapters would.
 
     Attributes:
-        llm: a `vllm.LLM` with the base model.
+        llm: a `vllm.LLM` with the base model; None on a rank for which the first one's writes.
         folder: where adapters lie on their way to it; shared by the ranks.
         version: of vLLM.
         num_tokens: that the model has rows for.
+        writes_for_all: whether the first rank's writes for all ranks.
     """
 
     llm: Any
     folder: Path
     version: str
     num_tokens: int
+    writes_for_all: bool = False
     _num_given: int = 0
     _request: Any = field(default=None, repr=False)
 
@@ -102,15 +108,39 @@ class VllmEngine:
 
         Every prompt has a seed from torch's random state: what is drawn depends on neither load nor batch.
         """
+        seeds = torch.randint(0, 2**62, (len(prompts),)).tolist()
+        asked = _Asked([list(prompt) for prompt in prompts], siblings, seeds)
+        if not self.writes_for_all:
+            answers, failure = self._answers_or_failure([asked], settings)
+        else:
+            answers, failure = of_all_ranks(self._answers_or_failure(of_all_ranks(asked), settings))[0]
+        if failure:
+            raise StageError(failure)
+        return answers[distributed.get_rank() if self.writes_for_all and distributed.is_initialized() else 0]
+
+    def _answers_or_failure(self, wanted: Sequence[_Asked], settings: GenerationConfig) -> tuple[list[_Answers], str]:
+        """What vLLM wrote, or why not: where it writes for all ranks, they wait for one of the two.
+
+        Nothing on a rank that has none.
+        """
+        if self.llm is None:
+            return [], ""
+        try:
+            return self._answers(wanted, settings), ""
+        except Exception as error:
+            logger.exception("vLLM did not write.")
+            return [], f"vLLM wrote nothing: {error}. {ELSE[0].upper()}{ELSE[1:]}."
+
+    def _answers(self, wanted: Sequence[_Asked], settings: GenerationConfig) -> list[_Answers]:
+        """What vLLM writes for each of those who asked."""
         from vllm import SamplingParams
 
         end_ids = settings.eos_token_id
         named = [end_ids] if isinstance(end_ids, int) else list(end_ids or ())
         drawn = {"temperature": settings.temperature, "top_p": settings.top_p} if settings.do_sample else {}
-        seeds = torch.randint(0, 2**62, (len(prompts),)).tolist()
         asked = [
             SamplingParams(
-                n=siblings,
+                n=own.siblings,
                 **{"temperature": 0.0, **drawn},
                 seed=seed,
                 max_tokens=settings.max_new_tokens,
@@ -119,19 +149,12 @@ class VllmEngine:
                 logprobs=0,
                 detokenize=False,
             )
-            for seed in seeds
+            for own in wanted
+            for seed in own.seeds
         ]
-        given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        found = self.llm.generate(given, asked, lora_request=self._request, use_tqdm=False)
-        answers = [answer for own in found for answer in sorted(own.outputs, key=lambda answer: answer.index)]
-        if len(answers) != len(prompts) * siblings or not all(answer.token_ids for answer in answers):
-            raise StageError(f"vLLM gave {len(answers)} of {len(prompts) * siblings} completions; {ELSE}.")
-        tokens = [list(answer.token_ids) for answer in answers]
-        logprobs = [
-            [at[token].logprob for token, at in zip(answer.token_ids, answer.logprobs, strict=True)]
-            for answer in answers
-        ]
-        return tokens, logprobs
+        given = [{"prompt_token_ids": prompt} for own in wanted for prompt in own.prompts]
+        found = iter(self.llm.generate(given, asked, lora_request=self._request, use_tqdm=False))
+        return [_in_order([next(found) for _ in own.prompts], own) for own in wanted]
 
     def _give(self, policy: Any) -> None:
         """Hand over the adapters as they are; the first rank writes them for all."""
@@ -170,10 +193,24 @@ class VllmEngine:
 
     def close(self) -> None:
         """End vLLM's process and take its adapters away."""
-        # It hears no SIGTERM, and is killed after this time.
-        self.llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_S)
+        if self.llm is not None:
+            # It hears no SIGTERM, and is killed after this time.
+            self.llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_S)
         if is_first_rank():
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _in_order(found: Sequence[Any], asked: _Asked) -> _Answers:
+    """The completions of vLLM's outputs, sibling by sibling."""
+    answers = [answer for own in found for answer in sorted(own.outputs, key=lambda answer: answer.index)]
+    wanted = len(asked.prompts) * asked.siblings
+    if len(answers) != wanted or not all(answer.token_ids for answer in answers):
+        raise StageError(f"vLLM gave {len(answers)} of {wanted} completions; {ELSE}.")
+    tokens = [list(answer.token_ids) for answer in answers]
+    logprobs = [
+        [at[token].logprob for token, at in zip(answer.token_ids, answer.logprobs, strict=True)] for answer in answers
+    ]
+    return tokens, logprobs
 
 
 def start_vllm(
@@ -198,73 +235,45 @@ def start_vllm(
     folder = context.work / ADAPTERS_FOLDER
     if is_first_rank():
         shutil.rmtree(folder, ignore_errors=True)
-    longest = config.max_prompt_length + config.max_completion_length
-    batch = context.spec.batch
-    sequences = batch.per_device_batch_size * batch.gradient_accumulation_steps
-    space = sequences * longest * _token_bytes(model)
-    try:
-        with _apart_from_ranks(model.device, cache_gib=max(1, math.ceil(space / _GIB))):
-            llm, version = _loaded(
-                str(context.input_path("start_model")),
-                model=model,
-                lora=config.lora,
-                max_length=longest,
-                sequences=sequences,
-                memory_fraction=config.vllm_memory_fraction,
-                seed=context.spec.seed,
-            )
-    except Exception as error:
-        raise BadConfigError(f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}.") from error
-    engine = VllmEngine(llm, folder, version, num_tokens=model.get_input_embeddings().num_embeddings)
+    batch, longest = context.spec.batch, config.max_prompt_length + config.max_completion_length
+    of_a_rank = batch.per_device_batch_size * batch.gradient_accumulation_steps
+    place = VllmPlace(
+        model=model,
+        lora_rank=config.lora.r,
+        max_length=longest,
+        sequences=of_a_rank * (batch.num_processes if config.vllm_gpus else 1),
+        num_gpus=config.vllm_gpus,
+        memory_fraction=config.vllm_fraction,
+        seed=context.spec.seed,
+    )
+    llm, version = _loaded(str(context.input_path("start_model")), place)
+    engine = VllmEngine(
+        llm,
+        folder,
+        version,
+        num_tokens=model.get_input_embeddings().num_embeddings,
+        writes_for_all=config.vllm_gpus > 0,
+    )
     if reason := _why_others(engine, model, prompts, max_length=longest):
         engine.close()
         raise BadConfigError(f"vLLM does not write what this model would: {reason}. {ELSE[0].upper()}{ELSE[1:]}.")
     return engine
 
 
-def _loaded(
-    folder: str,
-    *,
-    model: PreTrainedModel,
-    lora: LoraSettings,
-    max_length: int,
-    sequences: int,
-    memory_fraction: float,
-    seed: int,
-) -> tuple[Any, str]:
-    """A `vllm.LLM` that takes adapters of this rank, and vLLM's version."""
-    import vllm
-
-    llm = vllm.LLM(
-        model=folder,
-        dtype=str(model.dtype).removeprefix("torch."),
-        max_model_len=max_length,
-        max_num_seqs=sequences,
-        enable_lora=True,
-        max_loras=1,
-        max_lora_rank=lora_room(lora.r),
-        gpu_memory_utilization=memory_fraction,
-        # Nothing of generation_config.json: what is drawn is the whole distribution.
-        generation_config="vllm",
-        skip_tokenizer_init=True,
-        # Short: compiling costs minutes, and a CPU has nothing to capture.
-        enforce_eager=model.device.type == "cpu",
-        disable_log_stats=True,
-        seed=seed,
-    )
-    return llm, str(vllm.__version__)
-
-
-def lora_room(rank: int) -> int:
-    """The smallest rank that vLLM keeps room for and that these adapters fit in.
-
-    Raises:
-        BadConfigError: there is none.
-    """
-    room = next((size for size in VLLM_LORA_RANKS if size >= rank), None)
-    if room is None:
-        raise BadConfigError(f"vLLM takes adapters of rank {VLLM_LORA_RANKS[-1]} at most, not {rank}; {ELSE}.")
-    return room
+def _loaded(start_model: str, place: VllmPlace) -> tuple[Any, str]:
+    """The rank's vLLM, None where the first rank has one for all; and its version. Ranks fail together."""
+    llm, version, failure = None, "", ""
+    if not place.num_gpus or is_first_rank():
+        try:
+            llm, version = load_vllm(start_model, place)
+        except Exception as error:
+            logger.exception("vLLM does not start.")
+            failure = f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}."
+    if place.num_gpus:
+        version, failure = of_all_ranks((version, failure))[0]
+    if failure:
+        raise BadConfigError(failure)
+    return llm, version
 
 
 def _why_others(
@@ -274,38 +283,3 @@ def _why_others(
     asked = AskedRows.of(model, prompts, max_length=max_length)
     tokens, logprobs = engine.written(asked.prompts, siblings=1, settings=asked.settings)
     return asked.why_others(tokens, logprobs)
-
-
-def _token_bytes(model: PreTrainedModel) -> int:
-    """Bytes of one token's keys and values, by the widths of the model's own config."""
-    config = model.config.get_text_config()
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width * model.dtype.itemsize)
-
-
-@contextmanager
-def _apart_from_ranks(device: torch.device, *, cache_gib: int) -> Iterator[None]:
-    """While this is open, what is started sees one GPU, this rank's, and does not take itself for a rank.
-
-    It hears no SIGTERM either: that goes to all processes of a stage, and the stage finishes its step and saves first.
-    """
-    before = dict(os.environ)
-    # Started by the first process that is spawned, it would take the signal off the mask.
-    resource_tracker.ensure_running()
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    for name in before:
-        if name.startswith(_RANK_VARIABLES):
-            del os.environ[name]
-    os.environ.update({**_VARIABLES, "VLLM_CPU_KVCACHE_SPACE": str(cache_gib)})
-    os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(os.environ.get("XDG_CACHE_HOME", "/tmp")) / "vllm"))  # noqa: S108
-    if device.type == "cuda":
-        visible = [name for name in before.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-        index = device.index or 0
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        os.environ.clear()
-        os.environ.update(before)

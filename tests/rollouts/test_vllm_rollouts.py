@@ -34,7 +34,7 @@ from containers.stages.scoring import score_head_sha256
 from containers.stages.vllm_rollouts import ADAPTERS_FOLDER, VllmEngine, start_vllm
 from tests.unit.stages.certificate_factory import write_certificate
 from tests.unit.stages.prompt_factory import write_prompts
-from tests.unit.stages.spec_factory import CPU, make_context, make_spec, run_stage
+from tests.unit.stages.spec_factory import CPU, make_context, make_spec, run_stage, start_stage
 from tests.unit.stages.test_group_generation import PAD, rows
 from tests.unit.stages.test_ranks_agree import TOLERANCE, curve_of, largest_difference
 from tests.unit.stages.tiny_policy import save_reward_model, tiny_tokenizer
@@ -206,9 +206,11 @@ def policy_spec(folder: Path, *, ranks: int = 1, **changes: Any) -> StageSpec:
     return make_spec(folder / "work", StageName.TRAIN_POLICY, config, inputs, batch=batch, profile=profile)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_policy_is_trained_on_what_vllm_writes(tmp_path: Path, ranks: int) -> None:
-    spec = policy_spec(tmp_path, ranks=ranks)
+@pytest.mark.parametrize(
+    ("ranks", "alone"), [(1, 0), (2, 0), (1, 2)], ids=["one rank", "two ranks", "model divided over two"]
+)
+def test_a_policy_is_trained_on_what_vllm_writes(tmp_path: Path, ranks: int, alone: int) -> None:
+    spec = policy_spec(tmp_path, ranks=ranks, vllm_gpus=alone)
     work = Path(spec.work_path)
     before = vllm_processes()
     run_stage(spec, tmp_path / "log.txt")
@@ -217,6 +219,54 @@ def test_a_policy_is_trained_on_what_vllm_writes(tmp_path: Path, ranks: int) -> 
     assert not (work / ADAPTERS_FOLDER).exists()
     assert vllm_processes() <= before
     assert (work / "output" / "model").is_dir()
+
+
+def test_one_vllm_writes_for_all_ranks_what_one_beside_each_would(tmp_path: Path) -> None:
+    curves, processes = [], []
+    for alone in (0, 1):
+        spec = policy_spec(tmp_path / str(alone), ranks=2, vllm_gpus=alone)
+        stage = start_stage(spec, tmp_path / f"{alone}.txt")
+        processes.append(most_engines(stage))
+        assert stage.returncode == 0, (tmp_path / f"{alone}.txt").read_text()
+        curves.append(curve_of(Path(spec.work_path) / "output", "reward", "loss"))
+        events = events_of(Path(spec.work_path))
+        assert ("on 1 GPU(s) of its own" in events) is bool(alone)
+    assert processes == [2, 1]
+    assert curves[0].keys() == curves[1].keys()
+    assert largest_difference(*curves) < TOLERANCE
+
+
+def most_engines(stage: subprocess.Popen[bytes]) -> int:
+    """Of that stage, at the same time, until it ends."""
+    most = 0
+    while stage.poll() is None:
+        most = max(most, len(processes_of(stage, "EngineCore")))
+        time.sleep(0.1)
+    return most
+
+
+def processes_of(stage: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
+    """The stage's processes of that name: `EngineCore`, one for each vLLM, or `Worker`, which computes for it."""
+    try:
+        children = psutil.Process(stage.pid).children(recursive=True)
+        return [child for child in children if name in " ".join(child.cmdline())]
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
+@pytest.mark.parametrize(("ranks", "alone", "name"), [(2, 1, "EngineCore"), (2, 1, "Worker"), (2, 0, "EngineCore")])
+def test_all_ranks_end_with_the_reason_where_a_vllm_dies(tmp_path: Path, ranks: int, alone: int, name: str) -> None:
+    """vLLM 0.29 would wait for ever for what it was asked for when its process was killed."""
+    spec = policy_spec(tmp_path, ranks=ranks, vllm_gpus=alone, schedule=LONGER)
+    work, log = Path(spec.work_path), tmp_path / "log.txt"
+    stage = start_stage(spec, log)
+    while '"reward"' not in events_of(work) and stage.poll() is None:
+        time.sleep(0.1)
+    processes_of(stage, name)[0].kill()
+    ended = stage.wait(60)
+    outcome = json.loads((work / "outcome.json").read_text())
+    assert (ended, outcome["outcome"]) == (1, "failure"), log.read_text()
+    assert "vLLM wrote nothing" in outcome["message"] and "shared_prompts does without it" in outcome["message"]
 
 
 def test_a_stop_that_all_processes_are_told_of_saves_and_the_next_attempt_ends_as_one_that_was_not_stopped(

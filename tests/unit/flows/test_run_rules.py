@@ -9,6 +9,7 @@ from flows.config_errors import InvalidConfigError
 from flows.config_loading import load_run_config
 
 DIVIDED = {"num_processes": 2, "distribution": "fsdp"}
+TWO_GPUS = {**PROFILE, "num_gpus": 2, "num_processes": 2, "gpu_memory_gib": 48}
 
 
 def mistakes(folder: Path, **sections: object) -> list[str]:
@@ -62,6 +63,30 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
         (
             {"train_policy": {"rollout_engine": "vllm", "lora": {"r": 600}}, "build_base_model": {"hidden_size": 1024}},
             "train_policy.lora.r: 600 is more than 512, the largest rank that vLLM takes.",
+        ),
+        (
+            {"train_policy": {"vllm_gpus": 1, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
+            "train_policy.vllm_gpus: 1 GPUs are kept for vLLM, and rollout_engine is shared_prompts, so nobody would",
+        ),
+        (
+            {"train_policy": {"rollout_engine": "vllm", "vllm_gpus": 2, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
+            "train_policy.vllm_gpus: 2 for vLLM leave none for a rank: gpu_profile `small` has 2 GPUs.",
+        ),
+        (
+            {"train_policy": {"rollout_engine": "vllm", "vllm_gpus": 1, "lora": {"r": 8}}},
+            "train_policy.vllm_gpus: 1 for vLLM leave none for a rank: gpu_profile `small` has no GPU.",
+        ),
+        (
+            {"gpu_profile": {**TWO_GPUS, "num_processes": 1, "num_rollout_gpus": 1}},
+            "gpu_profile.num_rollout_gpus: which GPUs have no rank is up to the stage that trains the policy.",
+        ),
+        # One of nine GPUs has no rank.
+        (
+            {
+                "train_policy": {"rollout_engine": "vllm", "vllm_gpus": 1, "global_batch_size": 12, "lora": {"r": 8}},
+                "gpu_profile": {**TWO_GPUS, "num_gpus": 9, "num_processes": 9, "default_global_batch_size": 72},
+            },
+            "train_policy.global_batch_size: global_batch_size 12 cannot be divided over 8 ranks in groups of 4",
         ),
         (
             {"train_policy": {"num_iterations": 4, "schedule": {"save_steps": 10}, "lora": {"r": 8}}},
@@ -152,6 +177,7 @@ def test_an_impossible_combination_is_refused_with_its_numbers(
         {"filter_dataset": {"policy_prompt_fraction": 0, "policy_eval_prompt_fraction": 0}},
         {"tracking": {"prefect_port": 0, "mlflow_port": 0}},
         {"gpu_profile": {**PROFILE, **DIVIDED}},
+        {"train_policy": {"rollout_engine": "vllm", "vllm_gpus": 1, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
         {"tracking": {"prefect_port": 5000, "prefect_api_url": "http://host:4200/api"}},
     ],
 )

@@ -22,6 +22,7 @@ OOM, SHM, WAITED = FailureKind.OUT_OF_GPU_MEMORY, FailureKind.SHM_EXHAUSTED, Fai
 DOCKER = Host(makes_shm=True, memory_bytes=64 * GIB)
 PROCESS = Host(makes_shm=False, memory_bytes=64 * GIB)
 PLAIN = TrainRewardModelConfig(gradient_checkpointing=False)
+WRITTEN_ELSEWHERE = TrainPolicyConfig(num_generations=2, rollout_engine="vllm", vllm_gpus=1)
 ON = LadderSettings()
 
 
@@ -117,6 +118,17 @@ def climbed(kind: FailureKind, planned: Shape, *, host: Host = DOCKER, settings:
             PROCESS,
             ["diagnostics: the same once more", "fewer_processes: 2 → 1 ranks, accumulation 1 → 2"],
         ),
+        # GPUs that vLLM has to itself stay its own.
+        (
+            WAITED,
+            shape(WRITTEN_ELSEWHERE, box(4, num_processes=3, num_rollout_gpus=1), 12),
+            DOCKER,
+            [
+                "diagnostics: NCCL_DEBUG=INFO, and the flight recorder",
+                "fewer_processes: 3 → 2 ranks, accumulation 1 → 2",
+                "fewer_processes: 2 → 1 ranks, accumulation 2 → 3",
+            ],
+        ),
         # One rank alone reads no checkpoint of a divided model.
         (
             WAITED,
@@ -188,6 +200,14 @@ def test_failures_of_two_kinds_add_up() -> None:
     found = shape_after(planned, taken)
     assert (found.batch.per_device_batch_size, found.batch.num_processes) == (1, 2)
     assert taken[2].processes_before == 4
+
+
+def test_with_fewer_ranks_vllm_keeps_its_gpus() -> None:
+    planned = shape(WRITTEN_ELSEWHERE, box(4, num_processes=3, num_rollout_gpus=1), 12)
+    taken = all_steps(WAITED, planned, host=DOCKER, settings=ON)
+    found = shape_after(planned, taken).profile
+    assert (found.num_gpus, found.num_processes, found.num_rollout_gpus) == (2, 1, 1)
+    assert GpuProfile.model_validate_json(found.model_dump_json()) == found
 
 
 def test_the_number_of_rungs_is_bounded_and_says_by_what() -> None:

@@ -16,7 +16,14 @@ from containers.contracts.stage_configs import (
     TrainSftConfig,
     WriteReportConfig,
 )
-from tasks.stage_key import SINGLE_BATCH, process_code_digest, stage_key, stage_profile
+from tasks.stage_key import (
+    SINGLE_BATCH,
+    config_profile,
+    policy_batch,
+    process_code_digest,
+    stage_key,
+    stage_profile,
+)
 
 PROFILE = GpuProfile(name="cpu", num_gpus=0, precision="float32")
 BATCH = BatchPlan(global_batch_size=8, per_device_batch_size=4, num_processes=1, gradient_accumulation_steps=2)
@@ -108,6 +115,18 @@ def test_how_ranks_divide_a_model_is_part_of_the_keys_of_the_trainings_that_do_a
         one, other = (_key(config=config, profile=stage_profile(profile, stage)) for profile in (whole, divided))
         assert (one != other) is differs
         assert GpuProfile.model_validate_json(stage_profile(divided, stage).model_dump_json())
+
+
+def test_gpus_that_vllm_has_to_itself_have_no_rank_in_the_policys_training_alone() -> None:
+    profile = GpuProfile(name="8x80gb", num_gpus=8, num_processes=8, gpu_memory_gib=80)
+    config = TrainPolicyConfig(rollout_engine="vllm", vllm_gpus=2, global_batch_size=96)
+    part = config_profile(profile, config)
+    assert (part.num_gpus, part.num_processes, part.num_rollout_gpus) == (8, 6, 2)
+    assert GpuProfile.model_validate_json(part.model_dump_json()) == part
+    batch = policy_batch(config, profile)
+    assert (batch.num_processes, batch.global_batch_size) == (6, 96)
+    assert config_profile(profile, TrainRewardModelConfig()) == profile
+    assert config_profile(profile, TrainPolicyConfig()) == profile
 
 
 def test_why_auto_took_a_profile_changes_no_key() -> None:

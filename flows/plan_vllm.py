@@ -1,0 +1,48 @@
+"""Whether vLLM can write the policy's completions on the GPUs that it is given, said before a GPU is used."""
+
+from collections.abc import Iterator
+
+from containers.contracts.hardware import GIB
+from flows import estimates
+from flows.config_errors import Mistake
+from flows.model_shape import total_parameters
+from flows.plan_figures import Figure, Known
+from flows.plan_quantities import size_text
+
+
+def vllm_mistakes(known: Known) -> Iterator[Mistake]:
+    """A model that cannot be divided over vLLM's GPUs, or that its share of them cannot hold.
+
+    vLLM divides a model by its attention heads, and starts where its share holds the weights and one conversation of
+    the full length; what activations take comes on top and is not reckoned.
+    """
+    config, profile = known.config.train_policy, known.profile
+    if config.rollout_engine != "vllm" or not profile.num_gpus or known.model is None:
+        return
+    shape, num_gpus = known.model.shape, config.vllm_gpus or 1
+    if shape.num_attention_heads % num_gpus:
+        counts = [count for count in range(1, profile.num_gpus) if shape.num_attention_heads % count == 0]
+        yield Mistake(
+            "train_policy.vllm_gpus",
+            f"{shape.num_attention_heads} attention heads cannot be divided over {num_gpus} GPUs, which is how vLLM "
+            f"divides a model. Use {' or '.join(map(str, counts))}.",
+        )
+    longest = config.max_prompt_length + config.max_completion_length
+    weights = estimates.inference_memory(total_parameters(shape, head="language"), profile)
+    cache = estimates.generation_cache(shape, profile, sequences=1, tokens=longest)
+    share = int(config.vllm_fraction * profile.gpu_memory_gib * GIB) * num_gpus
+    if weights + cache > share:
+        where = f"{num_gpus} GPU(s) of its own" if config.vllm_gpus else "a GPU that it shares with a rank"
+        yield Mistake(
+            "train_policy.vllm_memory_fraction",
+            f"vLLM has {size_text(share)}, {config.vllm_fraction:g} of {where} ({profile.gpu_memory_gib:g} GiB each); "
+            f"the weights take {size_text(weights)}, and one conversation of {longest:,} tokens {size_text(cache)}. "
+            f"Raise it, give vLLM more GPUs of its own (train_policy.vllm_gpus), or use `rollout_engine: "
+            f"shared_prompts`.",
+        )
+
+
+def vllm_figures(known: Known) -> tuple[Figure, ...]:
+    """GPUs that have no rank."""
+    num_gpus = known.config.train_policy.vllm_gpus
+    return (Figure("for vLLM alone", num_gpus, "GPUs", "exact"),) if num_gpus else ()
