@@ -4,6 +4,10 @@ One layer, forward and backward, of rows of pairs whose prompts are shared: each
 batch (what a trainer without packs does), branch by branch, and on a GPU also by one kernel for all of them (what
 training takes there, once it was found right) and by FlexAttention. Turn about in one run; every way has to find what
 branch by branch finds.
+
+    --forward    forward alone, as scores are computed; on a CPU also with every second answer in two parts without a
+                 mask, its prompt and itself, joined by their log-sum-exp
+    --write      put what is printed into its part of benchmarks/attention_ways.md
 """
 
 import argparse
@@ -33,6 +37,7 @@ _PADDED = "each conversation a row, padded"
 _BRANCHES = "branch by branch"
 _KERNEL = "one kernel for all"
 _FLEX = "FlexAttention, compiled"
+_JOINED = "second answers in two parts, joined"
 # Relative to the largest value; padding and order of sums are all that differs.
 _ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
@@ -56,13 +61,14 @@ class Way:
     attend: Callable[..., Tensor]
     in_row: Callable[[Tensor], Tensor] = lambda found: found
 
-    def once(self) -> tuple[float, Tensor]:
-        """Seconds of one forward and backward, and the outcome."""
-        leaves = [part.detach().requires_grad_() for part in self.states]
+    def once(self, *, backward: bool) -> tuple[float, Tensor]:
+        """Seconds of one forward, and backward where that is asked for, and the outcome."""
+        leaves = [part.detach().requires_grad_(backward) for part in self.states]
         _wait(leaves[0].device)
         start = time.perf_counter()
         found = self.attend(*leaves)
-        torch.autograd.grad(found, leaves, torch.ones_like(found))
+        if backward:
+            torch.autograd.grad(found, leaves, torch.ones_like(found))
         _wait(leaves[0].device)
         return time.perf_counter() - start, self.in_row(found.detach())
 
@@ -81,19 +87,24 @@ def main() -> int:
         Layer(32, 8, 128, torch.bfloat16, device) if device.type == "cuda" else Layer(8, 4, 64, torch.float32, device)
     )
     trees = _trees(arguments.pairs)
-    seconds, outcomes = _alternate(_ways(layer, trees), rounds=arguments.rounds)
+    ways = _ways(layer, trees)
+    if arguments.forward and device.type == "cpu":
+        ways[_JOINED] = Way(ways[_BRANCHES].states, partial(_joined, trees=trees))
+    seconds, outcomes = _alternate(ways, rounds=arguments.rounds, backward=not arguments.forward)
     differences = {name: _difference(found, outcomes[_BRANCHES]) for name, found in outcomes.items()}
     text = _text(layer, trees, seconds, differences, rounds=arguments.rounds)
     print(text)
     if arguments.write:
-        title = "Attention over packed pairs: one layer, forward and backward"
-        write_part(_FIGURES, text, module="benchmarks.attention_ways", title=title, heading=_device_name(device))
+        title = "Attention over packed pairs: one layer"
+        heading = _device_name(device) + (", forward alone" if arguments.forward else ", forward and backward")
+        write_part(_FIGURES, text, module="benchmarks.attention_ways", title=title, heading=heading)
     return int(any(difference > _ALLOWED[layer.dtype] for difference in differences.values()))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pairs", type=int, default=8, help="pairs in a row; 8 unless given")
+    parser.add_argument("--forward", action="store_true", help="forward alone, as scores are computed")
     parser.add_argument("--rounds", type=int, default=5, help="alternations; 5 unless given")
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
     return parser.parse_args()
@@ -132,6 +143,24 @@ def _ways(layer: Layer, trees: tuple[Tree, ...]) -> dict[str, Way]:
 def _branch_by_branch(query: Tensor, key: Tensor, value: Tensor, *, trees: tuple[Tree, ...]) -> Tensor:
     # The kernel is used for shapes only that `packed` has tried, and nothing here has.
     return packed_tree_attention(torch.nn.Module(), query, key, value, None, trees=trees)[0]
+
+
+def _joined(query: Tensor, key: Tensor, value: Tensor, *, trees: tuple[Tree, ...]) -> Tensor:
+    """As branch by branch, but each further branch asks its trunk and itself apart; there is no gradient."""
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    made: list[Tensor] = []
+    for tree in trees:
+        end = tree.start + tree.trunk
+        trunk = key[:, :, tree.start : end], value[:, :, tree.start : end]
+        for number, (length, last) in enumerate(zip(tree.branches, tree.lasts, strict=True)):
+            start = tree.start if not number else last + 1 - length
+            q, k, v = (states[:, :, start : last + 1] for states in (query, key, value))
+            own, own_weight = attend(q, k, v, 0.0, True)
+            if number and tree.trunk:
+                before, weight = attend(q, *trunk, 0.0, False)
+                own = torch.lerp(own, before, torch.sigmoid(weight - own_weight).unsqueeze(-1))
+            made.append(own)
+    return torch.cat(made, dim=2).transpose(1, 2)
 
 
 def _padded(row: Sequence[Tensor], trees: tuple[Tree, ...]) -> Way:
@@ -187,13 +216,16 @@ def by_flex(query: Tensor, key: Tensor, value: Tensor, *, mask: BlockMask, atten
     return attend(query, key, value, block_mask=mask, enable_gqa=True).transpose(1, 2)
 
 
-def _alternate(ways: dict[str, Way], *, rounds: int) -> tuple[dict[str, list[float]], dict[str, Tensor]]:
+def _alternate(
+    ways: dict[str, Way], *, rounds: int, backward: bool
+) -> tuple[dict[str, list[float]], dict[str, Tensor]]:
     """Seconds of each way, alternation by alternation, and its outcome."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    outcomes = {name: way.once()[1] for name, way in ways.items()}  # what is compiled or tried, is so now
+    # What is compiled or tried, is so now.
+    outcomes = {name: way.once(backward=backward)[1] for name, way in ways.items()}
     for _ in range(rounds):
         for name, way in ways.items():
-            seconds[name].append(way.once()[0])
+            seconds[name].append(way.once(backward=backward)[0])
     return seconds, outcomes
 
 

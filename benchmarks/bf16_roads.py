@@ -11,7 +11,6 @@ eight times by the merged model. Ends with 1 where a road is beyond.
 import argparse
 import copy
 import math
-import platform
 import random
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch.nn.init import normal_
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from containers.contracts.stage_configs import LoraSettings
+from containers.stages.measure import cpu_model
 from containers.stages.models import peft_config
 from containers.stages.scoring import allowed_difference
 
@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
     arguments = parser.parse_args()
     lines = [
-        f"{torch.get_num_threads()} threads, {platform.machine()}; torch {torch.__version__}, transformers "
+        f"{torch.get_num_threads()} threads, {cpu_model()}; torch {torch.__version__}, transformers "
         f"{transformers.__version__}. Shares are of the largest score, as far as that is above 1.",
         "",
         "| width | layers | adapters' spread | largest score | spread of scores | in a batch | merged | allowed | "

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.filter_rows import SUITES, write_rows
+from containers.stages.measure import cpu_model
 
 PROJECT = Path(__file__).resolve().parents[1]
 NUM_FEW_ROWS = 600
@@ -96,7 +97,7 @@ by step, and as often with detection of the language on {with_language[0]["rows"
 of CPU time of one core: the median, in brackets the slowest and the fastest run. A run on {NUM_FEW_ROWS} rows goes
 before each, which loads libraries and tables; it takes {loading:.1f} s, and is left out.
 
-Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, load average {load} while it ran
+Python {platform.python_version()}, {cpu_model()}, {os.cpu_count()} cores, load average {load} while it ran
 (above 1, other work shared cores and caches with it, and a quiet machine is faster); pyarrow {version("pyarrow")},
 orjson {version("orjson")}, rensa {version("rensa")}, numpy {version("numpy")}.
 

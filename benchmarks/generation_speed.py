@@ -16,7 +16,6 @@ Ends with 1 where a completion differs or the wanted ratio is missed.
 import argparse
 import json
 import os
-import platform
 import random
 import resource
 import shlex
@@ -38,6 +37,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Qwe
 from benchmarks.rloo_speed import count_tokens, parameters_of_blocks
 from benchmarks.speed_inputs import matmul_gflops, random_pairs, save_reward_model
 from containers.contracts.stage_configs import LoraSettings
+from containers.stages.measure import cpu_model
 from containers.stages.models import peft_config
 from containers.stages.rollout_engines import batching, sharing
 
@@ -180,7 +180,7 @@ def _setting(arguments: argparse.Namespace, lengths: list[int]) -> str:
     return (
         f"{len(lengths)} prompts of {min(lengths):,} to {max(lengths):,} tokens ({sum(lengths):,} in all), {_K} "
         f"completions each, {_BATCH_PROMPTS} prompts a batch, greedy, adapters of rank 16 on; "
-        f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {platform.machine()}; torch "
+        f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {cpu_model()}; torch "
         f"{torch.__version__}, transformers {transformers.__version__}; {arguments.rounds} alternations, "
         f"load {os.getloadavg()[0]:.1f}."
     )

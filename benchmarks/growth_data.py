@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.growth_plot import write_plot
 from benchmarks.growth_rows import FAMILIES, ROWS_OF_A_FAMILY, write_rows
 from benchmarks.overhead import DEMO, run_pipeline
+from containers.stages.measure import cpu_model
 
 ROWS = (1000, 2000, 4000, 8000, 16000, 32000)
 # A run on so few rows shows what a stage takes whatever the number of rows.
@@ -144,7 +145,7 @@ labelled pairs as in the demo. Each run once, in a fresh folder. Seconds; in bra
 (slope of the logarithms by least squares; 1 is as the data). Places less than {_LEAST_S:g} s beyond it are left out;
 "–": fewer than two were more.
 
-Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, load average {load} while it ran;
+Python {platform.python_version()}, {cpu_model()}, {os.cpu_count()} cores, load average {load} while it ran;
 {versions}.
 
 | training rows | {" | ".join(stages)} | all |

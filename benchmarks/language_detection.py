@@ -21,6 +21,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
 from containers.stages.language import LanguageJudge, prose_sample
+from containers.stages.measure import cpu_model
 from containers.stages.preference_rows import read_rows
 
 IsEnglish = Callable[[str], bool]
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with multilingual_texts.jsonl.gz")
     folder = parser.parse_args().data
     texts = read(folder / "multilingual_texts.jsonl.gz")
-    print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} CPUs")
+    print(f"Python {platform.python_version()}, {cpu_model()}, {os.cpu_count()} CPUs")
     print(f"Load when started: {os.getloadavg()[0]:.1f}")
     for title, lines in (
         ("Candidates", compare(texts)),

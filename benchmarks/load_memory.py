@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from containers.stages.measure import cpu_model
+
 _LOADER = """
 import sys
 import torch
@@ -35,7 +37,7 @@ def main() -> int:
     parser.add_argument("millions", nargs="?", type=int, default=400, help="parameters of the model, in millions")
     with tempfile.TemporaryDirectory(prefix="load-memory-") as folder:
         num_bytes = _write_model(Path(folder), millions=parser.parse_args().millions)
-        print(f"weight files {num_bytes / 1024**2:,.0f} MiB, bfloat16; {platform.machine()}, {platform.system()}")
+        print(f"weight files {num_bytes / 1024**2:,.0f} MiB, bfloat16; {cpu_model()}, {platform.system()}")
         for dtype in ("bfloat16", "float32"):
             for num_ranks in (1, 2):
                 before, after = _measure(Path(folder), dtype=dtype, num_ranks=num_ranks)

@@ -19,6 +19,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
+from containers.stages.measure import cpu_model
 from containers.stages.near_duplicates import near_duplicates, num_bands
 from containers.stages.pair_rows import PreferenceRow, make_row
 from containers.stages.preference_rows import read_rows
@@ -153,7 +154,7 @@ def main() -> None:
     started = time.process_time()
     runs = [[f"{name} {run}" for name, part in runs_by_part(row).items() for run in part] for row in rows]
     seconds = time.process_time() - started
-    print(f"Python {platform.python_version()}, {platform.machine()}, load {os.getloadavg()[0]:.1f}")
+    print(f"Python {platform.python_version()}, {cpu_model()}, load {os.getloadavg()[0]:.1f}")
     print(f"{len(rows)} rows, {sum(map(len, runs)):,} runs of words, made at {len(rows) / seconds:,.0f} rows/s")
     print("\n".join(compare(runs)))
     print("\n".join(stage(rows, num_changed)))

@@ -28,6 +28,7 @@ from containers.contracts.names import SPEC_FILE
 from containers.contracts.spec import StageSpec
 from containers.launch.arguments import process_arguments, process_environment
 from containers.launch.runtime import STAGE_LOG_FILE
+from containers.stages.measure import cpu_model
 from flows.demo_data import write_demo_data
 from flows.local_servers import local_servers
 from flows.server_settings import ServerSettings
@@ -146,7 +147,7 @@ def page(runs: Sequence[Alternation], *, command: str, load: str) -> Iterator[st
 `rlhf run` in a fresh folder against the same programs started bare on the same specs, {len(runs)} times by turns.
 Seconds: the median, in brackets the least and the most.
 
-Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, load average {load} while it ran;
+Python {platform.python_version()}, {cpu_model()}, {os.cpu_count()} cores, load average {load} while it ran;
 Prefect {version("prefect")}, MLflow {version("mlflow")}.
 
 | | seconds |

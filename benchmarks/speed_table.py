@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import resource
 import shlex
 import statistics
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 import transformers
 import trl
+
+from containers.stages.measure import cpu_model
 
 Run = dict[str, Any]
 # The name of a way, and what was measured of it, alternation by alternation: at least `seconds` and `memory`.
@@ -93,7 +94,7 @@ def _line(cells: Sequence[str]) -> str:
 def circumstances(rounds: int) -> str:
     """Machine, versions, alternations and load, without an end."""
     return (
-        f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {platform.machine()}; torch "
+        f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {cpu_model()}; torch "
         f"{torch.__version__}, transformers {transformers.__version__}, trl {trl.__version__}; {rounds} "
         f"alternation{'' if rounds == 1 else 's'}, "
         f"load {os.getloadavg()[0]:.1f}."

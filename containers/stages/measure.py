@@ -44,7 +44,7 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
         python=platform.python_version(),
         packages=tuple((name, _version(name)) for name in _PACKAGES),
         gpus=visible_gpus(),
-        cpu=_cpu_model(),
+        cpu=cpu_model(),
         num_cpus=len(os.sched_getaffinity(0)),
         memory_bytes=_memory_bytes(),
         user_id=os.getuid(),
@@ -169,7 +169,8 @@ def _process_status() -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """`Intel(R) Xeon(R) Processor`; where Linux does not name it, `x86_64`."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
