@@ -30,10 +30,12 @@ def plan_batch(global_batch_size: int | None, profile: GpuProfile, *, multiple_o
         multiple_of: the global batch must be a multiple of this (RLOO: completions per prompt).
 
     Raises:
-        ScheduleError: it cannot be divided; names the nearest sizes that can.
+        ScheduleError: it cannot be divided, and the nearest sizes that can; or there is no rank.
 
     Example: 112 on 7 ranks with at most 4 per device gives 4 × 7 × 4 accumulation steps.
     """
+    if profile.num_processes < 1:
+        raise ScheduleError(f"profile {profile.name} has no GPU left for a rank")
     size = global_batch_size or profile.default_global_batch_size
     unit = math.lcm(profile.num_processes, multiple_of)
     if size % unit:

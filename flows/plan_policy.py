@@ -170,21 +170,25 @@ def policy_work(
 
 
 def _generation(known: Known, load: TrainingLoad, batch: BatchPlan) -> Work:
-    """Every rank writes its completions, all at the same time; siblings may share the forward of their prompt."""
-    config, count = known.config.train_policy, completions_of_a_rank(batch)
+    """Every rank writes its completions, all at the same time, or one vLLM all of them on its GPUs.
+
+    Siblings may share the forward of their prompt.
+    """
+    config, count, ranks = known.config.train_policy, completions_of_a_rank(batch), known.profile.num_processes
+    together = count * ranks if config.vllm_gpus else count
     work = estimates.generation_work(
         load.shape,
         known.profile,
         total=load.total,
-        sequences=count,
-        batch=count,
+        sequences=together,
+        batch=together,
         prompt_tokens=mean_prompt_tokens(known, config.max_prompt_length)
         * (_prefilled_prompts(known, config, batch) / count),
         max_tokens=config.max_completion_length,
     )
-    ranks = known.profile.num_processes
-    # GPUs without a rank write for all ranks.
-    return Work(work.operations * ranks, work.seconds * ranks / (config.vllm_gpus or ranks))
+    if config.vllm_gpus:
+        return Work(work.operations, work.seconds / config.vllm_gpus)
+    return Work(work.operations * ranks, work.seconds)
 
 
 def _judging(known: Known, load: TrainingLoad, batch: BatchPlan, completions: Completions, *, head: Head) -> Work:

@@ -5,33 +5,36 @@ from collections.abc import Iterator
 from containers.contracts.hardware import GIB
 from flows import estimates
 from flows.config_errors import Mistake
-from flows.model_shape import total_parameters
+from flows.model_shape import ModelShape, total_parameters
 from flows.plan_figures import Figure, Known
 from flows.plan_quantities import size_text
+
+_VOCABULARY_STEP = 64
+# How far an estimated shape may be off.
+_ERROR = 1.15
 
 
 def vllm_mistakes(known: Known) -> Iterator[Mistake]:
     """A model that cannot be divided over vLLM's GPUs, or that its share of them cannot hold.
 
-    vLLM divides a model by its attention heads, and starts where its share holds the weights and one conversation of
-    the full length; what activations take comes on top and is not reckoned.
+    vLLM starts where its share holds the weights and one conversation of the full length; what activations take comes
+    on top and is not reckoned.
     """
     config, profile = known.config.train_policy, known.profile
     if config.rollout_engine != "vllm" or not profile.num_gpus or known.model is None:
         return
     shape, num_gpus = known.model.shape, config.vllm_gpus or 1
-    if shape.num_attention_heads % num_gpus:
-        counts = [count for count in range(1, profile.num_gpus) if shape.num_attention_heads % count == 0]
+    if undivided := _undivided(shape, num_gpus):
+        counts = [str(count) for count in range(1, profile.num_gpus) if not _undivided(shape, count)]
         yield Mistake(
             "train_policy.vllm_gpus",
-            f"{shape.num_attention_heads} attention heads cannot be divided over {num_gpus} GPUs, which is how vLLM "
-            f"divides a model. Use {' or '.join(map(str, counts))}.",
+            f"vLLM cannot divide {undivided} of this model over {num_gpus} GPUs. Use {' or '.join(counts)}.",
         )
     longest = config.max_prompt_length + config.max_completion_length
     weights = estimates.inference_memory(total_parameters(shape, head="language"), profile)
     cache = estimates.generation_cache(shape, profile, sequences=1, tokens=longest)
     share = int(config.vllm_fraction * profile.gpu_memory_gib * GIB) * num_gpus
-    if weights + cache > share:
+    if weights + cache > share * (1 if known.model.origin == "exact" else _ERROR):
         where = f"{num_gpus} GPU(s) of its own" if config.vllm_gpus else "a GPU that it shares with a rank"
         yield Mistake(
             "train_policy.vllm_memory_fraction",
@@ -40,6 +43,22 @@ def vllm_mistakes(known: Known) -> Iterator[Mistake]:
             f"Raise it, give vLLM more GPUs of its own (train_policy.vllm_gpus), or use `rollout_engine: "
             f"shared_prompts`.",
         )
+
+
+def _undivided(shape: ModelShape, num_gpus: int) -> str:
+    """What of the model vLLM 0.29 cannot divide over so many GPUs; empty where it can divide all.
+
+    By what its layers assert: heads, key heads (copied where there are fewer of them than GPUs), the width of the
+    feed-forward layers, and the vocabulary, filled up to a multiple of 64.
+    """
+    keys, vocabulary = shape.num_key_value_heads, -(-shape.vocab_size // _VOCABULARY_STEP) * _VOCABULARY_STEP
+    fits = {
+        f"{shape.num_attention_heads} attention heads": shape.num_attention_heads % num_gpus == 0,
+        f"{keys} heads of keys": keys % num_gpus == 0 or num_gpus % keys == 0,
+        f"feed-forward layers {shape.intermediate_size:,} wide": shape.intermediate_size % num_gpus == 0,
+        f"a vocabulary of {shape.vocab_size:,} words": vocabulary % num_gpus == 0,
+    }
+    return ", ".join(name for name, does in fits.items() if not does)
 
 
 def vllm_figures(known: Known) -> tuple[Figure, ...]:

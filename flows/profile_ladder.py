@@ -72,14 +72,17 @@ def _indivisible(run: Mapping[str, Any], profile: GpuProfile) -> str:
         training = run.get(section)
         if not isinstance(training, dict):
             continue
-        size = training.get("global_batch_size")
+        size, for_vllm = training.get("global_batch_size"), training.get("vllm_gpus", 0)
+        for_vllm = for_vllm if isinstance(for_vllm, int) and for_vllm > 0 and section == "train_policy" else 0
+        ranks = profile.num_processes - for_vllm
+        if ranks < 1:
+            return f"{section}: vllm_gpus {for_vllm} leaves no GPU for a rank"
+        # A profile's own default divides over its GPUs, but not over fewer ranks.
+        if size is None and for_vllm:
+            size = profile.default_global_batch_size
         if not isinstance(size, int) or size < 1:
             continue
         together = training.get("num_generations", default) if section == "train_policy" else 1
-        for_vllm = training.get("vllm_gpus", 0)
-        ranks = profile.num_processes - (for_vllm if isinstance(for_vllm, int) and for_vllm > 0 else 0)
-        if ranks < 1:
-            return f"{section}: vllm_gpus {for_vllm} leaves no GPU for a rank"
         trained_by = profile.model_copy(update={"num_processes": ranks})
         try:
             plan_batch(size, trained_by, multiple_of=together if isinstance(together, int) and together > 0 else 1)

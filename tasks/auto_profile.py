@@ -1,4 +1,8 @@
-"""The GPU profile that `auto` stands for on this machine. A run that Prefect starts again keeps its own."""
+"""The GPU profile that `auto` stands for on this machine. A run that Prefect starts again keeps its own.
+
+Without a GPU it computes in float32, on a thread for each core: bf16 takes a processor longer, also one that has
+instructions for it, and training on one core leaves the others idle (benchmarks/processor_choice.md).
+"""
 
 import logging
 import os
@@ -13,6 +17,7 @@ from containers.launch.gpu_choice import NoProfileFitsError, choose_profile
 from containers.launch.gpu_judgement import visible_gpus
 from containers.launch.gpu_leases import lease_folder, leased_gpus
 from containers.launch.gpus import read_gpus
+from containers.launch.host_limits import usable_cores
 
 __all__ = ["NoProfileFitsError", "auto_profile"]
 
@@ -49,9 +54,18 @@ def auto_profile(
         divides=divides,
     )
     profile = choice.profile.model_copy(update={"chosen_because": f"auto: {choice.reason}"})
+    if not profile.num_gpus:
+        profile = _on_all_cores(profile)
     if memory is not None:
         _remember(memory, profile)
     return profile
+
+
+def _on_all_cores(profile: GpuProfile) -> GpuProfile:
+    cores = usable_cores()
+    threads = max(1, cores // profile.num_processes)
+    words = f"{threads} thread(s) a rank on {cores} core(s), {profile.precision}"
+    return profile.model_copy(update={"num_threads": threads, "chosen_because": f"{profile.chosen_because}; {words}"})
 
 
 def _memory() -> Path | None:
@@ -69,10 +83,13 @@ def _remembered(memory: Path | None, possible: Sequence[GpuProfile]) -> GpuProfi
     except (OSError, ValidationError) as error:
         logger.warning("%s cannot be read, so the profile is chosen anew: %s", memory, error)
         return None
-    is_possible = any(
-        chosen == profile.model_copy(update={"chosen_because": chosen.chosen_because}) for profile in possible
-    )
-    return chosen if is_possible else None
+    return chosen if any(_is_made_from(profile, chosen) for profile in possible) else None
+
+
+def _is_made_from(profile: GpuProfile, chosen: GpuProfile) -> bool:
+    """Whether the choice is that profile, but for what is decided by the machine."""
+    decided = {"chosen_because"} if profile.num_gpus else {"chosen_because", "num_threads"}
+    return chosen.model_dump(exclude=decided) == profile.model_dump(exclude=decided)
 
 
 def _remember(memory: Path, profile: GpuProfile) -> None:

@@ -140,7 +140,10 @@ class GpuProfile(Frozen):
     def _one_rank_per_gpu(self) -> "GpuProfile":
         with_rank = self.num_gpus - self.num_rollout_gpus
         if self.num_gpus and self.num_processes != with_rank:
-            raise ValueError(f"num_processes is {self.num_processes}, num_gpus {with_rank}: one rank per GPU.")
+            without = f", of which {self.num_rollout_gpus} have no rank" if self.num_rollout_gpus else ""
+            raise ValueError(
+                f"num_processes is {self.num_processes}, num_gpus {self.num_gpus}{without}: one rank per GPU."
+            )
         if not self.num_gpus and self.precision == "bf16":
             raise ValueError("precision bf16 on a profile without GPUs: 10.8 times slower than float32. Use float32.")
         return self

@@ -45,6 +45,12 @@ def available_cpus(*, cgroup: Path = _CGROUP) -> float:
     return min(count, quota_us / period_us) if quota_us and quota_us > 0 and period_us else count
 
 
+def usable_cores() -> int:
+    """Whole cores that this process may use, at least one; two threads of one core count once."""
+    cpus = available_cpus()
+    return max(1, int(min(cpus, psutil.cpu_count(logical=False) or cpus)))
+
+
 def shared_memory() -> tuple[int, int]:
     """Size and free bytes of the host's /dev/shm; zeros where it is not mounted."""
     try:

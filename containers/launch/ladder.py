@@ -207,7 +207,7 @@ def _shm_limit_gib(profile: GpuProfile, host: Host) -> float | None:
 
 def _no_nccl_shm(shape: Shape) -> Rung | str:
     profile = shape.profile
-    if not profile.num_gpus or profile.num_processes == 1:
+    if not profile.num_gpus or max(profile.num_processes, profile.num_rollout_gpus) == 1:
         return "without several GPUs, NCCL is not what fills it"
     if profile.nccl.shm_disable:
         return "NCCL uses no shared memory already"

@@ -22,6 +22,7 @@ Value = TypeVar("Value")
 # Groups that were left, so that no wrapper of a model (DDP's reducer) is ever the last to hold one. Its end would wait
 # for gloo's threads with the interpreter locked, and one that still drops a tensor waits for the interpreter: for ever,
 # in 2 of 47 trainings of two ranks on two busy cores (torch 2.13).
+_PATIENCE = timedelta(days=7)
 _left_groups: list[distributed.ProcessGroup | None] = []
 
 
@@ -112,10 +113,27 @@ def spread_over_ranks(items: Sequence[Item], work: Callable[[list[Item]], list[V
     return [parts[index % num_ranks][index // num_ranks] for index in range(len(items))]
 
 
-def of_all_ranks(value: Value) -> list[Value]:
-    """Each rank's value, in order of the ranks, on every rank. All of them must ask."""
+def of_all_ranks(value: Value, *, group: distributed.ProcessGroup | None = None) -> list[Value]:
+    """Each rank's value, in order of the ranks, on every rank. All of them must ask.
+
+    Args:
+        group: of all ranks; None: the one that they joined, with its time-out.
+    """
     if not distributed.is_initialized():
         return [value]
     found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, value)
+    distributed.all_gather_object(found, value, group=group)
     return found
+
+
+def patient_group() -> distributed.ProcessGroup | None:
+    """A group of all ranks that wait for what one of them does, for hours if need be; None where there is one rank.
+
+    The collective time-out is for ranks that compute the same; it would take one that loads a large model, or waits for
+    another program, for lost. What bounds the waiting is the stage's time-out and its silence limit. All must ask.
+    """
+    if not distributed.is_initialized():
+        return None
+    group: distributed.ProcessGroup = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+    _left_groups.append(group)
+    return group

@@ -94,13 +94,13 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     join_ranks(context)
     try_kernels(compute_device(context.spec.profile))
     parts = _load(context)
-    checkpoint = resume_point(context)
-    resumed_from = checkpoint_step(checkpoint)
     log = None
-    if is_first_rank():
-        _record_reward_model(context, parts.scorer)
-        log = CompletionLog(context.checkpoints / _COMPLETION_LOG_FILE, resumed_from_step=resumed_from or 0)
     with closing(parts.rollouts):
+        checkpoint = resume_point(context)
+        resumed_from = checkpoint_step(checkpoint)
+        if is_first_rank():
+            _record_reward_model(context, parts.scorer)
+            log = CompletionLog(context.checkpoints / _COMPLETION_LOG_FILE, resumed_from_step=resumed_from or 0)
         trainer = _trainer(context, parts, log, checkpoint=checkpoint)
         parameters = parameter_counts(trainer.model)
         train(context, trainer, checkpoint, planned_steps=parts.schedule.num_steps)

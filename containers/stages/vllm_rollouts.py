@@ -10,6 +10,7 @@ Either each rank has one, on its own GPU, or the first rank has one on GPUs that
 import logging
 import math
 import shutil
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from containers.stages.errors import BadConfigError, StageError
 from containers.stages.generation_trial import AskedRows
 from containers.stages.group_generation import equal_rows
 from containers.stages.packed_logps import causal_of
-from containers.stages.ranks import is_first_rank, of_all_ranks
+from containers.stages.ranks import is_first_rank, of_all_ranks, patient_group
 from containers.stages.vllm_start import ELSE, VllmPlace, load_vllm
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class VllmEngine:
         version: of vLLM.
         num_tokens: that the model has rows for.
         writes_for_all: whether the first rank's writes for all ranks.
+        group: by which the ranks wait for it then.
     """
 
     llm: Any
@@ -70,6 +72,7 @@ class VllmEngine:
     version: str
     num_tokens: int
     writes_for_all: bool = False
+    group: distributed.ProcessGroup | None = field(default=None, repr=False)
     _num_given: int = 0
     _request: Any = field(default=None, repr=False)
 
@@ -113,7 +116,8 @@ class VllmEngine:
         if not self.writes_for_all:
             answers, failure = self._answers_or_failure([asked], settings)
         else:
-            answers, failure = of_all_ranks(self._answers_or_failure(of_all_ranks(asked), settings))[0]
+            wanted = of_all_ranks(asked, group=self.group)
+            answers, failure = of_all_ranks(self._answers_or_failure(wanted, settings), group=self.group)[0]
         if failure:
             raise StageError(failure)
         return answers[distributed.get_rank() if self.writes_for_all and distributed.is_initialized() else 0]
@@ -192,12 +196,19 @@ class VllmEngine:
             )
 
     def close(self) -> None:
-        """End vLLM's process and take its adapters away."""
-        if self.llm is not None:
-            # It hears no SIGTERM, and is killed after this time.
-            self.llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_S)
-        if is_first_rank():
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """End vLLM's process and take its adapters away, without hearing of a stop meanwhile.
+
+        Where all ranks fail, those without a vLLM are gone at once, and torchrun tells this one to stop.
+        """
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        try:
+            if is_first_rank():
+                shutil.rmtree(self.folder, ignore_errors=True)
+            if self.llm is not None:
+                # It hears no SIGTERM, and is killed after this time.
+                self.llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_S)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _in_order(found: Sequence[Any], asked: _Asked) -> _Answers:
@@ -223,7 +234,8 @@ def start_vllm(
         prompts: token ids of the prompts that the policy is trained on.
 
     Raises:
-        BadConfigError: vLLM is not installed, does not start, or writes something else; says what to do.
+        BadConfigError: vLLM is not installed, refuses the model, or writes something else; says what to do.
+        StageError: it does not start.
     """
     if config.lora is None:
         raise BadConfigError(f"train_policy.rollout_engine: vllm needs train_policy.lora; {ELSE}.")
@@ -246,33 +258,45 @@ def start_vllm(
         memory_fraction=config.vllm_fraction,
         seed=context.spec.seed,
     )
-    llm, version = _loaded(str(context.input_path("start_model")), place)
+    group = patient_group() if config.vllm_gpus else None
+    llm, version = _loaded(str(context.input_path("start_model")), place, group)
     engine = VllmEngine(
         llm,
         folder,
         version,
         num_tokens=model.get_input_embeddings().num_embeddings,
         writes_for_all=config.vllm_gpus > 0,
+        group=group,
     )
-    if reason := _why_others(engine, model, prompts, max_length=longest):
+    try:
+        reason = _why_others(engine, model, prompts, max_length=longest)
+    except BaseException:
+        engine.close()
+        raise
+    if reason:
         engine.close()
         raise BadConfigError(f"vLLM does not write what this model would: {reason}. {ELSE[0].upper()}{ELSE[1:]}.")
     return engine
 
 
-def _loaded(start_model: str, place: VllmPlace) -> tuple[Any, str]:
+def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup | None) -> tuple[Any, str]:
     """The rank's vLLM, None where the first rank has one for all; and its version. Ranks fail together."""
-    llm, version, failure = None, "", ""
+    llm, version = None, ""
+    failure: StageError | None = None
     if not place.num_gpus or is_first_rank():
         try:
             llm, version = load_vllm(start_model, place)
+        except BadConfigError as error:
+            failure = error
         except Exception as error:
             logger.exception("vLLM does not start.")
-            failure = f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}."
+            # What vLLM checks before it takes a GPU are ValueErrors; the log says more of all others.
+            kind = BadConfigError if isinstance(error, ValueError) else StageError
+            failure = kind(f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}.")
     if place.num_gpus:
-        version, failure = of_all_ranks((version, failure))[0]
-    if failure:
-        raise BadConfigError(failure)
+        version, failure = of_all_ranks((version, failure), group=group)[0]
+    if failure is not None:
+        raise failure
     return llm, version
 
 

@@ -3,6 +3,8 @@
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,20 @@ _VARIABLES = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
+# Of this process's memory. Segments that expand cannot be shared with other GPUs as vLLM shares its buffers
+# (vllm issue 42609), and how much it takes is up to vLLM.
+_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+# It holds the processes themselves, not their numbers, which others may have by then; Linux before 5.3 cannot.
+_GUARD = """
+import contextlib, os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with contextlib.suppress(OSError):
+    processes = [os.pidfd_open(int(pid)) for pid in sys.argv[1:]]
+    sys.stdin.read()
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+"""
 _GIB = 1024**3
 
 
@@ -85,6 +101,7 @@ def load_vllm(folder: str, place: VllmPlace) -> tuple[Any, str]:
             seed=place.seed,
         )
     _fail_when_gone(llm)
+    _end_with_this_process(llm)
     return llm, str(vllm.__version__)
 
 
@@ -102,6 +119,17 @@ def _fail_when_gone(llm: Any) -> None:
         client.outputs_queue.put_nowait(ChildProcessError(f"its process ended with {codes}"))
 
     threading.Thread(target=watch, daemon=True, name="vllm-watch").start()
+
+
+def _end_with_this_process(llm: Any) -> None:
+    """Have vLLM killed when this process is gone, however it died: by itself it would stay, and keep its GPU.
+
+    A guard waits for the end of a pipe that this process alone holds open.
+    """
+    pids = [str(process.pid) for process in llm.llm_engine.engine_core.resources.engine_manager.processes]
+    command = [sys.executable, "-S", "-c", _GUARD, *pids]
+    # Kept with what it guards: its pipe is closed when nobody holds it any more.
+    llm.guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def _lora_room(rank: int) -> int:
@@ -127,17 +155,18 @@ def _apart_from_ranks(place: VllmPlace, *, cache_gib: int) -> Iterator[None]:
     It hears no SIGTERM either: that goes to all processes of a stage, and the stage finishes its step and saves first.
     """
     before = dict(os.environ)
+    changed = {**_VARIABLES, "VLLM_CPU_KVCACHE_SPACE": str(cache_gib)}
+    if place.model.device.type == "cuda":
+        changed["CUDA_VISIBLE_DEVICES"] = vllm_gpus(place.model.device, place.num_gpus, before)
     # Started by the first process that is spawned, it would take the signal off the mask.
     resource_tracker.ensure_running()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    for name in before:
-        if name.startswith(_RANK_VARIABLES):
-            del os.environ[name]
-    os.environ.update({**_VARIABLES, "VLLM_CPU_KVCACHE_SPACE": str(cache_gib)})
-    os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(os.environ.get("XDG_CACHE_HOME", "/tmp")) / "vllm"))  # noqa: S108
-    if place.model.device.type == "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = vllm_gpus(place.model.device, place.num_gpus, before)
     try:
+        for name in before:
+            if name.startswith(_RANK_VARIABLES) or name in _ALLOCATOR_VARIABLES:
+                del os.environ[name]
+        os.environ.update(changed)
+        os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(before.get("XDG_CACHE_HOME", "/tmp")) / "vllm"))  # noqa: S108
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
@@ -146,9 +175,19 @@ def _apart_from_ranks(place: VllmPlace, *, cache_gib: int) -> Iterator[None]:
 
 
 def vllm_gpus(device: torch.device, num_gpus: int, environment: dict[str, str]) -> str:
-    """The GPUs that vLLM sees, in the form of CUDA_VISIBLE_DEVICES: those without a rank, or this rank's."""
+    """The GPUs that vLLM sees, in the form of CUDA_VISIBLE_DEVICES: those without a rank, or this rank's.
+
+    Raises:
+        BadConfigError: the profile has not so many GPUs without a rank.
+    """
     if num_gpus:
-        return environment[ROLLOUT_GPUS_VARIABLE]
+        left = [name for name in environment.get(ROLLOUT_GPUS_VARIABLE, "").split(",") if name]
+        if len(left) != num_gpus:
+            raise BadConfigError(
+                f"train_policy.vllm_gpus is {num_gpus}, and the profile of this stage has {len(left)} GPUs without a "
+                f"rank (num_rollout_gpus). `rlhf run` gives both; {ELSE}."
+            )
+        return ",".join(left)
     visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     index = device.index or 0
     return visible[index] if visible else str(index)

@@ -181,3 +181,12 @@ def test_the_command_says_one_clean_sentence_and_ends_with_2(settings: tuple[str
     head, line, *rest = ran.stderr.splitlines()
     assert (head, rest) == (f"{PRODUCTION} has 1 mistake:", [])
     assert line.startswith(f"  {key}: ")
+
+
+@pytest.mark.parametrize("for_vllm", [1, 2])
+def test_larger_gpus_are_advised_for_a_policy_beside_vllm_and_none_that_leave_no_rank(for_vllm: int) -> None:
+    vllm = ("train_policy.rollout_engine=vllm", f"train_policy.vllm_gpus={for_vllm}")
+    batch = ("train_policy.num_generations=4", "train_policy.global_batch_size=168")
+    said = refusals("gpu_profile.gpu_memory_gib=10", *vllm, *batch, profile="8x48gb")
+    (policy,) = [line for line in said if "GiB per GPU are estimated" in line and "train_policy" in line]
+    assert "The smallest change that fits: train_policy on `8x48gb`" in policy or "train_policy on `4x48gb`" in policy

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from plan_runs import SHAPE, figure_of, pair, run_on, stage_of
 
-from containers.contracts.hardware import GIB, GpuProfile
+from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.schedule import plan_batch
 from flows import plan_head
 from flows.config_loading import LoadedConfig, load_run_config
 from flows.model_shape import ModelShape
-from flows.plan import draft_plan, plan_run
+from flows.plan import plan_run
 from flows.plan_head import Head
 from flows.plan_text import figure_text
 
@@ -183,53 +183,6 @@ def test_generation_keeps_prompts_once_unless_transformers_own_way_is_asked_for(
     assert cache("train_policy.max_completion_length=10") == (4 * 1024 + 16 * 64) * a_token
     batched = cache("train_policy.rollout_engine=continuous_batching", "train_policy.max_completion_length=300")
     assert batched == (4 * 1024 + 16 * (300 + 2 * 256)) * a_token
-
-
-def test_vllm_takes_its_share_of_a_gpu(production: Path) -> None:
-    chosen = ("train_policy.rollout_engine=vllm", "train_policy.vllm_memory_fraction=0.4")
-    loaded = on_one_gpu(production, *chosen)
-    memory = stage_of(plan_run(loaded), POLICY).memory
-    figures = {figure.name: figure.value for figure in memory}
-    assert figures["vLLM, model and cache"] == pytest.approx(0.4 * loaded.profile.gpu_memory_gib * GIB)
-    assert "generation cache" not in figures
-
-
-def test_gpus_of_vllms_own_have_no_rank_and_take_nothing_of_the_others(production: Path) -> None:
-    alone = ("train_policy.rollout_engine=vllm", "train_policy.vllm_gpus=2", "train_policy.global_batch_size=96")
-    plan = plan_run(load_run_config(production, profile="8x80gb", overrides=alone))
-    stage = stage_of(plan, POLICY)
-    assert stage.batch is not None and stage.batch.num_processes == 6
-    assert not {"vLLM, model and cache", "generation cache"} & {figure.name for figure in stage.memory}
-    assert figure_text(figure_of(plan, POLICY, "for vLLM alone")) == "2 GPUs (exact)"
-    reward_model = stage_of(plan, StageName.TRAIN_REWARD_MODEL).batch
-    assert reward_model is not None and reward_model.num_processes == 8
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (
-            ("vllm_gpus=3", "global_batch_size=80"),
-            "train_policy.vllm_gpus: 32 attention heads cannot be divided over 3 GPUs, which is how vLLM divides a "
-            "model. Use 1 or 2 or 4.",
-        ),
-        (
-            ("vllm_memory_fraction=0.15",),
-            "train_policy.vllm_memory_fraction: vLLM has 12.0 GiB, 0.15 of a GPU that it shares with a rank (80 GiB "
-            "each); the weights take 15.3 GiB, and one conversation of 1,536 tokens 216.0 MiB.",
-        ),
-        (
-            ("vllm_memory_fraction=0.05", "vllm_gpus=2", "global_batch_size=96"),
-            "train_policy.vllm_memory_fraction: vLLM has 8.0 GiB, 0.05 of 2 GPU(s) of its own",
-        ),
-    ],
-)
-def test_a_vllm_that_could_not_start_is_refused_beforehand(
-    production: Path, settings: tuple[str, ...], expected: str
-) -> None:
-    overrides = ["train_policy.rollout_engine=vllm", *(f"train_policy.{setting}" for setting in settings)]
-    plan = draft_plan(load_run_config(production, profile="8x80gb", overrides=overrides))
-    assert any(str(mistake).startswith(expected) for mistake in plan.mistakes), plan.mistakes
 
 
 def test_siblings_in_several_packs_and_batches_used_twice_cost_a_forward_of_the_policy(production: Path) -> None:

@@ -45,6 +45,24 @@ def test_the_global_batch_of_the_run_decides_with_the_cards(smi: pytest.MonkeyPa
         )
 
 
+@pytest.mark.parametrize(
+    ("settings", "chosen", "reason"),
+    [
+        ([], "4x48gb", "7x48gb not: train_policy: global_batch_size 112 cannot be divided over 5 ranks"),
+        (["train_policy.global_batch_size=60"], "7x48gb", "7x48gb takes 7"),
+        (["train_policy.global_batch_size=24"], "4x48gb", "24 cannot be divided over 5 ranks in groups of 4"),
+    ],
+)
+def test_gpus_that_vllm_has_to_itself_count_when_a_profile_is_chosen(
+    smi: pytest.MonkeyPatch, settings: list[str], chosen: str, reason: str
+) -> None:
+    smi.setenv("FAKE_SMI", " ".join(["49140"] * 7))
+    vllm = ["train_policy.rollout_engine=vllm", "train_policy.vllm_gpus=2", "train_policy.num_generations=4"]
+    loaded = load_run_config(PRODUCTION, profile="auto", overrides=[*vllm, *settings])
+    assert loaded.profile.name == chosen
+    assert reason in loaded.profile.chosen_because
+
+
 def test_a_key_of_the_chosen_profile_can_still_be_set(smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", "49140")
     loaded = load_run_config(PRODUCTION, profile="auto", overrides=["gpu_profile.shm_size_gib=3"])
@@ -55,7 +73,7 @@ def test_a_machine_without_gpu_plans_for_the_cpu_and_says_so(smi: pytest.MonkeyP
     smi.setenv("FAKE_SMI", "none")
     loaded = load_run_config("configs/runs/demo.yaml", profile="auto")
     assert loaded.profile.name == "cpu"
-    assert loaded.profile.chosen_because == "auto: nvidia-smi reports no devices, so no GPU is used"
+    assert loaded.profile.chosen_because.startswith("auto: nvidia-smi reports no devices, so no GPU is used; ")
 
 
 def test_a_broken_driver_is_a_mistake_of_the_configuration(smi: pytest.MonkeyPatch) -> None:

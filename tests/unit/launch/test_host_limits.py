@@ -3,8 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from containers.contracts.hardware import GIB
-from containers.launch.host_limits import Memory, available_cpus, read_memory
+from containers.launch import host_limits
+from containers.launch.host_limits import Memory, available_cpus, read_memory, usable_cores
 
 
 def test_the_limits_of_a_cgroup_count(tmp_path: Path) -> None:
@@ -19,6 +22,17 @@ def test_the_limits_of_a_cgroup_count(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert read_memory(cgroup=tmp_path).total_bytes > GIB
     assert available_cpus(cgroup=tmp_path) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "cores", "usable"), [(16.0, 8, 8), (4.0, 8, 4), (1.5, 8, 1), (0.5, 8, 1), (4.0, None, 4)]
+)
+def test_threads_of_one_core_count_once_and_a_part_of_one_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, cpus: float, cores: int | None, usable: int
+) -> None:
+    monkeypatch.setattr(host_limits, "available_cpus", lambda: cpus)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical: cores)
+    assert usable_cores() == usable
 
 
 def test_the_limits_of_a_version_1_cgroup_count(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from containers.contracts.hardware import GpuProfile
+from containers.stages.errors import BadConfigError
 from containers.stages.gpu_shares import ROLLOUT_GPUS_VARIABLE, part_gpus
 from containers.stages.vllm_start import vllm_gpus
 
@@ -39,3 +40,10 @@ def test_nothing_is_parted_where_every_gpu_has_a_rank() -> None:
     assert ROLLOUT_GPUS_VARIABLE not in environment
     assert [vllm_gpus(device, 0, environment) for device in (FIRST, LAST)] == ["GPU-a", "GPU-c"]
     assert vllm_gpus(LAST, 0, {}) == "2"
+
+
+def test_fewer_gpus_without_a_rank_than_vllm_is_to_have_are_said() -> None:
+    environment: dict[str, str] = {}
+    part_gpus(profile(4, for_vllm=1), environment)
+    with pytest.raises(BadConfigError, match=r"vllm_gpus is 2, and the profile .* has 1 GPUs without a rank"):
+        vllm_gpus(FIRST, 2, environment)

@@ -56,6 +56,21 @@ def test_a_flow_run_keeps_its_choice_when_it_is_started_again(smi: pytest.Monkey
     assert _auto().name == "1x48gb", "another run chooses for itself"
 
 
+@pytest.mark.parametrize(("cores", "ranks", "threads"), [(1, 1, 1), (16, 1, 16), (16, 3, 5), (2, 4, 1)])
+def test_without_a_gpu_the_ranks_share_the_cores_and_keep_them_when_the_run_is_started_again(
+    smi: pytest.MonkeyPatch, cores: int, ranks: int, threads: int
+) -> None:
+    smi.setenv("FAKE_SMI", "none")
+    smi.setenv("PREFECT__FLOW_RUN_ID", "0193aa70-0000-7000-8000-000000000003")
+    smi.setattr("tasks.auto_profile.usable_cores", lambda: cores)
+    profile = CPU.model_copy(update={"num_processes": ranks})
+    chosen = auto_profile((TWO, ONE), profile, divides=lambda _: "")
+    assert (chosen.name, chosen.num_threads, chosen.precision) == ("cpu", threads, "float32")
+    assert chosen.chosen_because.endswith(f"; {threads} thread(s) a rank on {cores} core(s), float32")
+    smi.setattr("tasks.auto_profile.usable_cores", lambda: cores + 7)
+    assert auto_profile((TWO, ONE), profile, divides=lambda _: "") == chosen
+
+
 def test_a_choice_that_is_no_rung_any_more_or_cannot_be_read_is_made_anew(
     smi: pytest.MonkeyPatch, leases: Path
 ) -> None:
