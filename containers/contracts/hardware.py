@@ -93,7 +93,7 @@ class GpuProfile(Frozen):
     )
     memlock_bytes: int = Field(UNLIMITED, ge=-1, description="ulimit -l; -1 is unlimited")
     stack_bytes: int = Field(64 * 1024**2, ge=-1, description="ulimit -s; -1 is unlimited")
-    precision: Literal["bf16", "float32"] = Field("bf16", description="bf16 on a CPU was 10.8 times slower")
+    precision: Literal["bf16", "float32"] = Field("bf16", description="bf16 on a CPU was 1.7 to 10.8 times slower")
     tf32: bool = Field(True, description="TF32 matrix products on GPU; not with precision float32")
     default_global_batch_size: int = Field(
         16,
@@ -145,7 +145,7 @@ class GpuProfile(Frozen):
                 f"num_processes is {self.num_processes}, num_gpus {self.num_gpus}{without}: one rank per GPU."
             )
         if not self.num_gpus and self.precision == "bf16":
-            raise ValueError("precision bf16 on a profile without GPUs: 10.8 times slower than float32. Use float32.")
+            raise ValueError("precision bf16 on a profile without GPUs: 1.7 to 10.8 times slower than float32. Use float32.")
         return self
 
     @model_validator(mode="after")
