@@ -145,7 +145,9 @@ class GpuProfile(Frozen):
                 f"num_processes is {self.num_processes}, num_gpus {self.num_gpus}{without}: one rank per GPU."
             )
         if not self.num_gpus and self.precision == "bf16":
-            raise ValueError("precision bf16 on a profile without GPUs: 1.7 to 10.8 times slower than float32. Use float32.")
+            raise ValueError(
+                "precision bf16 on a profile without GPUs: 1.7 to 10.8 times slower than float32. Use float32."
+            )
         return self
 
     @model_validator(mode="after")
