@@ -9,7 +9,17 @@ from pathlib import Path
 from benchmarks.growth_plot import write_plot
 from benchmarks.speed_inputs import random_pairs
 from benchmarks.speed_table import Runs, alternate, circumstances, median, ratios
-from benchmarks.train_speed import MODULE, OURS, STEP_PAIRS, TUNED, prepare, tokens_computed
+from benchmarks.train_speed import (
+    MODULE,
+    OURS,
+    STEP_PAIRS,
+    TUNED,
+    TokenPair,
+    matmul_line,
+    matmul_share,
+    prepare,
+    tokens_computed,
+)
 
 PROMPTS = (300, 1000, 3400)
 _MIB = 1024**2
@@ -20,10 +30,18 @@ class Length:
     """What was measured of both ways at one length."""
 
     prompt_tokens: int
-    real_tokens: int
-    # How many times fewer tokens a shared prompt leaves: the most that can be saved.
-    limit: float
+    tokens: list[TokenPair]
     runs: Runs
+
+    @property
+    def real_tokens(self) -> int:
+        """Of all pairs, a prompt counted once for each of its answers."""
+        return sum(len(a) + len(b) for a, b in self.tokens)
+
+    @property
+    def limit(self) -> float:
+        """How many times fewer tokens a shared prompt leaves: the most that can be saved."""
+        return self.real_tokens / tokens_computed(self.tokens, OURS)
 
     def microseconds(self, way: str) -> float:
         """Per real token, median."""
@@ -45,8 +63,7 @@ def _length(prompt_tokens: int, *, answer_tokens: int, rounds: int) -> Length:
     with tempfile.TemporaryDirectory(prefix="growth-length-") as name:
         tokens = prepare(Path(name), pairs)
         runs = alternate([TUNED, OURS], module=MODULE, folder=Path(name), rounds=rounds)
-    real = sum(len(a) + len(b) for a, b in tokens)
-    return Length(prompt_tokens, real, real / tokens_computed(tokens, OURS), runs)
+    return Length(prompt_tokens, tokens, runs)
 
 
 def _table(lengths: Sequence[Length], *, answer_tokens: int, rounds: int) -> list[str]:
@@ -56,10 +73,11 @@ def _table(lengths: Sequence[Length], *, answer_tokens: int, rounds: int) -> lis
         f"{answer_tokens:,}, and the few of the chat template; the model of train_speed.md; {circumstances(rounds)}",
         "Without padding, a shared prompt can save no more than its tokens: the limit, beside the ratio of seconds "
         f"(median, in brackets the least and the most). Losses of one length differ by at most {losses:.1e}.",
+        matmul_line({way: [run for length in lengths for run in length.runs[way]] for way in (TUNED, OURS)}),
         "",
-        "| prompt, tokens | way | real tokens | seconds, median | µs per real token | memory added, MiB "
-        "| token limit | ours is faster |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| prompt, tokens | way | real tokens | seconds, median | share of the matmul rate | µs per real token "
+        "| memory added, MiB | token limit | ours is faster |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for length in lengths:
         faster = ratios(length.runs, TUNED, ours=OURS)
@@ -70,7 +88,8 @@ def _table(lengths: Sequence[Length], *, answer_tokens: int, rounds: int) -> lis
         for way, runs in length.runs.items():
             lines.append(
                 f"| {length.prompt_tokens:,} | {way} | {length.real_tokens:,} | {median(runs, 'seconds'):.1f} "
-                f"| {length.microseconds(way):,.0f} | {median(runs, 'memory') / _MIB:,.0f} | {compared[way]} |"
+                f"| {matmul_share(length.runs, length.tokens, way):.0%} | {length.microseconds(way):,.0f} "
+                f"| {median(runs, 'memory') / _MIB:,.0f} | {compared[way]} |"
             )
     return lines
 

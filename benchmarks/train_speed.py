@@ -158,26 +158,41 @@ def tokens_computed(tokens: Sequence[TokenPair], name: str) -> int:
     return sum(2 * len(batch) * max(len(side) for pair in batch for side in pair) for batch in batches)
 
 
+def matmul_share(found: Runs, tokens: Sequence[TokenPair], name: str) -> float:
+    """The way's operations per second, as a share of those of matrix products alone on this machine."""
+    runs = found[name]
+    done = 6 * runs[0]["parameters"] * tokens_computed(tokens, name)
+    return float(done / median(runs, "seconds") / 1e9 / _gflops(found))
+
+
+def matmul_line(found: Runs) -> str:
+    """What that share is a share of, and what it counts."""
+    return (
+        f"This machine multiplies matrices at {_gflops(found):.0f} GFLOP/s (median, after each training); the share of "
+        "it counts 6 operations per parameter and token computed, without attention and without what checkpointing "
+        "computes again."
+    )
+
+
+def _gflops(found: Runs) -> float:
+    return statistics.median(run["gflops"] for runs in found.values() for run in runs)
+
+
 def _table(arguments: argparse.Namespace, tokens: list[TokenPair], found: Runs) -> str:
     real = sum(len(a) + len(b) for a, b in tokens)
     ours = tokens_computed(tokens, OURS)
     data = "real rows, Qwen's vocabulary" if arguments.data else "prompts 200 to 2,000 tokens, answers 100 to 600"
     losses = [run["loss"] for runs in found.values() for run in runs]
-    gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
 
     def cells(name: str) -> tuple[list[str], list[str]]:
-        through, runs = tokens_computed(tokens, name), found[name]
-        rate = 6 * runs[0]["parameters"] * through / median(runs, "seconds") / 1e9 / gflops
-        return [f"{through:,}"], [f"{rate:.0%}"]
+        return [f"{tokens_computed(tokens, name):,}"], [f"{matmul_share(found, tokens, name):.0%}"]
 
     lines = [
         f"{len(tokens)} pairs, {STEP_PAIRS} a step ({data}), {real:,} tokens; {circumstances(arguments.rounds)}",
         f"Without padding, a shared prompt can save no more than its tokens: {real / ours:.2f} times. Losses differ by "
         f"{max(losses) - min(losses):.1e}.",
         "",
-        f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each training); the share of "
-        "it counts 6 operations per parameter and token computed, without attention and without what checkpointing "
-        "computes again.",
+        matmul_line(found),
         "",
         *table(found, ours=OURS, before=["tokens computed"], after=["share of the matmul rate"], cells=cells),
     ]

@@ -237,9 +237,20 @@ def most_engines(stage: subprocess.Popen[bytes]) -> int:
     """Of that stage, at the same time, until it ends."""
     most = 0
     while stage.poll() is None:
-        most = max(most, len(processes_of(stage, "EngineCore")))
+        engines = processes_of(stage, "EngineCore")
+        ids = {engine.pid for engine in engines}
+        # What an engine forks has its name until it executes something else.
+        most = max(most, sum(parent_of(engine) not in ids for engine in engines))
         time.sleep(0.1)
     return most
+
+
+def parent_of(process: psutil.Process) -> int | None:
+    """None where it has ended."""
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return None
 
 
 def processes_of(stage: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
