@@ -138,7 +138,7 @@ def _gathered_bytes(load: TrainingLoad, size: int) -> int:
     return (2 * block + embedding + head) * size + gradient
 
 
-def host_memory(load: TrainingLoad, profile: GpuProfile, *, on_device: int) -> tuple[int, str]:
+def host_memory(load: TrainingLoad, profile: GpuProfile, *, on_device: int, vllm_programs: int = 0) -> tuple[int, str]:
     """Bytes of host memory that all ranks of a training stage take together, and how they come about.
 
     Weights that are loaded in the type of their files stay pages of these files, which all ranks share; converted,
@@ -147,10 +147,14 @@ def host_memory(load: TrainingLoad, profile: GpuProfile, *, on_device: int) -> t
 
     Args:
         on_device: bytes on one device; without a GPU, that is host memory too.
+        vllm_programs: beside the ranks; the weights' files are read there as well.
     """
     ranks = profile.num_processes
+    others = vllm_programs * program_bytes(profile)
+    beside = f" and {vllm_programs} of vLLM" if vllm_programs else ""
     if not profile.num_gpus:
-        return ranks * (_PROGRAM_BYTES + on_device), f"{ranks} program(s) with all that they train"
+        own = ranks * (_PROGRAM_BYTES + on_device)
+        return own + others, f"{ranks} program(s){beside}, with all that they hold"
     loaded = "bfloat16" if load.uses_adapters and profile.precision == "bf16" else "float32"
     weights = load.total * (2 if loaded == "bfloat16" else 4)
     saved = inference_memory(load.total, profile)
@@ -159,7 +163,7 @@ def host_memory(load: TrainingLoad, profile: GpuProfile, *, on_device: int) -> t
     else:
         weights, how = ranks * weights, f"in each of them the weights, read as {loaded}"
     programs = ranks * _PROGRAM_WITH_CUDA_BYTES
-    return programs + weights + saved, f"{ranks} program(s), {how}, and a copy to save"
+    return programs + others + weights + saved, f"{ranks} program(s){beside}, {how}, and a copy to save"
 
 
 def inference_memory(total: int, profile: GpuProfile) -> int:

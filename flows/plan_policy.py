@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from containers.contracts.hardware import GIB, BatchPlan
+from containers.contracts.hardware import BatchPlan
 from containers.contracts.stage_configs import TrainPolicyConfig
 from containers.schedule import ResolvedSchedule
 from flows import estimates
@@ -13,6 +13,7 @@ from flows.plan_figures import Figure, Known
 from flows.plan_head import Head
 from flows.plan_load import longest_prompt, mean_prompt_tokens, training_load
 from flows.plan_packing import PLAIN, why_completions_are_padded
+from flows.plan_vllm import vllm_memory
 from flows.plan_work import optimizer_work
 
 
@@ -112,9 +113,9 @@ def policy_memory(known: Known, config: TrainPolicyConfig, batch: BatchPlan, loa
         parts["reward model"] = estimates.inference_memory(reward_model, known.profile)
     prompts = _prefilled_prompts(known, config, batch) * longest_prompt(known, config.max_prompt_length)
     own = completions_of_a_rank(batch) * _room_for_completion(known, config)
-    if config.rollout_engine == "vllm" and known.profile.num_gpus:
+    if config.rollout_engine == "vllm":
         if not config.vllm_gpus:
-            parts["vLLM, model and cache"] = int(config.vllm_fraction * known.profile.gpu_memory_gib * GIB)
+            parts["vLLM, model and cache"] = vllm_memory(known, load, sequences=completions_of_a_rank(batch))
     else:
         parts["generation cache"] = estimates.generation_cache(
             load.shape, known.profile, sequences=1, tokens=prompts + own

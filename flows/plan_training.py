@@ -24,7 +24,7 @@ from flows.plan_limits import batch_mistake, short_schedule_mistake
 from flows.plan_load import reward_model_load, sft_load, why_padded
 from flows.plan_policy import completions_of, forward_figure, policy_load, policy_memory, policy_work
 from flows.plan_too_long import kept, too_long_figures
-from flows.plan_vllm import vllm_figures, vllm_mistakes
+from flows.plan_vllm import vllm_figures, vllm_mistakes, vllm_programs
 from flows.plan_work import training_work
 from tasks.stage_key import config_profile
 
@@ -202,7 +202,8 @@ def _training_plan(
         place = len(held) - (known.profile.num_gpus > 0)
         memory = (*held[:place], *more_memory, *held[place:])
         on_device = sum(int(figure.value or 0) for figure in memory)
-        count, how = estimates.host_memory(load, known.profile, on_device=on_device)
+        programs = vllm_programs(known) if stage is StageName.TRAIN_POLICY else 0
+        count, how = estimates.host_memory(load, known.profile, on_device=on_device, vllm_programs=programs)
         host_memory = Figure("host memory", count, "bytes", "estimated", how)
         disk = _training_disk(known, stage, load, asked, examples)
     return StagePlan(

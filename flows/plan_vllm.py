@@ -1,10 +1,12 @@
-"""Whether vLLM can write the policy's completions on the GPUs that it is given, said before a GPU is used."""
+"""What a vLLM that writes the policy's completions takes, and whether it can, said before a GPU is used."""
 
+import math
 from collections.abc import Iterator
 
 from containers.contracts.hardware import GIB
 from flows import estimates
 from flows.config_errors import Mistake
+from flows.estimates import TrainingLoad
 from flows.model_shape import ModelShape, total_parameters
 from flows.plan_figures import Figure, Known
 from flows.plan_quantities import size_text
@@ -59,6 +61,29 @@ def _undivided(shape: ModelShape, num_gpus: int) -> str:
         f"a vocabulary of {shape.vocab_size:,} words": vocabulary % num_gpus == 0,
     }
     return ", ".join(name for name, does in fits.items() if not does)
+
+
+def vllm_memory(known: Known, load: TrainingLoad, *, sequences: int) -> int:
+    """Bytes on a rank's device of the vLLM beside it, model and cache.
+
+    On a GPU its share, whatever it needs; without one the weights, and room for all of so many sequences, in whole GiB.
+    """
+    config, profile = known.config.train_policy, known.profile
+    if profile.num_gpus:
+        return int(config.vllm_fraction * profile.gpu_memory_gib * GIB)
+    longest = config.max_prompt_length + config.max_completion_length
+    cache = estimates.generation_cache(load.shape, profile, sequences=sequences, tokens=longest)
+    return estimates.inference_memory(load.total, profile) + math.ceil(cache / GIB) * GIB
+
+
+def vllm_programs(known: Known) -> int:
+    """Beside the ranks: one with each of them, or one for all; that one starts another for each of several GPUs."""
+    config = known.config.train_policy
+    if config.rollout_engine != "vllm":
+        return 0
+    if not config.vllm_gpus:
+        return known.profile.num_processes
+    return 1 + (config.vllm_gpus if config.vllm_gpus > 1 else 0)
 
 
 def vllm_figures(known: Known) -> tuple[Figure, ...]:

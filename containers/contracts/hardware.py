@@ -86,7 +86,7 @@ class GpuProfile(Frozen):
     host_memory_gib: float | None = Field(None, gt=0, description="Memory limit of the container; null: none")
     num_processes: int = Field(1, ge=1, le=64, description="Training ranks; on GPUs, one per GPU")
     num_rollout_gpus: int = Field(
-        0, ge=0, le=64, description="GPUs without a rank. Leave it out: `train_policy.vllm_gpus` sets it for its stage"
+        0, ge=0, le=64, description="Leave it out: GPUs without a rank, as `train_policy.vllm_gpus` asks for its stage"
     )
     num_threads: Annotated[int, Field(ge=1, le=256)] = Field(
         1, description="Threads of a rank (OMP, RAYON). Two on a loaded two-core machine were 12 times slower than one"

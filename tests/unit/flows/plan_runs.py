@@ -53,6 +53,14 @@ def run_on(folder: Path, pairs: list[dict[str, str]], *, tokenizer: bool = True,
     return load_run_config(write_run(folder, **{**tree, **sections}))
 
 
+def small_run(folder: Path, *, num_train: int = 125, **sections: object) -> LoadedConfig:
+    """A run on so many empty objects and 20 to validate on, which are counted and not read."""
+    for name, rows in (("train", num_train), ("validation", 20)):
+        (folder / f"{name}.jsonl").write_text("{}\n" * rows)
+    dataset = {"train": str(folder / "train.jsonl"), "validation": str(folder / "validation.jsonl")}
+    return load_run_config(write_run(folder, **{"dataset": dataset, **sections}))
+
+
 def write_tokenizer(folder: Path) -> None:
     """A tokenizer.json that makes a token of each word."""
     tokenizers = pytest.importorskip("tokenizers")

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from plan_runs import figure_of, stage_of
+from plan_runs import figure_of, pair, run_on, stage_of
 
-from containers.contracts.hardware import GIB, BatchPlan
+from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.names import StageName
-from flows import plan_policy
+from flows import estimates, plan_policy
 from flows.config_loading import load_run_config
 from flows.estimates import TrainingLoad, Work
 from flows.plan import draft_plan, plan_run
@@ -41,6 +41,41 @@ def test_gpus_of_vllms_own_have_no_rank_and_take_nothing_of_the_others() -> None
     assert figure_text(figure_of(plan, POLICY, "for vLLM alone")) == "2 GPUs (exact)"
     reward_model = stage_of(plan, StageName.TRAIN_REWARD_MODEL).batch
     assert reward_model is not None and reward_model.num_processes == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "programs"),
+    [
+        (("global_batch_size=96",), "8 program(s)"),
+        (("global_batch_size=96", "rollout_engine=vllm"), "8 program(s) and 8 of vLLM"),
+        (("global_batch_size=56", "rollout_engine=vllm", "vllm_gpus=1"), "7 program(s) and 1 of vLLM"),
+        (("global_batch_size=96", "rollout_engine=vllm", "vllm_gpus=2"), "6 program(s) and 3 of vLLM"),
+    ],
+)
+def test_vllms_own_programs_take_host_memory(settings: tuple[str, ...], programs: str) -> None:
+    loaded = load_run_config(PRODUCTION, profile="8x80gb", overrides=[f"train_policy.{one}" for one in settings])
+    found = stage_of(plan_run(loaded), POLICY).host_memory
+    assert found is not None
+    assert found.note == f"{programs}, the weights' files, which all share, and a copy to save"
+
+
+def test_without_a_gpu_vllm_holds_the_weights_and_room_for_all_it_writes_beside_each_rank(tmp_path: Path) -> None:
+    policy = {"lora": {"r": 8}, "max_completion_length": 200}
+    runs = (
+        run_on(tmp_path, [pair(5, 5, 5)] * 150, train_policy={**policy, "rollout_engine": engine})
+        for engine in ("shared_prompts", "vllm")
+    )
+    without, beside = (stage_of(plan_run(loaded), POLICY) for loaded in runs)
+    parts = {figure.name: figure.value or 0 for figure in beside.memory}
+    weights = parts["frozen weights"]
+    # Room for its completions is a fraction of a GiB.
+    assert parts["vLLM, model and cache"] == weights + GIB
+    assert without.host_memory is not None and beside.host_memory is not None
+    more = (beside.host_memory.value or 0) - (without.host_memory.value or 0)
+    cache = next(figure.value or 0 for figure in without.memory if figure.name == "generation cache")
+    assert more == weights + GIB - cache + estimates.program_bytes(
+        GpuProfile(name="cpu", num_gpus=0, precision="float32")
+    )
 
 
 def test_one_vllm_reads_all_weights_once_for_a_token_of_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,13 +24,13 @@ from containers.contracts.stage_configs import WriteReportConfig
 from containers.digests import content_digest, file_entries
 from containers.stages.context import StageContext
 from containers.stages.recorder import Recorder
+from tests.unit.stages.certificate_records import reward_model_certificate
 from tests.unit.stages.report_records import (
     curve_lines,
     funnel,
     gate,
     measured_contract,
     policy_evaluation,
-    reward_model_certificate,
     training_info,
 )
 

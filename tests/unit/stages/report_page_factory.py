@@ -12,8 +12,9 @@ from containers.contracts.names import (
 )
 from containers.contracts.records import Funnel, Message, PipelineRecord
 from containers.stages import write_report
+from tests.unit.stages.certificate_records import reward_model_certificate
 from tests.unit.stages.report_factory import MadeRun
-from tests.unit.stages.report_records import funnel, policy_evaluation, reward_model_certificate
+from tests.unit.stages.report_records import funnel, policy_evaluation
 
 ATTACK = "</style></svg><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 MAX_BYTES = 2_000_000

@@ -4,7 +4,8 @@ import re
 
 from containers.contracts.certificate import VALIDATION
 from containers.stages.certificate_page import certificate_html
-from tests.unit.stages.report_records import gate, reward_model_certificate
+from tests.unit.stages.certificate_records import reward_model_certificate
+from tests.unit.stages.report_records import gate
 
 ATTACK = "<script>alert(1)</script>"
 

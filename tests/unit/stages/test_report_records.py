@@ -19,9 +19,10 @@ from containers.contracts.records import FunnelStep
 from containers.stages.report_figures import running_mean
 from containers.stages.report_inputs import read_curves
 from containers.stages.report_sections import unaccounted_rows
+from tests.unit.stages.certificate_records import reward_model_certificate
 from tests.unit.stages.report_factory import MadeRun, make_run
 from tests.unit.stages.report_page_factory import render
-from tests.unit.stages.report_records import funnel, reward_model_certificate
+from tests.unit.stages.report_records import funnel
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from tasks.markdown import (
     system_check_markdown,
     training_markdown,
 )
+from tests.unit.stages.certificate_records import reward_model_certificate
 from tests.unit.stages.report_records import (
     funnel,
     gate,
     policy_evaluation,
-    reward_model_certificate,
     training_info,
 )
 

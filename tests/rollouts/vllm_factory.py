@@ -1,0 +1,42 @@
+"""What vLLM is tried on: a configuration, and a model that its kernels for a CPU take."""
+
+from pathlib import Path
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, TrainingSchedule, TrainPolicyConfig
+from tests.unit.stages.tiny_policy import tiny_tokenizer
+
+NEW_TOKENS = 10
+CONFIG = TrainPolicyConfig(
+    num_generations=4,
+    max_prompt_length=100,
+    max_completion_length=NEW_TOKENS,
+    lora=LoraSettings(r=4, alpha=8),
+    rollout_engine="vllm",
+    optimizer=OptimizerSettings(learning_rate=5e-3, scheduler="constant"),
+    schedule=TrainingSchedule(max_steps=4, save_steps=2),
+)
+
+
+def save_start_model(folder: Path) -> Path:
+    """A tiny Qwen3 with heads as wide as vLLM's kernels for a CPU want them."""
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(2)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
