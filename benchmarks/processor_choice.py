@@ -4,8 +4,7 @@ One forward and backward of 2,048 tokens by the model of benchmarks/train_speed.
 parameters beside its embeddings), in float32 and in bfloat16 as a Trainer computes in it (autocast), on one thread and
 on as many as there are cores; turn about, each time in a program of its own.
 
-    --demo     the whole demo instead, its servers beside it, on one thread a stage and on as many as there are cores
-    --write    put what is printed into its part of benchmarks/processor_choice.md
+    --write    put what is printed into benchmarks/processor_choice.md
 """
 
 import argparse
@@ -21,18 +20,15 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification
 
-from benchmarks.overhead import DEMO, middle, run_pipeline
 from benchmarks.speed_inputs import random_pairs, save_reward_model
 from benchmarks.speed_table import Runs, alternate, circumstances, median, ratios, write_part
 from containers.launch.host_limits import usable_cores
-from flows.demo_data import write_demo_data
 
 _FIGURES = Path(__file__).with_suffix(".md")
 _MODULE = "benchmarks.processor_choice"
 _TOKENS = 2048
 _STEPS = 3
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
-_THREADS = sorted({1, usable_cores()})
 _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -41,7 +37,6 @@ def main() -> int:
     transformers.utils.logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, help="alternations")
-    parser.add_argument("--demo", action="store_true", help="`rlhf run` of the demo instead of a step")
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
@@ -49,29 +44,19 @@ def main() -> int:
     if arguments.measure:
         print(json.dumps(_measure(arguments.measure, Path(arguments.folder))))
         return 0
-    if arguments.demo:
-        _show(_demo_table(_demo_runs(arguments.rounds), rounds=arguments.rounds), arguments, heading="The demo")
-        return 0
-    ways = [_way(precision, threads) for threads in _THREADS for precision in _PRECISIONS]
+    ways = [_way(precision, threads) for threads in sorted({1, usable_cores()}) for precision in _PRECISIONS]
     with tempfile.TemporaryDirectory(prefix="processor-choice-") as name:
         save_reward_model(Path(name) / "model", random_pairs(2), data=None)
         found = alternate(ways, module=_MODULE, folder=Path(name), rounds=arguments.rounds)
-    _show(_table(found, rounds=arguments.rounds), arguments, heading="A step")
+    text = _table(found, rounds=arguments.rounds)
+    print(text)
+    if arguments.write:
+        write_part(_FIGURES, text, module=_MODULE, title="Precision and threads of a processor", heading="A step")
     return int(min(found, key=lambda way: median(found[way], "seconds")) != _chosen())
 
 
-def _show(text: str, arguments: argparse.Namespace, *, heading: str) -> None:
-    print(text)
-    if arguments.write:
-        write_part(_FIGURES, text, module=_MODULE, title="Precision and threads of a processor", heading=heading)
-
-
 def _way(precision: str, threads: int) -> str:
-    return f"{precision}, {_threads(threads)}"
-
-
-def _threads(number: int) -> str:
-    return f"{number} thread{'' if number == 1 else 's'}"
+    return f"{precision}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def _chosen() -> str:
@@ -108,30 +93,6 @@ def _table(found: Runs, *, rounds: int) -> str:
         compared = f"{statistics.median(faster):.2f} ({min(faster):.2f} to {max(faster):.2f})"
         lines.append(f"| {name} | {median(runs, 'seconds'):.2f} | {'' if name == _chosen() else compared} |")
     return "\n".join(lines)
-
-
-def _demo_runs(rounds: int) -> Runs:
-    """Seconds of `rlhf run`, turn about, each in a fresh folder."""
-    found: Runs = {_threads(number): [] for number in _THREADS}
-    for _ in range(rounds):
-        for number in _THREADS:
-            with tempfile.TemporaryDirectory(prefix="processor-choice-") as name:
-                write_demo_data(Path(name) / "outputs" / "demo" / "data")
-                options = ["--set", f"gpu_profile.num_threads={number}"]
-                found[_threads(number)].append({"seconds": run_pipeline(DEMO, Path(name), options=options).total_s})
-    return found
-
-
-def _demo_table(found: Runs, *, rounds: int) -> str:
-    lines = [
-        f"`rlhf run` of the demo in a fresh folder, servers and all; {circumstances(rounds)}",
-        "",
-        "| a stage has | seconds, median (the least to the most) |",
-        "| --- | ---: |",
-    ]
-    return "\n".join(
-        [*lines, *(f"| {name} | {middle([run['seconds'] for run in runs])} |" for name, runs in found.items())]
-    )
 
 
 if __name__ == "__main__":
