@@ -16,55 +16,43 @@ log-probabilities of policy and reference, loss, backward, and AdamW:
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from datasets import Dataset
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    PreTrainedTokenizerBase,
-    Qwen3ForCausalLM,
 )
-from trl import RLOOConfig, RLOOTrainer
 
-from benchmarks.speed_inputs import matmul_gflops, random_pairs, real_pairs, save_reward_model
+from benchmarks.rloo_inputs import (
+    ADAPTERS,
+    DEFAULT,
+    LENGTHS,
+    OURS,
+    ROWS,
+    STEP,
+    STEP_PROMPTS,
+    K,
+    Task,
+    deal,
+    make_trainer,
+    prepare,
+)
+from benchmarks.speed_inputs import matmul_gflops
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, table, write_part
-from containers.contracts.stage_configs import LoraSettings
-from containers.stages.models import peft_config
-from containers.stages.packed_policy_trainer import PackedPolicyTrainer
-from containers.stages.reward_function import PolicyReward, policy_scorer
 
-_DEFAULT, _TUNED, _OURS = "TRL, its defaults", "TRL, tuned", "ours"
-_K = 4
-_STEP_PROMPTS = 2
-_STEP = _K * _STEP_PROMPTS
-_PROMPT_TOKENS, _ANSWER_TOKENS = (200, 2000), (100, 600)
-_LENGTHS = "prompts 200 to 2,000 tokens, completions 100 to 600"
-_ADAPTERS = LoraSettings(r=16, alpha=32)
 _WANTED, _WANTED_WITH_DATA = 5.0, 10.0
 _SAME = 1e-3
 _FIGURES = Path(__file__).with_suffix(".md")
 _MODULE = "benchmarks.rloo_speed"
-# The largest prompt with its completions is one pack, as train_policy plans it on a CPU.
-_PACK_TOKENS = _PROMPT_TOKENS[1] + _K * _ANSWER_TOKENS[1]
-_ROWS: dict[str, dict[str, Any]] = {
-    _DEFAULT: {"per_device_train_batch_size": _STEP, "gradient_accumulation_steps": 1, "gradient_checkpointing": True},
-    _TUNED: {"per_device_train_batch_size": 1, "gradient_accumulation_steps": _STEP, "gradient_checkpointing": False},
-    _OURS: {"per_device_train_batch_size": _STEP, "gradient_accumulation_steps": 1, "gradient_checkpointing": False},
-}
-Task = tuple[str, list[str]]
 
 
 def main() -> int:
@@ -75,9 +63,9 @@ def main() -> int:
         print(json.dumps(_measure(arguments.measure, Path(arguments.folder), whole=arguments.whole)))
         return 0
     with tempfile.TemporaryDirectory(prefix="rloo-speed-") as name:
-        lengths = _prepare(Path(name), data=arguments.data, count=arguments.prompts)
+        lengths = prepare(Path(name), data=arguments.data, count=arguments.prompts)
         options = ["--whole"] if arguments.whole else []
-        found = alternate(list(_ROWS), module=_MODULE, folder=Path(name), rounds=arguments.rounds, options=options)
+        found = alternate(list(ROWS), module=_MODULE, folder=Path(name), rounds=arguments.rounds, options=options)
     text = _table(arguments, lengths, found)
     print(text)
     if arguments.write:
@@ -85,51 +73,19 @@ def main() -> int:
         heading = vocabulary + (", whole model" if arguments.whole else "")
         write_part(_FIGURES, text, module=_MODULE, title="RLOO step", heading=heading)
     wanted = _WANTED_WITH_DATA if arguments.data else _WANTED
-    return 0 if _apart(found) <= _SAME and statistics.median(ratios(found, _DEFAULT, ours=_OURS)) >= wanted else 1
+    return 0 if _apart(found) <= _SAME and statistics.median(ratios(found, DEFAULT, ours=OURS)) >= wanted else 1
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder with the real vocabulary and real rows")
     parser.add_argument("--whole", action="store_true", help="train all weights instead of adapters")
-    parser.add_argument("--prompts", type=int, default=2 * _STEP_PROMPTS, help=f"in all, {_STEP_PROMPTS} a step")
+    parser.add_argument("--prompts", type=int, default=2 * STEP_PROMPTS, help=f"in all, {STEP_PROMPTS} a step")
     parser.add_argument("--rounds", type=int, default=3, help="alternations")
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
-    parser.add_argument("--measure", choices=list(_ROWS), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=list(ROWS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def _prepare(folder: Path, *, data: Path | None, count: int) -> list[tuple[int, list[int]]]:
-    """Models, prompts and completions on disk, for the programs that measure; tokens of each prompt and completion."""
-    pairs = real_pairs(data, 2000) if data else random_pairs(50)
-    save_reward_model(folder / "reward", pairs, data=data)
-    tokenizer = AutoTokenizer.from_pretrained(folder / "reward")
-    torch.manual_seed(1)
-    Qwen3ForCausalLM(AutoConfig.from_pretrained(folder / "reward")).save_pretrained(folder / "policy")
-    tokenizer.save_pretrained(folder / "policy")
-    text = "\n".join(message["content"] for pair in pairs for side in pair for message in side)
-    tasks = _tasks(tokenizer, text, count=count)
-    (folder / "tasks.json").write_text(json.dumps(tasks))
-    return [
-        (_length(tokenizer, prompt), [_length(tokenizer, answer) for answer in answers]) for prompt, answers in tasks
-    ]
-
-
-def _tasks(tokenizer: PreTrainedTokenizerBase, text: str, *, count: int) -> list[Task]:
-    """Prompts of 200 to 2,000 tokens with four completions of 100 to 600, cut out of a text one behind the other."""
-    rng = random.Random(0)  # noqa: S311 - lengths, not secrets
-    needed = count * (_PROMPT_TOKENS[1] + _K * _ANSWER_TOKENS[1])
-    ids = iter(tokenizer(text[: 8 * needed], add_special_tokens=False).input_ids)
-
-    def cut(lengths: tuple[int, int], ids: Iterator[int]) -> str:
-        return str(tokenizer.decode([next(ids) for _ in range(rng.randint(*lengths))]))
-
-    return [(cut(_PROMPT_TOKENS, ids), [cut(_ANSWER_TOKENS, ids) for _ in range(_K)]) for _ in range(count)]
-
-
-def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
-    return len(tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
@@ -139,7 +95,7 @@ def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
     policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
     judge = AutoModelForSequenceClassification.from_pretrained(folder / "reward").eval()
     policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
-    trainer = _trainer(way, policy, judge, tokenizer, tasks, folder, whole=whole)
+    trainer = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=whole)
     deal(trainer, tokenizer, tasks)
     tokens: Counter[str] = Counter()
     count_tokens(judge, "reward model", tokens)
@@ -168,24 +124,6 @@ def parameters_of_blocks(model: Any) -> int:
     """Weights that every token goes through: neither embeddings nor what maps to the vocabulary, nor adapters."""
     outside = ("embed", "lm_head", "lora_")
     return sum(part.numel() for name, part in model.named_parameters() if not any(word in name for word in outside))
-
-
-def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) -> None:
-    """Deal these completions instead of drawing others; every second one ends, the others were cut off."""
-
-    def ids_of(text: str, place: int) -> list[int]:
-        return [*tokenizer(text, add_special_tokens=False).input_ids, *[tokenizer.eos_token_id] * (place % 2)]
-
-    prompts = trainer._tokenize_prompts([_conversation(prompt) for prompt, _ in tasks])[0]
-    known = {
-        tuple(prompt): [ids_of(text, place) for place, text in enumerate(answers)]
-        for prompt, (_, answers) in zip(prompts, tasks, strict=True)
-    }
-
-    def dealt(prompt_ids: list[list[int]], *_: Any) -> list[list[int]]:
-        return [known[tuple(ids)][place % _K] for place, ids in enumerate(prompt_ids)]
-
-    trainer._generate_single_turn = dealt
 
 
 def count_tokens(model: Any, name: str, tokens: Counter[str]) -> None:
@@ -219,46 +157,6 @@ def _operations(run: dict[str, Any], *, whole: bool) -> float:
     return float(run["parameters"] * through_blocks + run["head"] * through_head)
 
 
-def _trainer(
-    way: str, policy: Any, judge: Any, tokenizer: Any, tasks: list[Task], folder: Path, *, whole: bool
-) -> RLOOTrainer:
-    arguments = RLOOConfig(
-        output_dir=str(folder / "out"),
-        num_generations=_K,
-        max_steps=len(tasks) // _STEP_PROMPTS,
-        max_completion_length=_ANSWER_TOKENS[1],
-        learning_rate=1e-5,
-        shuffle_dataset=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **_ROWS[way],
-    )
-    shared: dict[str, Any] = {
-        "model": policy,
-        "args": arguments,
-        "train_dataset": Dataset.from_list([{"prompt": _conversation(prompt)} for prompt, _ in tasks]),
-        "processing_class": tokenizer,
-        "peft_config": None if whole else peft_config(_ADAPTERS, task_type="CAUSAL_LM"),
-    }
-    if way != _OURS:
-        return RLOOTrainer(reward_funcs=judge, reward_processing_classes=tokenizer, **shared)
-    scorer = policy_scorer(judge, tokenizer, batch_size=_STEP)
-    # The first conversations are scored both ways, once in a training.
-    scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
-    reward = PolicyReward(scorer, end_ids=[tokenizer.eos_token_id], missing_eos_penalty=0.0)
-    return PackedPolicyTrainer(
-        reward_funcs=reward, pack_tokens=_PACK_TOKENS, completion_log=None, num_logged_completions=0, **shared
-    )
-
-
-def _conversation(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}]
-
-
 def _apart(found: Runs) -> float:
     """The largest relative difference of a step's gradient norm or mean reward between two ways."""
     largest = 0.0
@@ -272,7 +170,7 @@ def _table(arguments: argparse.Namespace, lengths: list[tuple[int, list[int]]], 
     data = "texts of real rows, Qwen's vocabulary" if arguments.data else "random letters"
     apart = sum(len(answers) * prompt + sum(answers) for prompt, answers in lengths)
     shared = sum(prompt + sum(answers) for prompt, answers in lengths)
-    trained = "all weights" if arguments.whole else f"adapters of rank {_ADAPTERS.r}"
+    trained = "all weights" if arguments.whole else f"adapters of rank {ADAPTERS.r}"
 
     gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
 
@@ -283,7 +181,7 @@ def _table(arguments: argparse.Namespace, lengths: list[tuple[int, list[int]]], 
         return [f"{through:,}", f"{tokens['reward model']:,}"], [f"{rate:.0%}"]
 
     lines = [
-        f"{len(lengths)} prompts with {_K} completions each, {_STEP} completions a step ({data}; {_LENGTHS}), "
+        f"{len(lengths)} prompts with {K} completions each, {STEP} completions a step ({data}; {LENGTHS}), "
         f"{trained}; {circumstances(arguments.rounds)}",
         f"Rows without padding have {apart:,} tokens, with each prompt once {shared:,}: {apart / shared:.2f} times. "
         f"Gradient norms and rewards differ by {_apart(found):.1e} of themselves at most.",
@@ -294,7 +192,7 @@ def _table(arguments: argparse.Namespace, lengths: list[tuple[int, list[int]]], 
         "",
         *table(
             found,
-            ours=_OURS,
+            ours=OURS,
             before=["tokens through policy and reference", "through the reward model"],
             after=["share of the matmul rate"],
             cells=cells,

@@ -1,0 +1,135 @@
+"""What the benchmarks of an RLOO step run on: models, prompts, dealt completions, and a trainer of each way."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, Qwen3ForCausalLM
+from trl import RLOOConfig, RLOOTrainer
+
+from benchmarks.speed_inputs import random_pairs, real_pairs, save_reward_model
+from containers.contracts.stage_configs import LoraSettings
+from containers.stages.models import peft_config
+from containers.stages.packed_policy_trainer import PackedPolicyTrainer
+from containers.stages.reward_function import PolicyReward, policy_scorer
+from containers.stages.rollout_engines import sharing
+
+DEFAULT, TUNED, OURS = "TRL, its defaults", "TRL, tuned", "ours"
+K = 4
+STEP_PROMPTS = 2
+STEP = K * STEP_PROMPTS
+_PROMPT_TOKENS, _ANSWER_TOKENS = (200, 2000), (100, 600)
+LENGTHS = "prompts 200 to 2,000 tokens, completions 100 to 600"
+ADAPTERS = LoraSettings(r=16, alpha=32)
+# The largest prompt with its completions is one pack, as train_policy plans it on a CPU.
+_PACK_TOKENS = _PROMPT_TOKENS[1] + K * _ANSWER_TOKENS[1]
+ROWS: dict[str, dict[str, Any]] = {
+    DEFAULT: {"per_device_train_batch_size": STEP, "gradient_accumulation_steps": 1, "gradient_checkpointing": True},
+    TUNED: {"per_device_train_batch_size": 1, "gradient_accumulation_steps": STEP, "gradient_checkpointing": False},
+    OURS: {"per_device_train_batch_size": STEP, "gradient_accumulation_steps": 1, "gradient_checkpointing": False},
+}
+Task = tuple[str, list[str]]
+
+
+def prepare(folder: Path, *, data: Path | None, count: int) -> list[tuple[int, list[int]]]:
+    """Models, prompts and completions on disk, for the programs that measure; tokens of each prompt and completion."""
+    pairs = real_pairs(data, 2000) if data else random_pairs(50)
+    save_reward_model(folder / "reward", pairs, data=data)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "reward")
+    torch.manual_seed(1)
+    Qwen3ForCausalLM(AutoConfig.from_pretrained(folder / "reward")).save_pretrained(folder / "policy")
+    tokenizer.save_pretrained(folder / "policy")
+    text = "\n".join(message["content"] for pair in pairs for side in pair for message in side)
+    tasks = _tasks(tokenizer, text, count=count)
+    (folder / "tasks.json").write_text(json.dumps(tasks))
+    return [
+        (_length(tokenizer, prompt), [_length(tokenizer, answer) for answer in answers]) for prompt, answers in tasks
+    ]
+
+
+def _tasks(tokenizer: PreTrainedTokenizerBase, text: str, *, count: int) -> list[Task]:
+    """Prompts of 200 to 2,000 tokens with four completions of 100 to 600, cut out of a text one behind the other."""
+    rng = random.Random(0)  # noqa: S311 - lengths, not secrets
+    needed = count * (_PROMPT_TOKENS[1] + K * _ANSWER_TOKENS[1])
+    ids = iter(tokenizer(text[: 8 * needed], add_special_tokens=False).input_ids)
+
+    def cut(lengths: tuple[int, int], ids: Iterator[int]) -> str:
+        return str(tokenizer.decode([next(ids) for _ in range(rng.randint(*lengths))]))
+
+    return [(cut(_PROMPT_TOKENS, ids), [cut(_ANSWER_TOKENS, ids) for _ in range(K)]) for _ in range(count)]
+
+
+def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
+    return len(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) -> None:
+    """Deal these completions instead of drawing others; every second one ends, the others were cut off."""
+
+    def ids_of(text: str, place: int) -> list[int]:
+        return [*tokenizer(text, add_special_tokens=False).input_ids, *[tokenizer.eos_token_id] * (place % 2)]
+
+    prompts = trainer._tokenize_prompts([_conversation(prompt) for prompt, _ in tasks])[0]
+    known = {
+        tuple(prompt): [ids_of(text, place) for place, text in enumerate(answers)]
+        for prompt, (_, answers) in zip(prompts, tasks, strict=True)
+    }
+
+    def dealt(prompt_ids: list[list[int]], *_: Any) -> list[list[int]]:
+        return [known[tuple(ids)][place % K] for place, ids in enumerate(prompt_ids)]
+
+    trainer._generate_single_turn = dealt
+
+
+def make_trainer(
+    way: str, policy: Any, judge: Any, tokenizer: Any, tasks: list[Task], folder: Path, *, whole: bool, **changes: Any
+) -> RLOOTrainer:
+    """The trainer of that way on the prompts of these tasks.
+
+    Args:
+        whole: train all weights instead of adapters.
+        **changes: of RLOOConfig.
+    """
+    arguments = RLOOConfig(
+        output_dir=str(folder / "out"),
+        num_generations=K,
+        max_steps=len(tasks) // STEP_PROMPTS,
+        learning_rate=1e-5,
+        shuffle_dataset=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **{"max_completion_length": _ANSWER_TOKENS[1], **ROWS[way], **changes},
+    )
+    shared: dict[str, Any] = {
+        "model": policy,
+        "args": arguments,
+        "train_dataset": Dataset.from_list([{"prompt": _conversation(prompt)} for prompt, _ in tasks]),
+        "processing_class": tokenizer,
+        "peft_config": None if whole else peft_config(ADAPTERS, task_type="CAUSAL_LM"),
+    }
+    if way != OURS:
+        return RLOOTrainer(reward_funcs=judge, reward_processing_classes=tokenizer, **shared)
+    scorer = policy_scorer(judge, tokenizer, batch_size=STEP)
+    # The first conversations are scored both ways, once in a training.
+    scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
+    reward = PolicyReward(scorer, end_ids=[tokenizer.eos_token_id], missing_eos_penalty=0.0)
+    return PackedPolicyTrainer(
+        reward_funcs=reward,
+        pack_tokens=_PACK_TOKENS,
+        completion_log=None,
+        num_logged_completions=0,
+        writing=sharing,
+        **shared,
+    )
+
+
+def _conversation(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]

@@ -1,0 +1,163 @@
+"""Where the time of an RLOO step goes, generation and all: stock TRL beside ours. Figures: rloo_parts.md.
+
+    python -m benchmarks.rloo_parts [--new-tokens 256] [--prompts 4] [--rounds 3] [--write]
+
+Models, prompts and ways are those of rloo_speed; completions are drawn here, four of a prompt, each of exactly so many
+tokens, so that every way computes as many. Drawn are others, since engines use up random numbers differently.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from benchmarks.rloo_inputs import DEFAULT, OURS, STEP_PROMPTS, TUNED, K, Task, make_trainer, prepare
+from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, write_part
+
+_MODULE = "benchmarks.rloo_parts"
+_FIGURES = Path(__file__).with_suffix(".md")
+_GENERATION, _REWARD, _OLD, _REFERENCE = "generation", "reward model", "old log-probabilities", "reference"
+_UPDATE, _REST = "update: forward, backward", "all else (optimizer, padding, figures)"
+_PARTS = (_GENERATION, _REWARD, _OLD, _REFERENCE, _UPDATE, _REST)
+
+
+class _Clock:
+    """Seconds of each part; a part inside another one is taken off it."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._open: list[str] = []
+        self._since = time.perf_counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """While this is open, time is that part's."""
+        self._book()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._book()
+            self._open.pop()
+
+    def _book(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+    def watch(self, owner: Any, method: str, name: Callable[..., str]) -> None:
+        """Count what this method takes as the part that `name` makes of its arguments."""
+        inner = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.part(name(*args, **kwargs)):
+                return inner(*args, **kwargs)
+
+        setattr(owner, method, timed)
+
+
+def main() -> int:
+    """Print a table."""
+    transformers.utils.logging.disable_progress_bar()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--new-tokens", type=int, default=256, help="tokens of every completion")
+    parser.add_argument("--prompts", type=int, default=2 * STEP_PROMPTS, help=f"in all, {STEP_PROMPTS} a step")
+    parser.add_argument("--rounds", type=int, default=3, help="alternations")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
+    parser.add_argument("--measure", choices=(DEFAULT, TUNED, OURS), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        print(json.dumps(_measure(given.measure, Path(given.folder), new_tokens=given.new_tokens)))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="rloo-parts-") as name:
+        prompts = [length for length, _ in prepare(Path(name), data=None, count=given.prompts)]
+        options = ["--new-tokens", str(given.new_tokens)]
+        found = alternate(
+            (DEFAULT, TUNED, OURS), module=_MODULE, folder=Path(name), rounds=given.rounds, options=options
+        )
+    text = _table(found, prompts=prompts, new_tokens=given.new_tokens, rounds=given.rounds)
+    print(text)
+    if given.write:
+        title = "Where the time of an RLOO step goes"
+        write_part(_FIGURES, text, module=_MODULE, title=title, heading="Letters")
+    return 0
+
+
+def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
+    """Seconds of all steps, in all and by part, and memory beyond the loaded models."""
+    tasks: list[Task] = json.loads((folder / "tasks.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
+    policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
+    judge = AutoModelForSequenceClassification.from_pretrained(folder / "reward").eval()
+    policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
+    drawn = {"max_completion_length": new_tokens, "generation_kwargs": {"min_new_tokens": new_tokens}}
+    trainer: Any = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=False, **drawn)
+    clock = _Clock()
+    clock.watch(trainer, "_generate_single_turn", lambda *_: _GENERATION)
+    clock.watch(trainer, "_calculate_rewards", lambda *_: _REWARD)
+    clock.watch(trainer, "_get_per_token_logps_and_entropies", _pass_name)
+    clock.watch(trainer, "_generate_and_score_completions", lambda *_: _REST)
+    clock.watch(trainer, "training_step", lambda *_, **__: _UPDATE)
+    before, start = peak_bytes(), time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - start
+    parts = {name: clock.seconds[name] for name in _PARTS}
+    parts[_REST] += seconds - sum(parts.values())
+    lengths = [entry["completion_length" if way == OURS else "completions/mean_length"] for entry in _steps(trainer)]
+    if set(lengths) != {float(new_tokens)}:
+        raise SystemExit(f"{way} wrote completions of {lengths} tokens on average, and {new_tokens} were wanted.")
+    return {"seconds": seconds, "memory": peak_bytes() - before, "parts": parts}
+
+
+def _steps(trainer: Any) -> list[dict[str, float]]:
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def _pass_name(model: Any, *_: Any, **__: Any) -> str:
+    """Which of the passes over a batch this is."""
+    if torch.is_grad_enabled():
+        return _UPDATE
+    is_reference = any(getattr(part, "disable_adapters", False) is True for part in model.modules())
+    return _REFERENCE if is_reference else _OLD
+
+
+def _table(found: Runs, *, prompts: list[int], new_tokens: int, rounds: int) -> str:
+    ways = list(found)
+    faster = {way: ratios(found, way, ours=OURS) for way in ways if way != OURS}
+    lines = [
+        f"{len(prompts)} prompts (random letters) of {min(prompts):,} to {max(prompts):,} tokens, with {K} completions "
+        f"of {new_tokens} tokens each, {K * STEP_PROMPTS} completions a step, adapters of rank 16; "
+        f"{circumstances(rounds)}",
+        "Seconds of all steps, medians, and their share of the way's whole.",
+        "",
+        f"| part | {' | '.join(ways)} |",
+        f"| --- |{' ---: |' * len(ways)}",
+    ]
+    for part in _PARTS:
+        cells = []
+        for way in ways:
+            seconds = median([run["parts"] for run in found[way]], part)
+            cells.append(f"{seconds:.1f} ({seconds / median(found[way], 'seconds'):.0%})")
+        lines.append(f"| {part} | {' | '.join(cells)} |")
+    wholes = [f"{median(found[way], 'seconds'):.1f}" for way in ways]
+    lines.append(f"| **whole** | {' | '.join(wholes)} |")
+    shown = [f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})" for times in faster.values()]
+    lines.append(f"| ours is faster | {' | '.join([*shown, ''])} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
