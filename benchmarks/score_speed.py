@@ -9,6 +9,7 @@ TRL's is `RewardTrainer.evaluate`, with 8 pairs a batch, its default, and with 1
 
     --data FOLDER    real rows and the real vocabulary of the shared data, instead of random text
     --budgets N …    our way at these tokens per forward as well, in the same alternations
+    --best           rewardbench at its best and ours alone, which so stand closer together
     --profile        where the time of our way goes, instead of the alternations
     --write          put what is printed into its part of benchmarks/score_speed.md
 """
@@ -80,13 +81,15 @@ def main() -> int:
             return _report(_profile(folder), arguments, heading="Where the time of our way goes")
         tokens = _tokens(folder)
         # What is compared closest stands side by side: the machine is not equally fast for minutes.
-        ways = [_DEFAULT, _TRL_DEFAULT, _TRL_ONE_BY_ONE, _ONE_BY_ONE, _OURS, *map(_budget, budgets)]
+        others = [] if arguments.best else [_DEFAULT, _TRL_DEFAULT, _TRL_ONE_BY_ONE]
+        ways = [*others, _ONE_BY_ONE, _OURS, *map(_budget, budgets)]
         options = ["--budgets", *map(str, budgets)]
         found = alternate(ways, module=MODULE, folder=folder, rounds=arguments.rounds, options=options)
     difference = _largest_difference(found)
-    heading = "Real rows" if arguments.data else "Random text"
+    heading = ("Real rows" if arguments.data else "Random text") + (", beside its best alone" if arguments.best else "")
     _report(_text(arguments, tokens, found, difference), arguments, heading=heading)
-    fast = all(statistics.median(ratios(found, name, ours=_OURS)) >= wanted for name, wanted in _WANTED.items())
+    wanted = [(name, ratio) for name, ratio in _WANTED.items() if name in found]
+    fast = all(statistics.median(ratios(found, name, ours=_OURS)) >= ratio for name, ratio in wanted)
     return 0 if difference <= _TOLERANCE and (fast or arguments.data is not None) else 1
 
 
@@ -96,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=32, help="pairs scored in each round")
     parser.add_argument("--rounds", type=int, default=3, help="alternations")
     parser.add_argument("--budgets", type=int, nargs="*", default=[], help="further tokens per forward of our way")
+    parser.add_argument("--best", action="store_true", help="rewardbench's way at its best and ours, no others")
     parser.add_argument("--profile", action="store_true", help="where the time of our way goes, and nothing else")
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
