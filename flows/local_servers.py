@@ -33,6 +33,7 @@ from flows.server_start import (
     server_answer,
     wait_until_healthy,
 )
+from tasks.mlflow_pages import runs_page
 from tasks.mlflow_start import AlreadyUp, MlflowStart
 from tasks.service_logins import login_variables
 
@@ -93,14 +94,18 @@ def local_servers(
             atexit.unregister(use.leave)
 
 
-def serve_until_interrupted(settings: ServerSettings, *, say: Say) -> None:
+def serve_until_interrupted(settings: ServerSettings, *, say: Say, experiment: str = "") -> None:
     """Keep both servers up until Ctrl-C; the body of `rlhf ui`.
+
+    Args:
+        experiment: of MLflow, whose runs are to be looked at; empty: all.
 
     Raises:
         ServerError: as `local_servers`; also when a server ends by itself.
     """
     with suppress(KeyboardInterrupt), local_servers(settings, say=say) as servers:
-        say(f"Prefect: {servers.prefect_ui_url}\nMLflow:  {servers.mlflow_uri}\nCtrl-C ends this.")
+        mlflow = runs_page(servers.mlflow_uri, experiment) if experiment else servers.mlflow_uri
+        say(f"Prefect: {servers.prefect_ui_url}\nMLflow:  {mlflow}\nCtrl-C ends this.")
         watched = read_record(settings.state_dir).servers
         while True:
             time.sleep(1.0)

@@ -50,7 +50,9 @@ def open_report(loaded: LoadedConfig) -> int:
 
 def serve_ui(loaded: LoadedConfig) -> int:
     """Keep Prefect and MLflow open on what the runs left, until Ctrl-C."""
-    serve_until_interrupted(server_settings(loaded), say=lambda text: Console(highlight=False).print(text))
+    console = Console(highlight=False, soft_wrap=True)
+    experiment = loaded.config.tracking.experiment
+    serve_until_interrupted(server_settings(loaded), say=console.print, experiment=experiment)
     return 0
 
 

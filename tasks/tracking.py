@@ -28,6 +28,7 @@ from tasks.mlflow_operations import (
     flat_params,
 )
 from tasks.mlflow_outbox import HANDLE_PREFIX, Outbox
+from tasks.mlflow_pages import FOR_TRAINING
 from tasks.mlflow_spool import SPOOL_FOLDER
 from tasks.mlflow_start import mlflow_start
 from tasks.source_labels import corrected_name
@@ -39,8 +40,6 @@ _NOTE_TAG = "mlflow.note.content"
 _NOTE_CHARACTERS = 7500
 # For a run that ended before its MLflow was up.
 _START_LIMIT_S = 15.0
-# Else MLflow's pages are about traces and prompts.
-_FOR_TRAINING = "workflowType=machine_learning"
 
 
 class Tracking(RunFiles):
@@ -279,7 +278,7 @@ class Tracking(RunFiles):
         real = self._outbox.real_id(run_id)
         if not self.uri.startswith("http") or not real or real.startswith(HANDLE_PREFIX):
             return ""
-        return f"{self.uri}/#/experiments/{self._outbox.experiment_id}/runs/{real}{below}?{_FOR_TRAINING}"
+        return f"{self.uri}/#/experiments/{self._outbox.experiment_id}/runs/{real}{below}?{FOR_TRAINING}"
 
     def _create(self, name: str, *, parent: str, tags: Mapping[str, str]) -> str:
         handle = f"{HANDLE_PREFIX}{uuid.uuid4().hex}"

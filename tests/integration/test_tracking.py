@@ -17,6 +17,7 @@ from containers.contracts.spec import StageInput, StageSpec
 from containers.contracts.stage_configs import TrainRewardModelConfig
 from containers.stages.recorder import Recorder
 from tasks.event_feed import EventFeed, MetricPoint, MetricsDelivery, read_points
+from tasks.mlflow_pages import runs_page
 from tasks.tracking import Tracking
 
 DIGEST = "sha256:" + "ab" * 32
@@ -55,6 +56,8 @@ def test_a_stage_is_a_child_of_the_pipeline_and_both_end(tracking: Tracking, sta
     page = f"{tracking.uri}/#/experiments/{child.info.experiment_id}/runs/{stage_run}"
     assert tracking.run_url(stage_run) == f"{page}?workflowType=machine_learning"
     assert tracking.file_url(stage_run, "a/b.html") == f"{page}/artifacts/a/b.html?workflowType=machine_learning"
+    table = f"{tracking.uri}/#/experiments/{child.info.experiment_id}/runs?workflowType=machine_learning"
+    assert runs_page(tracking.uri, client.get_experiment(child.info.experiment_id).name) == table
     assert (tracking.pending, tracking.refused) == (0, ())
 
 
