@@ -129,17 +129,25 @@ def test_in_bfloat16_losses_are_float32_and_those_of_padded_batches_but_for_roun
         assert any(torch.tensor(value).bfloat16().item() != value for value in ours)
 
 
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "computed again"])
 @pytest.mark.parametrize("lora", [False, True], ids=["whole model", "LoRA"])
-def test_the_gradients_of_a_step_are_those_of_the_padded_step(tmp_path: Path, lora: bool) -> None:
+def test_the_gradients_of_a_step_are_those_of_the_padded_step(tmp_path: Path, lora: bool, checkpointing: bool) -> None:
     rows = pairs()
 
     def gradient(kind: type[PairTrainer]) -> Tensor:
         found = trainer(kind, tmp_path, rows, lora=lora, margin=True)
+        if checkpointing:
+            found.model.gradient_checkpointing_enable()
+        layer = next(part for name, part in found.model.named_modules() if name.endswith("layers.0.mlp"))
+        computed: list[int] = []
+        layer.register_forward_pre_hook(lambda *_: computed.append(1))
         found.create_optimizer_and_scheduler(1)
         found.current_gradient_accumulation_steps = 1
         batch = found.data_collator([dict(row) for row in rows])
         with packed(found.model) if kind is PackedPairTrainer else torch.enable_grad():
             found.training_step(found.model, batch)
+        num_forwards = len(make_packs(batch["pairs"], max_tokens=120)) if kind is PackedPairTrainer else 1
+        assert len(computed) == num_forwards * (2 if checkpointing else 1)
         return torch.cat([weight.grad.flatten() for weight in found.model.parameters() if weight.grad is not None])
 
     padded, found = gradient(PairTrainer), gradient(PackedPairTrainer)
