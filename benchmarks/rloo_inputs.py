@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, Qwen3ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    Qwen3ForCausalLM,
+)
 from trl import RLOOConfig, RLOOTrainer
 
 from benchmarks.speed_inputs import random_pairs, real_pairs, save_reward_model
@@ -49,6 +56,16 @@ def prepare(folder: Path, *, data: Path | None, count: int) -> list[tuple[int, l
     return [
         (_length(tokenizer, prompt), [_length(tokenizer, answer) for answer in answers]) for prompt, answers in tasks
     ]
+
+
+def load(folder: Path) -> tuple[list[Task], PreTrainedTokenizerBase, Any, Any]:
+    """What `prepare` left: prompts with completions, tokenizer, policy, and the reward model that judges."""
+    tasks: list[Task] = json.loads((folder / "tasks.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
+    policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
+    judge = AutoModelForSequenceClassification.from_pretrained(folder / "reward").eval()
+    policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
+    return tasks, tokenizer, policy, judge
 
 
 def _tasks(tokenizer: PreTrainedTokenizerBase, text: str, *, count: int) -> list[Task]:

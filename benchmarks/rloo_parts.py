@@ -20,9 +20,8 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from benchmarks.rloo_inputs import DEFAULT, OURS, STEP_PROMPTS, TUNED, K, Task, make_trainer, prepare
+from benchmarks.rloo_inputs import DEFAULT, OURS, STEP_PROMPTS, TUNED, K, load, make_trainer, prepare
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, write_part
 
 _MODULE = "benchmarks.rloo_parts"
@@ -98,11 +97,7 @@ def main() -> int:
 
 def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
     """Seconds of all steps, in all and by part, and memory beyond the loaded models."""
-    tasks: list[Task] = json.loads((folder / "tasks.json").read_text())
-    tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
-    policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
-    judge = AutoModelForSequenceClassification.from_pretrained(folder / "reward").eval()
-    policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
+    tasks, tokenizer, policy, judge = load(folder)
     drawn = {"max_completion_length": new_tokens, "generation_kwargs": {"min_new_tokens": new_tokens}}
     trainer: Any = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=False, **drawn)
     clock = _Clock()

@@ -26,11 +26,6 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
 
 from benchmarks.rloo_inputs import (
     ADAPTERS,
@@ -41,8 +36,8 @@ from benchmarks.rloo_inputs import (
     STEP,
     STEP_PROMPTS,
     K,
-    Task,
     deal,
+    load,
     make_trainer,
     prepare,
 )
@@ -90,11 +85,7 @@ def _arguments() -> argparse.Namespace:
 
 def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
     """Seconds of all steps, figures, tokens computed, and peak memory beyond the loaded models, of one way."""
-    tasks: list[Task] = json.loads((folder / "tasks.json").read_text())
-    tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
-    policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
-    judge = AutoModelForSequenceClassification.from_pretrained(folder / "reward").eval()
-    policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
+    tasks, tokenizer, policy, judge = load(folder)
     trainer = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=whole)
     deal(trainer, tokenizer, tasks)
     tokens: Counter[str] = Counter()
