@@ -19,6 +19,7 @@ def runs_page(uri: str, experiment: str) -> str:
 
     The login is that of MLflow's own clients, from the environment.
     """
+    uri = uri.rstrip("/")
     if not uri.startswith("http"):
         return uri
     # What listens on this machine is asked directly.

@@ -52,7 +52,7 @@ def test_it_is_the_page_of_the_experiments_runs(
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
     monkeypatch.setenv("http_proxy", "http://192.0.2.1:9")
     uri = serving(answer)
-    assert runs_page(uri, "Ada's & mine") == f"{uri}/#/experiments/7/runs?workflowType=machine_learning"
+    assert runs_page(f"{uri}/", "Ada's & mine") == f"{uri}/#/experiments/7/runs?workflowType=machine_learning"
     login = f"Basic {base64.b64encode(b'ada:secret').decode()}"
     assert asked == [("/api/2.0/mlflow/experiments/get-by-name?experiment_name=Ada%27s+%26+mine", login)]
 
