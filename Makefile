@@ -5,10 +5,13 @@ BIN := $(VENV)/bin
 IMAGE ?= rlhf-stage:cpu
 BASE_IMAGE ?= python:3.11-slim-bookworm
 SHARED_DATA ?= ../shared/data
+# Without them the usual ports, or free ones where those are taken.
+PORTS := $(if $(PREFECT_PORT),--set tracking.prefect_port=$(PREFECT_PORT))
+PORTS += $(if $(MLFLOW_PORT),--set tracking.mlflow_port=$(MLFLOW_PORT))
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small real-hh real-data test test-slow test-search test-docker test-vllm faults test-browser lint check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker test-vllm faults chaos proofs test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -23,25 +26,28 @@ $(VENV)/.stamp: pyproject.toml
 	$(BIN)/pip install --quiet -e '.[stages,dev]'
 	touch $@
 
-demo: setup image-if-docker  ## Run the whole pipeline on CPU with a tiny model, in minutes
+demo: setup image-if-docker  ## Run the whole pipeline on CPU with a tiny model, in minutes: PREFECT_PORT=…, MLFLOW_PORT=…
 	$(BIN)/rlhf demo-data
-	$(BIN)/rlhf run -c configs/runs/demo.yaml
+	$(BIN)/rlhf run -c configs/runs/demo.yaml $(strip $(PORTS))
 
-real-small: real-data  ## The same DAG on real dialogues (needs ../shared/data)
-	$(BIN)/rlhf run -c configs/runs/real-small.yaml
+real-small: real-data setup image-if-docker  ## The same DAG on real dialogues (needs ../shared/data)
+	$(BIN)/rlhf run -c configs/runs/real-small.yaml $(strip $(PORTS))
 
-real-hh: real-data  ## A reward model on human choices, up to its certificate (needs ../shared/data)
-	$(BIN)/rlhf run -c configs/runs/real-hh.yaml --until evaluate_reward_model
+real-hh: real-data setup image-if-docker  ## A reward model on human choices, up to its certificate (needs ../shared/data)
+	$(BIN)/rlhf run -c configs/runs/real-hh.yaml --until evaluate_reward_model $(strip $(PORTS))
 
-real-data: setup image-if-docker
+real-data:
 	@test -d $(SHARED_DATA) || { echo "$(SHARED_DATA) is not there: it has the real rows, which are not part of this repository. Your own data: see README, 'Your own run'."; exit 1; }
 
-ui: setup  ## Open Prefect and MLflow on what the demo left, until Ctrl-C
-	$(BIN)/rlhf ui -c configs/runs/demo.yaml
+ui: setup  ## Open Prefect and MLflow on what the demo left, until Ctrl-C: PREFECT_PORT=…, MLFLOW_PORT=…
+	$(BIN)/rlhf ui -c configs/runs/demo.yaml $(strip $(PORTS))
 
 test: setup  ## The tests that need neither Docker nor a browser
 	$(BIN)/pytest $(PARALLEL) tests/unit tests/architecture
 	$(BIN)/pytest $(PARALLEL) --ignore tests/unit --ignore tests/architecture
+
+test-data: real-data setup  ## The tests on real rows, which `make test` leaves out where there are none (needs ../shared/data)
+	RLHF_SHARED_DATA=$(abspath $(SHARED_DATA)) $(BIN)/pytest $(PARALLEL) -m 'shared_data and not docker and not browser and not slow and not vllm'
 
 test-slow: setup  ## The tests that take minutes: whole pipelines, resumes after kill -9, several ranks
 	$(BIN)/pytest $(PARALLEL) -m 'slow and not docker and not browser' --ignore tests/faults
@@ -56,6 +62,17 @@ faults: setup  ## Break everything on purpose; writes the table in docs/reliabil
 	rm -rf outputs/faults
 	$(BIN)/pytest -m '' tests/faults
 	$(BIN)/python tests/faults/fault_table.py --write docs/reliability.md
+
+# MINUTES=, SEED= and RANKS= of the faults at random moments.
+MINUTES ?= 2
+SEED ?= 7
+RANKS ?= 1
+chaos: setup  ## Faults at random moments of whole runs, two minutes of them; what each costs, and whether all comes out the same
+	$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --seed $(SEED) --ranks $(RANKS)
+
+proofs: setup  ## An hour of faults at random moments, on one and two ranks by turns; writes docs/proofs/
+	$(BIN)/python -m benchmarks.chaos --minutes 30 --seed $(SEED) --write
+	$(BIN)/python -m benchmarks.chaos --minutes 30 --seed $(SEED) --ranks 2 --write
 
 # vLLM wants another fastapi than Prefect, so it lies in an environment that sees the usual one behind its own packages. The
 # torchvision that comes with it is built for GPUs and cannot be loaded beside a torch for CPUs; texts do without.

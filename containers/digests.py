@@ -24,19 +24,22 @@ class DamagedArtifactError(Exception):
     """An artifact does not match its manifest; the message names the file."""
 
 
-def file_sha256(path: Path) -> str:
+def file_sha256(path: Path | str) -> str:
     """Hexadecimal sha256 of a regular file's bytes. Refuses symbolic links (OSError)."""
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
             raise UnsafeFileError(f"{path} is not a regular file.")
-        while chunk := stream.read(_CHUNK_BYTES):
+        while chunk := os.read(descriptor, min(_CHUNK_BYTES, facts.st_size + 1)):
             digest.update(chunk)
+    finally:
+        os.close(descriptor)
     return digest.hexdigest()
 
 
-def sample_sha256(path: Path) -> str:
+def sample_sha256(path: Path | str) -> str:
     """Hexadecimal sha256 over a file's size and sixteen blocks of 1 MiB from its beginning to its end.
 
     Notices a file that was cut, replaced or never written to its end; a single flipped bit in between is missed.
@@ -62,16 +65,21 @@ def regular_files(folder: Path) -> Iterator[Path]:
         UnsafeFileError: a symbolic link, FIFO, device or socket lies there. A link in a stage's output leaks host
             files when it is copied, and a FIFO hangs its reader.
     """
-    for entry in sorted(os.scandir(folder), key=lambda item: item.name):
-        path = Path(entry.path)
+    for name in _regular_files(str(folder)):
+        yield folder / name
+
+
+def _regular_files(folder: str, within: str = "") -> Iterator[str]:
+    """As `regular_files`, relative to the outermost folder; text, since paths cost more than to read a small file."""
+    for entry in sorted(os.scandir(f"{folder}/{within}"), key=lambda item: item.name):
         if entry.is_symlink():
-            raise UnsafeFileError(f"{path} is a symbolic link; a stage's output holds regular files only.")
+            raise UnsafeFileError(f"{entry.path} is a symbolic link; a stage's output holds regular files only.")
         if entry.is_dir(follow_symlinks=False):
-            yield from regular_files(path)
+            yield from _regular_files(folder, f"{within}{entry.name}/")
         elif entry.is_file(follow_symlinks=False):
-            yield path
+            yield f"{within}{entry.name}"
         else:
-            raise UnsafeFileError(f"{path} is neither a regular file nor a folder.")
+            raise UnsafeFileError(f"{entry.path} is neither a regular file nor a folder.")
 
 
 def file_entries(folder: Path) -> tuple[FileEntry, ...]:
@@ -129,22 +137,22 @@ def verify_artifact(folder: Path, *, whole_up_to_bytes: int | None = None) -> Ma
     """
     manifest = read_manifest(folder)
     try:
-        found = {path.relative_to(folder).as_posix(): path for path in regular_files(folder)}
-        found.pop(MANIFEST_FILE, None)
+        found = set(_regular_files(str(folder)))
+        found.discard(MANIFEST_FILE)
         for wanted in manifest.files:
-            path = found.pop(wanted.path, None)
-            if path is None:
-                raise DamagedArtifactError(f"{folder / wanted.path} is missing.")
-            _compare(path, wanted, whole_up_to_bytes=whole_up_to_bytes)
+            if wanted.path not in found:
+                raise DamagedArtifactError(f"{folder}/{wanted.path} is missing.")
+            found.remove(wanted.path)
+            _compare(f"{folder}/{wanted.path}", wanted, whole_up_to_bytes=whole_up_to_bytes)
     except (UnsafeFileError, OSError) as error:
         raise DamagedArtifactError(f"{folder} cannot be verified: {error}") from error
     if found:
-        raise DamagedArtifactError(f"{folder / next(iter(found))} is not in the manifest.")
+        raise DamagedArtifactError(f"{folder}/{min(found)} is not in the manifest.")
     return manifest
 
 
-def _compare(path: Path, wanted: FileEntry, *, whole_up_to_bytes: int | None) -> None:
-    size = path.stat().st_size
+def _compare(path: str, wanted: FileEntry, *, whole_up_to_bytes: int | None) -> None:
+    size = os.stat(path).st_size  # noqa: PTH116 - as `_regular_files`
     if size != wanted.size_bytes:
         raise DamagedArtifactError(f"{path} has {size} bytes; the manifest says {wanted.size_bytes}.")
     sampled = whole_up_to_bytes is not None and size > whole_up_to_bytes and bool(wanted.sample_sha256)

@@ -8,9 +8,12 @@ from typing import Literal, TypeAlias
 from containers.contracts.records import GateDecision
 from containers.human_text import moment
 from flows.config_loading import LoadedConfig
+from flows.server_own_login import known_login
+from flows.server_settings import STATE_DIR
 from tasks.approval_store import ApprovalError, DamagedDecisionError, Decisions, Question
 from tasks.approval_words import deadline_text, problem_with, waiting_text
 from tasks.gates import figure_lines
+from tasks.service_logins import PREFECT_LOGIN
 
 _EXIT_REFUSED = 1
 _EXIT_COMMAND_LINE = 2
@@ -82,7 +85,7 @@ def _take_answer_in_prefect(loaded: LoadedConfig, question: Question) -> None:
 
 def _same(loaded: LoadedConfig, question: Question) -> list[Question]:
     """What every run of this store asked that is just this."""
-    return [item for item in _decisions(loaded).questions(question.gate) if item.key == question.key]
+    return list(_decisions(loaded).questions(question.gate, key=question.key))
 
 
 def _go_on(loaded: LoadedConfig, question: Question, decision: GateDecision) -> None:
@@ -107,9 +110,18 @@ def _resumed(question: Question, decision: GateDecision) -> str:
 
 def _its_server(question: Question) -> AbstractContextManager[object]:
     """Prefect's server that has the run which asked, for the time of the block; one that is gone costs seconds."""
-    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_CLIENT_MAX_RETRIES,
+        temporary_settings,
+    )
 
-    return temporary_settings({PREFECT_API_URL: question.prefect_api_url, PREFECT_CLIENT_MAX_RETRIES: 1})
+    changes: dict[object, object] = {PREFECT_API_URL: question.prefect_api_url, PREFECT_CLIENT_MAX_RETRIES: 1}
+    login = known_login(STATE_DIR, question.prefect_api_url)
+    if login:
+        changes[PREFECT_API_AUTH_STRING] = login[PREFECT_LOGIN]
+    return temporary_settings(changes)
 
 
 def _shown(loaded: LoadedConfig, question: Question) -> str:

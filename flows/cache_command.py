@@ -4,7 +4,7 @@ Adapters that were put onto their base models lie beside what was fetched from t
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,30 +13,67 @@ from rich.console import Console
 from rich.table import Table
 
 from containers.human_text import size
+from flows.config_errors import ConfigError
 from tasks.adapter_folders import AdapterFolder, adapters_root, find_unused, list_adapter_folders, remove_adapter_folder
-from tasks.store import find_garbage, list_artifacts, remove, verify_artifacts
+from tasks.store import find_garbage, linked_folders, list_artifacts, remove, verify_artifacts
+from tasks.store_format import NewerStoreError, demand_known_store
 
 _EXIT_DAMAGED = 1
 _SHOWN_KEY = 12
+_SHOWN_RUNS = 5
 _DAY_S = 86_400
 
 
 def list_store(store_dir: Path, console: Console) -> int:
     """A table: stage, key, made when, size, wanted by which runs; below it the adapters on their base models."""
+    _demand_store(store_dir)
     artifacts = list_artifacts(store_dir)
     if not artifacts:
         console.print(f"{store_dir.resolve()} holds no artifact.", markup=False)
     else:
-        table = Table("stage", "key", "made", "size", "wanted by", box=None, pad_edge=False)
+        rows = [("stage", "key", "made", "size", "wanted by")]
         for item in artifacts:
             made = item.created_at[:16].replace("T", " ") or "unreadable"
-            wanted = ", ".join(dict.fromkeys(item.used_by)) or "nobody"
-            table.add_row(item.stage.value, item.key[:_SHOWN_KEY], made, size(item.size_bytes), wanted)
-        console.print(table)
+            wanted = _wanted_by(item.used_by)
+            rows.append((item.stage.value, item.key[:_SHOWN_KEY], made, size(item.size_bytes), wanted))
+        # Rich measures and wraps each cell: half a minute for ten thousand artifacts.
+        console.file.writelines(f"{line}\n" for line in _aligned(rows))
         total = sum(item.size_bytes for item in artifacts)
         console.print(f"{len(artifacts)} artifacts, {size(total)}, in {store_dir.resolve()}", markup=False)
     _list_adapters(list_adapter_folders(store_dir), console)
     return 0
+
+
+def _demand_store(store_dir: Path) -> None:
+    """A misspelt folder is no empty store, and a newer version's is not judged.
+
+    Raises:
+        ConfigError: there is no such folder, or a newer version of this package wrote it.
+    """
+    if not store_dir.is_dir():
+        what = "is a file" if store_dir.exists() else "does not exist"
+        raise ConfigError(
+            f"{store_dir.absolute()} {what}. Name the run.store_dir of your runs with --store; it is outputs/store "
+            "where a run names none."
+        )
+    try:
+        demand_known_store(store_dir)
+    except NewerStoreError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _wanted_by(runs: Sequence[str]) -> str:
+    """The first of them by name, and how many more there are."""
+    names = list(dict.fromkeys(runs))
+    more = len(names) - _SHOWN_RUNS
+    return ", ".join((*names[:_SHOWN_RUNS], *([f"and {more:,} more"] if more > 0 else []))) or "nobody"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """A line for each row, with the columns below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _list_adapters(found: tuple[AdapterFolder, ...], console: Console) -> None:
@@ -62,13 +99,15 @@ def _list_adapters(found: tuple[AdapterFolder, ...], console: Console) -> None:
 
 def verify_store(store_dir: Path, console: Console) -> int:
     """Compare every file with its manifest. Returns 1 where an artifact is damaged."""
+    _demand_store(store_dir)
     damaged = checked = 0
-    for item, problem in verify_artifacts(store_dir):
+    for stage, key, problem in verify_artifacts(store_dir):
         checked += 1
         damaged += bool(problem)
-        console.print(f"{'DAMAGED' if problem else 'whole  '}  {item.stage} {item.key[:_SHOWN_KEY]}", markup=False)
+        # Rich lays out each line, which takes longer than to verify a small artifact.
+        console.file.write(f"{'DAMAGED' if problem else 'whole  '}  {stage} {key[:_SHOWN_KEY]}\n")
         if problem:
-            console.print(f"         {problem}", markup=False)
+            console.file.write(f"         {problem}\n")
     console.print(f"{checked} artifacts compared with their manifests, {damaged} damaged.")
     if damaged:
         console.print("A run that needs a damaged one sets it aside and makes it again.")
@@ -77,6 +116,7 @@ def verify_store(store_dir: Path, console: Console) -> int:
 
 def collect_garbage(store_dir: Path, console: Console, *, older_than_days: float, delete: bool) -> int:
     """List what can go, and delete it where `delete` says so."""
+    _demand_store(store_dir)
     freed, count = 0, 0
     for text, num_bytes, remove_it in _can_go(store_dir, older_than_days=older_than_days):
         left = remove_it() if delete else ""
@@ -84,6 +124,12 @@ def collect_garbage(store_dir: Path, console: Console, *, older_than_days: float
         freed += 0 if left else num_bytes
         line = f"{size(num_bytes):>10}  {text}"
         console.print(f"{line}; LEFT: {left}" if left else line, markup=False)
+    for place in linked_folders(store_dir):
+        console.print(
+            f"Left: {place} is a link to {place.resolve()}. Nothing is deleted through a link; name the store that it "
+            "belongs to with --store.",
+            markup=False,
+        )
     if not count:
         console.print(f"Nothing can go (what no run wants is kept for {older_than_days:g} days).")
     elif delete:

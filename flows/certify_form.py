@@ -10,7 +10,7 @@ from containers.human_text import one_line
 from flows.certify_command import certified_run_name, model_settings
 from flows.config_errors import InvalidConfigError, Mistake
 from flows.config_loading import LoadedConfig
-from flows.pipeline_form import JsonSchema, SetsKeys, further_settings, load_form, values_given
+from flows.pipeline_form import JsonSchema, SetsKeys, bounded_text, further_settings, load_form, values_given
 from flows.rlhf import train_and_judge
 from flows.run_config import RunConfig
 from flows.served_run import NOT_STARTED, present_values, served_run_name
@@ -28,13 +28,15 @@ class NamesRewardModel(SetsKeys):
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         """Text; whether there is such a model is seen when the run starts."""
-        return {
-            "type": "string",
-            "title": "Reward Model",
-            "description": "The reward model to judge: a folder on the machine that serves, for example "
-            "`outputs/demo`, or a model on the hub at a commit or branch, as `org/name@revision`. An adapter is put "
-            "onto the base model that it names. Empty: the reward model of the run itself, trained if need be.",
-        }
+        return bounded_text(
+            {
+                "type": "string",
+                "title": "Reward Model",
+                "description": "The reward model to judge: a folder on the machine that serves, for example "
+                "`outputs/demo`, or a model on the hub at a commit or branch, as `org/name@revision`. An adapter is "
+                "put onto the base model that it names. Empty: the reward model of the run itself, trained if need be.",
+            }
+        )
 
     def overrides(self, value: object) -> list[str]:
         """The model in the place of the run's own.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flows.config_errors import ConfigError
 from flows.config_loading import LoadedConfig
 from flows.retrain_config import champion_book
 from flows.server_process import LOOPBACK, health_problem
@@ -14,6 +15,7 @@ from flows.server_record import read_record
 from tasks.champion_book import ChampionBook, ChampionError, promoted_by_hand, rolled_back
 from tasks.champion_record import ChampionRecord, Kind
 from tasks.champion_text import standing_lines
+from tasks.login_addresses import login_problem
 from tasks.registry import Registry
 
 _EXIT_FAILED = 1
@@ -134,6 +136,8 @@ def _mlflow_uri(loaded: LoadedConfig) -> str:
     """The configured server, the environment's, or the one that runs for this folder; empty: none answers."""
     given = loaded.config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
     if given:
+        if problem := login_problem("mlflow", given, os.environ):
+            raise ConfigError(f"tracking.mlflow_uri: {problem}")
         is_web = given.lower().startswith("http")
         return "" if is_web and health_problem(f"{given.rstrip('/')}/health") else given
     for server in read_record(_STATE_DIR).servers:

@@ -10,10 +10,13 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from containers.contracts.names import CONTAINER_STAGES, StageName
+from containers.contracts.names import CONTAINER_STAGES, DEMO_DATA_FOLDER, StageName
+from containers.environment_block import hide_secrets
 from flows import cli_approve, cli_certificates, cli_champion, cli_commands, cli_doctor, cli_keys, cli_serve
+from flows.argument_parser import ArgumentParser
 from flows.cli_parsers import DEMO_CONFIG, Commands, add_command, add_config_options, add_debug_option
 from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block
+from flows.server_statistics import switch_statistics_off
 
 EXIT_BAD_CONFIG = 2
 _EXIT_LIMIT_S = 10.0
@@ -40,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "command" not in parsed:
         parser.print_help()
         return EXIT_BAD_CONFIG
+    hide_secrets()
     parsed.command_line = shlex.join(["rlhf", *arguments])
+    switch_statistics_off()
     exit_code = _run_command(parsed)
     if argv is None:
         # Prefect delivers at exit what it still holds, and tries a server that has gone for more than two minutes.
@@ -77,7 +82,7 @@ def _run_command(parsed: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line with every option and its help."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="rlhf",
         description="From preferences to a judged reward model, a judged policy and an honest report.",
         epilog=_EPILOG,
@@ -157,7 +162,7 @@ def _add_demo_data(commands: Commands) -> None:
     parser.add_argument(
         "--folder",
         type=Path,
-        default=Path("outputs/demo/data"),
+        default=Path(DEMO_DATA_FOLDER),
         metavar="FOLDER",
         help="where the three files go (default: %(default)s)",
     )

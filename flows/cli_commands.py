@@ -54,6 +54,7 @@ def plan(parsed: argparse.Namespace) -> int:
     from flows.plan import plan_run
     from flows.plan_speed import measured_cpu_speed
     from flows.plan_text import render_plan
+    from flows.upgrade_lines import upgrade_lines
 
     found = look_up_stages(loaded.config)
     planned = plan_run(
@@ -63,7 +64,8 @@ def plan(parsed: argparse.Namespace) -> int:
         model_config=parsed.model_config,
         cpu=measured_cpu_speed(loaded.profile),
     )
-    print(render_plan(planned))
+    upgrades = upgrade_lines(loaded.config, planned)
+    print("".join(f"UPGRADE: {line}\n" for line in upgrades) + render_plan(planned))
     return 0
 
 
@@ -107,9 +109,16 @@ def cache(parsed: argparse.Namespace) -> int:
 
 def demo_data(parsed: argparse.Namespace) -> int:
     """`rlhf demo-data`."""
+    from flows.config_errors import ConfigError
     from flows.demo_data import write_demo_data
 
-    written = write_demo_data(parsed.folder, seed=parsed.seed, flip_labels=parsed.flip_labels)
+    try:
+        written = write_demo_data(parsed.folder, seed=parsed.seed, flip_labels=parsed.flip_labels)
+    except OSError as error:
+        raise ConfigError(
+            f"--folder {parsed.folder}: {error.filename or parsed.folder} cannot be written "
+            f"({error.strerror or error}). Name a folder that can be made and written."
+        ) from error
     for path in (written.train, written.validation, written.labelled_pairs):
         print(path)
     return 0

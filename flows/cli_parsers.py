@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from flows.argument_parser import ArgumentParser
+
 DEMO_CONFIG = "configs/runs/demo.yaml"
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +58,7 @@ def add_command(
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        example=example,
     )
     parser.set_defaults(command=command)
     return parser

@@ -28,6 +28,14 @@ def add_to(commands: Commands) -> None:
         help="the run configurations that the forms offer (default: %(default)s)",
     )
     parser.add_argument(
+        "--allow-folder",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a folder outside of this one that runs from a form may write to and read from; may be repeated",
+    )
+    parser.add_argument(
         "--limit",
         type=_at_least_one,
         default=4,
@@ -39,6 +47,12 @@ def add_to(commands: Commands) -> None:
         default=_LOOPBACK,
         metavar="ADDRESS",
         help="interface of servers started here; another than loopback demands authentication (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-login",
+        action="store_true",
+        help="a Prefect started here demands no login: every user of this machine can then have code run as you; by "
+        f"itself it demands one that is made and kept in {_STATE_DIR}/prefect/login",
     )
     parser.add_argument(
         "--retrain",
@@ -59,9 +73,8 @@ def add_to(commands: Commands) -> None:
         parser.add_argument(
             f"--{name}-port",
             type=int,
-            default=port,
             metavar="PORT",
-            help=f"port of a {title} started here; 0: any free one (default: %(default)s)",
+            help=f"port of a {title} started here; 0: any free one (default: {port}, or a free one if that is taken)",
         )
         parser.add_argument(
             f"--{name}-database",
@@ -102,12 +115,14 @@ def _serve(parsed: argparse.Namespace) -> int:
         prefect_port=parsed.prefect_port,
         mlflow_port=parsed.mlflow_port,
         host=parsed.host,
+        prefect_login=not parsed.no_login,
         prefect_database=parsed.prefect_database,
         mlflow_database=parsed.mlflow_database,
     )
     return serve(
         ServeSettings(
             configs=parsed.configs,
+            allowed_folders=tuple(parsed.allow_folder),
             limit=parsed.limit,
             servers=servers,
             retrain=parsed.retrain or "",

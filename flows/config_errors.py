@@ -4,7 +4,6 @@ ConfigError                 what is wrong with a configuration, as a message for
 └── InvalidConfigError      the file can be read; its mistakes are all listed, one line each
 """
 
-import difflib
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+
+from containers.contracts.near_words import nearest_word
+from containers.contracts.variables import where_a_variable_is_set
 
 # `stage` tells sections apart inside the contract; no person sets it.
 _NOT_FOR_PEOPLE = frozenset({"stage"})
@@ -105,9 +107,8 @@ def mistakes_of(error: ValidationError, model: type[BaseModel], *, prefix: str =
 
 def near_match(word: str, known: Sequence[str]) -> str:
     """`Did you mean …?` for a misspelt word, else the words that exist; empty where there are none."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean `{close[0]}`?"
+    if meant := nearest_word(word, known):
+        return f"Did you mean `{meant}`?"
     return f"Known: {', '.join(f'`{name}`' for name in sorted(known))}." if known else ""
 
 
@@ -134,9 +135,9 @@ def meant_place(loc: tuple[int | str, ...], model: type[BaseModel]) -> tuple[int
     """
     name, section = str(loc[-1]), _model_at(model, loc[:-1])
     here = keys_of(section) if section is not None else []
-    close = [_OTHER_NAMES[name]] if _OTHER_NAMES.get(name) in here else difflib.get_close_matches(name, here, n=1)
-    if close:
-        return (*loc[:-1], close[0])
+    meant = _OTHER_NAMES[name] if _OTHER_NAMES.get(name) in here else nearest_word(name, here)
+    if meant:
+        return (*loc[:-1], meant)
     # A right key in the wrong place: look below this section first, then everywhere.
     places: list[tuple[type[BaseModel] | None, tuple[int | str, ...]]] = [(section, loc[:-1]), (model, ())]
     found = (next(_paths_to(name, start, above), None) for start, above in places if start is not None)
@@ -149,7 +150,7 @@ def _text(
     field = _field_at(model, loc)
     help_text = f" {field.description.rstrip('.')}." if field is not None and field.description else ""
     if kind == "extra_forbidden":
-        return _unknown_key(loc, model)
+        return " ".join((_unknown_key(loc, model), *_variables_in(loc, value)))
     if kind == "missing":
         return f"is missing.{help_text}"
     if kind in _BOUNDS:
@@ -159,8 +160,8 @@ def _text(
         return f"{_shown(value)} is {too}; wanted {words} {ctx[name]:g}.{help_text}"
     if kind in ("literal_error", "enum"):
         expected = [part.strip("'") for part in ctx["expected"].replace(" or ", ", ").split(", ")]
-        close = difflib.get_close_matches(str(value), expected, n=1, cutoff=0.6)
-        hint = f" Did you mean `{close[0]}`?" if close else ""
+        meant = nearest_word(str(value), expected)
+        hint = f" Did you mean `{meant}`?" if meant else ""
         return f"{_shown(value)} is not one of {', '.join(f'`{word}`' for word in expected)}.{hint}{help_text}"
     if kind == "value_error":
         return str(ctx["error"])
@@ -169,6 +170,14 @@ def _text(
     if kind in _WANTED_TYPES:
         return f"{_shown(value)} found, wanted {_WANTED_TYPES[kind]}.{help_text}"
     return f"{_shown(value)}: {said}.{help_text}"
+
+
+def _variables_in(loc: tuple[int | str, ...], value: Any) -> Iterator[str]:
+    """Where variables belong that somebody took for keys; `nccl.buffsize` stands for NCCL_BUFFSIZE."""
+    names = [str(name) for name in (loc[-1], *(value if isinstance(value, Mapping) else ()))]
+    if "nccl" in loc[:-1]:
+        names.append(f"NCCL_{loc[-1]}".upper())
+    yield from (text for name in names if (text := where_a_variable_is_set(name)))
 
 
 def _unknown_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:

@@ -33,6 +33,7 @@ _WORDS: dict[Any, str] = {
     StageName: "name of a stage",
     GpuProfile: "name of a profile, or section",
 }
+_FAR_AWAY = 1_000_000
 _SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 
 
@@ -145,7 +146,7 @@ def _kind(annotation: Any, bounds: Mapping[str, float]) -> str:
     if origin is typing.Literal:
         return f"one of {', '.join(map(str, parts))}" if len(parts) > 1 else f"only {parts[0]}"
     if origin in (typing.Union, types.UnionType):
-        kinds = [_kind(part, bounds) for part in parts if part is not type(None)]
+        kinds = [_kind(part, bounds).removeprefix("only ") for part in parts if part is not type(None)]
         return ", or ".join([*kinds, "null"] if type(None) in parts else kinds)
     if _is_mapping(annotation):
         return f"map of names to {_kind(parts[1] if origin is dict else str, {})}"
@@ -173,7 +174,7 @@ def _may_be_null(annotation: Any) -> bool:
 
 
 def _bounds(metadata: typing.Iterable[Any]) -> dict[str, float]:
-    """Lower and upper bounds of numbers, by `ge`, `gt`, `le` and `lt`."""
+    """Lower and upper bounds of numbers, by `ge`, `gt`, `le` and `lt`; not those that no run comes near."""
     found: dict[str, float] = {}
     for item in metadata:
         if isinstance(item, FieldInfo):
@@ -181,6 +182,9 @@ def _bounds(metadata: typing.Iterable[Any]) -> dict[str, float]:
         for name in _SIGNS:
             if isinstance(item, annotated_types.BaseMetadata) and hasattr(item, name):
                 found[name] = getattr(item, name)
+    for name in ("ge", "le"):
+        if abs(found.get(name, 0)) >= _FAR_AWAY:
+            del found[name]
     return found
 
 

@@ -58,6 +58,8 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
     if not path.is_file():
         raise ConfigError(_missing_file(path))
     tree = read_yaml_file(path, shown=str(path))
+    if not set(tree) & set(RunConfig.model_fields):
+        raise ConfigError(_no_run(path, tree))
     origins: dict[str, str] = {}
     # The profile's name comes first, so that other overrides can change keys of the profile that it names.
     names_profile = [item for item in overrides if item.partition("=")[0].strip() == _PROFILE]
@@ -124,12 +126,31 @@ def missing_profile(name: str, path: Path | None, known: Collection[str]) -> str
 
 
 def _missing_file(path: Path) -> str:
-    found = [str(item) for item in config_files("runs")]
-    near = [str(item) for item in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
-    names = sorted({*found, *near})[:_MAX_LISTED]
-    there = f" Configurations that exist: {', '.join(names)}." if names else " There is no configuration beside it."
     what = "is a folder, not a file" if path.is_dir() else "does not exist"
-    return f"{path.absolute()} {what}.{there}"
+    return f"{path.absolute()} {what}. {_runs_that_exist(path)}"
+
+
+def _no_run(path: Path, tree: Tree) -> str:
+    """A file that holds no key of a run, in words instead of a line for each key."""
+    what = "is no run configuration: it has none of the keys of a run (`run`, `gpu_profile`, `dataset`, …)"
+    if "num_gpus" in tree or is_ladder(tree):
+        what = f"is a GPU profile, not a run. Name a run with -c, and this file with --profile {path}"
+    return f"{path} {what}. {_runs_that_exist(path)}"
+
+
+def _runs_that_exist(path: Path) -> str:
+    """Run configurations of the project, and those beside the path."""
+    near = [item for item in path.parent.glob("[!.]*.y*ml") if _is_run(item)] if path.parent.is_dir() else []
+    names = sorted({str(item) for item in (*config_files("runs"), *near)})[:_MAX_LISTED]
+    return f"Configurations that exist: {', '.join(names)}." if names else "There is no configuration beside it."
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a YAML file holds a run, valid or not: other tools keep their files in the same folders."""
+    try:
+        return isinstance(read_yaml_file(path, shown=str(path)).get("run"), dict)
+    except ConfigError:
+        return False
 
 
 def _with_defaults(tree: Tree, model: type[BaseModel]) -> Tree:
@@ -220,10 +241,18 @@ def _index_in(place: Any, part: str, *, path: str, shown: str) -> str | int:
     return int(part)
 
 
+def _concerns(mistake: Mistake, key: str) -> bool:
+    """Whether the mistake was made where that key was set: at it, below it, or in a section that it made or filled."""
+    if mistake.key == key or mistake.key.startswith(f"{key}."):
+        return True
+    names_it = key.rpartition(".")[2] in mistake.text or mistake.text.startswith("unknown key")
+    return bool(mistake.key) and key.startswith(f"{mistake.key}.") and names_it
+
+
 def _with_origin(mistake: Mistake, origins: dict[str, str], profile_path: Path | None) -> Mistake:
     """The mistake, with the override or the profile's file that it was made in."""
     for key, override in origins.items():
-        if mistake.key == key or mistake.key.startswith(f"{key}."):
+        if _concerns(mistake, key):
             return Mistake(mistake.key, f"{mistake.text} (from --set {override})")
     section, _, key = mistake.key.partition(".")
     if section == _PROFILE and profile_path is not None:

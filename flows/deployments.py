@@ -14,8 +14,9 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.types.entrypoint import EntrypointType
+from prefect.utilities.callables import ParameterSchema
 
-from tasks.prefect_link import GOES_ON
+from tasks.run_ends import GOES_ON
 
 # Each by the entrypoint of its module: the code is found wherever the project is installed.
 ENTRYPOINTS = (
@@ -36,6 +37,12 @@ _HEARTBEAT = f"{_RUN_EVENT}heartbeat"
 _ANY_RUN = {"prefect.resource.id": "prefect.flow-run.*"}
 _SILENT = "NoSignOfLife"
 _TAG = "rlhf"
+
+
+class _ClosedSchema(ParameterSchema):
+    """The schema of a form that has these fields and no others."""
+
+    additionalProperties: bool  # noqa: N815 - JSON schema's name
 
 
 def served_flows() -> tuple[Flow[..., Any], ...]:
@@ -59,6 +66,9 @@ def make_deployments(flows: Sequence[Flow[..., Any]]) -> list[RunnerDeployment]:
             enforce_parameter_schema=True,
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
+        # An unknown field is refused by the server; else the run would fail, or a misspelt one have no effect.
+        schema = deployment._parameter_openapi_schema.model_dump(exclude_unset=True)
+        deployment._parameter_openapi_schema = _ClosedSchema.model_validate(schema | {"additionalProperties": False})
         # Set, so that one that was deployed to a work pool before is taken out of it.
         deployment.work_pool_name = deployment.work_queue_name = None
         # Not set, so that what a person chose on the deployment's page stays.

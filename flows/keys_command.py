@@ -1,11 +1,11 @@
 """What `rlhf keys` prints, and the page docs/configuration.md; both are made from the models of the configuration."""
 
-import difflib
 import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 
+from containers.contracts.near_words import nearest_word
 from flows.config_errors import ConfigError, near_match
 from flows.config_keys import OWN_DEFAULTS, REQUIRED, ConfigKey, ConfigSection, config_sections
 
@@ -79,8 +79,8 @@ def _hint(word: str, sections: tuple[ConfigSection, ...]) -> str:
     paths = [key.path for section in sections for key in section.keys]
     names = [section.path for section in sections if section.path and not section.is_item]
     words = dict.fromkeys([*names, *(part for path in paths for part in path.split(".")), *paths])
-    close = difflib.get_close_matches(word, words, n=1)
-    return near_match(word, close or names)
+    meant = nearest_word(word, words if "." in word else names) or nearest_word(word, words)
+    return near_match(word, [meant] if meant else names)
 
 
 def _section_text(section: ConfigSection) -> str:

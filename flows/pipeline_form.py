@@ -21,6 +21,7 @@ from pydantic_core import MISSING, CoreSchema
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from flows.config_errors import ConfigError, InvalidConfigError, Mistake, near_match, section_model
 from flows.config_loading import LoadedConfig, config_files, load_run_config
+from flows.form_folders import require_inside, require_outputs_inside
 from flows.run_config import RunConfig
 from flows.yaml_reading import read_yaml_value
 
@@ -42,6 +43,12 @@ _BOUNDS_IN_WORDS = {
     "exclusiveMaximum": "less than {:,}",
 }
 JsonSchema = dict[str, Any]
+# What a text may hold. JSON can spell halves of characters that no text has; the server would take such a run, and from
+# then on fail at every list that it stands in. No control characters either, but tabs and ends of lines.
+_TEXT_PATTERN = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f\ud800-\udfff]*$"
+_LONGEST_TEXT = 4096
+_LONGEST_LINE = 20_000
+_MOST_LINES = 100
 
 
 class SetsKeys:
@@ -94,6 +101,7 @@ class SetsKey(SetsKeys):
         schema = _without_null(handler(core_schema))
         if self.choices is not None:
             schema["enum"] = list(self.choices())
+        schema = bounded_text(schema)
         schema["description"] = self._described(schema)
         return schema
 
@@ -129,7 +137,17 @@ class Help:
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         """With the text."""
-        return _without_null(handler(core_schema)) | {"description": self.text}
+        return bounded_text(_without_null(handler(core_schema)) | {"description": self.text})
+
+
+def bounded_text(schema: JsonSchema) -> JsonSchema:
+    """The schema of a field, where it is free text with the characters and the length that a text may have."""
+    if schema.get("type") == "array":
+        items = {**schema["items"], "pattern": _TEXT_PATTERN, "maxLength": _LONGEST_LINE}
+        return {**schema, "items": items, "maxItems": _MOST_LINES}
+    if schema.get("type") != "string" or "enum" in schema:
+        return schema
+    return {"pattern": _TEXT_PATTERN, "maxLength": _LONGEST_TEXT, **schema}
 
 
 def config_field(key: str) -> FieldInfo:
@@ -182,12 +200,15 @@ def load_form(
         ConfigError: with every mistake.
     """
     path = chosen_config(values)
+    require_inside(values_given(values), lines=MORE_SETTINGS)
     by_field = overrides_by_field(form, values)
     overrides = [*itertools.chain.from_iterable(by_field.values()), *fixed]
     lasting = [item for item in overrides if not item.startswith("run.again_from=")]  # a repeat goes on instead
     command = shlex.join(["rlhf", "run", "-c", str(path), *(word for item in lasting for word in ("--set", item))])
     with told_by_field(by_field):
-        return load_run_config(path, overrides=overrides), command
+        loaded = load_run_config(path, overrides=overrides)
+    require_outputs_inside(loaded.config)
+    return loaded, command
 
 
 def overrides_by_field(form: Callable[..., object], values: Mapping[str, Any]) -> dict[str, list[str]]:

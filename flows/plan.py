@@ -17,6 +17,7 @@ from flows.plan_fit import unfit_mistakes
 from flows.plan_inputs import FoundShape, data_size, find_model_shape, find_scorer_shape
 from flows.plan_lengths import read_lengths
 from flows.plan_limits import floor_mistakes, likely_troubles, sample_mistakes
+from flows.plan_memory import HostMemory, read_host_memory, short_memory
 from flows.plan_scoring import plan_evaluate_policy, plan_evaluate_reward_model, plan_filter_dataset, reference_troubles
 from flows.plan_speed import NOT_MEASURED, CpuSpeed
 from flows.plan_training import plan_train_policy, plan_train_reward_model, plan_train_sft
@@ -34,6 +35,7 @@ class RunPlan:
         lengths: of the pairs, in words, and where these figures come from; empty where no pair could be read.
         store_dir: where artifacts and checkpoints will lie.
         store_free_bytes: what that disk has left; None where it cannot be asked.
+        memory: what this machine has, and a stage may take of it; None where nobody asked.
         cpu: how fast this machine's processor is, where it was measured.
         mistakes: why it cannot work, whatever the data hold.
         warnings: what will probably go wrong or take long, a sentence each.
@@ -50,6 +52,7 @@ class RunPlan:
     lengths: tuple[str, ...] = ()
     store_dir: Path = Path()
     store_free_bytes: int | None = None
+    memory: HostMemory | None = None
     cpu: CpuSpeed = NOT_MEASURED
     mistakes: tuple[Mistake, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -156,12 +159,13 @@ def draft_plan(
         lengths=() if lengths is None else (lengths.spread, lengths.words),
         store_dir=config.store_dir,
         store_free_bytes=_free_bytes(config.store_dir),
+        memory=read_host_memory(loaded.profile, kind=config.runtime.kind),
         cpu=cpu,
         mistakes=tuple(known.mistakes),
         warnings=(*likely_troubles(known, stages), *reference_troubles(known)),
         absent=_absent_data(known),
     )
-    return replace(plan, warnings=(*plan.warnings, *_full_disk(plan)))
+    return replace(plan, warnings=(*plan.warnings, *_full_disk(plan), *_full_memory(plan)))
 
 
 def _assumptions(known: Known) -> Iterator[str]:
@@ -209,6 +213,11 @@ def _full_disk(plan: RunPlan) -> Iterator[str]:
             f"{size(plan.store_free_bytes)} left. Free some, name a folder on another disk, or lower "
             f"schedule.save_total_limit."
         )
+
+
+def _full_memory(plan: RunPlan) -> Iterator[str]:
+    if plan.memory is not None:
+        yield from short_memory(plan.memory, needed_bytes=plan.host_memory_bytes)
 
 
 def _free_bytes(folder: Path) -> int | None:

@@ -2,14 +2,17 @@
 
 import gzip
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
 from containers.contracts.records import Funnel
 from containers.contracts.stage_configs import BuildBaseModelConfig, FilterDatasetConfig
+from containers.parquet_rows import UnreadableParquetError, opened_parquet
 from flows.config_errors import ConfigError
 from flows.config_loading import config_files
 from flows.model_shape import ModelShape, read_model_shape, shape_of_built_model
@@ -276,19 +279,18 @@ def count_rows(path: Path) -> Count | None:
             lines, read, last = 0, 0, b"\n"
             while (chunk := stream.read(_CHUNK_BYTES)) and read < _MAX_COUNTED_BYTES:
                 lines, read, last = lines + chunk.count(b"\n"), read + len(chunk), chunk[-1:]
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return None
     return Count(lines + (last != b"\n"), "at most") if read < _MAX_COUNTED_BYTES else None
 
 
 def _parquet_rows(path: Path) -> Count | None:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
+    if find_spec("pyarrow") is None:
         return None
     try:
-        return Count(parquet.ParquetFile(path).metadata.num_rows, "at most")
-    except (OSError, ArrowException):
+        with opened_parquet(path) as file:
+            return Count(file.metadata.num_rows, "at most")
+    except UnreadableParquetError:
         return None
 
 

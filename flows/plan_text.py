@@ -24,6 +24,7 @@ def render_plan(plan: RunPlan) -> str:
         f"Plan of {plan.name} ({plan.config_path})",
         f"  profile   {profile.name}: {devices}, {profile.num_processes} rank(s), {profile.precision}{divided}",
         *([f"  chosen    {profile.chosen_because}"] if profile.chosen_because else []),
+        *([f"  memory    {plan.memory.words}"] if plan.memory else []),
         f"  model     {plan.model}",
         f"  dataset   {plan.dataset}",
         *(f"  {name:<10}{line}" for name, line in zip(("lengths", ""), plan.lengths, strict=False)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flows.config_errors import ConfigError
 from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended
-from flows.local_servers import Servers, local_servers
+from flows.local_servers import Servers, local_servers, login_hint
 from flows.plan import plan_run
 from flows.retrain_changes import nothing_new_text, why_retrain
 from flows.retrain_config import Retraining, load_retraining
@@ -17,6 +17,7 @@ from flows.run_command import exit_code_of, require_folders, server_settings, so
 from flows.terminal import TerminalDisplay
 from tasks.champion_book import ChampionError
 from tasks.display import install_display
+from tasks.mlflow_start import install_mlflow_start
 from tasks.source_errors import SourceError
 
 _EXIT_FAILED = 1
@@ -44,9 +45,11 @@ def retrain(path: Path, *, settings: list[str], profile: str | None) -> int:
         display.say(f"The retraining does not start; nothing was spent.\n  {error}")
         return _EXIT_FAILED
     try:
-        with local_servers(server_settings(retraining.loaded), say=display.say) as servers:
-            use_servers(servers)
-            display.say(f"Prefect  {servers.prefect_ui_url}\nMLflow   {servers.mlflow_uri}")
+        settings_of_servers = server_settings(retraining.loaded)
+        with local_servers(settings_of_servers, say=display.say, meanwhile=_use_and_import) as servers:
+            install_mlflow_start(servers.mlflow_start)
+            hint = login_hint(settings_of_servers.state_dir)
+            display.say(f"Prefect  {servers.prefect_ui_url}{hint}\nMLflow   {servers.mlflow_uri}")
             exit_code = _run_flow(path, servers, display, settings=settings, profile=profile)
     except (KeyboardInterrupt, EndedBySignal) as ending:
         with suppress(OSError):  # after SIGHUP the terminal may be gone
@@ -72,6 +75,12 @@ def _is_decided(retraining: Retraining) -> bool:
         raise
     except Exception:  # a stage image that is missing, for example: the run meets it too, and says so
         return False
+
+
+def _use_and_import(servers: Servers) -> None:
+    """Some seconds of imports, while the servers come up."""
+    use_servers(servers)
+    import flows.retrain  # noqa: F401
 
 
 def _run_flow(

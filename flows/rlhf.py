@@ -19,6 +19,7 @@ from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
 from tasks.named_model import named_model, named_reward_model
 from tasks.pipeline_run import PipelineRun
+from tasks.prefect_link import why_stopped
 from tasks.train_policy import train_policy
 from tasks.train_reward_model import train_reward_model
 from tasks.train_sft import train_sft
@@ -51,7 +52,7 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
         GateClosedError: a model did not pass its gate and nobody waived it, or a person rejected it.
         GateWaitsError: a person is to decide about a model; the run goes on after that, started again.
         Pause: the same, where Prefect starts the flow run again by itself.
-        RunCancelledError: somebody cancelled the run in Prefect.
+        RunCancelledError: somebody cancelled or deleted the run in Prefect.
     """
     with open_run(config, command=command, config_yaml=config_yaml) as run:
         checked = check_system(run, check_request(config))
@@ -64,15 +65,23 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
         except Exception as error:
             was_cancelled, run.should_stop = run.should_stop(), never  # the report is written all the same
             run.stopped_because = str(error)
+            if was_cancelled:
+                _name_who_stopped(run)
             try:
                 write_report(run, config.write_report)
             except Exception as report_error:  # the first error is the one to read
                 error.add_note(f"The report could not be written either: {report_error}")
             if was_cancelled:
-                raise RunCancelledError("The run was cancelled in Prefect.") from error
+                raise RunCancelledError(why_stopped()) from error
             wait_for_decision(error)
             raise
         return write_report(run, config.write_report, after=last)
+
+
+def _name_who_stopped(run: PipelineRun) -> None:
+    """Put into the record of the stage that was stopped that somebody stopped it in Prefect; the report shows it."""
+    for record in [record for record in run.records if record.status == "failed"]:
+        run.remember(record.model_copy(update={"message": f"{why_stopped()} {record.message}"}))
 
 
 def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:

@@ -9,19 +9,22 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from containers.file_limits import MAX_LINE_BYTES
+from containers.parquet_rows import UnreadableParquetError, row_batches
 from containers.preference_columns import ARENA, HELPSTEER3, SCHEMAS, TRL, ULTRAFEEDBACK
 
 # A sample of so many places percentiles to a percent, and takes less than a second to read.
 SAMPLE_ROWS = 1000
 _MAX_READ_BYTES = 256 * 1024**2
-_MAX_LINE_BYTES = 8 * 1024**2
-_BATCH_ROWS = 512
+# What reading a line takes at least, counted as bytes: a file of blank lines has one byte a line.
+_MIN_ROW_BYTES = 100
 # Text in gzip and parquet is about so many times as long.
 EXPANSION = 4
-_DAMAGE = (OSError, EOFError, zlib.error)
+_DAMAGE = (OSError, EOFError, zlib.error, UnreadableParquetError)
 
 _Value = Mapping[str, Any]
 
@@ -151,7 +154,7 @@ def _values(files: Iterable[Path]) -> Iterator[_Reader | _Cell]:
     for file in files:
         try:
             for size, value in _parquet(file) if file.suffix == ".parquet" else _lines(file):
-                left -= size
+                left -= max(size, _MIN_ROW_BYTES)
                 yield value
                 if left <= 0:
                     return
@@ -161,19 +164,15 @@ def _values(files: Iterable[Path]) -> Iterator[_Reader | _Cell]:
 
 def _lines(file: Path) -> Iterator[tuple[int, _Reader]]:
     with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as opened:
-        while raw := opened.readline(_MAX_LINE_BYTES):
+        while raw := opened.readline(MAX_LINE_BYTES):
             yield len(raw), _Reader(raw)
 
 
 def _parquet(file: Path) -> Iterator[tuple[int, _Cell]]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
+    if find_spec("pyarrow") is None:
         return
-    try:
-        with parquet.ParquetFile(file) as opened:
-            for batch in opened.iter_batches(batch_size=_BATCH_ROWS):
-                for row in range(batch.num_rows):
-                    yield batch.nbytes // batch.num_rows, _Cell(batch, row)
-    except ArrowException as error:
-        raise OSError(str(error)) from error
+    for batch in row_batches(file):
+        if batch.is_too_long:
+            continue
+        for row in range(batch.rows.num_rows):
+            yield batch.num_bytes // batch.rows.num_rows, _Cell(batch.rows, row)

@@ -18,10 +18,11 @@ from containers.contracts.records import PipelineRecord
 from flows.config_errors import InvalidConfigError, Mistake
 from flows.config_loading import LoadedConfig
 from flows.ending_signals import EndedBySignal, exit_code_after, how_it_ended
-from flows.local_servers import Servers, ServerSettings, local_servers
+from flows.local_servers import Servers, ServerSettings, local_servers, login_hint
 from flows.plan import plan_run
 from flows.run_config import RunConfig
 from flows.run_flow import import_flow, run_flow
+from flows.server_settings import STATE_DIR
 from flows.standing_report import StandingReport, last_record, standing_report
 from flows.terminal import TerminalDisplay, printable
 from tasks.display import install_display
@@ -29,7 +30,10 @@ from tasks.mlflow_spool import SPOOL_FOLDER
 from tasks.mlflow_start import install_mlflow_start
 from tasks.prefect_ledger import LEDGER_FOLDER
 from tasks.reward_models import probe_reward_model
+from tasks.run_lock import RunFolderHeldError, refuse_held_folder
 from tasks.sources import Probe, SourceError, probe_dataset, probe_model
+from tasks.stage_lock import LockError
+from tasks.store_format import NewerStoreError, demand_known_store
 from tasks.suite_sources import probe_suite
 
 _EXIT_FAILED = 1
@@ -51,14 +55,16 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
     started = time.monotonic()
     if (standing := _standing(loaded)) and not something_waits(loaded.config.output_dir):
         return _nothing_to_do(standing, loaded, display, started=started)
-    if problem := _unusable_sources(loaded.config):
+    if problem := _held(loaded.config) or _unusable_sources(loaded.config):
         display.say(problem)
         return _EXIT_FAILED
     before = last_record(loaded.config.output_dir)
     try:
-        with local_servers(server_settings(loaded), say=display.say, meanwhile=_use_and_import) as servers:
+        settings = server_settings(loaded)
+        with local_servers(settings, say=display.say, meanwhile=_use_and_import) as servers:
             install_mlflow_start(servers.mlflow_start)
-            display.say(f"Prefect  {servers.prefect_ui_url}\nMLflow   {servers.mlflow_uri}")
+            hint = login_hint(settings.state_dir)
+            display.say(f"Prefect  {servers.prefect_ui_url}{hint}\nMLflow   {servers.mlflow_uri}")
             exit_code = _run_flow(loaded, servers, command=command, display=display)
     except (KeyboardInterrupt, EndedBySignal) as ending:
         during = f" during {display.running}" if display.running else ""
@@ -100,6 +106,16 @@ def _why_not_writable(folder: Path) -> str:
         return ""
     what = "cannot be written" if place.is_dir() else "is a file"
     return f"{place} {what}. Name a folder that can be written, or leave it out: then it lies below outputs/."
+
+
+def _held(config: RunConfig) -> str:
+    """Which run works in this run's folder now, or that a newer version wrote its store; empty: neither."""
+    try:
+        demand_known_store(config.store_dir)
+        refuse_held_folder(config.output_dir)
+    except (NewerStoreError, RunFolderHeldError, LockError) as error:
+        return f"The run does not start.\n  {error}"
+    return ""
 
 
 def _unusable_sources(config: RunConfig) -> str:
@@ -197,11 +213,12 @@ def server_settings(loaded: LoadedConfig) -> ServerSettings:
     """The servers that this configuration asks for; the environment's own come first."""
     tracking = loaded.config.tracking
     return ServerSettings(
-        state_dir=Path("outputs") / ".servers",
+        state_dir=STATE_DIR,
         prefect_api_url=tracking.prefect_api_url or os.environ.get("PREFECT_API_URL") or None,
         mlflow_uri=tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI") or None,
         prefect_port=tracking.prefect_port,
         mlflow_port=tracking.mlflow_port,
+        prefect_login=tracking.prefect_login,
     )
 
 
@@ -212,8 +229,6 @@ def use_servers(servers: Servers) -> None:
     os.environ["MLFLOW_TRACKING_URI"] = servers.mlflow_uri
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow's client reads it when it is imported
 
 
 def _use_and_import(servers: Servers) -> None:

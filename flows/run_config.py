@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from containers.contracts.base import Frozen
+from containers.contracts.bounds import Gibibytes, Port, Seconds, Seed
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import StageName
@@ -36,14 +37,14 @@ class RunSection(Frozen):
         pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
         description="Lower-case letters, digits, dashes; names the output folder, tags the run in Prefect and MLflow",
     )
-    seed: int = Field(0, ge=0, lt=2**32, description="One seed for every stage")
+    seed: Seed = Field(0, description="One seed for every stage")
     output_dir: Path | None = Field(None, description="Reports and links of this run; null: outputs/<name>")
     store_dir: Path | None = Field(
         None,
         description="Artifacts, checkpoints and logs of stages, found by content, shared by all runs that name it; "
         "null: `store` beside output_dir",
     )
-    verify_whole_up_to_gib: float | None = Field(
+    verify_whole_up_to_gib: Gibibytes | None = Field(
         None,
         ge=0,
         description="Files of a reused artifact that are larger are compared by size and sixteen samples instead of "
@@ -59,15 +60,15 @@ class RunSection(Frozen):
 class StageTimeouts(Frozen):
     """How many seconds a stage may take; a stage that is null gets `default`, and null there is no limit."""
 
-    default: float | None = Field(None, gt=0, description="Seconds, for stages that name none; null: without limit")
-    filter_dataset: float | None = Field(None, gt=0, description=_TIMEOUT)
-    build_base_model: float | None = Field(None, gt=0, description=_TIMEOUT)
-    train_sft: float | None = Field(None, gt=0, description=_TIMEOUT)
-    train_reward_model: float | None = Field(None, gt=0, description=_TIMEOUT)
-    evaluate_reward_model: float | None = Field(None, gt=0, description=_TIMEOUT)
-    train_policy: float | None = Field(None, gt=0, description=_TIMEOUT)
-    evaluate_policy: float | None = Field(None, gt=0, description=_TIMEOUT)
-    write_report: float | None = Field(None, gt=0, description=_TIMEOUT)
+    default: Seconds | None = Field(None, description="Seconds, for stages that name none; null: without limit")
+    filter_dataset: Seconds | None = Field(None, description=_TIMEOUT)
+    build_base_model: Seconds | None = Field(None, description=_TIMEOUT)
+    train_sft: Seconds | None = Field(None, description=_TIMEOUT)
+    train_reward_model: Seconds | None = Field(None, description=_TIMEOUT)
+    evaluate_reward_model: Seconds | None = Field(None, description=_TIMEOUT)
+    train_policy: Seconds | None = Field(None, description=_TIMEOUT)
+    evaluate_policy: Seconds | None = Field(None, description=_TIMEOUT)
+    write_report: Seconds | None = Field(None, description=_TIMEOUT)
 
     def of(self, stage: StageName) -> float | None:
         """Seconds for that stage; None without limit."""
@@ -98,9 +99,8 @@ class RuntimeSection(Frozen):
         le=300,
         description="Seconds before the next attempt; doubles with each that gets no further, up to 300",
     )
-    silence_limit_s: float | None = Field(
+    silence_limit_s: Seconds | None = Field(
         3600,
-        gt=0,
         description="A stage that neither logs nor records anything for so long hangs: it is killed with its stacks in "
         "the log, and tried again; null: never",
     )
@@ -119,9 +119,20 @@ class TrackingSection(Frozen):
         None, description="MLflow server, or a database that MLflow opens; null: a server is started here, on SQLite"
     )
     experiment: str = Field("rlhf-flows", min_length=1, description="MLflow experiment")
-    mlflow_port: int = Field(5000, ge=0, le=65535, description="Port of the MLflow started here; 0: any free one")
+    mlflow_port: Port | None = Field(
+        None,
+        description="Port of the MLflow started here; null: 5000, or a free one where that is taken; 0: any free one",
+    )
     prefect_api_url: str | None = Field(None, description="Prefect server; null: one is started here")
-    prefect_port: int = Field(4200, ge=0, le=65535, description="Port of the Prefect started here; 0: any free one")
+    prefect_login: bool = Field(
+        True,
+        description="Whether the Prefect started here demands a login; it is made by itself and lies in "
+        "outputs/.servers/prefect/login. false: every user of the machine can use it, and have code run as you",
+    )
+    prefect_port: Port | None = Field(
+        None,
+        description="Port of the Prefect started here; null: 4200, or a free one where that is taken; 0: any free one",
+    )
 
     @field_validator("mlflow_uri", "prefect_api_url")
     @classmethod

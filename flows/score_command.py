@@ -175,12 +175,19 @@ def named_profile(name: str) -> GpuProfile:
 
 
 def _inputs(file: str, model: str, base: str | None) -> tuple[StageInput, StageInput]:
-    """The rows and the model, fetched where it is not here yet."""
+    """The rows and the model, fetched where it is not here yet; what is wrong with either is told at once."""
+    mistakes: list[Mistake] = []
+    rows = source = None
     try:
         rows = rows_input(file)
     except SourceError as error:
-        raise InvalidConfigError(_COMMAND_LINE, [Mistake("", str(error))]) from error
-    source = command_line_model(model, base=base)
+        mistakes.append(Mistake("", str(error)))
+    try:
+        source = command_line_model(model, base=base)
+    except InvalidConfigError as error:
+        mistakes += error.mistakes
+    if rows is None or source is None:
+        raise InvalidConfigError(_COMMAND_LINE, mistakes)
     try:
         return rows, named_model_input(source, name="reward_model")
     except SourceError as error:

@@ -49,7 +49,7 @@ def rlhf_pipeline(
     """From preferences to a judged reward model, a judged policy and a report.
 
     Choose what to start from, and change only what you want different. Finished stages are reused. Cancel stops the
-    run within half a minute; Retry goes on from the last good step.
+    run after a checkpoint; Retry goes on from the last good step.
     """
     return run_form(locals())
 

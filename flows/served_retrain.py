@@ -6,7 +6,17 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from flows import form_fields as form
-from flows.pipeline_form import LEFT_EMPTY, MORE_SETTINGS, TO_BE_CHOSEN, chosen_config, further_settings, told_by_field
+from flows.config_loading import load_run_config
+from flows.form_folders import require_inside, require_outputs_inside
+from flows.pipeline_form import (
+    LEFT_EMPTY,
+    MORE_SETTINGS,
+    TO_BE_CHOSEN,
+    chosen_config,
+    further_settings,
+    told_by_field,
+    values_given,
+)
 from flows.retrain import rlhf_retrain as retrain
 from flows.served_run import NOT_STARTED, ended_in_words, present_values, tell_prefect
 
@@ -36,8 +46,10 @@ def rlhf_retrain(
     values = locals()
 
     def run() -> "State[Any]":
-        settings = further_settings(values)
+        path, settings = str(chosen_config(values)), further_settings(values)
+        require_inside(values_given(values), lines=MORE_SETTINGS)
         with told_by_field({MORE_SETTINGS: settings}):
-            return retrain.fn(str(chosen_config(values)), settings)
+            require_outputs_inside(load_run_config(path, overrides=settings).config)
+            return retrain.fn(path, settings)
 
     return ended_in_words(run)

@@ -15,6 +15,7 @@ from prefect.runtime import flow_run
 from prefect.states import Failed
 
 from containers.contracts.names import StageName
+from containers.environment_block import hide_secrets, without_secrets
 from flows.config_errors import ConfigError
 from flows.config_loading import LoadedConfig
 from flows.pipeline_form import load_form, values_given
@@ -72,6 +73,7 @@ def ended_in_words(run: "Callable[[], str | State[Any]]") -> "str | State[Any]":
         PipelineLeft: Prefect was told that the run failed, and why.
     """
     _leave_interrupts_to_the_server()
+    hide_secrets()
     install_display(LogDisplay())
     _tell_terminal(f"starts: {flow_run.ui_url}")
     try:
@@ -81,7 +83,7 @@ def ended_in_words(run: "Callable[[], str | State[Any]]") -> "str | State[Any]":
     except Exception as error:
         if not type(error).__module__.startswith(_OURS):
             raise
-        return _failed("\n".join((str(error), *getattr(error, "__notes__", ()))))
+        return _failed(without_secrets("\n".join((str(error), *getattr(error, "__notes__", ())))))
     except BaseException:  # Cancel, the end of the serving, or a gate that waits: Prefect's signals
         _tell_terminal("has stopped; its page says why.")
         raise

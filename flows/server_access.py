@@ -4,12 +4,15 @@ import http.client
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.server_addresses import address_problem
 from flows.server_databases import shown_database
+from flows.server_own_login import known_login
 from flows.server_plans import TITLES, URL_KEYS
 from flows.server_process import ServerError, answer, health_problem
+from tasks.login_addresses import OWNER_VARIABLES, URL_VARIABLES, is_given_for, login_problem
 from tasks.service_logins import INSIDE_PATHS, LOGIN_VARIABLES, login_headers, login_in, login_variables, without_login
 
 _LIMIT_S = 10.0
@@ -29,16 +32,23 @@ def access_problem(name: str, url: str, *, variables: Mapping[str, str]) -> str 
     if status == http.client.UNAUTHORIZED:
         if headers:
             return f"it refuses the login in {LOGIN_VARIABLES[name]} ({seen}); set it to one that the server knows"
-        return f"it wants a login ({seen}); set {LOGIN_VARIABLES[name]}"
+        made = "; one that was made by itself lies in outputs/.servers/prefect/login of the folder it was started in"
+        return f"it wants a login ({seen}); set {LOGIN_VARIABLES[name]}{made if name == 'prefect' else ''}"
     if status == http.client.FORBIDDEN and name == "mlflow":
         return f"it refuses to be asked under this name ({seen}); add the name to its --allowed-hosts"
     return None
 
 
-def usable_address(name: str, url: str | None, *, say: Callable[[str], None]) -> tuple[str | None, dict[str, str]]:
+def usable_address(
+    name: str, url: str | None, *, state_dir: Path, say: Callable[[str], None]
+) -> tuple[str | None, dict[str, str]]:
     """The configured address without its login, and the variables by which clients learn that login.
 
-    An MLflow that cannot be used is only said, since a run goes on without it.
+    A login that was given for another address stays here. An MLflow that cannot be used is only said, since a run
+    goes on without it.
+
+    Args:
+        state_dir: of servers that are started here; the login of one that runs there is known.
 
     Raises:
         ServerError: the address cannot be used.
@@ -50,9 +60,18 @@ def usable_address(name: str, url: str | None, *, say: Callable[[str], None]) ->
         raise ServerError(f"{URL_KEYS[name]}: {problem}")
     if not url.lower().startswith("http"):
         _refuse_password(name, url)
+        if problem := login_problem(name, url, os.environ):
+            raise ServerError(f"{URL_KEYS[name]}: {problem}")
         return url, {}  # a database
     bare, login = without_login(url), login_in(url)
-    learnt = login_variables(name, login) if login else {}
+    own = {} if login else known_login(state_dir, bare)
+    learnt = login_variables(name, login) if login else own
+    if not (login or own) and (problem := login_problem(name, url, os.environ)):
+        raise ServerError(f"{URL_KEYS[name]}: {problem}")
+    if learnt:
+        learnt[OWNER_VARIABLES[name]] = bare
+    elif not is_given_for(name, url, os.environ):
+        learnt[OWNER_VARIABLES[name]] = os.environ.get(URL_VARIABLES[name], "")
     problem = _problem(name, bare, variables={**os.environ, **learnt})
     if problem is not None and name == "prefect":
         raise ServerError(f"{URL_KEYS[name]}: {problem}")

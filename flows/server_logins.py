@@ -1,4 +1,7 @@
-"""Who may talk to servers that are started here: nobody has to log in on loopback, everybody beyond it."""
+"""Who may talk to servers that are started here, by logins that a person chose: beyond loopback both demand one.
+
+The one that Prefect demands where nobody chose: `flows.server_own_login`.
+"""
 
 import ipaddress
 import os

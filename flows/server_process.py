@@ -3,6 +3,7 @@
 import errno
 import http.client
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ import psutil
 LOOPBACK = "127.0.0.1"
 _STOP_LIMIT_S = 10.0
 _LOG_LINES_SHOWN = 20
+_LISTENS = "0A"  # a state in the kernel's tables of connections
 
 
 class ServerError(Exception):
@@ -35,6 +37,7 @@ class ServerPlan:
         host: the interface that it listens on.
         database: where its rows are, as it may be shown.
         login: `user:password` that it demands; empty: none.
+        has_own_login: whether that was made for its folder, and not chosen by a person.
         secrets: texts that stand in its environment and nowhere else.
     """
 
@@ -46,6 +49,7 @@ class ServerPlan:
     host: str = LOOPBACK
     database: str = ""
     login: str = ""
+    has_own_login: bool = False
     secrets: tuple[str, ...] = ()
 
     @property
@@ -99,19 +103,41 @@ def _try_to_listen(host: str, port: int) -> None:
         probe.bind(address)
 
 
+def port_process(port: int) -> psutil.Process | None:
+    """The process that listens there; None where there is none, or this user may not see it."""
+    with suppress(psutil.Error):
+        for connection in psutil.net_connections(kind="tcp"):
+            is_it = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+            if is_it and connection.pid is not None:  # None: it is another user's
+                return psutil.Process(connection.pid)
+    return None
+
+
 def _port_holder(port: int) -> str:
+    with suppress(psutil.Error):
+        process = port_process(port)
+        if process is not None:
+            return f"pid {process.pid} ({' '.join(process.cmdline())[:120] or process.name()})"
+    owner = _port_owner(port)
+    return f"a process of user {owner}" if owner else "a process that this user may not see"
+
+
+def _port_owner(port: int) -> str:
+    """The user whose process listens there; empty where the kernel does not tell."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError, ValueError, LookupError), open(table, encoding="ascii") as lines:
+            for line in list(lines)[1:]:
+                words = line.split()  # number, local address, remote address, state, queues, timer, retransmits, user
+                if words[3] == _LISTENS and int(words[1].rpartition(":")[2], 16) == port:
+                    return _user_name(int(words[7]))
+    return ""
+
+
+def _user_name(uid: int) -> str:
     try:
-        connections = psutil.net_connections(kind="tcp")
-    except psutil.Error:
-        return "a process that this user may not see"
-    for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
-            try:
-                process = psutil.Process(connection.pid)
-                return f"pid {process.pid} ({' '.join(process.cmdline())[:120] or process.name()})"
-            except (psutil.Error, ValueError, TypeError):
-                break
-    return "a process that this user may not see"
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def start_process(plan: ServerPlan) -> subprocess.Popen[bytes]:

@@ -17,7 +17,7 @@ from flows.server_process import LOOPBACK, ServerError, is_same_process
 
 RECORD_FILE = "servers.json"
 _LOCK_FILE = "servers.lock"
-_LOCK_LIMIT_S = 180.0
+_SAY_EVERY_S = 15.0
 
 
 class ServerEntry(Frozen):
@@ -27,6 +27,7 @@ class ServerEntry(Frozen):
         host: the interface that it listens on.
         database: where its rows are, without user and password.
         wants_login: whether it demands user and password.
+        has_own_login: whether those are the ones that were made for this folder.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ServerEntry(Frozen):
     host: str = LOOPBACK
     database: str = ""
     wants_login: bool = False
+    has_own_login: bool = False
 
     @property
     def url(self) -> str:
@@ -92,35 +94,46 @@ def write_record(state_dir: Path, record: ServersRecord) -> None:
 
 
 @contextmanager
-def locked(state_dir: Path, *, say: Callable[[str], None]) -> Iterator[None]:
+def locked(state_dir: Path, *, say: Callable[[str], None], limit_s: float) -> Iterator[None]:
     """Hold the folder's lock; whoever starts servers holds it until they are healthy.
 
+    The kernel frees the lock of a process that died, so whoever holds it lives.
+
     Raises:
-        ServerError: somebody else held it for three minutes.
+        ServerError: somebody else held it for `limit_s`.
     """
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(state_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = state_dir / _LOCK_FILE
     try:
-        _take(descriptor, state_dir, say)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ServerError(
+            f"The lock {lock} cannot be taken: {error.strerror}. A lock is a file of its own; where a link or a folder "
+            "lies in its place, remove that."
+        ) from error
+    try:
+        _take(descriptor, state_dir, say, limit_s)
         yield
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, state_dir: Path, say: Callable[[str], None]) -> None:
-    deadline = time.monotonic() + _LOCK_LIMIT_S
-    told = False
+def _take(descriptor: int, state_dir: Path, say: Callable[[str], None], limit_s: float) -> None:
+    began = time.monotonic()
+    say_at_s = 0.0
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError as error:
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - began
+            if waited_s > limit_s:
                 raise ServerError(
                     f"{state_dir / _LOCK_FILE} is held by another rlhf process that has been starting or stopping "
-                    f"servers for {_LOCK_LIMIT_S:.0f} s. End that process, or use another output folder."
+                    f"servers for {waited_s:.0f} s. End that process, or use another output folder."
                 ) from error
-        if not told:
-            say("Another rlhf process is starting or stopping the servers; waiting for it.")
-            told = True
+        if waited_s >= say_at_s:
+            since = f" since {waited_s:.0f} s" if say_at_s else ""
+            say(f"Another rlhf process is starting or stopping the servers; waiting for it{since}.")
+            say_at_s = waited_s + _SAY_EVERY_S
         time.sleep(0.2)

@@ -11,18 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import psutil
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
 
+from flows.deployment_guard import DeploymentGuard
 from flows.deployments import HEARTBEAT_EVERY_S, install_watchdog
 from tasks.prefect_api import PrefectApi, PrefectAwayError
-from tasks.prefect_link import GOES_ON
 from tasks.prefect_state import settle_dead_runs
+from tasks.prefect_unreadable import unreadable_text
+from tasks.run_ends import GOES_ON
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +35,7 @@ Say = Callable[[str], None]
 _POLL_EVERY_S = 5.0
 _SETTLE_EVERY_S = 60.0
 _BEGUN_WITHIN_S = 300.0
-# A stage has half a minute to save its state; then the run says how it ended.
+# Then the run is shown as ended; a stage process that needs longer to save its state goes on with that by itself.
 _ENDING_LIMIT_S = 60.0
 _FLOW_RUN_ID = "PREFECT__FLOW_RUN_ID"
 
@@ -41,15 +45,25 @@ class Serving:
 
     Args:
         limit: runs at a time; more wait.
+        flows: those of the deployments.
         flow_names: flows whose runs are looked after, those of the deployments and others that run here.
+        say_of_runs: what is found out about a run, again and again; as `said_once`.
     """
 
     def __init__(
-        self, deployments: Sequence[RunnerDeployment], *, limit: int, flow_names: Sequence[str], say: Say
+        self,
+        deployments: Sequence[RunnerDeployment],
+        *,
+        flows: Sequence[Flow[..., Any]],
+        limit: int,
+        flow_names: Sequence[str],
+        say: Say,
+        say_of_runs: Say,
     ) -> None:
         self._deployments = tuple(deployments)
         self._flow_names = tuple(flow_names)
         self._say = say
+        self._say_of_runs = say_of_runs
         self._runner = Runner(
             name="rlhf-serve",
             limit=limit,
@@ -57,6 +71,7 @@ class Serving:
             heartbeat_seconds=HEARTBEAT_EVERY_S,
             pause_on_shutdown=False,
         )
+        self._guard = DeploymentGuard(flows, heartbeat_s=HEARTBEAT_EVERY_S, say=say)
         self._is_ready = threading.Event()
         self._is_ending = threading.Event()
         self._is_away = False
@@ -104,18 +119,19 @@ class Serving:
             self._is_ready.set()
 
     async def _serve(self) -> None:
-        for deployment in self._deployments:
-            await self._runner.aadd_deployment(deployment)
         async with get_client() as client:
+            for deployment in self._deployments:
+                await self._guard.register(self._runner, deployment, client)
             await install_watchdog(client, self._flow_names)
         async with self._runner:
+            self._guard.watch(self._runner)
             self._is_ready.set()
             settled_at = time.monotonic()
             while not self._is_ending.is_set():
                 await self._ask_for_runs()
                 if time.monotonic() - settled_at > _SETTLE_EVERY_S:
                     settled_at = time.monotonic()
-                    await asyncio.to_thread(settle, self._flow_names, say=self._say)
+                    await asyncio.to_thread(settle, self._flow_names, say=self._say_of_runs)
                 await asyncio.sleep(_POLL_EVERY_S)
             await asyncio.sleep(_ENDING_LIMIT_S * 2)  # until `end` cancels this: the runs end first
 
@@ -124,6 +140,8 @@ class Serving:
         try:
             await self._runner._get_and_submit_flow_runs()  # type: ignore[no-untyped-call]
         except Exception as error:
+            if await asyncio.to_thread(set_unreadable_aside, say=self._say_of_runs):
+                return
             if not self._is_away:
                 self._say(f"Prefect does not answer ({type(error).__name__}: {error}). What runs goes on; waiting.")
             self._is_away = True
@@ -133,14 +151,48 @@ class Serving:
             self._is_away = False
 
 
+def said_once(say: Say) -> Say:
+    """As `say`; a line that was said before is not said again."""
+    before: set[str] = set()
+
+    def say_new(text: str) -> None:
+        if text not in before:
+            before.add(text)
+            say(text)
+
+    return say_new
+
+
+def set_unreadable_aside(*, say: Say) -> bool:
+    """Whether there were scheduled runs that the server cannot hand out to be started; they are Failed now.
+
+    Else one of them would keep every other run from being started.
+    """
+    api = PrefectApi()
+    state: State[None] = State(type=StateType.FAILED, name="Failed", message="Prefect cannot hand it out: delete it.")
+    try:
+        found = api.scheduled_unreadable()
+        for flow_run_id in found:
+            api.set_flow_run_state(str(flow_run_id), state)
+            say(f"{unreadable_text(flow_run_id)}. It was not started.")
+    except PrefectAwayError:
+        return False
+    return bool(found)
+
+
 def settle(flow_names: Sequence[str], *, say: Say) -> None:
-    """Runs of this host whose process died are shown as Crashed, and so are those that a dead serving never began."""
+    """Runs of this host whose process died are shown as Crashed, and so are those that a dead serving never began.
+
+    Runs that spoil the server's lists are named.
+    """
     api = PrefectApi()
     try:
+        for flow_run_id in api.newest_unreadable():
+            say(unreadable_text(flow_run_id))
         for name in flow_names:
             for line in settle_dead_runs(api, flow_name=name):
                 say(line)
-            for flow_run in api.unfinished_flow_runs(name):
+            for flow_run in api.unfinished_flow_runs(name).runs:
                 if _was_never_begun(flow_run):
                     _set_crashed(api, flow_run.id, f"Whoever served it ended before it began. {GOES_ON}")
     except PrefectAwayError as error:
@@ -151,7 +203,7 @@ def end_runs(*, say: Say) -> list[UUID]:
     """Ask every flow run of this process to end, wait for it, and kill what does not; the runs that were at work."""
     runs = dict(_running())
     for flow_run_id, process in runs.items():
-        say(f"Ending flow run {flow_run_id}; its stage has half a minute to save its state.")
+        say(f"Ending flow run {flow_run_id}, after its stage has saved its state.")
         with contextlib.suppress(psutil.Error):
             process.terminate()
     _, alive = psutil.wait_procs(list(runs.values()), timeout=_ENDING_LIMIT_S)

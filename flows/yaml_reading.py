@@ -17,6 +17,9 @@ _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 32
 _MAX_NODES = 20_000
 
+# Escapes can spell what no text file holds; Prefect would take it as a tag or name, and fail at every list with it.
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
 _NULL, _BOOL, _INT, _FLOAT, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "merge"))
 
 
@@ -128,6 +131,11 @@ def _measure(
         return sizes[id(node)]
     sizes[id(node)] = 0
     size = 1
+    if isinstance(node, yaml.ScalarNode) and (found := _NO_TEXT.search(node.value)):
+        raise ConfigError(
+            f"{shown}, line {node.start_mark.line + 1}: the character U+{ord(found[0]):04X} cannot stand in a "
+            "configuration. Leave it out."
+        )
     if isinstance(node, yaml.MappingNode):
         _find_duplicates(node, path, duplicates)
         for key, value in node.value:

@@ -24,7 +24,7 @@ from containers.contracts.names import BASE_FOLDER
 from containers.contracts.score_statistics import SCORE_STATISTICS_FILE
 from tasks.hub import hub_cache
 from tasks.source_errors import UnusableSourceError
-from tasks.stage_history import run_histories
+from tasks.stage_history import what_runs_want
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _BUILDING, _REMOVING = ".building-", ".removing-"
@@ -122,9 +122,10 @@ def hold(folder: Path) -> bool:
 
 def list_adapter_folders(store_dir: Path) -> tuple[AdapterFolder, ...]:
     """All of them, the one that was used last first; `used_by` knows the runs of that store only."""
-    users = _users(store_dir)
+    folders = sorted(adapters_root().glob("*"))
+    users = _users(store_dir) if folders else {}
     found = []
-    for path in sorted(adapters_root().glob("*")):
+    for path in folders:
         with suppress(FileNotFoundError, NotADirectoryError):  # another process removed it meanwhile; a stray file
             found.append(_look_at(path, users))
     return tuple(sorted(found, key=lambda item: item.last_used, reverse=True))
@@ -218,11 +219,10 @@ def _look_at(path: Path, users: dict[str, list[str]]) -> AdapterFolder:
 def _users(store_dir: Path) -> dict[str, list[str]]:
     """Where an input came from → names of the runs that had it last; a run without output folder wants nothing."""
     users: dict[str, list[str]] = {}
-    for history in run_histories(store_dir):
-        if Path(history.output_dir).is_dir():
-            for memory in history.stages.values():
-                for origin in memory.origins.values():
-                    users.setdefault(origin, []).append(history.run_name)
+    for run in what_runs_want(store_dir):
+        for stage in run.stages.values():
+            for origin in stage.origins.values():
+                users.setdefault(origin, []).append(run.run_name)
     return users
 
 

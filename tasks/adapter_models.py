@@ -13,8 +13,9 @@ from tasks.adapter_folders import ModelFiles, adapter_on_base
 from tasks.display import current_display
 from tasks.hub import HubRevision, fetch_files, flat_folder, hub_revision, read_hub_text
 from tasks.local_sources import readable_folder
-from tasks.model_files import model_file_names
+from tasks.model_files import model_file_names, weight_files, weight_index
 from tasks.source_errors import HubUnreachableError, SourceNotFoundError, UnusableSourceError
+from tasks.weight_files import demand_whole_weights
 
 _HUB_MODEL = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -91,7 +92,9 @@ def local_adapter(folder: Path, *, base: str | None, keys: Keys) -> Adapter:
         text = (place / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise _unreadable(files, error) from error
-    return Adapter(files, None, _settings(files, text), base, keys)
+    settings = _settings(files, text)
+    demand_whole_weights(place, [ADAPTER_WEIGHTS_FILE])
+    return Adapter(files, None, settings, base, keys)
 
 
 def hub_adapter(revision: HubRevision, *, base: str | None, token: str | None, keys: Keys) -> Adapter:
@@ -263,7 +266,9 @@ def _is_hub_id(named: str) -> bool:
 def _local_base(folder: Path, adapter: Adapter) -> ModelFiles:
     place = readable_folder(folder, key=adapter.keys.base)
     names = model_file_names(path.name for path in place.iterdir() if path.is_file())
-    return ModelFiles(place, _demand_base(names, str(place), adapter), str(place))
+    _demand_base(names, str(place), adapter)
+    demand_whole_weights(place, weight_files(names), index=weight_index(names))
+    return ModelFiles(place, names, str(place))
 
 
 def _base_revision(place: HubBase, adapter: Adapter, *, token: str | None) -> HubRevision:

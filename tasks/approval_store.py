@@ -169,9 +169,9 @@ class Decisions:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, question.model_dump_json(indent=2))
 
-    def questions(self, gate: str) -> tuple[Question, ...]:
-        """What runs asked at that gate, decided or not, the newest first."""
-        found = [_read_question(path) for path in (self._folder / gate).glob(f"*.{_QUESTION}")]
+    def questions(self, gate: str, *, key: str = "*") -> tuple[Question, ...]:
+        """What runs asked at that gate, or of that key alone; decided or not, the newest first."""
+        found = [_read_question(path) for path in (self._folder / gate).glob(f"{key}.*.{_QUESTION}")]
         return tuple(sorted((item for item in found if item), key=lambda item: item.asked_at, reverse=True))
 
     def _question_path(self, question: Question) -> Path:

@@ -1,4 +1,8 @@
-"""Notices that somebody cancelled the run in Prefect, from a thread of its own: nobody waits for the answer."""
+"""Notices that somebody cancelled or deleted the run in Prefect, from a thread of its own: nobody waits for the answer.
+
+A run that the server does not have is deleted only where the server's database once had it: a server that is away, or
+back with another database, stops nothing.
+"""
 
 import threading
 from collections.abc import Callable
@@ -14,6 +18,10 @@ class RunCancelledError(Exception):
     """Somebody cancelled the run; what it had finished stands."""
 
 
+CANCELLED = "The run was cancelled in Prefect."
+DELETED = "The flow run was deleted in Prefect, so the run stopped as if it had been cancelled."
+
+
 def never() -> bool:
     """For runs that nobody can cancel from outside."""
     return False
@@ -27,6 +35,8 @@ class CancelWatch:
 
     Args:
         state: the run's state; None where the server has no such run. May raise PrefectAwayError, and may take long.
+        had_run: whether the server's database once had the run; asked where it has it no more. As `state`.
+        on_forgotten: called once from the thread where it never had: it is another database.
         on_return: called from the thread when the server answers again after it had not.
         every_s: pause between two questions.
     """
@@ -35,12 +45,18 @@ class CancelWatch:
         self,
         state: Callable[[], StateType | None],
         *,
+        had_run: Callable[[], bool] = never,
+        on_forgotten: Callable[[], None] = lambda: None,
         on_return: Callable[[], None] = lambda: None,
         every_s: float = 3.0,
     ) -> None:
         self.is_away = False
         self.was_away = False
+        self.was_deleted = False
         self._state = state
+        self._had_run = had_run
+        self._on_forgotten = on_forgotten
+        self._is_forgotten = False
         self._on_return = on_return
         self._every_s = every_s
         self._cancelled = threading.Event()
@@ -53,8 +69,13 @@ class CancelWatch:
         self.is_away = self.was_away = True
 
     def should_stop(self) -> bool:
-        """Whether the run was cancelled; answers at once."""
+        """Whether the run was cancelled or deleted; answers at once."""
         return self._cancelled.is_set()
+
+    @property
+    def why(self) -> str:
+        """Why the run is to stop, in words."""
+        return DELETED if self.was_deleted else CANCELLED
 
     def close(self) -> None:
         """Ask no more. A question that is under way is not waited for."""
@@ -63,7 +84,7 @@ class CancelWatch:
     def _work(self) -> None:
         while not self._closing.wait(self._every_s):
             try:
-                if self._state() in STOPS:
+                if self._is_over(self._state()):
                     self._cancelled.set()
                     return
             except PrefectAwayError:
@@ -72,3 +93,13 @@ class CancelWatch:
             if self.is_away:
                 self.is_away = False
                 self._on_return()
+
+    def _is_over(self, state: StateType | None) -> bool:
+        if state is not None:
+            self._is_forgotten = False
+            return state in STOPS
+        self.was_deleted = self._had_run()
+        if not self.was_deleted and not self._is_forgotten:
+            self._is_forgotten = True
+            self._on_forgotten()
+        return self.was_deleted

@@ -11,7 +11,8 @@ ChampionError
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from containers.contracts.spec import ArtifactRef
 from containers.digests import DamagedArtifactError, artifact_digest, file_sha256, verify_artifact, write_atomically
 from tasks.champion_record import ChampionRecord, Decision, FrozenSet, Kind, ModelVersion, StoredArtifact
 from tasks.stage_history import StageHistory, StageMemory
+from tasks.stage_lock import LockError, taken
 
 _FOLDER = "champions"
 _LOCK_LIMIT_S = 60.0
@@ -41,6 +43,19 @@ class ChampionGoneError(ChampionError):
 
 class ChampionMovedError(ChampionError):
     """Somebody else moved the champion meanwhile."""
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = FileLock(path)
+    try:
+        if not taken(lock, within_s=_LOCK_LIMIT_S):
+            raise ChampionError(f"{path} is held by another process for {_LOCK_LIMIT_S:g} s. Try again when it ended.")
+        yield
+    except LockError as error:
+        raise ChampionError(str(error)) from error
+    finally:
+        lock.release()
 
 
 class ChampionBook:
@@ -72,7 +87,7 @@ class ChampionBook:
     def update(self, change: Callable[[ChampionRecord], ChampionRecord]) -> ChampionRecord:
         """Replace the record by what `change` makes of it, alone; nobody else writes meanwhile."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_LIMIT_S):
+        with _locked(self.path.with_suffix(".lock")):
             record = change(self.read())
             write_atomically(self.path, record.model_dump_json(indent=1))
             self._keep_artifacts(record)

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.bounds import Resamples
 from containers.contracts.champions import Comparison, Contest
 from containers.contracts.stage_configs import Fraction
 from containers.decision_text import contest_text, points
@@ -19,7 +20,7 @@ class RetrainRules(Frozen):
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the paired bootstrap interval")
     alpha: float = Field(0.05, gt=0, lt=1, description="McNemar's exact test must give less than this")
-    num_bootstrap: int = Field(10_000, ge=1000, description="Resamples of the bootstrap")
+    num_bootstrap: Resamples = Field(10_000, ge=1000, description="Resamples of the bootstrap")
     regression_budget: Fraction = Field(
         0.01, description="How far the accuracy on each suite of evaluate_reward_model may fall; 0.01 is one point"
     )

@@ -17,6 +17,7 @@ from containers.contracts.records import CheckFinding
 from containers.launch.docker_state import ImageState
 from containers.launch.preflight import disk_finding
 from tasks.hub import hub_cache
+from tasks.login_addresses import login_problem
 from tasks.mlflow_start import mlflow_start
 from tasks.service_logins import INSIDE_PATHS, login_headers, without_login
 from tasks.source_errors import SourceError
@@ -43,6 +44,8 @@ def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> Chec
             return CheckFinding(name=name, found=f"{shown}, no server", wanted="a store MLflow can open", verdict="ok")
         advice = "Set tracking.prefect_api_url (or PREFECT_API_URL) to http://host:4200/api, or leave it out."
         return CheckFinding(name=name, found=f"{shown} is no address", wanted=wanted, verdict="failure", advice=advice)
+    if held_back := login_problem(name.lower(), url, os.environ):
+        return CheckFinding(name=name, found=shown, wanted=wanted, verdict="failure", advice=held_back)
     headers = login_headers(name.lower(), os.environ)
     status, problem = _answer(url.rstrip("/") + "/health", headers)
     if not problem:
@@ -65,8 +68,12 @@ def mlflow_finding(url: str | None) -> CheckFinding:
     """As `service_finding`; a server that this process starts, and that is not up yet, is waited for later."""
     if mlflow_start().is_up:
         return service_finding("MLflow", url)
+    wanted = "a server that answers"
+    if mlflow_start().problem:
+        found = "it does not start; what it should be told waits on disk for the next run"
+        return CheckFinding(name="MLflow", found=found, wanted=wanted, verdict="warning")
     found = f"{url} is on its way up; the run waits for it after its first stage"
-    return CheckFinding(name="MLflow", found=found, wanted="a server that answers", verdict="ok")
+    return CheckFinding(name="MLflow", found=found, wanted=wanted, verdict="ok")
 
 
 def package_findings() -> tuple[CheckFinding, ...]:
@@ -158,7 +165,9 @@ def _answer(url: str, headers: dict[str, str]) -> tuple[int | None, str]:
     proxies: dict[str, str] | None = {} if urlsplit(url).hostname in _LOOPBACK else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
     try:
-        request = urllib.request.Request(without_login(url), headers=headers)  # noqa: S310 - http(s), see caller
+        request = urllib.request.Request(without_login(url))  # noqa: S310 - http(s), see caller
+        for name, value in headers.items():
+            request.add_unredirected_header(name, value)
         with opener.open(request, timeout=_TIMEOUT_S) as response:
             return response.status, "" if response.status == http.client.OK else f"answers HTTP {response.status}"
     except urllib.error.HTTPError as error:

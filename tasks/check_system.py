@@ -20,6 +20,7 @@ from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
 from containers.contracts.stage_configs import SuiteFile
 from containers.launch.docker_state import DockerState, ImageState, read_docker, read_image
+from containers.launch.memory_limit import machine_memory
 from containers.launch.preflight import (
     cpu_finding,
     disk_finding,
@@ -199,11 +200,14 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
 
 def _host_checks(request: CheckRequest, runtime: Runtime, docker: DockerState) -> list[tuple[str, _Check]]:
     profile = request.profile
+    machine_bytes, can_limit = machine_memory(docker.memory_bytes), docker.limits_memory
+    shm = partial(shm_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
+    memory = partial(memory_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     return [
         ("GPUs", lambda: gpu_rows(profile, runtime, store_dir=request.output_dir)),
-        ("shared memory", lambda: (shm_finding(profile, runtime=runtime, docker_memory_bytes=docker.memory_bytes),)),
+        ("shared memory", lambda: (shm(),)),
         ("ulimit memlock", lambda: (memlock_finding(profile, runtime=runtime),)),
-        ("memory", lambda: (memory_finding(profile, needed_bytes=request.memory_needed_bytes),)),
+        ("memory", lambda: (memory(needed_bytes=request.memory_needed_bytes),)),
         ("CPUs", lambda: (cpu_finding(profile),)),
         ("variables", lambda: variable_rows(os.environ)),
         ("disk", lambda: (disk_finding(request.output_dir, needed_bytes=request.disk_needed_bytes),)),

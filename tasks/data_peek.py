@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
+from containers.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed
 from containers.human_text import clean, one_line
+from containers.parquet_rows import UnreadableParquetError, opened_parquet
 from containers.preference_columns import UnknownSchemaError, schema_of
 from tasks.foreign_files import BEGINNING_BYTES, foreign_file
 from tasks.source_errors import SourceAccessError, UnusableSourceError
 
-# As in containers/stages/pair_files.py and preference_rows.py; a test holds them together.
-MAX_LINE_BYTES = 8 * 1024**2
-MAX_EXPANSION = 200
-EXPANSION_GRACE_BYTES = 64 * 1024**2
+# As in containers/stages/preference_rows.py; a test holds them together.
 ROWS_THAT_SHOW_THE_SCHEMA = 200
 
 # Only reading all of it finds damage in the middle of a gzip file. That takes a second for 80 MB (measured).
@@ -29,7 +28,7 @@ MAX_FILES = 200
 _MAX_EXPANDED_BYTES = 4 * 1024**3
 _HEAD_BYTES = 64 * 1024**2
 _CHUNK_BYTES = 1024**2
-_SHOWN_CHARACTERS, _SHOWN_BYTES = 60, 240
+_SHOWN_CHARACTERS, _SHOWN_BYTES, _PROBLEM_CHARACTERS = 60, 240, 250
 _AGAIN = "Make or download it again."
 _GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
 
@@ -117,14 +116,12 @@ def _kind_by_name(name: str) -> str:
 
 
 def _peek_parquet(path: Path, name: str) -> DataPeek:
-    # Imported late: pyarrow takes 0.2 s and most files are JSON lines.
-    from pyarrow import ArrowException, parquet
-
     try:
-        with parquet.ParquetFile(path) as file:
+        with opened_parquet(path) as file:
             columns, num_rows = list(file.schema_arrow.names), int(file.metadata.num_rows)
-    except (ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UnusableSourceError(f"{name} is a damaged parquet file: {_reason(error)}.", _AGAIN) from error
+    except UnreadableParquetError as error:
+        problem = one_line(error.problem.removeprefix(path.name), _PROBLEM_CHARACTERS)
+        raise UnusableSourceError(f"{name} {problem}", error.advice) from error
     schemas = (_schema([columns], name),) if num_rows else ()
     return DataPeek(schemas, num_rows)
 
@@ -152,7 +149,7 @@ def _count_lines(text: _Text, packed: BufferedReader, name: str) -> int | None:
     try:
         while chunk := text.read1(_CHUNK_BYTES):
             lines, last = lines + chunk.count(b"\n"), chunk[-1:]
-            if text.tell() > EXPANSION_GRACE_BYTES + MAX_EXPANSION * packed.tell():
+            if text.tell() > expanded_bytes_allowed(packed.tell()):
                 raise UnusableSourceError(
                     f"{name} expands more than {MAX_EXPANSION}-fold, which no text does: a decompression bomb?",
                     "Check where it comes from.",

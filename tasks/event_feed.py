@@ -116,6 +116,8 @@ class EventFeed:
                 call = _bind(self._on_progress, int(event["done"]), int(event["total"]), text)
             elif kind == "note":
                 call = _bind(self._on_note, str(event["text"]))
+            elif kind == "stopping":
+                return  # for whoever stops the stage: `containers/stop_grace.py`
             else:
                 raise ValueError(f"unknown type {kind!r}")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

@@ -10,6 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from containers.contracts.base import Frozen
+from containers.contracts.bounds import Difference, Hours, Positive, Weight
 from containers.contracts.certificate import VALIDATION, Certificate, SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
@@ -49,8 +50,8 @@ class ApprovalSettings(Frozen):
         description="none: the rules alone decide; required: a person decides, also where the rules pass; when_closed: "
         "a person is asked where the rules are missed, instead of ending the run",
     )
-    approval_timeout_h: float | None = Field(
-        168.0, gt=0, description="Hours that a run waits for a person; null: without limit"
+    approval_timeout_h: Hours | None = Field(
+        168.0, description="Hours that a run waits for a person; null: without limit"
     )
     on_timeout: Literal["reject"] = Field(
         "reject", description="What silence means after that time; nothing is ever approved by silence"
@@ -82,9 +83,8 @@ class RewardModelGate(ApprovalSettings):
     """What the reward model must show before a policy is trained against it."""
 
     minimum_accuracy: Fraction = Field(0.6, description="Pairwise accuracy on the validation pairs")
-    maximum_length_slope: float | None = Field(
+    maximum_length_slope: Weight | None = Field(
         None,
-        ge=0,
         description="Standard deviations by which doubling a response's length may move its score, up or down, over "
         "all suites; null: only reported",
     )
@@ -103,10 +103,10 @@ class RewardModelGate(ApprovalSettings):
 class PolicyGate(ApprovalSettings):
     """What the policy must show before the run counts as a success."""
 
-    minimum_reward_gain: float = Field(
+    minimum_reward_gain: Difference = Field(
         0.0, description="The lower end of the interval of the reward difference to the reference must exceed this"
     )
-    maximum_kl: float | None = Field(None, gt=0, description="Nats per completion; null: not demanded")
+    maximum_kl: Positive | None = Field(None, description="Nats per completion; null: not demanded")
 
 
 class Gates(Frozen):

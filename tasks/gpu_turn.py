@@ -102,9 +102,15 @@ def _wait_for_gpus(
         kept = ours() if any(busy(gpu) for gpu in usable) else ()
         free = _in_order([gpu for gpu in usable if busy(gpu, ours=kept) is None])
         attempt = ExitStack()
-        uuids = attempt.enter_context(
-            leased([gpu.uuid for gpu in free], count=profile.num_gpus, holder=holder, folder=folder)
-        )
+        try:
+            uuids = attempt.enter_context(
+                leased([gpu.uuid for gpu in free], count=profile.num_gpus, holder=holder, folder=folder)
+            )
+        except OSError as error:
+            raise GpuUnavailableError(
+                f"A lease of a GPU cannot be taken: {error}. A lease is a file of its own; where a link or a folder "
+                f"lies in its place, remove that. The leases are in {folder}."
+            ) from error
         if uuids is not None:
             stack.push(attempt)
             return tuple(gpu.uuid for gpu in usable if gpu.uuid in uuids)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -18,12 +19,19 @@ from containers.human_text import size as human_size
 from tasks.display import current_display
 from tasks.hub_errors import RepoKind as RepoKind
 from tasks.hub_errors import explained, sendable, tellable
+from tasks.login_addresses import origin
+from tasks.service_logins import without_login
 from tasks.source_errors import HubUnreachableError, SourceError, UnusableSourceError
 from tasks.stored_secrets import HUB_TOKEN_BLOCK, stored_secret
+
+logger = logging.getLogger(__name__)
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _INFO_TIMEOUT_S = 10.0
 _LISTING_FILE = "files.json"
+# The hub that stored tokens are for, where it is another one.
+TOKEN_ENDPOINT = "RLHF_HUB_TOKEN_ENDPOINT"  # noqa: S105 - the name of a variable
+_HUB = "https://huggingface.co"
 _TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -56,9 +64,17 @@ class HubRevision:
 
 
 def hub_token() -> str | None:
-    """HF_TOKEN, else Prefect's Secret block `rlhf-hub-token`, else what `hf auth login` stored; None without."""
+    """HF_TOKEN, else Prefect's Secret block `rlhf-hub-token`, else what `hf auth login` stored; None without.
+
+    HF_TOKEN is for the hub that the same environment names; the others are for huggingface.co, or the one hub that
+    RLHF_HUB_TOKEN_ENDPOINT names: another HF_ENDPOINT does not get them.
+    """
     if any(os.environ.get(name) for name in _TOKEN_VARIABLES):
         return get_token()
+    endpoint, owner = _endpoint(), os.environ.get(TOKEN_ENDPOINT) or _HUB
+    if endpoint is not None and origin(endpoint) != origin(owner):
+        logger.info("Stored hub tokens are for %s and are not sent to HF_ENDPOINT %s.", owner, without_login(endpoint))
+        return None
     return stored_secret(HUB_TOKEN_BLOCK) or get_token()
 
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from containers.contracts.manifest import FileEntry
+from containers.contracts.names import DEMO_DATA_FOLDER
 from containers.digests import UnsafeFileError, content_digest, file_sha256, regular_files
 from tasks.source_errors import SourceAccessError, SourceNotFoundError, UnusableSourceError
 
@@ -82,9 +83,13 @@ def _existing(path: Path | str, *, key: str) -> Path:
     try:
         return place.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a null byte
-        hint = " Patterns work inside hub repositories only: name a folder." if set("*?[") & set(str(path)) else ""
+        advice = "Correct the path."
+        if set("*?[") & set(str(path)):
+            advice += " Patterns work inside hub repositories only: name a folder."
+        if place.parent == Path(DEMO_DATA_FOLDER).absolute():
+            advice = f"`rlhf demo-data --folder {DEMO_DATA_FOLDER}` writes it."
         why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error})"
-        raise SourceNotFoundError(f"{key}: {place} {why}.", f"Correct the path.{hint}") from error
+        raise SourceNotFoundError(f"{key}: {place} {why}.", advice) from error
 
 
 def _files(folder: Path) -> list[Path]:

@@ -83,9 +83,7 @@ def _spec(profile: GpuProfile, code: CodeIdentity) -> StageSpec:
         batch=BatchPlan(
             global_batch_size=ranks, per_device_batch_size=1, num_processes=ranks, gradient_accumulation_steps=1
         ),
-        required=required_contract(
-            profile, seed=0, stages_digest=code.stages_digest, enforced=code.runtime == "docker"
-        ),
+        required=required_contract(profile, seed=0, stages_digest=code.stages_digest, runtime=code.runtime),
         runtime=code.runtime,
         image_digest=code.image_digest,
         run_id="doctor",

@@ -18,6 +18,7 @@ from pydantic import Field
 from containers.contracts.base import Frozen
 from containers.contracts.spec import StageInput
 from tasks.event_feed import MetricPoint, Reconciliation, read_points
+from tasks.mlflow_pages import EXPERIMENT_TAGS
 from tasks.mlflow_sending import RefusedError, mlflow_name, send_points, send_what_is_taken
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _experiment_id(client: "MlflowClient", name: str) -> str:
     if experiment is None:
         try:
             # The kind keeps the page from asking whether this is about traces of an agent.
-            return str(client.create_experiment(name, tags={"mlflow.experimentKind": "custom_model_development"}))
+            return str(client.create_experiment(name, tags=EXPERIMENT_TAGS))
         except MlflowException:  # another pipeline made it meanwhile
             experiment = client.get_experiment_by_name(name)
             if experiment is None:

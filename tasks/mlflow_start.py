@@ -14,18 +14,19 @@ class MlflowStart(Protocol):
     def is_up(self) -> bool:
         """Whether it has answered; at once."""
 
-    def wait(self, *, limit_s: float | None = None) -> None:
-        """Return when it is up, or after the limit.
+    @property
+    def problem(self) -> str:
+        """Why it does not start; empty while it may still come up."""
 
-        Raises:
-            Exception: it does not start, and why; said once, afterwards it counts as a server that is away.
-        """
+    def wait(self, *, limit_s: float | None = None) -> None:
+        """Return when it is up, or does not start, or after the limit."""
 
 
 class AlreadyUp:
     """Nobody here starts a server: it is up, or away like any other."""
 
     is_up = True
+    problem = ""
 
     def wait(self, *, limit_s: float | None = None) -> None:
         """Nothing to wait for."""

@@ -62,8 +62,18 @@ def demand_model_files(
         )
 
 
+def weight_files(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of a folder's files that hold the weights that are loaded, sorted."""
+    return tuple(sorted(name for name in names if _any(name, ("*.safetensors",)) and not _any(name, _LEFT_OUT)))
+
+
+def weight_index(names: Collection[str]) -> str | None:
+    """The file that says which weight lies in which file; None where there is one file only."""
+    return _INDEX if _INDEX in names else None
+
+
 def _demand_weights(names: Collection[str], read: Callable[[str], str], *, where: str) -> None:
-    weights = {name for name in names if _any(name, ("*.safetensors",)) and not _any(name, _LEFT_OUT)}
+    weights = set(weight_files(names))
     if not weights:
         pickled = sorted(name for name in names if _any(name, _PICKLED))
         found = f"only {', '.join(pickled[:3])}, and loading pickle executes code" if pickled else "none"

@@ -15,10 +15,13 @@ from tasks.cancel_watch import RunCancelledError
 from tasks.code_identity import code_identity
 from tasks.display import current_display
 from tasks.gates import GateWaitsError
+from tasks.login_addresses import require_given_for
 from tasks.mlflow_operations import RunStatus
-from tasks.pipeline_run import PipelineRun, RunSettings
+from tasks.pipeline_run import PipelineRun, RunSettings, new_run_id
 from tasks.prefect_link import asked_at, linked_to_prefect
 from tasks.reap import leftovers_reaped
+from tasks.run_lock import sole_run
+from tasks.store_format import demand_known_store, mark_store
 from tasks.stored_secrets import take_mlflow_login
 from tasks.tracking import Tracking
 
@@ -40,7 +43,10 @@ def open_pipeline(
     """A run whose stages can be started; its MLflow parent run is closed with the right status.
 
     Raises:
+        LoginAddressError: a login is at hand that was given for another MLflow.
         LaunchError: Docker was asked for, and its image is missing or no daemon answers.
+        NewerStoreError: a newer version of this package wrote the store.
+        RunFolderHeldError: another live run works in the output folder.
         PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
     """
     code = code_identity(runtime, image=image)
@@ -50,8 +56,17 @@ def open_pipeline(
         stage_runtime = DockerRuntime(say=lambda text: current_display().say(text))
     _make_folder(settings.output_dir, key="run.output_dir")
     _make_folder(settings.store_dir, key="run.store_dir")
-    with linked_to_prefect(settings.output_dir, say=current_display().say) as should_stop:
-        take_mlflow_login()
+    demand_known_store(settings.store_dir)
+    mark_store(settings.store_dir)
+    run_id, flow_run_id = new_run_id(), str(flow_run.id or "")
+    with (
+        linked_to_prefect(settings.output_dir, say=current_display().say) as should_stop,
+        sole_run(
+            settings.output_dir, name=settings.name, run_id=run_id, flow_run_id=flow_run_id, should_stop=should_stop
+        ),
+    ):
+        require_given_for("mlflow", mlflow_uri)
+        take_mlflow_login(mlflow_uri)
         tracking = Tracking(mlflow_uri, output_dir=settings.output_dir, experiment=experiment)
         run = PipelineRun(
             settings,
@@ -60,6 +75,7 @@ def open_pipeline(
             code=code,
             tracking=tracking,
             should_stop=should_stop,
+            run_id=run_id,
         )
         tags = {f"rlhf.tag.{tag}": "true" for tag in settings.tags}
         tags |= {"rlhf.run_id": run.run_id, "rlhf.run_name": settings.name, "rlhf.runtime": code.runtime}

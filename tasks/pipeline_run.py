@@ -80,6 +80,7 @@ class PipelineRun:
         code: CodeIdentity,
         tracking: Tracking,
         should_stop: Callable[[], bool] = _never,
+        run_id: str = "",
     ) -> None:
         self.settings = settings
         self.runtime = runtime
@@ -88,7 +89,7 @@ class PipelineRun:
         self.tracking = tracking
         self.should_stop = should_stop
         self.history = StageHistory(settings.store_dir, run_name=settings.name, output_dir=settings.output_dir)
-        self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+        self.run_id = run_id or new_run_id()
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self.asked_at = self.started_at
         self.stopped_because = ""
@@ -206,6 +207,11 @@ class PipelineRun:
             if record.key and path.is_file():
                 found.append((record.stage.value, path.read_text(encoding="utf-8")))
         return found
+
+
+def new_run_id() -> str:
+    """An id that sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
 def git_commit() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
+from httpx import ReadError, RemoteProtocolError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import (
@@ -25,16 +26,22 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.types import KeyValueLabels
 
 from tasks.prefect_patience import asked_once
+from tasks.prefect_unreadable import FoundRuns, UnreadableError, read_one_by_one
 
 T = TypeVar("T")
 
 _UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+# Every run of ours has had them before it asks. Heartbeats are left out: this side sends them to any server.
+_STATES_OF_A_START = ("Pending", "Running")
 _AT_ONCE = 200
 _BUSY = 503
+_BROKEN = 500
+_DROPPED = (ReadError, RemoteProtocolError)
 _PAUSES_WHEN_BUSY_S = (0.2, 0.5, 1.0)
 
 
@@ -70,21 +77,79 @@ class PrefectApi:
         """The run as the server has it; None where the server has no such run."""
         return self._asked(lambda: self._client.read_flow_run(UUID(flow_run_id)))
 
-    def unfinished_flow_runs(self, flow_name: str) -> list[FlowRun]:
-        """Runs of that flow that the server believes to be under way, 200 at most."""
-        states = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
-        found = self._asked(
-            lambda: self._client.read_flow_runs(
-                flow_filter=FlowFilter(name=FlowFilterName(any_=[flow_name])),
-                flow_run_filter=FlowRunFilter(state=states),
-                limit=_AT_ONCE,
+    def had_flow_run(self, flow_run_id: str) -> bool:
+        """Whether the server's database once had this run; for a run that it does not have now.
+
+        The server itself keeps an event of each state of a run, and keeps it when the run is deleted, for as long as
+        its `PREFECT_SERVER_EVENTS_RETENTION_PERIOD`. A fresh database, and one from before the run, holds none.
+        """
+        begun = {
+            "event": {"name": [f"prefect.flow-run.{name}" for name in _STATES_OF_A_START]},
+            "resource": {"id": [f"prefect.flow-run.{flow_run_id}"]},
+        }
+        answer = self._asked(lambda: self._client.request("POST", "/events/filter", json={"filter": begun, "limit": 1}))
+        return answer is not None and bool(answer.json()["events"])
+
+    def unfinished_flow_runs(self, flow_name: str) -> FoundRuns:
+        """All runs of that flow that the server believes to be under way."""
+        flows = FlowFilter(name=FlowFilterName(any_=[flow_name]))
+        runs = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED)))
+        found = page = self._found_runs(flows, runs)
+        while page.count >= _AT_ONCE:
+            page = self._found_runs(flows, runs, offset=found.count)
+            found = FoundRuns(found.runs + page.runs, found.unreadable + page.unreadable)
+        return found
+
+    def newest_unreadable(self) -> tuple[UUID, ...]:
+        """Runs of any flow that spoil the first page of the list of runs."""
+        return self._found_runs(FlowFilter(), FlowRunFilter()).unreadable
+
+    def scheduled_unreadable(self) -> tuple[UUID, ...]:
+        """Runs of any flow that wait to be started, and cannot be handed out for that."""
+        states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+        return self._found_runs(FlowFilter(), FlowRunFilter(state=states)).unreadable
+
+    def _found_runs(self, flows: FlowFilter, runs: FlowRunFilter, *, offset: int = 0) -> FoundRuns:
+        newest = FlowRunSort.EXPECTED_START_TIME_DESC
+
+        def listed(only: FlowRunFilter, offset: int = 0) -> list[FlowRun]:
+            return self._client.read_flow_runs(
+                flow_filter=flows, flow_run_filter=only, limit=_AT_ONCE, offset=offset, sort=newest
             )
-        )
-        return found or []
+
+        try:
+            return FoundRuns(tuple(self._read(lambda: listed(runs, offset)) or ()))
+        except UnreadableError:
+            asked = {
+                "flows": flows.model_dump(mode="json"),
+                "flow_runs": runs.model_dump(mode="json"),
+                "limit": _AT_ONCE,
+                "offset": offset,
+                "sort": newest.value,
+            }
+            # What the page draws as bars: ids and times, without the values that cannot be written.
+            bars = self._asked(lambda: self._client.request("POST", "/ui/flow_runs/history", json=asked).json()) or []
+            ids = [UUID(bar["id"]) for bar in bars]
+            return read_one_by_one(ids, lambda some: self._read(lambda: listed(_only(some))) or [])
+
+    def _read(self, question: Callable[[], T]) -> T | None:
+        """The answer.
+
+        Raises:
+            UnreadableError: the server fails at writing it.
+        """
+        try:
+            return self._asked(question)
+        except PrefectAwayError as error:
+            if isinstance(error.__cause__, PrefectHTTPStatusError) and error.__cause__.response.status_code == _BROKEN:
+                raise UnreadableError from error
+            if isinstance(error.__cause__, _DROPPED):
+                raise UnreadableError from error
+            raise
 
     def task_runs(self, flow_run_id: str) -> list[TaskRun]:
         """The tasks of a run as the server has them."""
-        only = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run_id)]))
+        only = _only([UUID(flow_run_id)])
         return self._asked(lambda: self._client.read_task_runs(flow_run_filter=only, limit=_AT_ONCE)) or []
 
     def label_flow_run(self, flow_run_id: str, labels: Mapping[str, str]) -> None:
@@ -157,12 +222,21 @@ class PrefectApi:
             raise PrefectAwayError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
 
     def _answer(self, question: Callable[[], T]) -> T:
-        """The answer; a server whose SQLite file is locked by another write at this moment is asked again."""
+        """The answer; a server whose SQLite file is locked by another write at this moment is asked again.
+
+        So is one that dropped the connection: it does that after an answer that it failed to write.
+        """
         for pause_s in _PAUSES_WHEN_BUSY_S:
             try:
                 return question()
             except PrefectHTTPStatusError as error:
                 if error.response.status_code != _BUSY:
                     raise
-                time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that two do not meet again
+            except _DROPPED:
+                pass
+            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that two do not meet again
         return question()
+
+
+def _only(ids: Sequence[UUID]) -> FlowRunFilter:
+    return FlowRunFilter(id=FlowRunFilterId(any_=list(ids)))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC
 from pathlib import Path
-from signal import Signals
 from typing import Any
 
 from prefect.client.schemas.objects import FlowRun, State, StateType
@@ -21,17 +20,16 @@ from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClien
 from prefect.exceptions import Abort, Pause, TerminationSignal
 
 from containers.launch.cleanup import current_owner
-from tasks.cancel_watch import STOPS, CancelWatch, RunCancelledError, never
+from tasks.cancel_watch import CANCELLED, STOPS, CancelWatch, RunCancelledError, never
 from tasks.gates import GateWaitsError
 from tasks.prefect_api import PrefectApi, PrefectAwayError
 from tasks.prefect_events import LedgerEvents
-from tasks.prefect_ledger import LEDGER_FOLDER, EndState, JsonObject, Ledger, RunEnd, remove_ledger
+from tasks.prefect_ledger import LEDGER_FOLDER, JsonObject, Ledger, RunEnd, remove_ledger
 from tasks.prefect_state import LEDGER_LABEL, end_open_tasks, prefect_state, settle, settle_the_dead, tell_tasks
+from tasks.run_ends import end_in_words, end_state
 
 logger = logging.getLogger(__name__)
 
-GOES_ON = "Nothing that was finished is lost: Retry, or the same command, goes on from the last good step."
-_CANCELLED = "The run was cancelled in Prefect."
 _LIVES = "Prefect had heard nothing of it for a while; its process lives and goes on."
 _WAITS = "WaitsForDecision"
 # Set by Prefect for the process of a run that is served.
@@ -55,12 +53,19 @@ class PipelineLeft(Abort):
 class PipelineEnd:
     """How the last pipeline of this process ended; Prefect's engine may raise something else about it."""
 
-    def __init__(self, error: BaseException | None, ledger: Ledger) -> None:
+    def __init__(self, error: BaseException | None, ledger: Ledger, *, was_deleted: bool) -> None:
         self.error = error
         self._ledger = ledger
+        self._was_deleted = was_deleted
 
     def told(self) -> bool:
-        """Whether Prefect shows how the run ended, told now where that is needed; asked after the engine is done."""
+        """Whether Prefect shows how the run ended, told now where that is needed; asked after the engine is done.
+
+        Of a run that somebody deleted there is nothing to tell.
+        """
+        if self._was_deleted:
+            remove_ledger(self._ledger.path)
+            return True
         try:
             is_told = settle(self._ledger.record, PrefectApi())
         except PrefectAwayError as error:
@@ -85,6 +90,12 @@ def present_link() -> "PrefectLink | None":
     return _links[-1] if _links else None
 
 
+def why_stopped() -> str:
+    """Why the present run is to stop, in words."""
+    link = present_link()
+    return CANCELLED if link is None else link.watch.why
+
+
 def asked_at() -> str:
     """When somebody asked for the present flow run, UTC, ISO 8601; a retry changes nothing. Empty outside a run."""
     context = FlowRunContext.get()
@@ -94,7 +105,7 @@ def asked_at() -> str:
 
 @contextmanager
 def linked_to_prefect(output_dir: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Tie the present flow run to this process for the time of the block; yields whether somebody cancelled it.
+    """Tie the present flow run to this process for the time of the block; yields whether it was cancelled or deleted.
 
     Runs of dead processes are given their true end first. Outside a flow run nothing is tied.
 
@@ -133,7 +144,12 @@ class PrefectLink:
         self.api = PrefectApi()
         self.ledger = Ledger(folder, flow_run_id=self._flow_run_id, owner=current_owner().labels())
         self._events = LedgerEvents(self.ledger, self.api)
-        self.watch = CancelWatch(self._state_while_it_lives, on_return=self._catch_up)
+        self.watch = CancelWatch(
+            self._state_while_it_lives,
+            had_run=lambda: self.api.had_flow_run(self._flow_run_id),
+            on_forgotten=self._say_forgotten,
+            on_return=self._catch_up,
+        )
 
     def begin(self) -> None:
         """Follow the tasks from now on, say who runs this, and end the runs of the dead."""
@@ -166,11 +182,11 @@ class PrefectLink:
             if os.environ.get(_RUNNER_SHOWS_CANCELLED) == "false":
                 self._leave_cancelled()
                 return
-            error = RunCancelledError(_CANCELLED)
-        self.ledger.note_end(_end_state(error), _in_words(error))
+            error = RunCancelledError(self.watch.why)
+        self.ledger.note_end(end_state(error), end_in_words(error))
         self._events.close(limit_s=_EVENTS_LIMIT_S)
         EventsWorker.set_client_override(None)
-        _ends.append(PipelineEnd(error, self.ledger))
+        _ends.append(PipelineEnd(error, self.ledger, was_deleted=self.watch.was_deleted))
         end = self.ledger.record.end
         assert end is not None  # noqa: S101 - noted above
         is_there = self._server_is_there(wait_s=_WAIT_FOR_SERVER_S if isinstance(error, Exception | None) else 0.0)
@@ -190,7 +206,7 @@ class PrefectLink:
 
         Only the tasks are told here: two that told of the run would undo a Retry between them.
         """
-        self.ledger.note_end("CANCELLED", _CANCELLED)
+        self.ledger.note_end("CANCELLED", CANCELLED)
         self._events.close(limit_s=_EVENTS_LIMIT_S)
         EventsWorker.set_client_override(None)
         record = self.ledger.record
@@ -223,8 +239,16 @@ class PrefectLink:
             logger.warning("Prefect does not show that the run waits for a decision: %s", away)
         return state
 
+    def _say_forgotten(self) -> None:
+        self._say(
+            f"Prefect at {self.api.url} has neither this run nor a trace that it ever had it: another database is "
+            "behind it. The run goes on; Prefect does not show it any more."
+        )
+
     def show(self, artifact: JsonObject) -> None:
         """Attach an artifact; one that the server does not take now waits in the ledger."""
+        if self.watch.was_deleted:
+            return
         try:
             if self.watch.is_away:
                 raise PrefectAwayError("the server does not answer")
@@ -276,23 +300,3 @@ class PrefectLink:
                 time.sleep(0.5)
             else:
                 return True
-
-
-def _end_state(error: BaseException | None) -> EndState:
-    if error is None:
-        return "COMPLETED"
-    if isinstance(error, RunCancelledError):
-        return "CANCELLED"
-    if isinstance(error, GateWaitsError):
-        return "COMPLETED"
-    return "FAILED" if isinstance(error, Exception) else "CRASHED"
-
-
-def _in_words(error: BaseException | None) -> str:
-    if error is None:
-        return ""
-    if isinstance(error, (GateWaitsError, RunCancelledError)):
-        return str(error)
-    if isinstance(error, TerminationSignal):
-        return f"Stopped by {Signals(error.signal).name}. {GOES_ON}"
-    return f"{type(error).__name__}: {error}".rstrip(": ")

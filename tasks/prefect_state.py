@@ -12,6 +12,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 from containers.launch.cleanup import STAGE_LABEL, current_owner, owner_is_dead, owner_of
 from tasks.prefect_api import PrefectApi
 from tasks.prefect_ledger import JsonObject, LedgerRecord, RunEnd, read_ledger, remove_ledger
+from tasks.prefect_unreadable import unreadable_text
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +84,17 @@ def settle_the_dead(folder: Path, api: PrefectApi, *, flow_name: str) -> list[st
 def settle_dead_runs(api: PrefectApi, *, flow_name: str) -> list[str]:
     """Give runs of this host that the server believes to be under way, and whose process died, their true end.
 
+    A run that the server cannot list is named, with the command that deletes it; the others are looked at all the same.
+
     Returns:
         A line for people for each run.
 
     Raises:
         PrefectAwayError: it does not answer.
     """
-    said = []
-    for flow_run in api.unfinished_flow_runs(flow_name):
+    found = api.unfinished_flow_runs(flow_name)
+    said = [unreadable_text(flow_run_id) for flow_run_id in found.unreadable]
+    for flow_run in found.runs:
         labels = {name: str(value) for name, value in flow_run.labels.items()}
         if not _is_dead(labels):
             continue

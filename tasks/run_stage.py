@@ -21,6 +21,7 @@ from tasks.markdown import failure_markdown
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import prefect_link, show_markdown
 from tasks.prefect_assets import tell_asset
+from tasks.program_versions import present_versions, remember_versions
 from tasks.reap import processes_to_take_over
 from tasks.required_contract import required_contract
 from tasks.rung_words import in_words
@@ -65,6 +66,9 @@ def run_stage(
     ):
         artifact, record = _reused_or_made(run, config, inputs, memory=memory, batch=batch)
     run.history.remember(stage, memory)
+    remember_versions(
+        run.settings.store_dir, run_file=run.history.path.name, stage=stage, versions=present_versions(run.code)
+    )
     run.link_artifact(artifact)
     if record.status == "ran":
         tell_asset(run, artifact, tuple(inputs))
@@ -206,7 +210,7 @@ def _spec(
             profile,
             seed=run.settings.seed,
             stages_digest=run.code.stages_digest,
-            enforced=run.runtime.name == "docker",
+            runtime=run.runtime.name,
         ),
         runtime=run.runtime.name,
         image_digest=run.code.image_digest,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from containers.contracts.hardware import GIB, GpuProfile, RequiredContract
+from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import EVENTS_FILE, OUTPUT_FOLDER, SCORES_FILE, StageName
 from containers.contracts.outcome import Metric, StageResult
 from containers.contracts.score_file import ScoreFileConfig, ScoreFileSpec
@@ -14,7 +14,6 @@ from containers.contracts.spec import StageInput
 from containers.digests import verify_artifact
 from containers.launch.collect import read_outcome
 from containers.launch.docker import DockerRuntime
-from containers.launch.environment import stage_environment
 from containers.launch.failure import classify
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import Launch, StageRuntime
@@ -22,6 +21,7 @@ from containers.launch.runtime import LaunchError as LaunchError
 from tasks.code_identity import CodeIdentity
 from tasks.event_feed import EventFeed
 from tasks.gpu_turn import gpu_turn
+from tasks.required_contract import required_contract
 from tasks.stage_failure import STAGE_LOG_FILE
 from tasks.stage_failure import StageFailedError as StageFailedError
 from tasks.stage_key import SINGLE_BATCH, stage_profile
@@ -115,14 +115,8 @@ def _spec(config: ScoreFileConfig, inputs: tuple[StageInput, ...], place: Scorin
         seed=_SEED,
         profile=profile,
         batch=SINGLE_BATCH,
-        required=RequiredContract(
-            shm_size_bytes=int(profile.shm_size_gib * GIB),
-            memlock_bytes=profile.memlock_bytes,
-            stack_bytes=profile.stack_bytes,
-            num_gpus=profile.num_gpus,
-            environment=stage_environment(profile, seed=_SEED),
-            stages_digest=place.code.stages_digest,
-            enforced=place.code.runtime == "docker",
+        required=required_contract(
+            profile, seed=_SEED, stages_digest=place.code.stages_digest, runtime=place.code.runtime
         ),
         runtime=place.code.runtime,
         image_digest=place.code.image_digest,

@@ -6,6 +6,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen
+from containers.contracts.bounds import Positive
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}")
@@ -121,8 +122,8 @@ class MixedSource(RowSource):
         pattern=r"^[a-z0-9][a-z0-9_-]*$",
         description="Lower-case letters, digits, `-`, `_`; names it in tables and plots",
     )
-    weight: float | None = Field(
-        None, gt=0, description="Its share of the training pairs, against the other weights; null: all its pairs"
+    weight: Positive | None = Field(
+        None, description="Its share of the training pairs, against the other weights; null: all its pairs"
     )
 
     @model_validator(mode="after")

@@ -17,8 +17,14 @@ SEPARATOR = " · "
 
 
 def corrected_name(name: str, *, guessed: str, known: str) -> str:
-    """The name with what is known in place of the part that was guessed; as it is where no whole part is the guess."""
-    return SEPARATOR.join(known if part == guessed else part for part in name.split(SEPARATOR))
+    """The name with what is known of its dataset in place of the guess; as it is where its dataset is not the guess.
+
+    The dataset is the second part, behind the model: a model, profile or run of the same name keeps its own.
+    """
+    model, *rest = name.split(SEPARATOR)
+    if rest[:1] != [guessed]:
+        return name
+    return SEPARATOR.join((model, known, *rest[1:]))
 
 
 def model_label(source: ModelSource) -> str:

@@ -12,11 +12,12 @@ from containers.human_text import size
 from tasks.data_peek import DataPeek, peek_data
 from tasks.hub import HubRevision, RepoKind, fetch_files, flat_folder, hub_revision, hub_token, read_hub_text
 from tasks.local_sources import DATA_SUFFIXES, data_file_or_folder, data_files, folder_digest, readable_folder
-from tasks.model_files import demand_model_files, model_file_names
+from tasks.model_files import demand_model_files, model_file_names, weight_files, weight_index
 from tasks.own_reader import find_reader
 from tasks.resolved import ResolvedInput, ResolvedSource, resolve_file
 from tasks.source_config import DatasetSource, ModelSource, RowSource
 from tasks.source_errors import SourceError, SourceNotFoundError, UnusableSourceError
+from tasks.weight_files import demand_whole_weights
 
 __all__ = [
     "DatasetSource",
@@ -219,8 +220,9 @@ def _demand_local_model(folder: Path, *, key: str) -> None:
     def read(name: str) -> str:
         return (folder / name).read_text(encoding="utf-8", errors="replace")
 
-    present = (path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size)
-    demand_model_files(tuple(sorted(present)), read, where=str(folder), key=key)
+    present = tuple(sorted(path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size))
+    demand_model_files(present, read, where=str(folder), key=key)
+    demand_whole_weights(folder, weight_files(present), index=weight_index(present))
 
 
 def _data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
         AttemptFailedError: it failed; nothing of it was published, its evidence was kept.
     """
     if spec.profile.num_gpus:
-        run.tracking.wait_for_server()  # if it does not start, that is said before a GPU is taken
+        _see_to_mlflow(run, spec)
     folder, work_folder = _folders(run, spec)
     tags = {"rlhf.why": why, **({"rlhf.ladder": in_words(spec.ladder)} if spec.ladder else {})}
     note = f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip()
@@ -86,6 +86,16 @@ def run_logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
         return get_run_logger()
     except MissingContextError:
         return logging.getLogger(__name__)
+
+
+def _see_to_mlflow(run: PipelineRun, spec: StageSpec) -> None:
+    """Say before GPUs are used that nobody can watch in MLflow; one that does not start is no reason to stop."""
+    run.tracking.wait_for_server()
+    if run.tracking.missing_because:
+        current_display().say(
+            f"{spec.stage}: takes {spec.profile.num_gpus} GPU(s) WITHOUT MLFLOW, which did not start. Its curves stand "
+            f"in {run.work_folder(spec.stage, spec.key) / EVENTS_FILE}, and MLflow gets them with the next run."
+        )
 
 
 def _folders(run: PipelineRun, spec: StageSpec) -> tuple[Path, Path]:

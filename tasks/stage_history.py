@@ -8,8 +8,9 @@ import hashlib
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from containers.contracts.base import Frozen
 from containers.contracts.names import StageName
@@ -40,6 +41,25 @@ class RunHistory(Frozen):
     stages: dict[StageName, StageMemory] = Field({})
 
 
+class WantedStage(Frozen):
+    """Of a stage's memory what says which artifact and which inputs the run wants."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    key: str
+    origins: dict[str, str] = Field({})
+
+
+class RunWants(Frozen):
+    """Of a run's history what says what it wants; the rest is skipped, which is most of it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    run_name: str
+    output_dir: str
+    stages: dict[StageName, WantedStage] = Field({})
+
+
 class StageHistory:
     """The history of one run in a store. Nothing here raises for a file that cannot be read: it starts anew."""
 
@@ -47,20 +67,20 @@ class StageHistory:
         self._run_name = run_name
         self._output_dir = str(output_dir.absolute())
         digest = hashlib.sha256(self._output_dir.encode()).hexdigest()[:8]
-        self._path = store_dir / _FOLDER / f"{run_name}-{digest}.json"
+        self.path = store_dir / _FOLDER / f"{run_name}-{digest}.json"
 
     def last(self, stage: StageName) -> StageMemory | None:
         """What the run had of that stage when it last got there."""
-        known = _read(self._path)
+        known = _read(self.path, RunHistory)
         return known.stages.get(stage) if known else None
 
     def remember(self, stage: StageName, memory: StageMemory) -> None:
         """Keep it; called when the stage's artifact stands."""
-        known = _read(self._path)
+        known = _read(self.path, RunHistory)
         stages = {**(known.stages if known else {}), stage: memory}
         history = RunHistory(run_name=self._run_name, output_dir=self._output_dir, stages=stages)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path, history.model_dump_json(indent=1))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, history.model_dump_json(indent=1))
 
 
 def stage_memory(identity: Identity, *, key: str, inputs: tuple[StageInput, ...], run_id: str = "") -> StageMemory:
@@ -74,15 +94,18 @@ def stage_memory(identity: Identity, *, key: str, inputs: tuple[StageInput, ...]
     )
 
 
-def run_histories(store_dir: Path) -> tuple[RunHistory, ...]:
-    """Every run that is known in the store, by name."""
-    read = (_read(path) for path in sorted((store_dir / _FOLDER).glob("*.json")))
-    return tuple(history for history in read if history is not None)
+def what_runs_want(store_dir: Path) -> tuple[RunWants, ...]:
+    """Of every run that is known in the store and whose output folder is still there, by name."""
+    read = (_read(path, RunWants) for path in sorted((store_dir / _FOLDER).glob("*.json")))
+    return tuple(wants for wants in read if wants is not None and Path(wants.output_dir).is_dir())
 
 
-def _read(path: Path) -> RunHistory | None:
+_Kept = TypeVar("_Kept", RunHistory, RunWants)
+
+
+def _read(path: Path, kind: type[_Kept]) -> _Kept | None:
     try:
-        return RunHistory.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:

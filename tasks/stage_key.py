@@ -104,9 +104,13 @@ def identity_key(identity: Identity) -> str:
 
 def process_code_digest(stages_digest: str) -> str:
     """Identity of the programs where there is no image: their sources and the installed versions that matter."""
-    versions = {name: _version(name) for name in _VERSIONS_THAT_MATTER}
-    text = json.dumps({"sources": stages_digest, "versions": versions}, sort_keys=True)
+    text = json.dumps({"sources": stages_digest, "versions": package_versions()}, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def package_versions() -> dict[str, str]:
+    """The installed packages that can change a number, with their versions."""
+    return {name: _version(name) for name in _VERSIONS_THAT_MATTER}
 
 
 def _what_matters(config: StageConfig) -> StageConfig:

@@ -9,8 +9,8 @@ from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.spec import StageSpec
 from containers.launch.docker_state import read_docker
-from containers.launch.host_limits import read_memory
 from containers.launch.ladder import Host, Shape, next_step
+from containers.launch.memory_limit import machine_memory
 from tasks.pipeline_run import PipelineRun
 from tasks.prefect_artifacts import page_key, show_markdown
 from tasks.rung_words import in_words, ladder_markdown
@@ -79,5 +79,4 @@ def _host(run: PipelineRun, kind: FailureKind) -> Host:
     in_docker = run.runtime.name == "docker"
     if kind is not FailureKind.SHM_EXHAUSTED:
         return Host(makes_shm=in_docker)
-    memory_bytes = read_docker().memory_bytes if in_docker else 0
-    return Host(makes_shm=in_docker, memory_bytes=memory_bytes or read_memory().total_bytes)
+    return Host(makes_shm=in_docker, memory_bytes=machine_memory(read_docker().memory_bytes if in_docker else 0))

@@ -7,6 +7,7 @@ somebody can use a token of his own for one run without changing everybody's.
 import logging
 import os
 
+from tasks.login_addresses import is_given_for
 from tasks.service_logins import login_variables, mlflow_login
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,14 @@ def stored_secret(block: str) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-def take_mlflow_login() -> None:
-    """Let MLflow's client in this process log in with the Secret block, where the environment names no login."""
+def take_mlflow_login(uri: str) -> None:
+    """Let MLflow's client in this process log in with the Secret block, where the environment names no login.
+
+    Args:
+        uri: of the MLflow that is to be told; the block's login is for that of the environment only.
+    """
+    if not is_given_for("mlflow", uri, os.environ):
+        return
     if mlflow_login(os.environ) or os.environ.get("MLFLOW_TRACKING_TOKEN"):
         return
     login = stored_secret(MLFLOW_LOGIN_BLOCK)

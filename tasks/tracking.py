@@ -1,6 +1,6 @@
 """The MLflow side of a pipeline run: one parent run, one child per attempt at a stage.
 
-Nothing here raises but `wait_for_server`, and nothing waits long: see `tasks.mlflow_outbox`.
+Nothing here raises, and nothing waits long: see `tasks.mlflow_outbox`.
 """
 
 import getpass
@@ -38,14 +38,15 @@ logger = logging.getLogger(__name__)
 
 _NOTE_TAG = "mlflow.note.content"
 _NOTE_CHARACTERS = 7500
-# For a run that ended before its MLflow was up.
+# For a server that is on its way up: all stages of a run together, and a run that ended before it was up.
+_BESIDE_LIMIT_S = 120.0
 _START_LIMIT_S = 15.0
 
 
 class Tracking(RunFiles):
     """Tells MLflow what happens in one pipeline run.
 
-    No method raises but `wait_for_server`; see `pending`, `pending_points` and `refused`.
+    No method raises; see `pending`, `pending_points` and `refused`.
 
     Run ids that the methods return and take are MLflow's own, or a handle starting with `pending-` for a run that the
     server could not be told of yet; both work everywhere here.
@@ -74,6 +75,7 @@ class Tracking(RunFiles):
         self._experiment = experiment
         self._start = mlflow_start()
         self._is_met = self._start.is_up
+        self._patience_s = _BESIDE_LIMIT_S
         self._once_up: list[Callable[[], None]] = []
         outbox = Outbox(
             uri,
@@ -105,6 +107,11 @@ class Tracking(RunFiles):
         return self._outbox.pending_points
 
     @property
+    def missing_because(self) -> str:
+        """Why the server that this process starts is not there; empty where it is, or may still come up."""
+        return self._start.problem
+
+    @property
     def refused(self) -> tuple[str, ...]:
         """What MLflow will not take, however often it is told: a changed parameter, a deleted run."""
         return self._outbox.refused
@@ -116,12 +123,13 @@ class Tracking(RunFiles):
     def wait_for_server(self) -> None:
         """Return when the server that this process starts is up, and has been told what waited; at once elsewhere.
 
-        Raises:
-            Exception: it does not start; raised once, after that it counts as a server that is away.
+        Also where it does not start, or has taken too long: then it counts as a server that is away.
         """
         if self._is_met:
             return
-        self._start.wait()
+        began = time.monotonic()
+        self._start.wait(limit_s=self._patience_s)
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
         if self._start.is_up:
             self._is_met = True
             self.deliver_pending()
@@ -194,10 +202,7 @@ class Tracking(RunFiles):
             self._end(run_id, "KILLED")
         self._open_stages = []
         self._end(self._parent, status)
-        try:
-            self._start.wait(limit_s=_START_LIMIT_S)
-        except Exception as error:  # the run has an end of its own
-            logger.warning("MLflow did not start: %s", error)
+        self._start.wait(limit_s=_START_LIMIT_S)
         if self.deliver_pending():
             logger.warning(
                 "MLflow at %s was not told everything: %d messages with %d points of curves wait in %s. They go out "

@@ -22,6 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 PROJECT = Path(__file__).resolve().parents[1]
+SHARED_DATA = Path(os.environ.get("RLHF_SHARED_DATA") or PROJECT.parent / "shared" / "data")
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,48 @@ def project() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    folder = Path(os.environ.get("RLHF_SHARED_DATA", PROJECT.parent / "shared" / "data"))
-    if not (folder / "README.md").is_file():
-        pytest.skip(f"REAL DATA ABSENT: {folder} is not there, so nothing was tested on it (set RLHF_SHARED_DATA).")
+    """The real rows and tokenizer, which are not part of this repository."""
+    if absent := _absent_data():
+        pytest.skip(absent)
+    return SHARED_DATA
+
+
+@pytest.fixture
+def project_beside_data(tmp_path: Path, project: Path) -> Path:
+    """A folder with the project's configurations, of which those on real data find it at `../shared/data`."""
+    folder = tmp_path / "beside" / "project"
+    folder.mkdir(parents=True)
+    (folder / "configs").symlink_to(project / "configs")
+    (folder.parent / "shared").mkdir()
+    (folder.parent / "shared" / "data").symlink_to(SHARED_DATA.resolve())
     return folder
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the real data bears the mark `shared_data`, and is skipped, with the reason, where there is none."""
+    absent = _absent_data()
+    for item in items:
+        if _needs_real_data(item):
+            item.add_marker(pytest.mark.shared_data)
+        if absent and item.get_closest_marker("shared_data"):
+            item.add_marker(pytest.mark.skip(reason=absent))
+
+
+def _needs_real_data(item: pytest.Item) -> bool:
+    """A test that takes the fixture, or whose parameter is a configuration that names the data."""
+    if "shared_data" in getattr(item, "fixturenames", ()):
+        return True
+    parameters = getattr(item, "callspec", None)
+    values = parameters.params.values() if parameters else ()
+    return any(
+        isinstance(value, Path) and value.suffix == ".yaml" and "shared/data" in value.read_text(encoding="utf-8")
+        for value in values
+    )
+
+
+def _absent_data() -> str:
+    """Why nothing can be tested on real data; empty: it is here."""
+    if (SHARED_DATA / "README.md").is_file():
+        return ""
+    return f"REAL DATA ABSENT: {SHARED_DATA} is not there, so nothing was tested on it (set RLHF_SHARED_DATA)."

@@ -5,14 +5,14 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen
-from containers.contracts.bounds import Confidence, Fraction
+from containers.contracts.bounds import BatchSize, Confidence, Fraction, Positive, Rows, Tokens
 
 
 class SourceShare(Frozen):
     """A source of a mixture by its name, and its weight among the training pairs."""
 
     name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$", description="As in dataset.mixture")
-    weight: float | None = Field(None, gt=0, description="Against the other sources' weights; null: all its pairs")
+    weight: Positive | None = Field(None, description="Against the other sources' weights; null: all its pairs")
 
 
 class HeldOutSuite(Frozen):
@@ -46,11 +46,11 @@ class PolaritySettings(Frozen):
         description="Scores a sample of the pairs of each source; where it disagrees with most labels beyond chance, "
         "the run stops. null: not asked",
     )
-    num_pairs: int = Field(200, ge=20, description="Pairs of each source that it scores, spread over the domains")
-    max_length: int = Field(
+    num_pairs: Rows = Field(200, ge=20, description="Pairs of each source that it scores, spread over the domains")
+    max_length: Tokens = Field(
         2048, ge=8, description="Tokens of prompt plus response; longer pairs are left out and counted"
     )
-    batch_size: int = Field(16, ge=1, description="Conversations per forward, at most")
+    batch_size: BatchSize = Field(16, ge=1, description="Conversations per forward, at most")
     confidence: Confidence = Field(0.95, description="Level of the interval of the agreement")
 
 
@@ -67,8 +67,8 @@ class FilterDatasetConfig(Frozen):
         description="Code rows carry a programming language in `language`: `keep` judges them by the language of their "
         "prose, `drop` drops them, counted",
     )
-    max_characters: int = Field(32_000, ge=1, description="Longest prompt plus response, characters")
-    max_tokens: int | None = Field(
+    max_characters: Rows = Field(32_000, ge=1, description="Longest prompt plus response, characters")
+    max_tokens: Tokens | None = Field(
         None, ge=8, description="Longest prompt plus response in tokens; needs the base model's tokenizer; null: off"
     )
     max_malformed_fraction: Fraction = Field(0.01, description="More malformed rows than this fail the stage")
@@ -102,7 +102,9 @@ class FilterDatasetConfig(Frozen):
     data_percentage: float = Field(
         100, gt=0, le=100, description="Take a seeded share of the surviving training pairs; 10 is a part of 20"
     )
-    max_rows: int | None = Field(None, ge=1, description="Take a seeded sample of this many surviving pairs; null: all")
+    max_rows: Rows | None = Field(
+        None, ge=1, description="Take a seeded sample of this many surviving pairs; null: all"
+    )
     validation_fraction: Fraction = Field(
         0.05, description="Share of prompts held out for validation where the source has no validation file"
     )
@@ -114,9 +116,9 @@ class FilterDatasetConfig(Frozen):
     policy_eval_prompt_fraction: Fraction = Field(
         0.1, description="Share of the prompts set aside that is held out for policy evaluation"
     )
-    minimum_train_pairs: int = Field(100, ge=1, description="Fewer training pairs than this are an error")
-    minimum_validation_pairs: int = Field(20, ge=1, description="Fewer validation pairs than this are an error")
-    minimum_policy_prompts: int = Field(
+    minimum_train_pairs: Rows = Field(100, ge=1, description="Fewer training pairs than this are an error")
+    minimum_validation_pairs: Rows = Field(20, ge=1, description="Fewer validation pairs than this are an error")
+    minimum_policy_prompts: Rows = Field(
         2, ge=0, description="Fewer prompts than this to train the policy on, or to judge it on, are an error; 0: off"
     )
     write_comparisons: bool = Field(

@@ -14,6 +14,9 @@ class ReferenceCheck(Frozen):
     num_agreeing: int = Field(ge=0, description="The chosen response has the higher score")
     num_equal: int = Field(0, ge=0, description="Both responses have the same score; half of them count as agreeing")
     num_over_long: int = Field(0, ge=0, description="Pairs of the sample that were too long to be scored")
+    num_unscorable: int = Field(
+        0, ge=0, description="Pairs that the model's chat template refuses, or with a token that it has no row for"
+    )
     agreement: float = Field(ge=0, le=1)
     low: float = Field(ge=0, le=1, description="Lower end of the interval of the agreement")
     high: float = Field(ge=0, le=1)

@@ -6,10 +6,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen
+from containers.contracts.bounds import BatchSize, Gibibytes, LimitBytes, WholeSeconds
 from containers.contracts.variables import TCP_WITHIN_ONE_BOX, extra_variable_mistakes
 
 GIB = 1024**3
 UNLIMITED = -1
+_MAX_HOST_MEMORY_GIB = 65_536
+
+
+def _is_no_text(value: Any) -> bool:
+    """Whether a variable's value could be written in several ways; a whole number could not."""
+    return isinstance(value, bool) or not isinstance(value, (str, int))
 
 
 class NcclSettings(Frozen):
@@ -47,7 +54,7 @@ class TorchSettings(Frozen):
         True, description="TORCH_NCCL_DUMP_ON_TIMEOUT: write the flight recorder when a collective times out"
     )
     nccl_trace_buffer_size: int = Field(
-        2000, ge=0, description="TORCH_NCCL_TRACE_BUFFER_SIZE: entries of the flight recorder"
+        2000, ge=0, le=1_000_000, description="TORCH_NCCL_TRACE_BUFFER_SIZE: entries of the flight recorder"
     )
 
     @model_validator(mode="after")
@@ -81,9 +88,13 @@ class GpuProfile(Frozen):
 
     name: str = Field(min_length=1, description="Shown in plans, runs and reports; as its file is called")
     num_gpus: int = Field(ge=0, le=64, description="GPUs that a training stage gets; 0: CPU")
-    gpu_memory_gib: float = Field(0, ge=0, description="Memory per GPU that the profile was made for; 0 on CPU")
+    gpu_memory_gib: Gibibytes = Field(0, ge=0, description="Memory per GPU that the profile was made for; 0 on CPU")
     shm_size_gib: float = Field(1, gt=0, le=1024, description="Size of /dev/shm; Docker's own default is 64 MiB")
-    host_memory_gib: float | None = Field(None, gt=0, description="Memory limit of the container; null: none")
+    host_memory_gib: Annotated[float, Field(gt=0, le=_MAX_HOST_MEMORY_GIB)] | Literal["unlimited"] | None = Field(
+        None,
+        description="Memory limit of a stage's container, /dev/shm included; null: what the machine has less a share "
+        "for servers, orchestrator and system; unlimited: none",
+    )
     num_processes: int = Field(1, ge=1, le=64, description="Training ranks; on GPUs, one per GPU")
     num_rollout_gpus: int = Field(
         0, ge=0, le=64, description="Leave it out: GPUs without a rank, as `train_policy.vllm_gpus` asks for its stage"
@@ -91,18 +102,20 @@ class GpuProfile(Frozen):
     num_threads: Annotated[int, Field(ge=1, le=256)] = Field(
         1, description="Threads of a rank (OMP, RAYON). Two on a loaded two-core machine were 12 times slower than one"
     )
-    memlock_bytes: int = Field(UNLIMITED, ge=-1, description="ulimit -l; -1 is unlimited")
-    stack_bytes: int = Field(64 * 1024**2, ge=-1, description="ulimit -s; -1 is unlimited")
+    memlock_bytes: LimitBytes = Field(UNLIMITED, description="ulimit -l; -1 is unlimited")
+    stack_bytes: LimitBytes = Field(64 * 1024**2, description="ulimit -s; -1 is unlimited")
     precision: Literal["bf16", "float32"] = Field("bf16", description="bf16 on a CPU was 1.7 to 10.8 times slower")
     tf32: bool = Field(True, description="TF32 matrix products on GPU; not with precision float32")
-    default_global_batch_size: int = Field(
+    default_global_batch_size: BatchSize = Field(
         16,
         ge=1,
         description="Examples per optimizer step where a stage names none: pairs, or completions in train_sft and "
         "train_policy",
     )
-    max_per_device_batch_size: int = Field(1, ge=1, description="Pairs or completions per GPU and forward that fit")
-    collective_timeout_s: int = Field(1800, ge=30, description="Reaches init_process_group as ddp_timeout")
+    max_per_device_batch_size: BatchSize = Field(
+        1, ge=1, description="Pairs or completions per GPU and forward that fit"
+    )
+    collective_timeout_s: WholeSeconds = Field(1800, ge=30, description="Reaches init_process_group as ddp_timeout")
     launcher: Literal["torchrun"] = Field("torchrun", description="What starts the ranks where there are several")
     distribution: Literal["ddp", "fsdp"] = Field(
         "ddp",
@@ -119,7 +132,12 @@ class GpuProfile(Frozen):
     @field_validator("environment", mode="before")
     @classmethod
     def _is_a_mapping(cls, value: Any) -> Any:
-        return tuple(value.items()) if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        wrong = [f"{name}: {item!r} found, wanted text in quotes." for name, item in value.items() if _is_no_text(item)]
+        if wrong:
+            raise ValueError(" ".join(wrong))
+        return tuple((str(name), str(item)) for name, item in value.items())
 
     @field_validator("environment", mode="after")
     @classmethod
@@ -134,6 +152,21 @@ class GpuProfile(Frozen):
     def _is_what_the_stages_do(cls, value: Any) -> Any:
         if str(value).lower() in _NOT_BUILT:
             raise ValueError(f"{value}: {_NOT_BUILT[str(value).lower()]}")
+        return value
+
+    @field_validator("host_memory_gib", mode="before")
+    @classmethod
+    def _is_a_size_or_unlimited(cls, value: Any) -> Any:
+        """One mistake with one sentence, where the types would give one for each that it may be."""
+        try:
+            is_size = value is None or 0 < float(value) <= _MAX_HOST_MEMORY_GIB
+        except (TypeError, ValueError, OverflowError):
+            is_size = False
+        if not is_size and value != "unlimited":
+            raise ValueError(
+                f"{value}: give GiB, more than 0 and at most {_MAX_HOST_MEMORY_GIB:,}; `unlimited` for no limit; or "
+                f"leave it out, for what the machine has less a share for servers and system."
+            )
         return value
 
     @model_validator(mode="after")
@@ -184,7 +217,8 @@ class RequiredContract(Frozen):
     stack_bytes: int = UNLIMITED
     num_gpus: int = Field(ge=0)
     gpu_uuids: tuple[str, ...] = Field((), description="Exactly these GPUs; empty: any `num_gpus` of them")
-    host_memory_bytes: int = Field(0, ge=0, description="Memory limit of the container; 0: none was asked for")
+    host_memory_bytes: int = Field(0, ge=0, description="Memory limit of the stage; 0: none was asked for")
+    host_memory_reason: str = Field("", description="Where that limit comes from, in words for a person")
     environment: tuple[tuple[str, str], ...] = Field((), description="Variables that must have exactly these values")
     stages_digest: str = Field("", description="Digest of the stage sources that the orchestrator knows")
     enforced: bool = Field(description="Docker enforces limits; the process runtime can only check them")

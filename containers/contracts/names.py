@@ -33,6 +33,8 @@ CONTAINER_STAGES = tuple(stage for stage in StageName if stage is not StageName.
 
 # Holds the process id of who started a stage as a process; the stage ends with it.
 PARENT_VARIABLE = "RLHF_PARENT_PID"
+# Holds a text that all processes of one stage's attempt have in their environment, and no other.
+TOKEN_VARIABLE = "RLHF_STAGE_TOKEN"  # noqa: S105 - a name
 
 # Inside a stage's work folder (the one folder that the stage may write).
 OUTPUT_FOLDER = "output"
@@ -86,3 +88,5 @@ SCORES_FILE = "scores.jsonl"
 REPORT_HTML_FILE = "report.html"
 REPORT_MARKDOWN_FILE = "report.md"
 REPORT_INPUT_FILE = "pipeline.json"
+# Where `rlhf demo-data` writes, and the runs that need it read.
+DEMO_DATA_FOLDER = "outputs/demo/data"

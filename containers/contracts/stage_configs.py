@@ -2,31 +2,31 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from containers.contracts.base import Frozen
-from containers.contracts.bounds import Confidence
+from containers.contracts.bounds import (
+    BatchSize,
+    Confidence,
+    Resamples,
+    Rows,
+    Shown,
+    Steps,
+    Tokens,
+    TokensPerForward,
+    Weight,
+    Width,
+)
 from containers.contracts.bounds import Fraction as Fraction
 from containers.contracts.bounds import Positive as Positive
 from containers.contracts.filter_config import FilterDatasetConfig as FilterDatasetConfig
 from containers.contracts.filter_config import HeldOutSuite as HeldOutSuite
 from containers.contracts.filter_config import SourceShare as SourceShare
 from containers.contracts.training_settings import VLLM_FRACTION_ALONE, VLLM_FRACTION_BESIDE_TRAINING
+from containers.contracts.training_settings import ChatTemplate as ChatTemplate
 from containers.contracts.training_settings import LoraSettings as LoraSettings
 from containers.contracts.training_settings import OptimizerSettings as OptimizerSettings
 from containers.contracts.training_settings import TrainingSchedule as TrainingSchedule
-
-
-def _that_reads_messages(value: str) -> str:
-    if "messages" not in value:
-        raise ValueError(
-            f"`{value[:80]}` is no chat template: it never reads `messages`. Wanted is a name in "
-            f"configs/chat_templates, a .jinja file, or the text of a template."
-        )
-    return value
-
-
-ChatTemplate = Annotated[str, AfterValidator(_that_reads_messages)]
 
 # Help of keys that several stages have.
 _LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
@@ -41,13 +41,13 @@ class BuildBaseModelConfig(Frozen):
 
     stage: Literal["build_base_model"] = "build_base_model"
     num_layers: int = Field(2, ge=1, le=128, description="Decoder layers")
-    hidden_size: int = Field(128, ge=8, description="Width of the model")
-    intermediate_size: int = Field(384, ge=8, description="Width inside the MLP of a layer")
-    num_attention_heads: int = Field(4, ge=1, description="Query heads; a multiple of num_key_value_heads")
-    num_key_value_heads: int = Field(2, ge=1, description="Heads of keys and values, each shared by some query heads")
-    head_dim: int = Field(32, ge=4, description="Width of a head")
-    max_position_embeddings: int = Field(2048, ge=64, description="Longest text, tokens")
-    vocabulary_size: int | None = Field(
+    hidden_size: Width = Field(128, ge=8, description="Width of the model")
+    intermediate_size: Width = Field(384, ge=8, description="Width inside the MLP of a layer")
+    num_attention_heads: Width = Field(4, ge=1, description="Query heads; a multiple of num_key_value_heads")
+    num_key_value_heads: Width = Field(2, ge=1, description="Heads of keys and values, each shared by some query heads")
+    head_dim: Width = Field(32, ge=4, description="Width of a head")
+    max_position_embeddings: Tokens = Field(2048, ge=64, description="Longest text, tokens")
+    vocabulary_size: Width | None = Field(
         512, ge=260, description="Size of a byte-level BPE trained on the pairs; null where tokenizer_file is given"
     )
 
@@ -66,8 +66,8 @@ class TrainSftConfig(Frozen):
 
     stage: Literal["train_sft"] = "train_sft"
     completions: Literal["chosen", "both"] = Field("chosen", description="Which side of each pair to imitate")
-    global_batch_size: int | None = Field(None, ge=1, description="Completions per step; null: the profile's")
-    max_length: int = Field(1024, ge=8, description=_LONGEST)
+    global_batch_size: BatchSize | None = Field(None, ge=1, description="Completions per step; null: the profile's")
+    max_length: Tokens = Field(1024, ge=8, description=_LONGEST)
     chat_template: ChatTemplate | None = Field(
         None,
         description="How conversations become text, as in train_reward_model; it travels with the saved model, from "
@@ -83,8 +83,8 @@ class TrainRewardModelConfig(Frozen):
     """Bradley-Terry reward model with TRL's RewardTrainer."""
 
     stage: Literal["train_reward_model"] = "train_reward_model"
-    global_batch_size: int | None = Field(None, ge=1, description="Pairs per step; null: the profile's")
-    max_length: int = Field(2048, ge=8, description=_LONGEST)
+    global_batch_size: BatchSize | None = Field(None, ge=1, description="Pairs per step; null: the profile's")
+    max_length: Tokens = Field(2048, ge=8, description=_LONGEST)
     chat_template: ChatTemplate | None = Field(
         None,
         description="How conversations become text: a name in configs/chat_templates, a .jinja file, or the template "
@@ -100,11 +100,11 @@ class TrainRewardModelConfig(Frozen):
         LoraSettings(), description="The adapters; null with `trainable: full` or `head`, which have none"
     )
     use_margin: bool = Field(False, description="Demand a larger margin of strongly preferred pairs (strength 1 to 3)")
-    center_rewards_coefficient: float | None = Field(
-        0.01, ge=0, description="Pull the two scores of each pair to a sum of zero; null: off"
+    center_rewards_coefficient: Weight | None = Field(
+        0.01, description="Pull the two scores of each pair to a sum of zero; null: off"
     )
-    zero_sum_penalty: float = Field(
-        0.0, ge=0, description="Pull the mean score of each batch to zero, whatever the level of single pairs; 0: off"
+    zero_sum_penalty: Weight = Field(
+        0.0, description="Pull the mean score of each batch to zero, whatever the level of single pairs; 0: off"
     )
     gradient_checkpointing: bool = Field(True, description=_CHECKPOINTING)
     pack: bool = Field(
@@ -112,7 +112,7 @@ class TrainRewardModelConfig(Frozen):
         description="Compute each prompt once for both of its answers, and no padding; models whose attention does "
         "more, and a zero_sum_penalty, keep padded rows, and the log says so",
     )
-    pack_tokens: int | None = Field(
+    pack_tokens: TokensPerForward | None = Field(
         None,
         ge=1,
         description="Tokens computed at a time; a longer pair is computed alone. null: from the batch per device",
@@ -181,22 +181,24 @@ class SuiteFile(Frozen):
     )
 
 
-BatchTokens = Annotated[int | None, Field(ge=1)]
+BatchTokens = Annotated[TokensPerForward | None, Field(ge=1)]
 
 
 class EvaluateRewardModelConfig(Frozen):
     """The certificate of a reward model: suites, length bias, score parity; the figures behind its gate."""
 
     stage: Literal["evaluate_reward_model"] = "evaluate_reward_model"
-    max_length: int = Field(2048, ge=8, description=_LONGEST)
-    batch_size: int = Field(64, ge=1, description="Conversations per forward, at most; batch_tokens bounds them too")
+    max_length: Tokens = Field(2048, ge=8, description=_LONGEST)
+    batch_size: BatchSize = Field(
+        64, ge=1, description="Conversations per forward, at most; batch_tokens bounds them too"
+    )
     batch_tokens: BatchTokens = Field(
         None, description="Tokens per forward with their padding, at most; null: by the device (docs/suites.md)"
     )
     confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
-    num_bootstrap: int = Field(2000, ge=100, description=_RESAMPLES)
-    num_samples: int = Field(8, ge=0, description="Pairs shown with their scores")
-    num_padded_pairs: int = Field(
+    num_bootstrap: Resamples = Field(2000, ge=100, description=_RESAMPLES)
+    num_samples: Shown = Field(8, description="Pairs shown with their scores")
+    num_padded_pairs: Rows = Field(
         64, ge=0, description="Pairs of each suite whose rejected response gets filler appended; 0: no such attack"
     )
     suites: tuple[SuiteFile, ...] = Field((), description="Judged by, beside the validation pairs")
@@ -207,24 +209,26 @@ class TrainPolicyConfig(Frozen):
 
     stage: Literal["train_policy"] = "train_policy"
     algorithm: Literal["rloo"] = Field("rloo", description="REINFORCE leave-one-out is the only one here")
-    global_batch_size: int | None = Field(None, ge=2, description="Completions per step; null: the profile's")
-    num_generations: int = Field(4, ge=2, description="Completions per prompt (K); RLOO leaves one out, so at least 2")
-    num_iterations: int = Field(1, ge=1, description="Updates per generated batch")
-    max_prompt_length: int = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
-    evaluation_prompt_length: int | None = Field(
+    global_batch_size: BatchSize | None = Field(None, ge=2, description="Completions per step; null: the profile's")
+    num_generations: BatchSize = Field(
+        4, ge=2, description="Completions per prompt (K); RLOO leaves one out, so at least 2"
+    )
+    num_iterations: Steps = Field(1, description="Updates per generated batch")
+    max_prompt_length: Tokens = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
+    evaluation_prompt_length: Tokens | None = Field(
         None,
         ge=4,
         description="Leave it out: the run puts evaluate_policy.max_prompt_length here, by which the prompts are "
         "counted that the policy will be judged on, before it is trained. It changes no result",
     )
-    max_completion_length: int = Field(256, ge=1, description="Tokens")
+    max_completion_length: Tokens = Field(256, ge=1, description="Tokens")
     temperature: Positive = Field(1.0, description="Of the completions; below 1 they vary less")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="Draw from the likeliest tokens that have this probability together; 1: from all"
     )
-    beta: float = Field(0.05, ge=0, description="Weight of the KL to the reference policy")
-    missing_eos_penalty: float = Field(
-        0.0, ge=0, description="Subtracted from the reward of a completion that was cut off before it ended"
+    beta: Weight = Field(0.05, description="Weight of the KL to the reference policy")
+    missing_eos_penalty: Weight = Field(
+        0.0, description="Subtracted from the reward of a completion that was cut off before it ended"
     )
     normalise_rewards: bool = Field(
         False,
@@ -241,7 +245,7 @@ class TrainPolicyConfig(Frozen):
         description="Compute each prompt once for all of its completions, and no padding; models whose attention does "
         "more keep padded rows, and the log says so",
     )
-    pack_tokens: int | None = Field(
+    pack_tokens: TokensPerForward | None = Field(
         None,
         ge=1,
         description="Tokens computed at a time; a longer completion with its prompt is computed alone. null: from the "
@@ -256,6 +260,7 @@ class TrainPolicyConfig(Frozen):
     vllm_gpus: int = Field(
         0,
         ge=0,
+        le=64,
         description="GPUs that vLLM has to itself, one vLLM for all ranks, the model divided over them; the other GPUs "
         "have a rank each. 0: a vLLM beside each rank, on its GPU. Only with that engine",
     )
@@ -267,7 +272,7 @@ class TrainPolicyConfig(Frozen):
     )
     optimizer: OptimizerSettings = Field(OptimizerSettings(learning_rate=1e-6), description=_OPTIMIZER)
     schedule: TrainingSchedule = Field(TrainingSchedule(max_steps=100), description=_SCHEDULE)
-    num_logged_completions: int = Field(8, ge=0, description="Completions kept for the table, each logging step")
+    num_logged_completions: Shown = Field(8, description="Completions kept for the table, each logging step")
 
     @property
     def vllm_fraction(self) -> float:
@@ -281,18 +286,18 @@ class EvaluatePolicyConfig(Frozen):
     """Policy against reference on held-out prompts."""
 
     stage: Literal["evaluate_policy"] = "evaluate_policy"
-    max_prompts: int | None = Field(200, ge=2, description="Held-out prompts used; null: all")
-    max_prompt_length: int = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
-    max_completion_length: int = Field(256, ge=1, description="Tokens")
-    completions_per_prompt: int = Field(1, ge=1, description="Of policy and reference each; their mean counts")
-    temperature: float = Field(1.0, ge=0, description="0 is greedy")
-    batch_size: int = Field(16, ge=1, description="Completions per forward, at most")
+    max_prompts: Rows | None = Field(200, ge=2, description="Held-out prompts used; null: all")
+    max_prompt_length: Tokens = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
+    max_completion_length: Tokens = Field(256, ge=1, description="Tokens")
+    completions_per_prompt: BatchSize = Field(1, ge=1, description="Of policy and reference each; their mean counts")
+    temperature: Weight = Field(1.0, description="0 is greedy")
+    batch_size: BatchSize = Field(16, ge=1, description="Completions per forward, at most")
     score_batch_tokens: BatchTokens = Field(
         None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"
     )
     confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
-    num_bootstrap: int = Field(2000, ge=100, description=_RESAMPLES)
-    num_samples: int = Field(8, ge=0, description="Prompts shown side by side")
+    num_bootstrap: Resamples = Field(2000, ge=100, description=_RESAMPLES)
+    num_samples: Shown = Field(8, description="Prompts shown side by side")
 
 
 class WriteReportConfig(Frozen):
@@ -300,7 +305,7 @@ class WriteReportConfig(Frozen):
 
     stage: Literal["write_report"] = "write_report"
     title: str = Field("RLHF run", description="Heading of the page")
-    num_samples: int = Field(8, ge=0, description="Samples shown of each evaluation, at most")
+    num_samples: Shown = Field(8, description="Samples shown of each evaluation, at most")
 
 
 StageConfig = Annotated[

@@ -1,11 +1,11 @@
 """What the training stages have in common: adapters, optimizer, schedule."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from containers.contracts.base import Frozen
-from containers.contracts.bounds import Fraction, Positive
+from containers.contracts.bounds import Fraction, Positive, Steps, Weight, Width
 
 # Ranks of adapters that vLLM keeps room for; others get the next larger.
 VLLM_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -14,11 +14,23 @@ VLLM_FRACTION_BESIDE_TRAINING = 0.3
 VLLM_FRACTION_ALONE = 0.9
 
 
+def _that_reads_messages(value: str) -> str:
+    if "messages" not in value:
+        raise ValueError(
+            f"`{value[:80]}` is no chat template: it never reads `messages`. Wanted is a name in "
+            f"configs/chat_templates, a .jinja file, or the text of a template."
+        )
+    return value
+
+
+ChatTemplate = Annotated[str, AfterValidator(_that_reads_messages)]
+
+
 class LoraSettings(Frozen):
     """Low-rank adapters on all linear layers. There is no dropout: TRL sets it to 0 whatever is asked."""
 
     r: int = Field(64, ge=1, le=1024, description="Rank; 64 on all linear layers of Qwen3-8B is 174.6M parameters")
-    alpha: int = Field(128, ge=1, description="Scale; the update is multiplied by alpha / r")
+    alpha: Width = Field(128, ge=1, description="Scale; the update is multiplied by alpha / r")
 
 
 class OptimizerSettings(Frozen):
@@ -32,7 +44,7 @@ class OptimizerSettings(Frozen):
         0.1, description="Share of the peak at which `cosine_with_min_lr` ends; other schedulers do not read it"
     )
     warmup_fraction: Fraction = Field(0.03, description="Share of the steps spent warming up")
-    weight_decay: float = Field(0.0, ge=0, description="Of AdamW, decoupled from the gradient; 0: off")
+    weight_decay: Weight = Field(0.0, description="Of AdamW, decoupled from the gradient; 0: off")
     max_grad_norm: Positive = Field(1.0, description="A gradient with a larger norm is scaled down to it")
 
 
@@ -40,19 +52,17 @@ class TrainingSchedule(Frozen):
     """How long, how often evaluated and saved. Checked against the run's actual number of steps before it starts."""
 
     num_epochs: Positive = Field(1.0, description="Passes over the training data, unless max_steps is given")
-    max_steps: int | None = Field(None, ge=1, description="Optimizer steps; overrides num_epochs")
-    eval_steps: int | None = Field(
+    max_steps: Steps | None = Field(None, description="Optimizer steps; overrides num_epochs")
+    eval_steps: Steps | None = Field(
         None,
-        ge=1,
         description="Evaluate every so many steps; null: a tenth of the run's steps, rounded down. train_policy "
         "evaluates nothing: there it only stands in for save_steps",
     )
-    save_steps: int | None = Field(
+    save_steps: Steps | None = Field(
         None,
-        ge=1,
         description="Save every so many steps, and at each evaluation that is the best so far; null: as eval_steps",
     )
-    logging_steps: int = Field(1, ge=1, description="A point of the curves every so many steps")
+    logging_steps: Steps = Field(1, description="A point of the curves every so many steps")
     save_total_limit: int = Field(
-        3, ge=2, description="Checkpoints kept, beside the best one where the stage evaluates"
+        3, ge=2, le=10_000, description="Checkpoints kept, beside the best one where the stage evaluates"
     )

@@ -3,10 +3,10 @@
 A name that nobody reads is silently ignored by all of them: somebody believes in it, and nothing happens.
 """
 
-import difflib
 from collections.abc import Mapping
 
 from containers.contracts.known_variables import KNOWN_NCCL, KNOWN_TORCH_NCCL
+from containers.contracts.near_words import nearest_word
 
 # Variables that do nothing, or do harm, with what to use instead.
 _REFUSED = {
@@ -93,6 +93,19 @@ def extra_variable_mistakes(variables: Mapping[str, str]) -> list[str]:
     return found
 
 
+def where_a_variable_is_set(name: str) -> str:
+    """What to write in a configuration instead of that variable's name; empty where it is none of NCCL, CUDA, torch."""
+    if name in _REFUSED:
+        return f"{name} {_REFUSED[name]}."
+    if name in _TYPED:
+        return f"{name} has a key of its own: gpu_profile.{_TYPED[name]}."
+    if name in _LAUNCHERS_OWN:
+        return f"{name} is set by the launcher. Leave it out."
+    if name.startswith(_EXTRA_PREFIXES):
+        return f"The variable {name} is set by gpu_profile.environment.{name}."
+    return ""
+
+
 def hardware_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Those that would steer NCCL, torch's collectives or CUDA's launches, if a stage got them."""
     return {
@@ -122,14 +135,14 @@ def _objection(name: str, value: str) -> str:
 
 
 def _unknown_value(value: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(value.upper(), known, n=1, cutoff=0.6)
-    offer = f" Did you mean `{near[0]}`?" if near else ""
+    near = nearest_word(value, known)
+    offer = f" Did you mean `{near}`?" if near else ""
     return f"`{value}` is silently ignored by NCCL, which takes {', '.join(known)} in exactly this case.{offer}".rstrip(
         "."
     )
 
 
 def _unknown_name(name: str, known: frozenset[str], *, reader: str) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-    offer = f" Did you mean {near[0]}" if near else " Leave it out"
+    near = nearest_word(name, sorted(known), cutoff=0.75)
+    offer = f" Did you mean {near}" if near else " Leave it out"
     return f"is no variable that {reader} reads.{offer}"

@@ -10,9 +10,10 @@ from typing import Any
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from containers.contracts.hardware import GIB
-from containers.contracts.names import PARENT_VARIABLE, SPEC_FILE
+from containers.contracts.names import EVENTS_FILE, PARENT_VARIABLE, SPEC_FILE, TOKEN_VARIABLE
 from containers.contracts.spec import StageInput, StageSpec
 from containers.launch.environment import folder_environment, inherited_environment, stage_environment
+from containers.launch.leftovers import new_token
 from containers.launch.runtime import Launch
 
 INSIDE_SPEC = "/rlhf/spec"
@@ -20,7 +21,12 @@ INSIDE_INPUTS = "/rlhf/inputs"
 INSIDE_WORK = "/rlhf/work"
 
 ENTRY_MODULE = "containers.stages.entry"
-DOCKER_COMMAND = ("python", "-m", ENTRY_MODULE, f"{INSIDE_SPEC}/{SPEC_FILE}")
+SUPERVISOR_MODULE = "containers.stages.supervisor"
+# A container is a PID namespace already; the supervisor is there for stacks, ranks and the grace.
+DOCKER_COMMAND = (
+    *("python", "-m", SUPERVISOR_MODULE, "--events", f"{INSIDE_WORK}/{EVENTS_FILE}", "--"),
+    *("python", "-m", ENTRY_MODULE, f"{INSIDE_SPEC}/{SPEC_FILE}"),
+)
 
 _HOST_NAME = "rlhf-stage"
 _PIDS_LIMIT = 4096
@@ -44,7 +50,6 @@ def docker_spec(spec: StageSpec, *, refused_limits: frozenset[str] = frozenset()
     required = spec.required.model_copy(
         update={
             "environment": tuple(sorted(_docker_demands(spec).items())),
-            "host_memory_bytes": _memory_limit(spec) or 0,
             **{f"{name}_bytes": 0 for name in refused_limits if name in ("memlock", "stack")},
         }
     )
@@ -92,13 +97,14 @@ def docker_arguments(
         refused_limits: names of ulimits that the host refused on the first try.
     """
     spec = launch.spec
-    memory = _memory_limit(spec)
+    memory = spec.required.host_memory_bytes
     arguments: dict[str, Any] = {
         "image": image_id,
         "command": list(command),
         "name": container_name(spec),
         "labels": {**stage_labels(spec), **launch.labels, **labels},
-        "environment": docker_environment(spec),
+        # By it the host's processes can be told apart; the spec, and so what another run may take over, has none.
+        "environment": {**docker_environment(spec), TOKEN_VARIABLE: new_token(launch.work_folder)},
         "user": user,
         "working_dir": INSIDE_WORK,
         "mounts": _mounts(launch),
@@ -126,10 +132,6 @@ def docker_arguments(
     if spec.profile.num_gpus:
         arguments["device_requests"] = [_gpus(launch)]
     return arguments
-
-
-def _memory_limit(spec: StageSpec) -> int | None:
-    return int(spec.profile.host_memory_gib * GIB) if spec.profile.host_memory_gib else None
 
 
 def stage_labels(spec: StageSpec) -> dict[str, str]:
@@ -185,6 +187,11 @@ def refused_limit(message: str) -> str | None:
 def process_arguments(spec_file: Path) -> tuple[str, ...]:
     """The command of the process runtime: this interpreter, the same entry program."""
     return (sys.executable, "-m", ENTRY_MODULE, str(spec_file))
+
+
+def supervised(command: tuple[str, ...], *, events: Path) -> tuple[str, ...]:
+    """The command as the process runtime starts it: below a supervisor that leaves none of its processes alive."""
+    return (sys.executable, "-m", SUPERVISOR_MODULE, "--confine", "--events", str(events), "--", *command)
 
 
 def process_environment(spec: StageSpec, *, parent: Mapping[str, str], sources: Path) -> dict[str, str]:

@@ -13,9 +13,10 @@ from typing import Any
 import docker
 from docker.models.containers import Container
 
+from containers.contracts.names import EVENTS_FILE
 from containers.launch.container import DAEMON_ERRORS
 from containers.launch.lease import LOCK_LABEL, taken_if_free
-from containers.launch.runtime import STOP_GRACE_S
+from containers.stop_grace import SHORTEST_S, stop_grace
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def remove_leftovers(
     client: docker.DockerClient,
     *,
     owner: Owner,
-    stop_grace_s: float = STOP_GRACE_S,
+    stop_grace_s: float | None = None,
     concerns: Callable[[Mapping[str, str]], bool] = lambda labels: True,
     dry_run: bool = False,
     tell: Callable[[StageContainer, bool], None] = lambda found, removed: None,
@@ -129,6 +130,7 @@ def remove_leftovers(
     Each is removed under the lock of its key, so that no run takes it over in the same moment.
 
     Args:
+        stop_grace_s: for one that works, until it is killed; None: as long as its own steps and saves take.
         concerns: which labels to look at; the others are passed over.
         dry_run: stop and remove nothing.
         tell: gets each container that was looked at, and whether it was removed.
@@ -142,7 +144,9 @@ def remove_leftovers(
             continue
         with taken_if_free(lock_of(container.labels)) as is_free:
             found = _seen(container, owner=owner, is_free=is_free)
-            is_removed = not (dry_run or found.left_alone) and _removed(container, stop_grace_s=stop_grace_s)
+            is_removed = not (dry_run or found.left_alone) and _removed(
+                container, stop_grace_s=_grace_s(container.labels) if stop_grace_s is None else stop_grace_s
+            )
         tell(found, is_removed)
         if is_removed:
             logger.warning("Removed %s: the run that started it is gone.", container.name)
@@ -181,6 +185,12 @@ def remove_container(container: Container, *, stop_grace_s: float) -> bool:
             raise
         return False
     return True
+
+
+def _grace_s(labels: Mapping[str, str]) -> float:
+    """How long the stage of that container may take to stop; its events lie in the folder that its lock names."""
+    lock = lock_of(labels)
+    return SHORTEST_S if lock is None else stop_grace(lock.with_suffix("") / EVENTS_FILE).seconds
 
 
 def _removed(container: Container, *, stop_grace_s: float) -> bool:

@@ -20,7 +20,6 @@ from containers.launch.folders import prepare_folders, stage_user
 from containers.launch.inputs import check_inputs
 from containers.launch.runtime import (
     STAGE_LOG_FILE,
-    STOP_GRACE_S,
     CreateRefusedError,
     DaemonUnreachableError,
     ImageChangedError,
@@ -29,7 +28,7 @@ from containers.launch.runtime import (
     StageExit,
 )
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import ChunkReader, Watch, watch
+from containers.launch.supervise import ChunkReader, Watch, grace_of, watch
 
 _CLIENT_TIMEOUT_S = 30
 _STATE_FACTS = ("Status", "ExitCode", "OOMKilled", "Error", "StartedAt", "FinishedAt")
@@ -79,7 +78,7 @@ class DockerRuntime:
 
     Args:
         command: replaces the entry program; for tests of the runtime itself.
-        stop_grace_s: between SIGTERM and SIGKILL.
+        stop_grace_s: between SIGTERM and SIGKILL; None: as long as the stage's own steps and saves take.
         lost_after_s: how long the daemon may be silent before the container counts as lost.
         say: gets one line where a container of an earlier attempt is taken over, or stopped.
     """
@@ -88,7 +87,7 @@ class DockerRuntime:
         self,
         *,
         command: tuple[str, ...] = DOCKER_COMMAND,
-        stop_grace_s: float = STOP_GRACE_S,
+        stop_grace_s: float | None = None,
         lost_after_s: float = LOST_AFTER_S,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -141,7 +140,7 @@ class DockerRuntime:
                 image_id=image_id,
                 command=self._command,
                 owner=current_owner(),
-                stop_grace_s=self._stop_grace_s,
+                grace=grace_of(launch, self._stop_grace_s)(),
                 tell=tell,
             )
         except DAEMON_ERRORS as error:
@@ -156,7 +155,8 @@ class DockerRuntime:
         program = ContainerProgram(started.container, log_client, lost_after_s=self._lost_after_s)
         reader = ChunkReader(program.chunks)
         try:
-            seen = watch(program, launch, log=log, reader=reader, stop_grace_s=self._stop_grace_s, age_s=started.age_s)
+            grace = grace_of(launch, self._stop_grace_s)
+            seen = watch(program, launch, log=log, reader=reader, grace=grace, age_s=started.age_s)
         finally:
             program.close()
         return _stage_exit(program, seen, container_id=str(started.container.id), image_id=image_id, log=log)

@@ -29,6 +29,7 @@ from containers.launch.cleanup import Owner, age_s, lock_of, owner_of, remove_co
 from containers.launch.collect import read_outcome
 from containers.launch.lease import LOCK_LABEL, taken_if_free
 from containers.launch.runtime import Launch, NameTakenError
+from containers.stop_grace import StopGrace
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def take_name(
     image_id: str,
     command: tuple[str, ...],
     owner: Owner,
-    stop_grace_s: float,
+    grace: StopGrace,
     tell: Callable[[str], None],
 ) -> Adopted | None:
     """The container that does this work already, taken over; None where the name is free now.
@@ -83,7 +84,7 @@ def take_name(
         spec_text = _spec_text(holder)
         objection = _objection(holder, launch, spec_text=spec_text, image_id=image_id, command=command)
         if objection:
-            _replace(holder, objection, stop_grace_s=stop_grace_s, tell=tell)
+            _replace(holder, objection, grace=grace, tell=tell)
             return None
     # The attempt's own folder shows what the program was told, although another folder is mounted.
     write_atomically(launch.spec_folder / SPEC_FILE, spec_text)
@@ -104,11 +105,11 @@ def _is_left(holder: Container, *, owner: Owner, is_free: bool, may_be_mine: boo
     return not why_left_alone(holder.labels, owner=owner, is_free=is_free)
 
 
-def _replace(holder: Container, objection: str, *, stop_grace_s: float, tell: Callable[[str], None]) -> None:
+def _replace(holder: Container, objection: str, *, grace: StopGrace, tell: Callable[[str], None]) -> None:
     works = holder.status in ("running", "paused")
-    then = f"it has {stop_grace_s:g} s to save its state, then" if works else "it is removed, and"
+    then = f"it has {grace} to save its state, then" if works else "it is removed, and"
     tell(f"{holder.name} of an earlier attempt cannot be taken over: {objection}; {then} a new one starts.")
-    remove_container(holder, stop_grace_s=stop_grace_s)
+    remove_container(holder, stop_grace_s=grace.seconds)
 
 
 def _taken(holder: Container) -> NameTakenError:
@@ -173,8 +174,14 @@ def spec_difference(spec_text: str, wanted: StageSpec) -> str:
 
 
 def _without_reason(spec: StageSpec) -> StageSpec:
-    """The spec without the words in which `auto` says why it took the profile."""
-    return spec.model_copy(update={"profile": spec.profile.model_copy(update={"chosen_because": ""})})
+    """The spec without words for people, and without a memory limit that nobody set: it changes with the machine."""
+    unset = {"host_memory_bytes": 0} if spec.profile.host_memory_gib is None else {}
+    return spec.model_copy(
+        update={
+            "profile": spec.profile.model_copy(update={"chosen_because": ""}),
+            "required": spec.required.model_copy(update={"host_memory_reason": "", **unset}),
+        }
+    )
 
 
 def _refused_limits(inside: StageSpec, wanted: StageSpec) -> frozenset[str]:

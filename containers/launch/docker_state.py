@@ -31,6 +31,7 @@ class DockerState:
     """A Docker daemon, or why there is none.
 
     Attributes:
+        limits_memory: whether it can limit a container's memory; not so rootless without delegated control groups.
         problem: why no daemon answers; empty where one does.
         advice: what to do about it.
     """
@@ -39,6 +40,7 @@ class DockerState:
     runtimes: tuple[str, ...] = ()
     nvidia_by_cdi: bool = False
     memory_bytes: int = 0
+    limits_memory: bool = True
     problem: str = ""
     advice: str = ""
 
@@ -126,6 +128,7 @@ def read_docker(*, timeout_s: int = 5) -> DockerState:
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
         nvidia_by_cdi=_has_nvidia_cdi(info),
         memory_bytes=int(info.get("MemTotal") or 0),
+        limits_memory=info.get("MemoryLimit") is not False,
     )
 
 

@@ -1,4 +1,4 @@
-"""Memory, CPUs and shared memory of this host, or of the cgroup that this process lives in, whichever is less."""
+"""Memory, CPUs and shared memory of this host, or of this process's control groups, whichever is less."""
 
 import os
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import psutil
 
-_CGROUP = Path("/sys/fs/cgroup")
+from containers.control_groups import group_cpus, group_memory
+
+_ROOT = Path("/")
 _SHM = "/dev/shm"  # noqa: S108 - the mount itself is what is measured
 
 
@@ -18,31 +20,31 @@ class Memory:
     available_bytes: int
 
 
-def read_memory(*, cgroup: Path = _CGROUP) -> Memory:
-    """Memory of the host, cut to the limit of this cgroup (version 2 or 1)."""
+def read_memory(*, root: Path = _ROOT) -> Memory:
+    """Memory of the host, cut to what the control groups of this process allow.
+
+    Args:
+        root: of the file system in which the control groups are looked up.
+    """
+    host, group = read_machine_memory(), group_memory(root=root)
+    if group is None:
+        return host
+    return Memory(
+        total_bytes=min(host.total_bytes, group.limit_bytes),
+        available_bytes=min(host.available_bytes, group.available_bytes),
+    )
+
+
+def read_machine_memory() -> Memory:
+    """Memory of the whole host, whatever this process may take of it."""
     host = psutil.virtual_memory()
-    for limit_file, usage_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        limit, usage = _integer(cgroup / limit_file), _integer(cgroup / usage_file)
-        if limit is not None and limit < host.total:
-            # Pages of files count as usage and can be dropped, so this errs on the safe side.
-            return Memory(total_bytes=limit, available_bytes=min(host.available, max(0, limit - (usage or 0))))
     return Memory(total_bytes=host.total, available_bytes=host.available)
 
 
-def available_cpus(*, cgroup: Path = _CGROUP) -> float:
-    """CPUs by affinity, cut to the cgroup's quota: 1.5 means one and a half."""
-    count = float(len(os.sched_getaffinity(0)))
-    try:
-        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
-        return count if quota == "max" else min(count, int(quota) / int(period))
-    except (OSError, ValueError):
-        pass
-    quota_us = _integer(cgroup / "cpu" / "cpu.cfs_quota_us")
-    period_us = _integer(cgroup / "cpu" / "cpu.cfs_period_us")
-    return min(count, quota_us / period_us) if quota_us and quota_us > 0 and period_us else count
+def available_cpus(*, root: Path = _ROOT) -> float:
+    """CPUs by affinity, cut to the quota of the control groups: 1.5 means one and a half."""
+    count, quota = float(len(os.sched_getaffinity(0))), group_cpus(root=root)
+    return count if quota is None else min(count, quota)
 
 
 def usable_cores() -> int:
@@ -58,10 +60,3 @@ def shared_memory() -> tuple[int, int]:
     except OSError:
         return 0, 0
     return stats.f_frsize * stats.f_blocks, stats.f_frsize * stats.f_bavail
-
-
-def _integer(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None

@@ -16,6 +16,7 @@ from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.ladder import LadderSettings, Rung
 from containers.contracts.outcome import FailureKind
 from containers.contracts.stage_configs import StageConfig, TrainPolicyConfig, TrainRewardModelConfig, TrainSftConfig
+from containers.launch.memory_limit import memory_limit
 from containers.schedule import ScheduleError, plan_batch
 
 # Shared memory counts as memory: the rest is for the programs.
@@ -200,9 +201,10 @@ def _larger_shm(shape: Shape, host: Host) -> Rung | str:
 
 
 def _shm_limit_gib(profile: GpuProfile, host: Host) -> float | None:
-    memory_gib = None if host.memory_bytes is None else host.memory_bytes / GIB
-    limits = [limit for limit in (profile.host_memory_gib, memory_gib) if limit]
-    return _MAX_SHM_FRACTION * min(limits) if limits else None
+    machine_bytes = host.memory_bytes or 0
+    limit_bytes = memory_limit(profile, machine_bytes=machine_bytes).limit_bytes
+    limits = [limit for limit in (limit_bytes, machine_bytes) if limit]
+    return _MAX_SHM_FRACTION * min(limits) / GIB if limits else None
 
 
 def _no_nccl_shm(shape: Shape) -> Rung | str:

@@ -18,7 +18,8 @@ from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
 from containers.contracts.records import CheckFinding
 from containers.human_text import one_line, short_digest, size
 from containers.launch.docker_state import DockerState, ImageState
-from containers.launch.host_limits import Memory, available_cpus, read_memory, shared_memory
+from containers.launch.host_limits import Memory, available_cpus, shared_memory
+from containers.launch.memory_limit import machine_memory, memory_for, memory_limit
 
 Runtime = Literal["docker", "process"]
 Verdict = Literal["ok", "warning", "failure"]
@@ -74,24 +75,29 @@ def _image(image: ImageState, *, stages_digest: str) -> tuple[CheckFinding, ...]
     )
 
 
-def shm_finding(profile: GpuProfile, *, runtime: Runtime, docker_memory_bytes: int = 0) -> CheckFinding:
+def shm_finding(
+    profile: GpuProfile, *, runtime: Runtime, machine_bytes: int = 0, can_limit: bool = True
+) -> CheckFinding:
     """Shared memory: Docker makes its own, which must fit into memory; a process has the host's.
 
     Args:
-        docker_memory_bytes: memory of the daemon's machine; 0 takes this host's.
+        machine_bytes: memory of the machine that runs containers; 0 takes this host's.
+        can_limit: whether its Docker daemon can limit memory.
     """
     wanted = int(profile.shm_size_gib * GIB)
     if runtime == "process":
         return _host_shm(wanted)
-    memory = docker_memory_bytes or read_memory().total_bytes
-    limit = min(memory, int(profile.host_memory_gib * GIB)) if profile.host_memory_gib else memory
-    fits = wanted < limit
+    memory = machine_bytes or machine_memory(0)
+    limit = memory_limit(profile, machine_bytes=memory, can_limit=can_limit)
+    room = min(memory, limit.limit_bytes or memory)
+    fits = wanted < room
+    advice = f"Shared memory counts as memory: lower shm_size_gib, or raise host_memory_gib ({limit.reason})."
     return _row(
         "/dev/shm",  # noqa: S108 - a mount, not a file
-        f"Docker makes it; {size(limit)} of memory hold it",
+        f"Docker makes it; {size(room)} of memory hold it",
         size(wanted),
         "ok" if fits else "failure",
-        "" if fits else "Shared memory counts as memory: lower shm_size_gib, or raise host_memory_gib.",
+        "" if fits else advice,
     )
 
 
@@ -127,30 +133,47 @@ def memlock_finding(profile: GpuProfile, *, runtime: Runtime) -> CheckFinding:
     )
 
 
-def memory_finding(profile: GpuProfile, *, needed_bytes: int, memory: Memory | None = None) -> CheckFinding:
-    """Memory that is free now against what the run needs, shared memory included.
+def memory_finding(
+    profile: GpuProfile,
+    *,
+    needed_bytes: int,
+    runtime: Runtime,
+    machine_bytes: int = 0,
+    can_limit: bool = True,
+    memory: Memory | None = None,
+) -> CheckFinding:
+    """Memory that is free now against what the run needs, shared memory included; and what a stage may take of it.
 
     Args:
         needed_bytes: estimate for the largest stage; 0 where nobody estimated.
-        memory: what this host or cgroup has; None measures it.
+        machine_bytes: memory of the machine that runs containers; 0 takes this host's.
+        can_limit: whether its Docker daemon can limit memory.
+        memory: what this host or control group has; None measures it.
     """
-    memory = memory or read_memory()
-    found = f"{size(memory.available_bytes)} free of {size(memory.total_bytes)}"
-    limit = int((profile.host_memory_gib or 0) * GIB)
+    memory = memory or memory_for(profile, runtime)
+    machine_bytes = machine_bytes or memory.total_bytes
+    limit = memory_limit(profile, machine_bytes=machine_bytes, runtime=runtime, can_limit=can_limit)
+    found = f"{size(memory.available_bytes)} free of {size(memory.total_bytes)}; {limit.reason}"
+    wanted = f"{size(needed_bytes)} (estimated)" if needed_bytes else "not estimated"
     if needed_bytes > memory.available_bytes:
         missing = size(needed_bytes - memory.available_bytes)
         advice = f"{missing} are missing: end other programs, choose a smaller model or a larger machine."
-        return _row("memory", found, f"{size(needed_bytes)} (estimated)", "failure", advice)
-    if limit and needed_bytes > limit:
+        return _row("memory", found, wanted, "failure", advice)
+    if runtime == "process":
+        unheeded = limit.limit_bytes > 0
         advice = (
-            f"Raise host_memory_gib in the GPU profile to {math.ceil(needed_bytes / GIB)}, or choose a smaller model."
+            f"Use Docker, or a control group: `systemd-run --user --scope -p MemoryMax={limit.limit_bytes} rlhf …`."
         )
-        found = f"a limit of {size(limit)} (host_memory_gib)"
-        return _row("memory", found, f"{size(needed_bytes)} (estimated)", "failure", advice)
-    if limit > memory.total_bytes:
-        advice = f"host_memory_gib {profile.host_memory_gib:g} is more than there is, so it protects nothing."
-        return _row("memory", found, size(limit), "warning", advice)
-    return _row("memory", found, f"{size(needed_bytes)} (estimated)" if needed_bytes else "not estimated", "ok")
+        return _row("memory", found, wanted, "warning" if unheeded else "ok", advice if unheeded else "")
+    if limit.limit_bytes and needed_bytes > limit.limit_bytes:
+        advice = (
+            f"Set host_memory_gib in the GPU profile to {math.ceil(needed_bytes / GIB)}, or choose a smaller model."
+        )
+        return _row("memory", f"a limit of {size(limit.limit_bytes)}; {limit.reason}", wanted, "failure", advice)
+    if limit.limit_bytes > memory.total_bytes:
+        advice = f"host_memory_gib {profile.host_memory_gib} is more than there is, so it protects nothing."
+        return _row("memory", found, wanted, "warning", advice)
+    return _row("memory", found, wanted, "ok")
 
 
 def cpu_finding(profile: GpuProfile) -> CheckFinding:

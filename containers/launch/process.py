@@ -8,46 +8,45 @@ import contextlib
 import logging
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 import containers
 from containers.contracts.hardware import UNLIMITED, RequiredContract
-from containers.launch.arguments import process_arguments, process_environment
+from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
+from containers.contracts.spec import StageSpec
+from containers.launch.arguments import process_arguments, process_environment, supervised
 from containers.launch.folders import prepare_folders
+from containers.launch.leftovers import kill_processes_with, new_token, sole_program
 from containers.launch.rank_deaths import killed_rank, rank_deaths
-from containers.launch.runtime import (
-    STAGE_LOG_FILE,
-    STOP_GRACE_S,
-    CreateRefusedError,
-    InputUnusableError,
-    Launch,
-    StageExit,
-)
+from containers.launch.runtime import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, Launch, StageExit
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import ChunkReader, Watch, watch
+from containers.launch.supervise import ChunkReader, Watch, grace_of, watch
+from containers.stop_grace import StopGrace
 
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 16 * 1024
+_SIGNAL_BASE = 128
+# For the supervisor to kill what is below it; it does so in a moment, unless it was stopped itself.
+_SUPERVISOR_LIMIT_S = 3.0
 _LIMITS = {"stack": resource.RLIMIT_STACK, "memlock": resource.RLIMIT_MEMLOCK}
 
 
 class ProcessRuntime:
-    """A stage as a child process in a session of its own.
+    """A stage as a process below a supervisor of its own, in a PID namespace where the kernel allows one.
 
     Args:
         command: replaces the entry program; for tests of the runtime itself.
-        stop_grace_s: between SIGTERM and SIGKILL.
+        stop_grace_s: between SIGTERM and SIGKILL; None: as long as the stage's own steps and saves take.
     """
 
-    def __init__(self, *, command: tuple[str, ...] | None = None, stop_grace_s: float = STOP_GRACE_S) -> None:
+    def __init__(self, *, command: tuple[str, ...] | None = None, stop_grace_s: float | None = None) -> None:
         self._command = command
         self._stop_grace_s = stop_grace_s
 
@@ -57,7 +56,7 @@ class ProcessRuntime:
         return "process"
 
     def run(self, launch: Launch) -> StageExit:
-        """The process's end; when this returns or raises, its whole process group is dead.
+        """The process's end; when this returns or raises, no process that the stage started is alive.
 
         Raises:
             InputUnusableError: an input is missing.
@@ -69,44 +68,74 @@ class ProcessRuntime:
             raise InputUnusableError(f"{spec.stage} cannot start: not there: {', '.join(missing)}.")
         launch.spec_folder.mkdir(parents=True, exist_ok=True)
         launch.work_folder.mkdir(parents=True, exist_ok=True)
-        spec_file = prepare_folders(launch, spec)
-        sources = Path(containers.__file__).resolve().parents[1]
-        environment = process_environment(spec, parent=os.environ, sources=sources)
-        if launch.gpu_ids:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
-        command = self._command or process_arguments(spec_file.resolve())
-        with StageLog(launch.spec_folder / STAGE_LOG_FILE, launch.on_line) as log:
-            return self._supervise(launch, command, environment, log=log)
+        grace = grace_of(launch, self._stop_grace_s)
+        with (
+            StageLog(launch.spec_folder / STAGE_LOG_FILE, launch.on_line) as log,
+            sole_program(
+                launch.work_folder, limit_s=lambda: grace().seconds, should_stop=launch.should_stop, say=log.note
+            ) as lock,
+        ):
+            if lock is None:
+                return _never_started(log)
+            spec_file = prepare_folders(launch, spec)
+            command = self._command or process_arguments(spec_file.resolve())
+            return self._supervise(launch, spec, command, log=log, lock=lock, grace=grace)
 
     def _supervise(
-        self, launch: Launch, command: tuple[str, ...], environment: dict[str, str], *, log: StageLog
+        self,
+        launch: Launch,
+        spec: StageSpec,
+        command: tuple[str, ...],
+        *,
+        log: StageLog,
+        lock: int,
+        grace: Callable[[], StopGrace],
     ) -> StageExit:
+        sources = Path(containers.__file__).resolve().parents[1]
+        environment = process_environment(spec, parent=os.environ, sources=sources)
+        environment[TOKEN_VARIABLE] = token = new_token(launch.work_folder)
+        if launch.gpu_ids:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
         kills_before = _kernel_oom_kills()
-        program = _ProcessProgram(command, environment, launch)
+        program = _ProcessProgram(command, environment, launch, token=token, lock=lock)
         reader = ChunkReader(program.chunks)
         try:
-            seen = watch(program, launch, log=log, reader=reader, stop_grace_s=self._stop_grace_s)
+            seen = watch(program, launch, log=log, reader=reader, grace=grace)
         finally:
             program.close()
         return _stage_exit(program, seen, log=log, kills_before=kills_before)
 
 
 class _ProcessProgram:
-    def __init__(self, command: tuple[str, ...], environment: dict[str, str], launch: Launch) -> None:
+    """The supervisor's process; what is below it is the supervisor's to end, and the token's to prove.
+
+    Attributes:
+        survivors: process ids that SIGKILL did not end; after `close`.
+    """
+
+    def __init__(
+        self, command: tuple[str, ...], environment: dict[str, str], launch: Launch, *, token: str, lock: int
+    ) -> None:
+        if shutil.which(command[0]) is None:
+            raise CreateRefusedError(f"{launch.spec.stage} cannot start: {command[0]} is not there, or no program.")
         try:
             with _raised_limits(launch.spec.required):
                 self._process = subprocess.Popen(
-                    command,
+                    supervised(command, events=launch.work_folder.resolve() / EVENTS_FILE),
                     cwd=launch.work_folder,
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    pass_fds=(lock,),
                 )
         except OSError as error:
             raise CreateRefusedError(f"{launch.spec.stage} cannot start: {command[0]}: {error}") from error
         self.usage: resource.struct_rusage | None = None
+        self.survivors: list[int] = []
+        self._token = token
+        self._killed_at: float | None = None
 
     @property
     def pid(self) -> int:
@@ -125,50 +154,43 @@ class _ProcessProgram:
 
     def ended(self) -> bool:
         if self._process.returncode is None:
+            if self._killed_at is not None and time.monotonic() > self._killed_at + _SUPERVISOR_LIMIT_S:
+                self._signal(signal.SIGKILL)  # it hangs or was stopped itself
             pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
             if pid:
                 self._process.returncode = os.waitstatus_to_exitcode(status)
                 self.usage = usage
-                # Workers that outlive their parent would hold the log open, and memory.
-                self.kill()
+                # Where somebody killed the supervisor, what it held together may still be at work, and hold the log.
+                self.survivors = kill_processes_with(self._token)
         return self._process.returncode is not None
 
     def terminate(self) -> None:
-        self._signal_group(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
 
     def ask_for_stacks(self) -> None:
-        self._signal_group(signal.SIGUSR1)
+        self._signal(signal.SIGUSR1)
 
     def kill(self) -> None:
-        self._signal_group(signal.SIGKILL)
+        if self._killed_at is None:
+            self._killed_at = time.monotonic()
+        self._signal(signal.SIGUSR2)
 
     def close(self) -> None:
-        """Kill what is left of the group, and see it dead."""
-        self.kill()
-        deadline = time.monotonic() + 5
-        while not (self.ended() and self._group_is_dead()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        """Kill what is left, and see it dead."""
         if not self.ended():
-            logger.error(
-                "Process %d does not die from SIGKILL; look at it with `ps -o stat,wchan %d`.", self.pid, self.pid
-            )
+            self.kill()
+        deadline = time.monotonic() + 2 * _SUPERVISOR_LIMIT_S
+        while not self.ended() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        left = self.survivors if self.ended() else [self.pid]
+        if left:
+            pids = ",".join(map(str, left))
+            logger.error("Processes %s do not die from SIGKILL; look at them with `ps -o stat,wchan %s`.", pids, pids)
 
-    def _group_is_dead(self) -> bool:
-        """What is dead and waits to be reaped by its parent counts as dead."""
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return True
-        for process in psutil.process_iter():
-            with contextlib.suppress(OSError, psutil.Error):
-                if os.getpgid(process.pid) == self._process.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    return False
-        return True
-
-    def _signal_group(self, number: signal.Signals) -> None:
-        # The group's id is the session leader's pid, which stays reserved while any member lives.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:  # not reaped yet, so the id is still its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
 
 @contextlib.contextmanager
@@ -207,19 +229,39 @@ def _kernel_oom_kills() -> int:
     return 0
 
 
+def _never_started(log: StageLog) -> StageExit:
+    """The end of a stage that was cancelled while it waited for the program of a run that had died."""
+    return StageExit(
+        exit_code=None,
+        oom_killed=False,
+        timed_out=False,
+        cancelled=True,
+        signal=None,
+        duration_s=0.0,
+        log_tail=log.tail,
+        container_id="",
+        image_digest="",
+        lost=False,
+        state={},
+    )
+
+
 def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog, kills_before: int) -> StageExit:
     code = program.return_code
-    number = -code if code is not None and code < 0 else None
+    if code is not None and code < 0:
+        code = _SIGNAL_BASE - code  # somebody ended the supervisor itself
+    number = code - _SIGNAL_BASE if code is not None and _SIGNAL_BASE < code <= _SIGNAL_BASE + signal.SIGRTMAX else None
     died_of_kill = number == signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
     killed = died_of_kill and not (seen.timed_out or seen.cancelled or seen.stalled)
     state = {"process": str(program.pid)}
     if program.usage:
         state["peak resident memory"] = f"{program.usage.ru_maxrss / 1024:,.0f} MiB"
         state["processor time"] = f"{program.usage.ru_utime + program.usage.ru_stime:.1f} s"
-    if seen.unkillable:
+    is_unkillable = seen.unkillable or bool(program.survivors)
+    if is_unkillable:
         state["problem"] = "it did not die from SIGKILL"
     return StageExit(
-        exit_code=code if number is None else 128 + number,
+        exit_code=code,
         # The kernel's counter is machine-wide; together with our own SIGKILL it is the best that can be known.
         oom_killed=killed and _kernel_oom_kills() > kills_before,
         timed_out=seen.timed_out,
@@ -229,7 +271,7 @@ def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog, kills_b
         log_tail=log.tail,
         container_id="",
         image_digest="",
-        lost=seen.unkillable,
+        lost=is_unkillable,
         stalled=seen.stalled,
         state=state,
     )

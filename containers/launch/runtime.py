@@ -20,8 +20,6 @@ from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
 
 STAGE_LOG_FILE = "stage.log"
-# Less than the half minute after which Prefect kills the process of a cancelled run, and so the one who stops stages.
-STOP_GRACE_S = 20.0
 
 
 class LaunchError(Exception):

@@ -11,6 +11,7 @@ from typing import Protocol
 from containers.contracts.names import EVENTS_FILE
 from containers.launch.runtime import Launch
 from containers.launch.stage_log import StageLog
+from containers.stop_grace import StopGrace, stop_grace
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +20,9 @@ TICK_S = 1.0
 # After SIGKILL a process is gone at once, unless the kernel holds it (a dead disk, a hung driver).
 UNKILLABLE_AFTER_S = 30.0
 DRAIN_S = 5.0
-# Time to write its stacks into the log.
+# Time to write its stacks into the log, and for each rank its own: the supervisor asks one after the other.
 STACKS_S = 2.0
+STACKS_PER_RANK_S = 0.5
 
 
 class Program(Protocol):
@@ -101,13 +103,20 @@ class ChunkReader:
                 continue
 
 
+def grace_of(launch: Launch, stop_grace_s: float | None = None) -> Callable[[], StopGrace]:
+    """How long the stage may take to stop, asked when it is stopped; `stop_grace_s` where that is given."""
+    if stop_grace_s is not None:
+        return lambda: StopGrace(stop_grace_s)
+    return lambda: stop_grace(launch.work_folder / EVENTS_FILE)
+
+
 def watch(
     program: Program,
     launch: Launch,
     *,
     log: StageLog,
     reader: ChunkReader,
-    stop_grace_s: float,
+    grace: Callable[[], StopGrace],
     age_s: float = 0.0,
 ) -> Watch:
     """Follow the program until it is over; stop it at the time-out or when `launch.should_stop` says so.
@@ -117,15 +126,16 @@ def watch(
     Whatever is raised meanwhile (KeyboardInterrupt, an error of a callback) stops the program first and then rises.
 
     Args:
+        grace: between SIGTERM and SIGKILL; asked when the program is stopped.
         age_s: how long the program had run before; it counts for time-out and duration.
     """
     started = time.monotonic() - age_s
     try:
-        seen = _follow(program, launch, log=log, reader=reader, stop_grace_s=stop_grace_s, started=started)
+        seen = _follow(program, launch, log=log, reader=reader, grace=grace, started=started)
         _drain(log, reader)
         launch.on_tick()
     except BaseException:
-        _stop(program, log=log, reader=reader, stop_grace_s=stop_grace_s)
+        _stop(program, reader=reader, grace=grace())
         raise
     finally:
         reader.abandon()
@@ -159,7 +169,13 @@ class _Silence:
 
 
 def _follow(
-    program: Program, launch: Launch, *, log: StageLog, reader: ChunkReader, stop_grace_s: float, started: float
+    program: Program,
+    launch: Launch,
+    *,
+    log: StageLog,
+    reader: ChunkReader,
+    grace: Callable[[], StopGrace],
+    started: float,
 ) -> tuple[bool, bool, bool, bool]:
     next_tick = time.monotonic()
     silence = _Silence(launch)
@@ -182,16 +198,17 @@ def _follow(
             stalled = not (timed_out or cancelled) and silence.is_too_long(now)
             if timed_out or cancelled:
                 why = f"the time-out of {launch.spec.timeout_s:g} s is over" if timed_out else "it was cancelled"
-                log.note(f"Stopping {launch.spec.stage}: {why}. It has {stop_grace_s:g} s to save its state.")
+                given = grace()
+                log.note(f"Stopping {launch.spec.stage}: {why}. Time to save its state: {given}.")
                 program.terminate()
-                kill_at = now + stop_grace_s
+                kill_at = now + given.seconds
             elif stalled:
                 log.note(f"{launch.spec.stage} gave no sign of life for {launch.spec.silence_limit_s:g} s. Its stacks:")
                 program.ask_for_stacks()
-                kill_at = now + STACKS_S
+                kill_at = now + STACKS_S + STACKS_PER_RANK_S * launch.spec.batch.num_processes
         elif not killed and now >= kill_at:
             if not stalled:
-                log.note(f"{launch.spec.stage} did not stop within {stop_grace_s:g} s and is killed.")
+                log.note(f"{launch.spec.stage} did not stop in time and is killed.")
             program.kill()
             killed = True
         elif killed and now >= kill_at + UNKILLABLE_AFTER_S:
@@ -207,13 +224,13 @@ def _drain(log: StageLog, reader: ChunkReader) -> None:
     log.finish()
 
 
-def _stop(program: Program, *, log: StageLog, reader: ChunkReader, stop_grace_s: float) -> None:
+def _stop(program: Program, *, reader: ChunkReader, grace: StopGrace) -> None:
     """SIGTERM, grace, SIGKILL, while the original exception waits. A second interrupt shortens the grace to nothing."""
     try:
         if program.ended():
             return
         program.terminate()
-        kill_at = time.monotonic() + stop_grace_s
+        kill_at = time.monotonic() + grace.seconds
         while not program.ended() and time.monotonic() < kill_at:
             reader.take(POLL_S)
     finally:

@@ -6,14 +6,10 @@ from pathlib import Path
 
 from containers.contracts.hardware import ContractFinding
 from containers.contracts.spec import StageSpec
-from containers.human_text import size
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _INTERFACES = Path("/sys/class/net")
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _IS_UP = 0x1
-# Version 1 of cgroups says "no limit" with the largest number of whole pages.
-_NO_LIMIT_BYTES = 2**60
 _ADVICE = "Something between the orchestrator and the container's start changed it; look at the Docker daemon."
 
 
@@ -23,36 +19,28 @@ def confinement_findings(
     *,
     mounts: Path = _MOUNTS,
     interfaces: Path = _INTERFACES,
-    memory_limits: tuple[Path, ...] = _CGROUP_LIMITS,
 ) -> tuple[ContractFinding, ...]:
-    """User, capabilities, privileges, mounts, network and memory limit, each with a verdict.
+    """User, capabilities, privileges, mounts and network, each with a verdict.
 
     Args:
         status: of /proc/self/status, name to value.
-        mounts, interfaces, memory_limits: where the kernel tells.
+        mounts, interfaces: where the kernel tells.
     """
     options = _mount_options(mounts)
     folders = [("/", "ro"), *((item.path, "ro") for item in spec.inputs), (spec.work_path, "rw")]
-    wanted_memory = spec.required.host_memory_bytes
-    found_memory = _memory_limit(memory_limits)
     return (
         _finding("user", "not root", "root" if os.geteuid() == 0 else "not root"),
         _finding("capabilities", "none", _capabilities(status)),
         _finding("new privileges", "none", "none" if status.get("NoNewPrivs") == "1" else "possible"),
         _finding("network", "loopback", _up_interfaces(interfaces)),
         *(_finding(f"mount {path}", wanted, options.get(path, "not mounted")) for path, wanted in folders),
-        _finding(
-            "memory limit",
-            size(wanted_memory) if wanted_memory else "any",
-            size(found_memory) if found_memory else "none",
-            is_met=not wanted_memory or 0 < found_memory <= wanted_memory,
-        ),
     )
 
 
-def _finding(name: str, wanted: str, found: str, *, is_met: bool | None = None) -> ContractFinding:
-    met = wanted == found if is_met is None else is_met
-    return ContractFinding(name=name, wanted=wanted, found=found, verdict="ok" if met else "drift", advice=_ADVICE)
+def _finding(name: str, wanted: str, found: str) -> ContractFinding:
+    return ContractFinding(
+        name=name, wanted=wanted, found=found, verdict="ok" if wanted == found else "drift", advice=_ADVICE
+    )
 
 
 def _capabilities(status: Mapping[str, str]) -> str:
@@ -85,14 +73,3 @@ def _up_interfaces(folder: Path) -> str:
     except (OSError, ValueError):
         pass
     return ", ".join(up) or "loopback"
-
-
-def _memory_limit(paths: tuple[Path, ...]) -> int:
-    """Bytes; 0 where this cgroup has no limit of its own."""
-    for path in paths:
-        try:
-            limit = int(path.read_text(encoding="ascii"))
-            return limit if limit < _NO_LIMIT_BYTES else 0
-        except (OSError, ValueError):
-            continue
-    return 0

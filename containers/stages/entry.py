@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,6 @@ from containers.contracts.names import (
     MEASURED_FILE,
     OUTCOME_FILE,
     OUTPUT_FOLDER,
-    PARENT_VARIABLE,
     RANK_FAILURES,
     TENSORBOARD_FOLDER,
 )
@@ -52,7 +52,6 @@ from containers.stages.stopping import StageCancelledError, StopSignal
 logger = logging.getLogger(__name__)
 
 _RANK_VARIABLE = "RANK"
-_PR_SET_PDEATHSIG = 1
 _MAX_EVIDENCE_LINES = 60
 
 Value = TypeVar("Value")
@@ -60,8 +59,13 @@ Value = TypeVar("Value")
 
 def main(argv: list[str] | None = None) -> int:
     """Run the stage that the spec names. Returns 0 after a result, 1 after a failure, 2 for an unreadable spec."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    rank = int(os.environ[_RANK_VARIABLE]) if _RANK_VARIABLE in os.environ else None
+    logging.basicConfig(
+        level=logging.INFO, format=f"[rank {rank}] %(message)s" if rank else "%(message)s", stream=sys.stdout
+    )
     silence_known_noise()
+    if rank:
+        _say_errors_alone()
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 1:
         logger.error("usage: python -m containers.stages.entry SPEC")
@@ -72,13 +76,10 @@ def main(argv: list[str] | None = None) -> int:
         logger.error("The spec %s cannot be read: %s", arguments[0], error)
         return 2
     started = time.monotonic()
-    rank = int(os.environ[_RANK_VARIABLE]) if _RANK_VARIABLE in os.environ else None
-    stop = StopSignal(Path(spec.work_path), rank=rank)
+    stop = StopSignal(Path(spec.work_path))
     stop.listen()
     # Also where the interpreter is locked; the orchestrator asks for it where nothing is heard of the stage any more.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    if spec.runtime == "process" and not _die_with_parent(is_first=rank is None):
-        return 1
     if rank is None:
         failure = _guarded(spec, started, lambda: _prepare(spec), stop=stop)
         if isinstance(failure, StageFailure):
@@ -89,6 +90,13 @@ def main(argv: list[str] | None = None) -> int:
     outcome = _guarded(spec, started, lambda: _run_program(spec, rank=rank or 0, started=started, stop=stop), stop=stop)
     stop.end()
     return _finish_rank(spec, outcome, rank=rank) if rank else _finish(spec, outcome)
+
+
+def _say_errors_alone() -> None:
+    """What every rank says would stand in the log once per rank: notes and warnings are the first one's to write."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # read when torch is imported
 
 
 def _prepare(spec: StageSpec) -> StageFailure | None:
@@ -112,18 +120,6 @@ def _prepare(spec: StageSpec) -> StageFailure | None:
         kind=FailureKind.MISSING_PREREQUISITE,
         message=f"{spec.stage} does not start: what it got is not what was declared.\n{drift_message(measured)}",
     )
-
-
-def _die_with_parent(*, is_first: bool) -> bool:
-    """Ask the kernel for SIGTERM when the orchestrator is gone, so that a killed run leaves no twin for the next one.
-
-    False where it is gone already: it died while this process started.
-
-    Containers have no such parent: the next run takes them over, or the reaper stops them.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    return not is_first or os.environ.get(PARENT_VARIABLE, str(os.getppid())) == str(os.getppid())
 
 
 def _become_torchrun(spec_file: str, num_processes: int) -> None:

@@ -11,13 +11,13 @@ the `language` column decides; where the column says nothing, at least one text 
 column holds a programming language) only the prompt's prose is judged, and undecided keeps it.
 """
 
-import difflib
 import functools
 import importlib.metadata
 import re
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from containers.contracts.near_words import nearest_word
 from containers.stages.errors import BadConfigError
 from containers.stages.language_names import UNKNOWN_LANGUAGE, language_codes, language_names, normalised_language
 from containers.stages.pair_schemas import PreferenceRow
@@ -98,8 +98,8 @@ class LanguageJudge:
         self._wanted_codes = frozenset(code for name in self._wanted_names for code in language_codes(name))
         for name in sorted(self._wanted_names):
             if not language_codes(name):
-                near = difflib.get_close_matches(name, language_names(), n=1)
-                hint = f"Did you mean `{near[0]}`? " if near else ""
+                near = nearest_word(name, language_names())
+                hint = f"Did you mean `{near}`? " if near else ""
                 raise BadConfigError(
                     f"filter_dataset.languages: `{name}` is no language that the detector knows. {hint}"
                     f"Known: {', '.join(language_names())}. Or set check_language_on_text: false."

@@ -14,6 +14,7 @@ from typing import Literal
 
 from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredContract
 from containers.contracts.spec import StageSpec
+from containers.control_groups import group_cpus, group_memory
 from containers.digests import source_digest
 from containers.human_text import size
 from containers.stages.confinement import confinement_findings
@@ -35,6 +36,7 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
             _shared_memory(spec),
             _limit("memlock", resource.RLIMIT_MEMLOCK, spec.required.memlock_bytes, spec=spec),
             _limit("stack", resource.RLIMIT_STACK, spec.required.stack_bytes, spec=spec),
+            _memory_limit(spec),
             _gpus(spec),
             *_environment(spec),
             *(confinement_findings(spec, status) if spec.required.enforced and spec.runtime == "docker" else ()),
@@ -45,7 +47,7 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
         packages=tuple((name, _version(name)) for name in _PACKAGES),
         gpus=visible_gpus(),
         cpu=cpu_model(),
-        num_cpus=len(os.sched_getaffinity(0)),
+        num_cpus=_num_cpus(),
         memory_bytes=_memory_bytes(),
         user_id=os.getuid(),
         capabilities=status.get("CapEff", ""),
@@ -180,15 +182,28 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def _num_cpus() -> int:
+    """Whole CPUs by affinity, or by the quota of the control groups, whichever is less; at least one."""
+    count, quota = len(os.sched_getaffinity(0)), group_cpus()
+    return count if quota is None else max(1, min(count, int(quota)))
+
+
 def _memory_bytes() -> int:
-    """The smaller of the machine's memory and this cgroup's limit."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            return min(physical, int(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
-    return physical
+    """The machine's memory, or what the control groups of this process allow, whichever is less."""
+    physical, group = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), group_memory()
+    return physical if group is None else min(physical, group.limit_bytes)
+
+
+def _memory_limit(spec: StageSpec) -> ContractFinding:
+    wanted, group = spec.required.host_memory_bytes, group_memory()
+    lacking: Literal["drift", "not enforced"] = "drift" if spec.required.enforced else "not enforced"
+    return ContractFinding(
+        name="memory limit",
+        wanted=size(wanted) if wanted else "any",
+        found=size(group.limit_bytes) if group else "none",
+        verdict="ok" if not wanted or (group is not None and group.limit_bytes <= wanted) else lacking,
+        advice="The limit of the control group is not what the container was started with; look at the Docker daemon.",
+    )
 
 
 def _version(package: str) -> str:

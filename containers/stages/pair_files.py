@@ -12,16 +12,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
+from containers.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed, has_too_few_rows
+from containers.parquet_rows import UnreadableParquetError, row_batches
 from containers.stages.errors import BadDataError
 
-MAX_LINE_BYTES = 8 * 1024**2
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
-# Text shrinks three to ten times. Zeros shrink a thousand times: a small file that would fill hours and disks.
-_MAX_EXPANSION = 200
-_EXPANSION_GRACE_BYTES = 64 * 1024**2
 _BOM = b"\xef\xbb\xbf"
-_PARQUET_BATCH_ROWS = 512
 _READ_BYTES = 2**18
 _SEEN_CHARACTERS = 80
 
@@ -87,8 +84,31 @@ def read_lines(path: Path, *, fast: bool = False) -> Iterator[Line]:
         fast: by orjson, which takes half the time or less; whole numbers beyond 64 bits come as floats.
 
     Raises:
-        BadDataError: the file is damaged, or it is compressed so far beyond what text allows that it looks like a bomb.
+        BadDataError: the file is damaged; or it expands so far beyond what text does, or has so many lines without a
+            row, that it looks like a bomb.
     """
+    num_without = 0
+    for line in _lines_of(path, fast=fast):
+        if line.value is None:
+            num_without += 1
+            demand_rows_among(line.number, num_rows=line.number - num_without, name=path.name)
+        yield line
+
+
+def demand_rows_among(num_lines: int, *, num_rows: int, name: str) -> None:
+    """Refuse a file while it is being read, once nearly all of very many lines hold no row.
+
+    Raises:
+        BadDataError: they do not.
+    """
+    if has_too_few_rows(num_lines=num_lines, num_rows=num_rows):
+        raise BadDataError(
+            f"{name} holds {num_rows:,} rows in its first {num_lines:,} lines; the others are blank or malformed. It "
+            "is no file of rows, or was written wrongly. Check where it comes from."
+        )
+
+
+def _lines_of(path: Path, *, fast: bool) -> Iterator[Line]:
     parse = _parse_fast if fast else _parse_line
     with open(path, "rb", buffering=_READ_BYTES) as stream:
         magic = stream.read(4)
@@ -108,9 +128,9 @@ def _read_gzip(path: Path, stream: BinaryIO, *, parse: Parser) -> Iterator[Line]
         def readline(limit: int) -> bytes:
             raw = expanded.readline(limit)
             out, packed = expanded.tell(), stream.tell()
-            if out > _EXPANSION_GRACE_BYTES + _MAX_EXPANSION * packed:
+            if out > expanded_bytes_allowed(packed):
                 raise BadDataError(
-                    f"{path.name} expands more than {_MAX_EXPANSION}-fold (at line {number + 1}: {out:,} bytes from "
+                    f"{path.name} expands more than {MAX_EXPANSION}-fold (at line {number + 1}: {out:,} bytes from "
                     f"{packed:,}). No text does that; it looks like a decompression bomb. Check where it comes from."
                 )
             return raw
@@ -167,16 +187,17 @@ def _beginning(raw: bytes) -> str:
 
 
 def _read_parquet(path: Path) -> Iterator[Line]:
-    # Imported late: pyarrow takes 0.2 s and most files are JSON lines.
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_PARQUET_BATCH_ROWS):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield Line(number, value)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise BadDataError(f"{path.name} is damaged after row {number}: {error}. Download it again.") from error
+        for batch in row_batches(path):
+            if batch.is_too_long:
+                number += 1
+                yield Line(number, None, "line_too_long", f"more than {MAX_LINE_BYTES:,} bytes")
+                continue
+            for value in batch.rows.to_pylist():
+                number += 1
+                yield Line(number, value)
+    except UnreadableParquetError as error:
+        raise BadDataError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise BadDataError(f"{path.name} is damaged after row {number:,}: {error}. Download it again.") from error

@@ -11,7 +11,7 @@ from containers.stages.errors import BadDataError
 from containers.stages.funnel import DroppedRow, Split, shortened
 from containers.stages.language_names import normalised_language
 from containers.stages.own_reader import read_lines_with
-from containers.stages.pair_files import data_files
+from containers.stages.pair_files import data_files, demand_rows_among
 from containers.stages.pair_schemas import PreferenceRow
 from containers.stages.preference_rows import RowRead, read_rows, rows_of_lines
 
@@ -107,10 +107,15 @@ def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, re
 
 
 def _take(source: Source, rows: Iterable[RowRead], *, file: str) -> None:
-    """Put rows of a file into the source."""
+    """Put rows of a file into the source.
+
+    Raises:
+        BadDataError: nearly none of very many can be used.
+    """
     for read in rows:
         source.rows_read += 1
         if read.row is None:
+            demand_rows_among(source.rows_read, num_rows=len(source.rows), name=source.origin)
             source.malformed[read.reason].append(_malformed(read, source=source, file=file))
         else:
             source.rows.append(PlacedRow(source.name, source.split, file, read.line, read.row))

@@ -6,6 +6,7 @@ stage, and the container needs neither network nor credentials.
 Lines:
     {"type": "metrics", "time": …, "step": 3, "values": {"loss": 0.6}, "non_finite": {"grad_norm": "nan"}}
     {"type": "progress", "time": …, "done": 3, "total": 50, "unit": "steps", "text": ""}
+    {"type": "stopping", "time": …, "stops_every": 2, "save_s": 9.1}
     {"type": "note", "time": …, "text": "no valid checkpoint, starting at 0"}
 """
 
@@ -47,6 +48,10 @@ class Recorder:
     def progress(self, done: int, total: int, *, unit: str, text: str = "") -> None:
         """Say how far the stage is; the caller throttles."""
         self._append({"type": "progress", "done": done, "total": total, "unit": unit, "text": text})
+
+    def stopping(self, *, stops_every: int, save_s: float | None = None) -> None:
+        """Say after how many steps a training can stop, and how long its last save took; see `stop_grace`."""
+        self._append({"type": "stopping", "stops_every": stops_every, "save_s": save_s})
 
     def note(self, text: str) -> None:
         """Say something that a person should read later: a resume, a skipped checkpoint, rows left out."""

@@ -71,9 +71,12 @@ def sample_pairs(pairs: Sequence[Pair], *, size: int, seed: int) -> list[Pair]:
 def judged(
     scorer: "RewardScorer", pairs: Sequence[Pair], *, source: str, model: str, confidence: float
 ) -> ReferenceCheck | None:
-    """How often the model scores the chosen response higher; None where every pair is too long for it."""
-    tokens = scorer.tokenize_all([_turns(pair, text) for pair in pairs for text in (pair.chosen, pair.rejected)])
-    sides = list(zip(tokens[::2], tokens[1::2], strict=True))
+    """How often the model scores the chosen response higher; None where it can score no pair.
+
+    Pairs are left out, and counted, that are too long for it, that its chat template refuses, or that spell a token
+    which it has no row for: the model is another one than will be trained, so they say nothing about the data.
+    """
+    sides = _tokens_of_both(scorer, pairs)
     fitting = [both for both in sides if max(map(len, both)) <= scorer.max_length]
     if not fitting:
         return None
@@ -89,11 +92,25 @@ def judged(
         num_agreeing=agreeing,
         num_equal=equal,
         num_over_long=len(sides) - len(fitting),
+        num_unscorable=len(pairs) - len(sides),
         agreement=right / len(margins),
         low=low,
         high=high,
         confidence=confidence,
     )
+
+
+def _tokens_of_both(scorer: "RewardScorer", pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+    """Tokens of both sides of each pair that the model can read, whatever their length."""
+    # Imported late, as the model is.
+    from containers.stages.template_losses import refusals_of
+
+    answered = [(_turns(pair, pair.chosen), _turns(pair, pair.rejected)) for pair in pairs]
+    refused = {place // 2 for place in refusals_of(scorer.tokenizer, [side for both in answered for side in both])}
+    taken = [side for place, both in enumerate(answered) if place not in refused for side in both]
+    tokens = scorer.tokenize_all(taken)
+    sides = zip(tokens[::2], tokens[1::2], strict=True)
+    return [both for both in sides if not any(scorer.token_without_row(ids) for ids in both)]
 
 
 def verdict_on(check: ReferenceCheck | None, source: str, *, max_length: int) -> str:
@@ -104,13 +121,20 @@ def verdict_on(check: ReferenceCheck | None, source: str, *, max_length: int) ->
     """
     if check is None:
         return (
-            f"Warning: {source}: every pair of the sample is longer than {max_length} tokens, so the reference reward "
-            f"model judged none. Raise filter_dataset.polarity.max_length."
+            f"Warning: {source}: the reference reward model judged none: every pair of the sample is longer than "
+            f"{max_length} tokens, or the model's own chat template refuses it, or it has a token that the model has "
+            f"no row for. Raise filter_dataset.polarity.max_length, or name another model in "
+            f"filter_dataset.polarity.reference_reward_model."
         )
-    over_long = f"; {check.num_over_long:,} pairs were too long" if check.num_over_long else ""
+    left_out = f"; {check.num_over_long:,} pairs were too long" if check.num_over_long else ""
+    if check.num_unscorable:
+        left_out += (
+            f"; {check.num_unscorable:,} pairs were left out, as the model's chat template refuses them or they have a "
+            "token that it has no row for"
+        )
     figures = (
         f"{check.source}: the label agrees with the reference reward model {check.model} on {check.agreement:.1%} of "
-        f"{check.num_judged:,} pairs ({check.confidence:.0%} interval {check.low:.1%} to {check.high:.1%}{over_long})"
+        f"{check.num_judged:,} pairs ({check.confidence:.0%} interval {check.low:.1%} to {check.high:.1%}{left_out})"
     )
     if check.high < 0.5:
         raise BadDataError(

@@ -1,6 +1,5 @@
 """What SIGTERM means to a stage: the end at once, or in a training the end after the step, with a checkpoint."""
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,21 +25,16 @@ class StopSignal:
     """Answers SIGTERM with StageCancelledError, raised at once wherever the stage is.
 
     Inside `after_step` the first SIGTERM only sets `requested`: the training then stops where it can be resumed. At
-    once all the same: at a second one; where the orchestrator died, for its successor may start this stage again any
-    moment; and where another rank failed, for no step can be finished without it.
+    once all the same: at a second one; and where another rank failed, for no step can be finished without it.
 
     Args:
         work: the stage's work folder, where failed ranks leave their word.
-        rank: None where this process was started by the orchestrator, not by torchrun.
     """
 
-    def __init__(self, work: Path | None = None, *, rank: int | None = None) -> None:
+    def __init__(self, work: Path | None = None) -> None:
         self.requested = False
         self._patient = self._over = False
         self._work = work
-        # torchrun takes the place of the process that the orchestrator started, so it stands between.
-        self._num_ancestors = 1 if rank is None else 2
-        self._ancestors = _ancestors(self._num_ancestors)
 
     def listen(self) -> None:
         """Answer SIGTERM from now on. Main thread only."""
@@ -74,18 +68,4 @@ class StopSignal:
         raise StageCancelledError
 
     def _step_can_end(self) -> bool:
-        failed = self._work is not None and any(self._work.glob(RANK_FAILURES))
-        return not failed and _ancestors(self._num_ancestors) == self._ancestors
-
-
-def _ancestors(count: int) -> tuple[int, ...]:
-    """Process ids of parent, its parent, and so on; shorter where the system does not tell."""
-    found = [os.getppid()]
-    while len(found) < count:
-        try:
-            stat = Path(f"/proc/{found[-1]}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            break
-        # The name, in brackets, may hold anything; behind it come state and parent.
-        found.append(int(stat.rpartition(")")[2].split()[1]))
-    return tuple(found)
+        return self._work is None or not any(self._work.glob(RANK_FAILURES))

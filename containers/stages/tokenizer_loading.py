@@ -31,7 +31,8 @@ def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None 
         BadConfigError: it has no chat template, or one that does not pass `check_chat_template`.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # Where nothing is said of the folder's code, transformers asks on standard input.
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise MissingPrerequisiteError(
             f"{folder} holds no tokenizer that can be loaded ({type(error).__name__}: {one_line(str(error), 200)}). "

@@ -45,7 +45,7 @@ def training_callbacks(
         SaveCallback(schedule),
         RecorderCallback(context.recorder, planned_steps=schedule.num_steps),
         CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
-        StopCallback(context.stop, exact_every=exact_every),
+        StopCallback(context.stop, context.recorder, exact_every=exact_every),
     ]
     if divides_model(context.spec.profile):
         callbacks.append(DividedModelCallback(context.recorder))

@@ -84,6 +84,7 @@ def load_vllm(folder: str, place: VllmPlace) -> tuple[Any, str]:
 
         llm = vllm.LLM(
             model=folder,
+            trust_remote_code=False,
             dtype=str(place.model.dtype).removeprefix("torch."),
             max_model_len=place.max_length,
             max_num_seqs=place.sequences,

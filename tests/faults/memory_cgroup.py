@@ -42,6 +42,10 @@ class MemoryCgroup:
         """Take a process in; what it starts from now on is in it too."""
         (self._folder / "cgroup.procs").write_text(str(process.pid))
 
+    def limit_mib(self, mib: int) -> None:
+        """Allow that much in all."""
+        self._limit.write_text(str(mib * _MIB))
+
     def leave_mib(self, mib: int) -> None:
         """Allow that much more than is used now."""
         swap = self._folder / "memory.swap.max"

@@ -158,14 +158,15 @@ def test_the_loss_is_not_a_number(tiny: TinyProject, undisturbed: Reference, fau
 
 
 def test_a_learning_rate_that_explodes(tiny: TinyProject, undisturbed: Reference, fault: Fault) -> None:
-    fault.describe(AREA, "learning_rate 1e30", parts="orchestrator, stage")
+    fault.describe(AREA, "learning_rate and weight_decay 1e12, the largest that are taken", parts="orchestrator, stage")
     name, store, setting = own_store(tiny, "exploding", REWARD)
     fault.recovery_starts()
-    driven = tiny.drive(REWARD, f"run.name={name}", setting, "train_reward_model.optimizer.learning_rate=1e30")
+    exploding = [f"train_reward_model.optimizer.{key}=1e12" for key in ("learning_rate", "weight_decay")]
+    driven = tiny.drive(REWARD, f"run.name={name}", setting, *exploding)
     assert driven.wait() == 1
     error = driven.events[-1]
     assert "train_reward_model failed (diverged)" in error["text"]
-    assert "Lower optimizer.learning_rate (1e+30)" in error["text"]
+    assert "Lower optimizer.learning_rate (1e+12)" in error["text"]
     attempts = list((tiny.folder / "outputs" / store / f"attempts/{REWARD}").glob("*/attempt-*"))
     assert len(attempts) == 1, "the same work would diverge again"
     assert not (tiny.folder / "outputs" / store / f"artifacts/{REWARD}").exists()

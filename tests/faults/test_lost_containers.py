@@ -72,7 +72,8 @@ def test_shared_memory_is_smaller_than_declared(scene: Scene, fault: Fault, tmp_
         labels={"rlhf.run_name": scene.name},
     )
     fault.recovery_starts()
-    shows_imports = (DOCKER_COMMAND[0], "-X", "importtime", *DOCKER_COMMAND[1:])
+    program = DOCKER_COMMAND[DOCKER_COMMAND.index("--") + 1 :]  # without its supervisor
+    shows_imports = (program[0], "-X", "importtime", *program[1:])
     stage_exit = DockerRuntime(command=shows_imports).run(launch)
     failure = classify(launch.spec, stage_exit, read_outcome(launch.work_folder))
     assert failure is not None

@@ -274,10 +274,11 @@ def wait_for_held(driven: Driven) -> psutil.Process:
 
 
 def stage_processes(of: int) -> Iterator[psutil.Process]:
-    """Stage programs below a process, in any depth."""
+    """Stage programs below a process, in any depth; not their supervisor, whose command names them."""
     for child in psutil.Process(of).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if "containers.stages.entry" in " ".join(child.cmdline()):
+            command = " ".join(child.cmdline())
+            if "containers.stages.entry" in command and "containers.stages.supervisor" not in command:
                 yield child
 
 

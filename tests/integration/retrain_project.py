@@ -14,6 +14,7 @@ from short_runs import ENVIRONMENT, end
 
 from containers.contracts.names import REPORT_MARKDOWN_FILE
 from flows.demo_data import DemoData, write_demo_data
+from flows.server_own_login import own_login
 from flows.server_record import read_record
 from tasks.champion_record import ChampionRecord
 
@@ -169,8 +170,10 @@ class Project:
         """The texts that Prefect keeps under that key, the newest first."""
         wanted = {"artifacts": {"key": {"any_": [key]}}, "sort": "CREATED_DESC"}
         prefect = f"{self.server('prefect')}/api"
-        token = requests.get(f"{prefect}/csrf-token", params={"client": "test"}, timeout=20)
+        session = requests.Session()
+        session.auth = tuple(own_login(self.folder / "outputs/.servers").split(":", 1))
+        token = session.get(f"{prefect}/csrf-token", params={"client": "test"}, timeout=20)
         headers = {"Prefect-Csrf-Token": token.json()["token"], "Prefect-Csrf-Client": "test"}
-        answer = requests.post(f"{prefect}/artifacts/filter", json=wanted, headers=headers, timeout=20)
+        answer = session.post(f"{prefect}/artifacts/filter", json=wanted, headers=headers, timeout=20)
         answer.raise_for_status()
         return [item["data"] for item in answer.json()]

@@ -20,6 +20,7 @@ from faults.tiny_project import recorded_steps
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 
 from containers.contracts.names import StageName
 from flows.local_servers import Servers
@@ -44,15 +45,23 @@ class ServedProject:
     process: subprocess.Popen[bytes] | None = None
     output: Path = field(init=False)
     client: SyncPrefectClient = field(init=False)
+    login: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.output = self.folder / "serve.log"
-        self.client = SyncPrefectClient(self.servers.prefect_api_url)
+        # In the environment while the servers are up: that of this folder, made by itself.
+        self.login = os.environ["PREFECT_API_AUTH_STRING"]
+        self.client = SyncPrefectClient(self.servers.prefect_api_url, auth_string=self.login)
 
     @property
     def environment(self) -> dict[str, str]:
         """What every command gets."""
         return os.environ | _ENVIRONMENT
+
+    @property
+    def settings(self) -> dict[Any, Any]:
+        """By which Prefect's own clients in this process find the server and are let in."""
+        return {PREFECT_API_URL: self.servers.prefect_api_url, PREFECT_API_AUTH_STRING: self.login}
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "flows.cli", *words]
@@ -200,7 +209,7 @@ class ServedProject:
                 if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 words = " ".join(process.cmdline())
-                is_server = "server" in words
+                is_server = any(word in words for word in (" server ", "mlflow.server", "prefect.server"))
                 inside = Path(process.cwd()).is_relative_to(self.folder) or str(self.folder) in words
                 if sign in words and inside and not is_server:
                     yield process

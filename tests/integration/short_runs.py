@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 import yaml
 
 from flows.demo_data import write_demo_data
@@ -34,9 +35,13 @@ def prepare(folder: Path, project: Path) -> Path:
 
 @contextmanager
 def prepare_with_servers(folder: Path, project: Path) -> Iterator[Path]:
-    """The same with Prefect and MLflow running, which every run in the folder uses."""
+    """The same with Prefect and MLflow running, which every run in the folder uses, and whose login it finds there."""
     prepare(folder, project)
-    with local_servers(ServerSettings(state_dir=folder / "outputs" / ".servers"), say=lambda text: None):
+    with (
+        local_servers(ServerSettings(state_dir=folder / "outputs" / ".servers"), say=lambda text: None),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.delenv("PREFECT_API_AUTH_STRING")  # else tests of other servers would have it, as long as these run
         yield folder
 
 

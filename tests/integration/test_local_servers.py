@@ -47,6 +47,19 @@ def running(state_dir: Path) -> Iterator[Servers]:
         yield servers
 
 
+@pytest.fixture
+def named(running: Servers, monkeypatch: pytest.MonkeyPatch) -> Servers:
+    """Those servers, as one finds them who has their address and login in the environment."""
+    monkeypatch.setenv("PREFECT_API_URL", running.prefect_api_url)
+    return running
+
+
+@pytest.fixture
+def no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the servers that run here for other tests."""
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+
+
 def recorded_groups(state_dir: Path) -> list[int]:
     record = json.loads((state_dir / "servers.json").read_text())
     return [server["pid"] for server in record["servers"]]
@@ -119,15 +132,16 @@ def test_a_second_use_takes_the_running_servers_and_leaves_them_running(running:
     assert get(f"{running.prefect_api_url}/health") == "true"
 
 
-def test_a_configured_server_is_used_and_only_the_other_is_started(running: Servers, tmp_path: Path) -> None:
+def test_a_configured_server_is_used_and_only_the_other_is_started(named: Servers, tmp_path: Path) -> None:
     settings = ServerSettings(
-        state_dir=tmp_path, prefect_api_url=running.prefect_api_url, mlflow_uri=f"{running.mlflow_uri}/"
+        state_dir=tmp_path, prefect_api_url=named.prefect_api_url, mlflow_uri=f"{named.mlflow_uri}/"
     )
     with local_servers(settings, say=lambda text: None) as servers:
-        assert servers.prefect_ui_url == running.prefect_ui_url
+        assert servers.prefect_ui_url == named.prefect_ui_url
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("no_login")
 def test_a_configured_prefect_that_does_not_answer_is_named_with_its_key(tmp_path: Path) -> None:
     settings = ServerSettings(state_dir=tmp_path, prefect_api_url="http://127.0.0.1:9/api")
     wanted = r"tracking\.prefect_api_url: no healthy .* at http://127.0.0.1:9.*Connection refused"
@@ -135,10 +149,10 @@ def test_a_configured_prefect_that_does_not_answer_is_named_with_its_key(tmp_pat
         pass
 
 
-def test_a_configured_mlflow_that_does_not_answer_is_said_and_stops_nothing(running: Servers, tmp_path: Path) -> None:
+def test_a_configured_mlflow_that_does_not_answer_is_said_and_stops_nothing(named: Servers, tmp_path: Path) -> None:
     said: list[str] = []
     settings = ServerSettings(
-        state_dir=tmp_path, prefect_api_url=running.prefect_api_url, mlflow_uri="http://127.0.0.1:9"
+        state_dir=tmp_path, prefect_api_url=named.prefect_api_url, mlflow_uri="http://127.0.0.1:9"
     )
     with local_servers(settings, say=said.append) as servers:
         assert servers.mlflow_uri == "http://127.0.0.1:9"
@@ -146,6 +160,7 @@ def test_a_configured_mlflow_that_does_not_answer_is_said_and_stops_nothing(runn
     assert "tracking.mlflow_uri" in said[0]
 
 
+@pytest.mark.usefixtures("no_login")
 def test_an_address_that_lacks_its_api_part_gets_a_hint(running: Servers, tmp_path: Path) -> None:
     settings = ServerSettings(state_dir=tmp_path, prefect_api_url="http://127.0.0.1:9")
     with pytest.raises(ServerError, match="ends in /api"), local_servers(settings, say=lambda text: None):
@@ -182,8 +197,11 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log_and_leaves_nothing_
 
 
 def test_a_server_that_takes_too_long_is_given_up_and_stopped(tmp_path: Path) -> None:
-    settings = ServerSettings(state_dir=tmp_path, startup_limit_s=0.5)
-    with pytest.raises(ServerError, match=r"was not healthy after"), local_servers(settings, say=lambda text: None):
+    settings = ServerSettings(state_dir=tmp_path, longest_start_s=0.5)
+    with (
+        pytest.raises(ServerError, match=r"is at work, but still not healthy after"),
+        local_servers(settings, say=lambda text: None),
+    ):
         pass
     assert not (tmp_path / "servers.json").exists()
 

@@ -1,8 +1,9 @@
 """The run begins while MLflow still comes up: nothing that it says meanwhile may be missing, and an MLflow that cannot
-start ends the run before it trains.
+start ends nothing: the next run tells it.
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from short_runs import processes_in, rlhf
 from containers.contracts.names import StageName
 from flows.local_servers import Servers, ServerSettings, local_servers
 from flows.server_process import health_problem
-from flows.server_start import BackgroundStart
+from flows.server_start import WITHOUT_MLFLOW, BackgroundStart
+from tasks.event_feed import read_points
 from tasks.mlflow_start import AlreadyUp, install_mlflow_start
 from tasks.tracking import Tracking
 
@@ -107,21 +109,59 @@ def test_an_end_before_mlflow_is_up_leaves_nothing_behind(tmp_path: Path) -> Non
     assert not (tmp_path / "servers.json").exists()
 
 
-def test_an_mlflow_that_cannot_start_ends_the_run_before_it_trains(folder: Path) -> None:
+def spoil_database(folder: Path) -> Path:
+    """Leave a file in the place of MLflow's database that is none."""
     database = folder / "outputs/.servers/mlflow/mlflow.db"
     database.parent.mkdir(parents=True)
     database.write_text("this is no database" * 100)
-    ended = rlhf(folder, "run")
-    assert ended.returncode == 1
+    return database
+
+
+@pytest.mark.slow  # trains
+def test_an_mlflow_that_cannot_start_does_not_end_the_run_and_is_told_by_the_next(folder: Path) -> None:
+    database = spoil_database(folder)
+    trains = ("run.until=train_sft", "train_sft.schedule={max_steps: 6, eval_steps: 3, save_steps: 3}")
+    ended = rlhf(folder, "run", *trains)
+    assert ended.returncode == 0, ended.stdout
     assert "The MLflow server does not start: its database" in ended.stdout
     assert f"Its log: {database.parent / 'server.log'}" in ended.stdout
-    attempts = {path.name for path in (folder / "outputs/store/attempts").iterdir()}
-    assert attempts <= {"filter_dataset", "write_report"}
+    assert ended.stdout.count(WITHOUT_MLFLOW) == 1
+    assert re.search(r"was not told everything: \d+ messages with \d+ points wait on disk", ended.stdout)
     report = json.loads(next((folder / "outputs").glob("*/reports/*/pipeline.json")).read_text())
-    assert "The MLflow server does not start" in report["stopped_because"]
+    assert report["stopped_because"] == ""
+    (events,) = (folder / "outputs/store/work/train_sft").glob("*/events.jsonl")
     assert processes_in(folder) == []
 
     database.unlink()
-    again = rlhf(folder, "run", "run.until=filter_dataset")
+    again = rlhf(folder, "run", *trains)
     assert again.returncode == 0, again.stdout
-    assert "↺ filter_dataset" in again.stdout, "what was finished is reused"
+    with local_servers(ServerSettings(state_dir=folder / "outputs/.servers"), say=lambda text: None) as servers:
+        client = MlflowClient(tracking_uri=servers.mlflow_uri)
+        experiment = client.get_experiment_by_name("rlhf-flows")
+        assert experiment is not None
+        made = "tags.`rlhf.stage` = 'train_sft' and tags.`rlhf.attempt` = '1'"
+        (run,) = client.search_runs([experiment.experiment_id], made)
+        points = {(point.key, point.step, point.value) for point in read_points(events)}
+        keys = {key for key, _, _ in points}
+        told = {(key, *point) for key in keys for point in history(servers.mlflow_uri, run.info.run_id, key)}
+    assert run.info.status == "FINISHED"
+    assert told == points
+    assert {step for _, step, _ in points} == set(range(1, 7))
+
+
+@pytest.mark.slow  # starts both servers
+@pytest.mark.parametrize("spoilt", ["log", "folder"])
+def test_an_mlflow_whose_process_cannot_even_be_started_does_not_end_the_block(tmp_path: Path, spoilt: str) -> None:
+    """Its folder cannot be used: a full or read-only disk, or a file in its place."""
+    if spoilt == "folder":
+        (tmp_path / "mlflow").touch()
+    else:
+        (tmp_path / "mlflow/server.log").mkdir(parents=True)
+    said: list[str] = []
+    with local_servers(ServerSettings(state_dir=tmp_path), say=said.append, meanwhile=lambda servers: None) as servers:
+        servers.mlflow_start.wait()
+        assert not servers.mlflow_start.is_up
+        assert "The MLflow server cannot be started" in servers.mlflow_start.problem
+        assert health_problem(f"{servers.prefect_api_url}/health") is None
+    assert any(WITHOUT_MLFLOW in text for text in said)
+    assert processes_in(tmp_path) == []

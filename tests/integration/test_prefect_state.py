@@ -1,20 +1,25 @@
 """Against a real Prefect server: runs of the dead get their true end, those of the living and of others are left."""
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import httpx
 import pytest
 from faults.fault_proxy import fault_proxy
 from faults.mortal_server import Prefect
 from prefect import flow
 from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from containers.launch.cleanup import OWNER_PID_LABEL, current_owner
+from flows.serving import set_unreadable_aside
 from tasks.prefect_api import PrefectApi, PrefectAwayError
 from tasks.prefect_ledger import Ledger, LedgerRecord, RunEnd
 from tasks.prefect_state import LEDGER_LABEL, settle, settle_the_dead
@@ -120,6 +125,66 @@ def test_a_run_that_was_being_cancelled_when_its_process_ended_is_cancelled(
     prefect.client.set_flow_run_state(UUID(flow_run_id), cancelling, force=True)
     assert [line for line in settle_the_dead(tmp_path, api, flow_name="rlhf") if flow_run_id in line]
     assert state_of(api, flow_run_id)[0] == "Cancelled"
+
+
+@pytest.mark.parametrize(
+    "parameters", [f'{{"sample_limit": {2**64}}}', '{"save_as": "\\ud800"}'], ids=["huge number", "half a character"]
+)
+def test_a_run_that_the_server_cannot_list_is_named_and_the_others_are_settled(
+    prefect: Prefect, api: PrefectApi, tmp_path: Path, parameters: str
+) -> None:
+    dead = run_of(prefect, dead_owner())
+    before = {item.id for item in prefect.client.read_flow_runs()}
+    made = _made_by_hand(prefect, parameters)
+    with pytest.raises((PrefectHTTPStatusError, httpx.TransportError)):
+        prefect.client.read_flow_runs()
+    try:
+        assert api.newest_unreadable() == (made,)
+        lines = settle_the_dead(tmp_path, api, flow_name="rlhf")
+        assert state_of(api, dead)[0] == "Crashed"
+        (named,) = [line for line in lines if f"Prefect cannot show flow run {made}" in line]
+        command = named.rpartition(": ")[2].split()
+        ended = subprocess.run(
+            [sys.executable, "-m", *command],
+            env=os.environ | {"PREFECT_API_URL": prefect.api_url},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    finally:
+        with suppress(ObjectNotFound):
+            prefect.client.delete_flow_run(made)
+    assert {item.id for item in prefect.client.read_flow_runs()} == before
+    assert api.newest_unreadable() == ()
+
+
+def test_a_run_that_cannot_be_handed_out_does_not_keep_others_from_being_started(prefect: Prefect) -> None:
+    said: list[str] = []
+    assert not set_unreadable_aside(say=said.append)
+    made = _made_by_hand(prefect, '{"save_as": "\\ud800"}', state="SCHEDULED")
+    try:
+        assert set_unreadable_aside(say=said.append)
+        assert not set_unreadable_aside(say=said.append)
+        assert len(said) == 1 and str(made) in said[0]
+    finally:
+        prefect.client.delete_flow_run(made)
+
+
+def _made_by_hand(prefect: Prefect, parameters: str, *, state: str = "RUNNING") -> UUID:
+    """The id of a run that somebody made by the API; the server may fail at its answer, and has the run."""
+    flow_id = prefect.client.create_flow(nothing)
+    body = f'{{"flow_id": "{flow_id}", "parameters": {parameters}, "state": {{"type": "{state}"}}}}'
+    known = _ids(prefect)
+    with suppress(httpx.HTTPError):
+        prefect.client.request("POST", "/flow_runs/", content=body, headers={"Content-Type": "application/json"})
+    (made,) = _ids(prefect) - known
+    return made
+
+
+def _ids(prefect: Prefect) -> set[UUID]:
+    bars = prefect.client.request("POST", "/ui/flow_runs/history", json={}).json()
+    return {UUID(bar["id"]) for bar in bars}
 
 
 @pytest.mark.parametrize("end", [StateType.CANCELLED, StateType.COMPLETED, StateType.FAILED])

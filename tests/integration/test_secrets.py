@@ -113,7 +113,8 @@ class Onlooker:
 
 
 def run(folder: Path, hub: FakeHub, *changes: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "huggingface"), "COLUMNS": "400", **variables}
+    environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "huggingface"), "COLUMNS": "400"}
+    environment |= {"RLHF_HUB_TOKEN_ENDPOINT": hub.url, **variables}
     environment.setdefault("DOCKER_HOST", "unix:///nonexistent.sock")
     return subprocess.run(
         command_line("run", *changes),
@@ -223,7 +224,8 @@ def test_mlflows_login_may_lie_in_a_secret_block(place: tuple[Path, Servers], mo
     monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
     save_block(servers, "rlhf-mlflow-login", f"team:{MLFLOW_PASSWORD}")
     script = (
-        "from tasks.stored_secrets import take_mlflow_login; take_mlflow_login()\n"
+        "from tasks.stored_secrets import take_mlflow_login; import os\n"
+        "take_mlflow_login(os.environ['MLFLOW_TRACKING_URI'])\n"
         "from mlflow import MlflowClient; print(len(MlflowClient().search_experiments()) > 0)"
     )
     asked = in_python(script, servers)

@@ -1,6 +1,7 @@
 """Somebody starts, cancels, retries and loses runs from Prefect's pages; `rlhf serve` is behind them."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import temporary_settings
 from prefect.states import Crashed
 from served_project import STAGE_PROGRAM, ServedProject
 
@@ -30,6 +31,9 @@ from flows.deployments import WATCHDOG
 from flows.local_servers import ServerSettings, local_servers
 from flows.retrain_schedule import RetrainSchedule, set_retrain_schedule
 from flows.standing_report import last_record
+from tasks.cancel_watch import DELETED
+from tasks.mlflow_pages import runs_page
+from tasks.prefect_ledger import LEDGER_FOLDER
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
@@ -104,6 +108,12 @@ def test_a_part_of_the_pipeline_ends_after_its_stage(served: ServedProject) -> N
     assert len([line for line in logged if "filter_dataset done in" in line]) == 1
 
 
+def test_the_serving_names_mlflows_table_of_runs_before_the_first_run(served: ServedProject) -> None:
+    (page,) = [line.split()[1] for line in served.said.splitlines() if line.startswith("MLflow   ")]
+    assert re.fullmatch(rf"{served.servers.mlflow_uri}/#/experiments/\d+/runs\?workflowType=machine_learning", page)
+    assert page == runs_page(served.servers.mlflow_uri, "rlhf-flows")
+
+
 def test_the_server_refuses_a_wrong_value_with_field_and_bound(served: ServedProject) -> None:
     refused = served.send_form("rlhf-pipeline", start_from="tiny", minimum_accuracy=65)
     assert refused.status_code == 409
@@ -134,13 +144,42 @@ def test_a_schedule_without_a_run_to_start_from_fails_in_words(served: ServedPro
     assert not [line for line in served.logs(run.id) if "Traceback" in line]
 
 
+def test_a_run_that_is_deleted_while_it_trains_ends_with_its_stage_and_the_serving_goes_on(
+    served: ServedProject,
+) -> None:
+    run = in_training(served, "deleted")
+    served.client.delete_flow_run(run)
+    served.wait_for(lambda: not list(served.processes(STAGE_PROGRAM)), what="the end of the stage")
+    served.wait_for(lambda: not list(served.processes(FLOW_PROCESS)), what="the end of the run's process")
+    assert "has stopped; its page says why." in served.said
+    assert "Traceback" not in served.said
+    assert list((served.folder / "outputs/deleted" / LEDGER_FOLDER).glob("*.json")) == []
+    assert DELETED in (served.folder / "outputs/deleted/report.html").read_text(encoding="utf-8")
+
+
+def test_a_second_run_of_one_name_fails_with_who_holds_its_folder(served: ServedProject) -> None:
+    first = in_training(served, "alone")
+    second = served.start("train-reward-model", **settings("alone", *LONG))
+    try:
+        assert served.ended(second) == "Failed"
+        assert "is at work in" in served.message(second)
+        assert "save_as" in served.message(second)
+        assert served.state(first) == "Running"
+    finally:
+        served.press("Cancelling", first)
+        served.ended(first)
+
+
 def test_a_page_of_another_origin_cannot_start_a_run(served: ServedProject) -> None:
     found = served.client.read_deployment_by_name("filter-dataset/filter-dataset")
     before = served.client.read_flow_runs()
+    user, _, password = served.login.partition(":")
+    login = httpx.BasicAuth(user, password)  # even of a page that knew it
     answer = httpx.post(  # what a browser sends for a page without asking the server first
         f"{served.servers.prefect_api_url}/deployments/{found.id}/create_flow_run",
         content=json.dumps({"parameters": {"start_from": "tiny"}}),
         headers={"Content-Type": "text/plain", "Origin": "http://elsewhere.example"},
+        auth=login,
         timeout=30,
     )
     assert (answer.status_code, answer.json()) == (403, {"detail": "Missing CSRF token."})
@@ -148,6 +187,7 @@ def test_a_page_of_another_origin_cannot_start_a_run(served: ServedProject) -> N
         f"{served.servers.prefect_api_url}/csrf-token",
         params={"client": str(uuid4())},
         headers={"Origin": "http://elsewhere.example"},
+        auth=login,
         timeout=30,
     )
     assert "access-control-allow-origin" not in token.headers, "that page could read the token"
@@ -207,7 +247,7 @@ def test_whoever_ends_the_serving_ends_its_runs_first_and_they_can_go_on(served:
 
     served.serve("--retrain", "tiny", "--cron", "0 6 1 1 *")
     assert "Scheduled: rlhf-retrain of `tiny` at `0 6 1 1 *` (UTC)" in served.said
-    with temporary_settings({PREFECT_API_URL: served.servers.prefect_api_url}):
+    with temporary_settings(served.settings):
         set_retrain_schedule(RetrainSchedule(start_from="tiny", cron="30 6 * * mon"))
     served.press("AwaitingRetry", run)
     assert_that_it_goes_on(served, "stopped", after=last)

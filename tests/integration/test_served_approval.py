@@ -8,7 +8,7 @@ import pytest
 from approval_place import LIMIT_S, Receiver
 from faults.tiny_project import TinyProject
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import temporary_settings
 from served_project import ServedProject
 
 from containers.contracts.names import StageName
@@ -44,7 +44,7 @@ def served(tmp_path: Path, project: Path) -> Iterator[ServedProject]:
 def receiver(served: ServedProject) -> Iterator[Receiver]:
     """Who is called by the block `custom-webhook/people`."""
     receiver = Receiver()
-    with temporary_settings({PREFECT_API_URL: served.servers.prefect_api_url}):
+    with temporary_settings(served.settings):
         CustomWebhookNotificationBlock(
             name="people",
             url=receiver.url,

@@ -252,6 +252,7 @@ def test_a_configured_prefect_that_refuses_us_is_told_with_the_variable(
     monkeypatch.delenv("PREFECT_API_AUTH_STRING")
     if login:
         monkeypatch.setenv("PREFECT_API_AUTH_STRING", login)
+    monkeypatch.setenv("PREFECT_API_URL", servers.prefect_api_url)  # whose login it is
     settings = ServerSettings(state_dir=tmp_path, prefect_api_url=servers.prefect_api_url)
     with pytest.raises(ServerError, match=expected), local_servers(settings, say=print):
         pass

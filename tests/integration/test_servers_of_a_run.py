@@ -4,10 +4,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from short_runs import processes_in, rlhf, traces
+
+from flows.local_servers import ServerSettings, local_servers
+from flows.server_plans import USUAL_PORTS
+from flows.server_process import ServerError, health_problem
 
 HOLDER = """
 import socket, sys, time
@@ -46,6 +51,62 @@ def test_ports_that_another_process_holds_are_both_named_with_it_and_nothing_is_
     assert "Set tracking.mlflow_port to another port" in ended.stderr
     assert traces(folder) <= {".servers", ".servers/servers.lock"}
     assert processes_in(folder) == []
+
+
+@pytest.fixture
+def held_usual_ports() -> Iterator[None]:
+    """Somebody listens on 4200 and on 5000."""
+    with ExitStack() as stack:
+        for port in USUAL_PORTS.values():
+            with suppress(OSError):  # somebody does already
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        yield
+
+
+@pytest.mark.slow  # starts both servers
+def test_a_second_user_of_the_machine_gets_free_ports_is_told_why_and_finds_the_servers_again(
+    tmp_path: Path, held_usual_ports: None
+) -> None:
+    said: list[str] = []
+    settings = ServerSettings(state_dir=tmp_path, prefect_port=None, mlflow_port=None)
+    with local_servers(settings, say=said.append) as servers:
+        for title, url, usual in (("Prefect", servers.prefect_ui_url, 4200), ("MLflow", servers.mlflow_uri, 5000)):
+            port = url.rpartition(":")[2]
+            assert port != str(usual)
+            told = f"{title} takes port {port}, since its usual port {usual} cannot be used: it is held by "
+            assert [text for text in said if text.startswith(told)], said
+            assert health_problem(f"{url}{'/api' if title == 'Prefect' else ''}/health") is None
+        with local_servers(settings, say=said.append) as again:
+            assert again == servers
+            assert f"Using the Prefect server that runs at {servers.prefect_ui_url}." in said
+
+
+def test_a_server_of_the_same_folder_that_no_record_names_is_not_doubled(tmp_path: Path) -> None:
+    (tmp_path / "prefect").mkdir()
+    holder = (
+        "import socket, time; s = socket.create_server(('127.0.0.1', 4200)); print('up', flush=True); time.sleep(300)"
+    )
+    command = [sys.executable, "-c", holder]
+    with subprocess.Popen(command, cwd=tmp_path / "prefect", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as left:
+        try:
+            assert left.stdout is not None
+            if not left.stdout.readline():
+                pytest.skip("PORT 4200 OF THIS MACHINE IS TAKEN, so nobody of this test could listen there.")
+            settings = ServerSettings(state_dir=tmp_path, prefect_port=None)
+            refused = rf"A Prefect server of .*/prefect runs already, as pid {left.pid} on port 4200.*kill {left.pid}"
+            with pytest.raises(ServerError, match=refused), local_servers(settings, say=print):
+                pass
+        finally:
+            left.kill()
+
+
+@pytest.mark.parametrize("variable", ["PREFECT_PORT", "MLFLOW_PORT"])
+def test_make_passes_a_port_on(project: Path, variable: str) -> None:
+    for target, command in (("demo", "rlhf run"), ("ui", "rlhf ui")):
+        words = ["make", "--dry-run", "--assume-old=setup", target, f"{variable}=4321"]
+        planned = subprocess.run(words, cwd=project, capture_output=True, text=True, check=True).stdout
+        (line,) = [line for line in planned.splitlines() if command in line]
+        assert line.endswith(f"--set tracking.{variable.lower()}=4321")
 
 
 def test_a_state_folder_that_cannot_be_made_is_said_with_the_way_out(folder: Path) -> None:

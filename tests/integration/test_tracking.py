@@ -142,6 +142,16 @@ def test_a_name_that_mlflow_would_refuse_does_not_cost_the_other_curves(tracking
     assert set(MlflowClient(tracking.uri).get_run(stage_run).data.metrics) == {"rewards/score_x__0", "loss"}
 
 
+def test_the_table_of_runs_has_its_address_before_the_first_run(mlflow_uri: str) -> None:
+    assert runs_page(mlflow_uri, "not yet") == mlflow_uri
+    page = runs_page(mlflow_uri, "not yet", is_made=True)
+    experiment = MlflowClient(mlflow_uri).get_experiment_by_name("not yet")
+    assert experiment is not None
+    assert page == f"{mlflow_uri}/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    assert runs_page(mlflow_uri, "not yet", is_made=True) == page
+
+
 def test_what_went_in_and_came_out_stands_on_the_runs_page(tracking: Tracking) -> None:
     spec = StageSpec(
         stage=StageName.TRAIN_REWARD_MODEL,

@@ -1,5 +1,6 @@
 """Prefect's pages as a person with a mouse uses them; what is awaited is what the page shows."""
 
+import base64
 import io
 import re
 import time
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 # A page that loads while the machine trains.
 PAGE_LIMIT_MS = 60_000
@@ -18,6 +19,12 @@ _COMPLETED, _NEAR = (33, 157, 75), 12
 _TIME_BAR_PX = 20
 # A cancelled run may be retried, and shows for a while that it was cancelled.
 _ENDS = ("Completed", "Failed", "Crashed")
+
+
+def remember_login(context: BrowserContext, login: str) -> None:
+    """Make a browser one in which somebody logged in to Prefect before."""
+    stored = base64.b64encode(login.encode()).decode()
+    context.add_init_script(f"localStorage.setItem('prefect-password', '{stored}')")
 
 
 @dataclass
@@ -35,6 +42,16 @@ class PrefectPages:
         self.page.set_viewport_size({"width": seen["width"], "height": height})
         self.page.screenshot(path=self.screenshots / f"{name}.png", animations="disabled")
         self.page.set_viewport_size(seen)
+
+    @property
+    def login_field(self) -> Locator:
+        """Where the page asks for `user:password`."""
+        return self.page.locator("input[type=password]")
+
+    def log_in(self, login: str) -> None:
+        """Give `user:password` to the page that asks for it."""
+        self.login_field.fill(login)
+        self.page.get_by_role("button", name="Login").click()
 
     def open_form(self, deployment: str) -> None:
         """From the list of deployments to the form of one."""

@@ -8,7 +8,7 @@ import pytest
 from faults.tiny_project import TinyProject
 from integration.served_project import ServedProject
 from playwright.sync_api import Browser, ViewportSize, expect
-from ui.pages import PAGE_LIMIT_MS, PrefectPages
+from ui.pages import PAGE_LIMIT_MS, PrefectPages, remember_login
 
 from containers.contracts.names import StageName
 from flows.local_servers import ServerSettings, local_servers
@@ -51,6 +51,7 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prefect(browser: Browser, served: ServedProject, screenshots: Path) -> Iterator[PrefectPages]:
     context = browser.new_context(viewport=VIEWPORT)
     context.set_default_timeout(PAGE_LIMIT_MS)
+    remember_login(context, served.login)
     yield PrefectPages(context.new_page(), served.servers.prefect_ui_url, screenshots)
     context.close()
 
@@ -60,6 +61,7 @@ def finished(browser: Browser, served: ServedProject, screenshots: Path) -> str:
     """The address of a run that a person filled in, started and saw to its end."""
     page = browser.new_page(viewport=VIEWPORT)
     page.set_default_timeout(PAGE_LIMIT_MS)
+    remember_login(page.context, served.login)
     prefect = PrefectPages(page, served.servers.prefect_ui_url, screenshots)
     prefect.page.goto(f"{prefect.url}/deployments")
     prefect.page.get_by_role("link", name="rlhf-retrain").first.wait_for()

@@ -18,6 +18,7 @@ LONG_AGO = time.time() - 30 * 86_400
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    (tmp_path / "store").mkdir()
     return tmp_path / "store"
 
 

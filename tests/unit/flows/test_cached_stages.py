@@ -20,10 +20,11 @@ from flows.run_config import RunConfig
 from tasks.code_identity import code_identity
 from tasks.stage_inputs import filter_dataset_inputs, named_model_input
 from tasks.stage_key import SINGLE_BATCH, stage_key, stage_profile
+from tests.unit.weight_bytes import weight_bytes
 
 MODEL_FILES = {
     "config.json": b"{}",
-    "model.safetensors": b"weights",
+    "model.safetensors": weight_bytes(b"weights"),
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"{{ messages }}",
 }

@@ -13,8 +13,14 @@ from flows.certify_command import certified_run_name, certify, model_settings
 from flows.config_errors import ConfigError, InvalidConfigError
 from flows.config_loading import load_run_config
 from flows.retrain_config import load_retraining
+from tests.unit.weight_bytes import weight_bytes
 
-MODEL = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}", "chat_template.jinja": b"{}"}
+MODEL = {
+    "config.json": b"{}",
+    "model.safetensors": weight_bytes(b"weights"),
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"{}",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +85,7 @@ def test_a_model_that_the_hub_does_not_have_is_told_before_anything_starts() -> 
 
 def test_an_adapter_is_certified_on_the_base_that_it_names_or_that_is_said(tmp_path: Path, hub: FakeHub) -> None:
     adapter, base = tmp_path / "adapter", tmp_path / "base"
-    for folder, files in ((base, MODEL), (adapter, {"adapter_model.safetensors": b"low rank"})):
+    for folder, files in ((base, MODEL), (adapter, {"adapter_model.safetensors": weight_bytes(b"low rank")})):
         folder.mkdir()
         for name, data in files.items():
             (folder / name).write_bytes(data)
@@ -90,8 +96,8 @@ def test_an_adapter_is_certified_on_the_base_that_it_names_or_that_is_said(tmp_p
         config = load_run_config(run, overrides=model_settings(str(adapter), base=said)).config
         assert config.reward_model is not None and config.reward_model.path is not None
         place = Path(config.reward_model.path)
-        assert (place / "adapter_model.safetensors").read_bytes() == b"low rank"
-        assert (place / "base" / "model.safetensors").read_bytes() == b"weights"
+        assert (place / "adapter_model.safetensors").read_bytes() == weight_bytes(b"low rank")
+        assert (place / "base" / "model.safetensors").read_bytes() == weight_bytes(b"weights")
     with pytest.raises(ConfigError, match=r"--model: --base: `nowhere` is no folder"):
         model_settings(str(adapter), base="nowhere")
 

@@ -15,20 +15,23 @@ from flows.certify_form import load_certify_form
 from flows.cli import build_parser
 from flows.config_errors import ConfigError, InvalidConfigError
 from flows.config_loading import load_run_config
+from flows.form_folders import ALLOWED_VARIABLE
+from tests.unit.weight_bytes import weight_bytes
 
 FORM = served.certify.fn
 UNTIL = "run.until=evaluate_reward_model"
 FILES = {
     "config.json": b'{"model_type": "qwen3"}',
-    "model.safetensors": b"weights",
+    "model.safetensors": weight_bytes(b"weights"),
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"{{ messages }}",
 }
 
 
 @pytest.fixture(autouse=True)
-def _in_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_the_project(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
+    monkeypatch.setenv(ALLOWED_VARIABLE, str(tmp_path))
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_an_impossible_schedule_ends_with_2_before_anything_starts(project: Path
 def test_an_unknown_command_ends_with_2(project: Path) -> None:
     ran = rlhf("rnu", cwd=project)
     assert ran.returncode == 2
-    assert "invalid choice: 'rnu'" in ran.stderr
+    assert "there is no command `rnu`. Did you mean `run`?" in ran.stderr
 
 
 def test_demo_data_writes_three_files_and_names_them(project: Path, tmp_path: Path) -> None:
@@ -94,3 +94,71 @@ def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
     ran = subprocess.run(["bash", "-c", command], cwd=project, capture_output=True, text=True, check=False, timeout=60)
     assert ran.stdout == "1\n"
     assert ran.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "there is no command `trian`. Did you mean `retrain`? The commands are run, check, plan"),
+        (["--versoin"], "unknown option. Did you mean --version?"),
+        (["run"], "-c/--config is missing: the run (example: configs/runs/demo.yaml)."),
+        (["run", "-c"], "-c/--config wants a value behind it: the run"),
+        (
+            ["run", "-c", "configs/runs/demo.yaml", "--untl", "x"],
+            "rlhf run: --untl: unknown option. Did you mean --until?",
+        ),
+        (["score"], "FILE is missing: jsonl, jsonl.gz or parquet"),
+        (["cache"], "action is missing: one of ls, verify and gc."),
+        (["cache", "lss"], "action: `lss` is not one of ls, verify and gc. Did you mean `ls`?"),
+        (["cache", "gc", "--older-than", "x"], "--older-than: `x` found, wanted a number."),
+        (["run", "-c", "configs/runs/demo.yaml", "--until", "train_rm"], "Did you mean `train_reward_model`?"),
+        (["run", "-c", "prefect.yaml"], "prefect.yaml is no run configuration"),
+        (["run", "-c", "configs/gpu_profiles/cpu.yaml"], "is a GPU profile, not a run. Name a run with -c, and this"),
+        (
+            ["run", "-c", "configs"],
+            "configs is a folder, not a file. Configurations that exist: configs/runs",
+        ),
+        (
+            ["plan", "-c", "configs/runs/demo.yaml", "--set", "gpu_profile.environment.NCCL_TIMEOUT=5"],
+            "gpu_profile.environment: NCCL_TIMEOUT: is read by nobody. The collective time-out is collective_timeout_s "
+            "in the GPU profile. (from --set gpu_profile.environment.NCCL_TIMEOUT=5)",
+        ),
+        (
+            ["plan", "-c", "configs/runs/demo.yaml", "--set", "environment.NCCL_TIMEOUT=5"],
+            "NCCL_TIMEOUT is read by nobody. The collective time-out is collective_timeout_s in the GPU profile. (from "
+            "--set environment.NCCL_TIMEOUT=5)",
+        ),
+        (
+            ["plan", "-c", "configs/runs/demo.yaml", "--set", "gpu_profile.nccl.timeout=5"],
+            "gpu_profile.nccl.timeout: unknown key.",
+        ),
+        (["score", "-m", "nope", "f.jsonl"], "The command line has 2 mistakes:"),
+        (["score", "-m", "nope", "f.jsonl"], "f.jsonl does not exist"),
+        (["score", "-m", "nope", "f.jsonl"], "--model: `nope` is no folder here"),
+        (["demo-data", "--folder", "README.md"], "--folder README.md: README.md cannot be written"),
+    ],
+)
+def test_what_a_newcomer_gets_wrong_is_said_in_words_with_what_was_meant(
+    words: list[str], said: str, project: Path
+) -> None:
+    ran = rlhf(*words, cwd=project)
+    assert ran.returncode == 2, ran.stdout
+    assert said in ran.stderr
+    for raw in ("Traceback", "usage:", "invalid choice", "unrecognized arguments", "environment.0.1"):
+        assert raw not in ran.stderr
+    assert "prefect.yaml," not in ran.stderr
+
+
+@pytest.mark.parametrize("action", ["ls", "verify", "gc"])
+def test_a_store_that_is_not_there_is_no_empty_store(action: str, tmp_path: Path) -> None:
+    ran = rlhf("cache", action, "--store", "nope", cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "nope does not exist. Name the run.store_dir of your runs with --store" in ran.stderr
+
+
+def test_missing_demo_data_says_what_writes_it(project: Path, tmp_path: Path) -> None:
+    ran = rlhf("run", "-c", str(project / "configs/runs/demo.yaml"), cwd=tmp_path)
+    assert ran.returncode == 1
+    for name in ("dataset.train", "evaluate_reward_model.suites"):
+        (line,) = (line for line in ran.stdout.splitlines() if line.strip().startswith(name))
+        assert line.endswith("does not exist. `rlhf demo-data --folder outputs/demo/data` writes it."), ran.stdout

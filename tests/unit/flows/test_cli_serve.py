@@ -1,5 +1,6 @@
 """What `rlhf serve` refuses is refused before a server starts, in the words of its own options."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from flows.cli import main
 from flows.pipeline_form import CONFIGS_VARIABLE
+from flows.serve_command import experiments
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +50,13 @@ def test_a_taken_port_names_the_option_that_chooses_another(capsys: pytest.Captu
     assert f"Port {port} for MLflow cannot be used" in said
     assert "Set --mlflow-port to another port" in said and "set MLFLOW_TRACKING_URI" in said
     assert "tracking." not in said
+
+
+def test_the_experiments_of_the_configurations_are_looked_at_in_mlflow() -> None:
+    folder = Path("configs/runs")
+    assert experiments() == ["rlhf-flows"], "an empty file names none"
+    (folder / "usual.yaml").write_text("run: {name: usual}")
+    (folder / "own.yaml").write_text("tracking: {experiment: dialogues}")
+    (folder / "broken.yaml").write_text("tracking: [")
+    os.environ[CONFIGS_VARIABLE] = str(folder)
+    assert experiments() == ["dialogues", "rlhf-flows"]

@@ -19,10 +19,11 @@ from tasks.filter_settings import whole_filter_config
 from tasks.source_errors import SourceError
 from tasks.stage_inputs import filter_dataset_inputs
 from tasks.stage_key import SINGLE_BATCH, stage_key, stage_profile
+from tests.unit.weight_bytes import weight_bytes
 
 MODEL_FILES = {
     "config.json": b"{}",
-    "model.safetensors": b"weights",
+    "model.safetensors": weight_bytes(b"weights"),
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"{{ messages }}",
 }
@@ -71,7 +72,7 @@ def test_a_model_of_the_hub_is_an_input_at_its_commit_and_a_newer_one_makes_anot
     assert {path.name for path in Path(found.path).iterdir()} == set(MODEL_FILES)
     before = key_of(config)
     assert key_of(run_with(tmp_path, {"hub_id": "org/judge", "revision": commit})) == before
-    hub.commit("models", "org/judge", {**MODEL_FILES, "model.safetensors": b"more"})
+    hub.commit("models", "org/judge", {**MODEL_FILES, "model.safetensors": weight_bytes(b"more")})
     assert key_of(config) != before
 
 
@@ -82,7 +83,7 @@ def test_a_local_model_counts_by_its_content_and_not_by_its_place(hub: FakeHub, 
             (tmp_path / name / file).write_bytes(data)
     before = key_of(run_with(tmp_path, {"path": str(tmp_path / "here")}))
     assert key_of(run_with(tmp_path, {"path": str(tmp_path / "there")})) == before
-    (tmp_path / "there/model.safetensors").write_bytes(b"others")
+    (tmp_path / "there/model.safetensors").write_bytes(weight_bytes(b"others"))
     assert key_of(run_with(tmp_path, {"path": str(tmp_path / "there")})) != before
 
 

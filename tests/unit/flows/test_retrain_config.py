@@ -18,6 +18,7 @@ from tasks.source_errors import SourceError
 from tasks.stage_history import stage_memory
 from tasks.stage_inputs import filter_dataset_inputs, named_model_input
 from tasks.stage_key import SINGLE_BATCH, identity_key, stage_identity, stage_profile
+from tests.unit.weight_bytes import weight_bytes
 
 PAIR = b'{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}\n'
 
@@ -167,7 +168,12 @@ def test_an_unknown_run_is_refused_with_the_nearest_name(tmp_path: Path, monkeyp
         run_config_path("dmo")
 
 
-MODEL = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}", "chat_template.jinja": b"{}"}
+MODEL = {
+    "config.json": b"{}",
+    "model.safetensors": weight_bytes(b"weights"),
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"{}",
+}
 
 
 def run_on_models(folder: Path, revision: str) -> str:
@@ -213,7 +219,7 @@ def test_a_model_whose_branch_moved_is_another_stage_key_and_so_news(hub: FakeHu
     before = load_retraining(path)
     decided(before)
     assert not why_retrain(before).startswith("filter_dataset")
-    newer = hub.commit("models", name, MODEL | {"model.safetensors": b"more weights"})
+    newer = hub.commit("models", name, MODEL | {"model.safetensors": weight_bytes(b"more weights")})
     # A retraining that began before the branch moved goes on with the model that it had.
     assert newer not in before.loaded.yaml_text
     after = load_retraining(path)

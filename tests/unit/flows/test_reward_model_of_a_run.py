@@ -17,8 +17,14 @@ from flows.open_run import check_request
 from flows.run_command import run_pipeline
 from flows.run_config import RunConfig
 from tasks.check_system import run_checks
+from tests.unit.weight_bytes import weight_bytes
 
-MODEL = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}", "chat_template.jinja": b"{}"}
+MODEL = {
+    "config.json": b"{}",
+    "model.safetensors": weight_bytes(b"weights"),
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"{}",
+}
 PAIRS = "".join(f'{{"prompt": "{number} + 2?", "chosen": "{number + 2}", "rejected": "no"}}\n' for number in range(400))
 
 
@@ -41,7 +47,10 @@ def write_model(folder: Path, files: dict[str, bytes]) -> Path:
 
 def adapter(folder: Path, *, base: str, revision: str | None = None) -> Path:
     settings = {"peft_type": "LORA", "base_model_name_or_path": base, "revision": revision}
-    files = {"adapter_config.json": json.dumps(settings).encode(), "adapter_model.safetensors": b"low rank"}
+    files = {
+        "adapter_config.json": json.dumps(settings).encode(),
+        "adapter_model.safetensors": weight_bytes(b"low rank"),
+    }
     return write_model(folder, files)
 
 

@@ -6,11 +6,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.preference_columns import SCHEMAS, PreferenceSchema
+from flows import row_texts
 from flows.row_texts import SAMPLE_ROWS, are_all_taken, pair_texts, sample_pairs
 
 USER = {"role": "user", "content": "Why?"}
@@ -135,3 +138,24 @@ def test_damaged_lines_and_files_cost_only_themselves(tmp_path: Path) -> None:
     assert len(list(sample_pairs([good], num_rows=24))) == 20
     assert len(list(sample_pairs([tmp_path / "half.jsonl.gz"], num_rows=None))) < 500
     assert list(sample_pairs([tmp_path / "no.parquet", tmp_path / "missing.jsonl"], num_rows=None)) == []
+
+
+def test_a_file_of_blank_lines_is_given_up_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blank line is one byte; 256 MiB of them took minutes."""
+    monkeypatch.setattr(row_texts, "_MAX_READ_BYTES", 1024**2)
+    path = tmp_path / "x.jsonl.gz"
+    row = json.dumps({"prompt": "Why?", "chosen": "A.", "rejected": "No."}).encode() + b"\n"
+    path.write_bytes(gzip.compress(row + b"\n" * 20_000 + row))
+    assert len(list(sample_pairs([path], num_rows=2))) == 1
+
+
+def test_a_parquet_bomb_is_no_sample_and_a_row_over_the_limit_is_left_out(tmp_path: Path) -> None:
+    """Each row refers to a text that is there once; 16 of them are what 64 MiB hold."""
+    options = {"compression": "zstd", "dictionary_pagesize_limit": 2**30}
+    for name, length, most in (("bomb", 4 * 1024**2, 16), ("long", 9 * 1024**2, 0)):
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 500, pa.int32()), ["x" * length])
+        columns = {"prompt": ["p"] * 500, "chosen": texts, "rejected": ["r"] * 500}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet", **options)
+        found = [len(pair.chosen) for pair in sample_pairs([tmp_path / f"{name}.parquet"], num_rows=500)]
+        assert len(found) <= most
+        assert set(found) <= {length}

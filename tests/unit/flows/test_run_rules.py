@@ -147,7 +147,7 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "filter_dataset.polarity.reference_reward_model: neither hub_id nor path is given.",
         ),
         (
-            {"tracking": {"prefect_port": 5000}},
+            {"tracking": {"prefect_port": 5000, "mlflow_port": 5000}},
             "tracking.mlflow_port: 5000 is prefect_port too, and two servers cannot share a port.",
         ),
         (
@@ -176,6 +176,7 @@ def test_an_impossible_combination_is_refused_with_its_numbers(
         {"train_sft": {}},
         {"filter_dataset": {"policy_prompt_fraction": 0, "policy_eval_prompt_fraction": 0}},
         {"tracking": {"prefect_port": 0, "mlflow_port": 0}},
+        {"tracking": {"prefect_port": 5000}},
         {"gpu_profile": {**PROFILE, **DIVIDED}},
         {"train_policy": {"rollout_engine": "vllm", "vllm_gpus": 1, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
         {"tracking": {"prefect_port": 5000, "prefect_api_url": "http://host:4200/api"}},

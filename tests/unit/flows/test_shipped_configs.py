@@ -35,9 +35,9 @@ def test_every_run_loads_and_can_be_planned(path: Path, project: Path, monkeypat
 @pytest.mark.shared_data
 @pytest.mark.parametrize("run", ON_REAL_DATA, ids=lambda path: path.stem)
 def test_a_run_on_real_data_names_files_that_exist(
-    run: Path, shared_data: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, shared_data: Path, project_beside_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(project)
+    monkeypatch.chdir(project_beside_data)
     loaded = load_run_config(run)
     config = loaded.config
     named = [config.dataset.train, config.dataset.validation, config.tokenizer_file]

@@ -10,6 +10,7 @@ from containers.contracts.outcome import StageFailure, StageResult
 from containers.contracts.spec import StageInput, StageSpec
 from containers.contracts.stage_configs import WriteReportConfig
 from containers.launch.environment import stage_environment
+from containers.launch.memory_limit import memory_limit
 from containers.launch.runtime import Launch, StageExit
 
 KEY = "ab" * 32
@@ -31,6 +32,8 @@ def make_profile(**changes: Any) -> GpuProfile:
 
 def make_spec(*, profile: GpuProfile | None = None, runtime: str = "docker", **changes: Any) -> StageSpec:
     profile = profile or make_profile()
+    # As the profile says; what is derived from a machine is the affair of its own tests.
+    limit = memory_limit(profile, machine_bytes=0, runtime="docker" if runtime == "docker" else "process")
     values: dict[str, Any] = {
         "stage": StageName.WRITE_REPORT,
         "key": KEY,
@@ -48,6 +51,8 @@ def make_spec(*, profile: GpuProfile | None = None, runtime: str = "docker", **c
             memlock_bytes=profile.memlock_bytes,
             stack_bytes=profile.stack_bytes,
             num_gpus=profile.num_gpus,
+            host_memory_bytes=limit.limit_bytes,
+            host_memory_reason=limit.reason,
             environment=stage_environment(profile, seed=7),
             enforced=runtime == "docker",
         ),

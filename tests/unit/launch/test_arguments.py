@@ -42,7 +42,7 @@ PROFILES = st.builds(
     make_profile,
     num_gpus=st.sampled_from([0, 1]),
     shm_size_gib=st.floats(0.0625, 64),
-    host_memory_gib=st.none() | st.floats(1, 64),
+    host_memory_gib=st.none() | st.just("unlimited") | st.floats(1, 64),
 )
 
 
@@ -94,6 +94,14 @@ def test_memory_without_swap_so_that_too_little_shows(tmp_path: Path) -> None:
     host = host_config(tmp_path, profile=make_profile(host_memory_gib=2))[1]
     assert host["Memory"] == host["MemorySwap"] == 2 * 1024**3
     assert "Memory" not in host_config(tmp_path)[1]
+
+
+def test_a_limit_that_the_spec_derived_is_the_containers(tmp_path: Path) -> None:
+    spec = make_spec()
+    required = spec.required.model_copy(update={"host_memory_bytes": 13 * 1024**3})
+    host = host_config(tmp_path, required=required)[1]
+    assert host["Memory"] == host["MemorySwap"] == 13 * 1024**3
+    assert docker_spec(spec.model_copy(update={"required": required})).required.host_memory_bytes == 13 * 1024**3
 
 
 def test_name_and_labels_say_what_the_container_is(tmp_path: Path) -> None:

@@ -28,6 +28,13 @@ def test_whatever_else_differs_is_named() -> None:
     assert spec_difference(told(make_spec(image_digest="sha256:2")), WANTED) == "its `image_digest` is another"
 
 
+def test_a_memory_limit_that_nobody_set_makes_no_difference_and_one_that_somebody_set_does() -> None:
+    derived = WANTED.required.model_copy(update={"host_memory_bytes": 2**34, "host_memory_reason": "derived"})
+    assert spec_difference(told(WANTED.model_copy(update={"required": derived})), WANTED) == ""
+    named = make_spec(profile=make_profile(host_memory_gib=4))
+    assert spec_difference(told(named.model_copy(update={"required": derived})), named) == "its `required` is another"
+
+
 def test_limits_that_the_host_refused_are_still_refused_and_make_no_difference() -> None:
     assert spec_difference(told(WANTED, "memlock"), WANTED) == ""
     assert spec_difference(told(WANTED, "memlock", "stack"), WANTED) == ""

@@ -183,3 +183,15 @@ def test_the_evidence_is_bounded() -> None:
     evidence = exit_evidence(make_exit(log_tail=tail, state=state))
     assert len(evidence) <= 62
     assert max(len(line) for line in evidence) <= MAX_LINE_CHARACTERS
+
+
+def test_out_of_memory_names_the_limit_and_where_it_comes_from() -> None:
+    reason = (
+        "host_memory_gib of profile `test` is not set; derived 13.2 GiB from the 16.0 GiB of this machine less 2.80 "
+        "GiB for servers, orchestrator and system"
+    )
+    required = SPEC.required.model_copy(update={"host_memory_bytes": 13 * 2**30, "host_memory_reason": reason})
+    spec = SPEC.model_copy(update={"required": required})
+    failure = classify(spec, make_exit(exit_code=137, oom_killed=True), None)
+    assert failure is not None and failure.kind is FailureKind.OUT_OF_HOST_MEMORY
+    assert reason in failure.message

@@ -3,25 +3,47 @@
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from containers.contracts.hardware import GIB
 from containers.launch import host_limits
-from containers.launch.host_limits import Memory, available_cpus, read_memory, usable_cores
+from containers.launch.host_limits import available_cpus, read_memory, usable_cores
 
 
-def test_the_limits_of_a_cgroup_count(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text(f"{GIB}\n")
-    (tmp_path / "memory.current").write_text(f"{GIB // 4}\n")
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    memory = read_memory(cgroup=tmp_path)
+def host_in_a_group(root: Path, *, limit: str, usage: int, cpus: str) -> Path:
+    """A file system as a process of version 2 sees it in its own group."""
+    group = root / "sys/fs/cgroup/job"
+    for path, text in (
+        (root / "proc/self/cgroup", "0::/job\n"),
+        (root / "proc/self/mountinfo", "25 30 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+        (group / "memory.max", limit),
+        (group / "memory.current", str(usage)),
+        (group / "cpu.max", cpus),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_the_limits_of_a_control_group_count(tmp_path: Path) -> None:
+    small = host_in_a_group(tmp_path, limit=f"{GIB}\n", usage=GIB // 4, cpus="50000 100000\n")
+    memory = read_memory(root=small)
     assert memory.total_bytes == GIB
     assert memory.available_bytes <= GIB - GIB // 4
-    assert available_cpus(cgroup=tmp_path) == 0.5
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert read_memory(cgroup=tmp_path).total_bytes > GIB
-    assert available_cpus(cgroup=tmp_path) == len(os.sched_getaffinity(0))
+    assert available_cpus(root=small) == 0.5
+
+
+def test_what_no_control_group_limits_is_the_hosts(tmp_path: Path) -> None:
+    free = host_in_a_group(tmp_path, limit="max\n", usage=GIB // 4, cpus="max 100000\n")
+    assert read_memory(root=free).total_bytes == read_memory(root=tmp_path / "no groups").total_bytes
+    assert available_cpus(root=free) == len(os.sched_getaffinity(0))
+
+
+def test_a_group_may_allow_more_than_the_host_has(tmp_path: Path) -> None:
+    vast = host_in_a_group(tmp_path, limit=str(2**50), usage=0, cpus=f"{2**40} 100000\n")
+    assert read_memory(root=vast).total_bytes == psutil.virtual_memory().total
+    assert available_cpus(root=vast) == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(
@@ -33,16 +55,3 @@ def test_threads_of_one_core_count_once_and_a_part_of_one_not_at_all(
     monkeypatch.setattr(host_limits, "available_cpus", lambda: cpus)
     monkeypatch.setattr("psutil.cpu_count", lambda logical: cores)
     assert usable_cores() == usable
-
-
-def test_the_limits_of_a_version_1_cgroup_count(tmp_path: Path) -> None:
-    for name, text in (
-        ("memory/memory.limit_in_bytes", str(GIB)),
-        ("memory/memory.usage_in_bytes", str(GIB)),
-        ("cpu/cpu.cfs_quota_us", "150000"),
-        ("cpu/cpu.cfs_period_us", "100000"),
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert read_memory(cgroup=tmp_path) == Memory(total_bytes=GIB, available_bytes=0)
-    assert available_cpus(cgroup=tmp_path) == min(1.5, len(os.sched_getaffinity(0)))

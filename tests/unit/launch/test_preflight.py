@@ -84,13 +84,17 @@ def test_the_nvidia_runtime_is_demanded_on_gpu_profiles_only(daemon: FakeDaemon)
 
 
 def test_shared_memory_of_docker_must_fit_into_memory() -> None:
-    fits = shm_finding(TWO_GPUS, runtime="docker", docker_memory_bytes=64 * GIB)
+    fits = shm_finding(TWO_GPUS, runtime="docker", machine_bytes=64 * GIB)
     assert fits.verdict == "ok"
-    too_much = shm_finding(TWO_GPUS, runtime="docker", docker_memory_bytes=12 * GIB)
+    too_much = shm_finding(TWO_GPUS, runtime="docker", machine_bytes=12 * GIB)
     assert (too_much.verdict, too_much.wanted) == ("failure", "16.0 GiB")
-    assert "12.0 GiB" in too_much.found
+    assert "9.40 GiB of memory" in too_much.found and "the 12.0 GiB of this machine" in too_much.advice
     limited = TWO_GPUS.model_copy(update={"host_memory_gib": 8.0})
-    assert shm_finding(limited, runtime="docker", docker_memory_bytes=64 * GIB).verdict == "failure"
+    assert shm_finding(limited, runtime="docker", machine_bytes=64 * GIB).verdict == "failure"
+    # What is kept for the servers is no room for shared memory, unless somebody says so.
+    assert shm_finding(TWO_GPUS, runtime="docker", machine_bytes=18 * GIB).verdict == "failure"
+    unlimited = TWO_GPUS.model_copy(update={"host_memory_gib": "unlimited"})
+    assert shm_finding(unlimited, runtime="docker", machine_bytes=18 * GIB).verdict == "ok"
 
 
 def test_shared_memory_of_a_process_is_the_hosts() -> None:
@@ -122,20 +126,50 @@ def test_a_small_memlock_limit_does_not_read_as_none(memlock_bytes: int, wanted:
 
 def test_memory_is_compared_with_what_is_free_now() -> None:
     little = Memory(total_bytes=16 * GIB, available_bytes=2 * GIB)
-    short = memory_finding(CPU, needed_bytes=5 * GIB, memory=little)
-    assert (short.verdict, short.found, short.wanted) == (
-        "failure",
-        "2.00 GiB free of 16.0 GiB",
-        "5.00 GiB (estimated)",
-    )
+    short = memory_finding(CPU, needed_bytes=5 * GIB, runtime="process", memory=little)
+    assert (short.verdict, short.wanted) == ("failure", "5.00 GiB (estimated)")
+    assert short.found.startswith("2.00 GiB free of 16.0 GiB; ")
     assert "3.00 GiB are missing" in short.advice
-    assert memory_finding(CPU, needed_bytes=GIB, memory=little).verdict == "ok"
+    assert memory_finding(CPU, needed_bytes=GIB, runtime="process", memory=little).verdict == "ok"
+
+
+def test_a_limit_that_is_named_is_held_against_what_is_needed() -> None:
+    little = Memory(total_bytes=16 * GIB, available_bytes=2 * GIB)
     useless = CPU.model_copy(update={"host_memory_gib": 32.0})
-    assert memory_finding(useless, needed_bytes=0, memory=little).verdict == "warning"
+    assert memory_finding(useless, needed_bytes=0, runtime="docker", memory=little).verdict == "warning"
     tight = CPU.model_copy(update={"host_memory_gib": 1.0})
-    limited = memory_finding(tight, needed_bytes=int(1.5 * GIB), memory=little)
-    assert (limited.verdict, limited.found) == ("failure", "a limit of 1.00 GiB (host_memory_gib)")
+    limited = memory_finding(tight, needed_bytes=int(1.5 * GIB), runtime="docker", memory=little)
+    assert limited.verdict == "failure"
+    assert limited.found == "a limit of 1.00 GiB; host_memory_gib of profile `cpu`: 1 GiB"
     assert limited.wanted == "1.50 GiB (estimated)" and "to 2," in limited.advice
+
+
+def test_a_derived_limit_is_shown_with_its_figures_and_refuses_what_would_be_killed() -> None:
+    idle = Memory(total_bytes=16 * GIB, available_bytes=15 * GIB)
+    fits = memory_finding(CPU, needed_bytes=13 * GIB, runtime="docker", memory=idle)
+    assert (fits.verdict, fits.found) == (
+        "ok",
+        "15.0 GiB free of 16.0 GiB; host_memory_gib of profile `cpu` is not set; derived 13.2 GiB from the 16.0 GiB of "
+        "this machine less 2.80 GiB for servers, orchestrator and system",
+    )
+    killed = memory_finding(CPU, needed_bytes=14 * GIB, runtime="docker", memory=idle)
+    assert killed.verdict == "failure" and "host_memory_gib in the GPU profile to 14" in killed.advice
+    unlimited = CPU.model_copy(update={"host_memory_gib": "unlimited"})
+    assert memory_finding(unlimited, needed_bytes=14 * GIB, runtime="docker", memory=idle).verdict == "ok"
+    unable = memory_finding(CPU, needed_bytes=14 * GIB, runtime="docker", can_limit=False, memory=idle)
+    assert unable.verdict == "ok" and unable.found.endswith("this Docker daemon cannot limit memory")
+    # A virtual machine of the daemon's has less.
+    small = memory_finding(CPU, needed_bytes=5 * GIB, runtime="docker", machine_bytes=4 * GIB, memory=idle)
+    assert small.verdict == "failure" and "derived 2.00 GiB, half of the 4.00 GiB" in small.found
+
+
+def test_the_process_runtime_says_that_it_enforces_no_limit() -> None:
+    idle = Memory(total_bytes=16 * GIB, available_bytes=15 * GIB)
+    unset = memory_finding(CPU, needed_bytes=14 * GIB, runtime="process", memory=idle)
+    assert unset.verdict == "ok" and unset.found.endswith("the process runtime enforces no limit")
+    named = CPU.model_copy(update={"host_memory_gib": 4.0})
+    row = memory_finding(named, needed_bytes=2 * GIB, runtime="process", memory=idle)
+    assert row.verdict == "warning" and "MemoryMax=4294967296" in row.advice
 
 
 def test_more_threads_than_cpus_is_a_warning() -> None:

@@ -26,13 +26,10 @@ def _drift(tmp_path: Path, *, status: dict[str, str] | None = None, **kernel: An
     spec = make_spec(Path("/rlhf/work"), StageName.WRITE_REPORT, WriteReportConfig(), {}).model_copy(
         update={
             "inputs": (StageInput(name="data", path="/rlhf/inputs/data", digest="sha256:0"),),
-            "required": RequiredContract(
-                shm_size_bytes=0, num_gpus=0, enforced=True, host_memory_bytes=kernel.get("wanted_memory", 0)
-            ),
+            "required": RequiredContract(shm_size_bytes=0, num_gpus=0, enforced=True),
         }
     )
     (tmp_path / "mounts").write_text(kernel.get("mounts", MOUNTS))
-    (tmp_path / "limit").write_text(kernel.get("limit", "9223372036854771712\n"))
     for name, flags in kernel.get("interfaces", {"lo": "0x9", "tunl0": "0x80"}).items():
         (tmp_path / "net" / name).mkdir(parents=True)
         (tmp_path / "net" / name / "flags").write_text(f"{flags}\n")
@@ -41,7 +38,6 @@ def _drift(tmp_path: Path, *, status: dict[str, str] | None = None, **kernel: An
         SHUT_IN if status is None else status,
         mounts=tmp_path / "mounts",
         interfaces=tmp_path / "net",
-        memory_limits=(tmp_path / "no such file", tmp_path / "limit"),
     )
     return {item.name: item.found for item in findings if item.verdict == "drift" and item.name != "user"}
 
@@ -60,9 +56,6 @@ def test_a_process_that_is_shut_in_has_no_drift(tmp_path: Path) -> None:
         ({"mounts": MOUNTS.replace("data ro", "data rw")}, {"mount /rlhf/inputs/data": "rw"}),
         ({"mounts": MOUNTS.replace("/rlhf/work", "/elsewhere")}, {"mount /rlhf/work": "not mounted"}),
         ({"interfaces": {"lo": "0x9", "eth0": "0x1003"}}, {"network": "eth0"}),
-        ({"wanted_memory": 2**30}, {"memory limit": "none"}),
-        ({"wanted_memory": 2**30, "limit": str(2**31)}, {"memory limit": "2.00 GiB"}),
-        ({"wanted_memory": 2**30, "limit": str(2**30)}, {}),
     ],
 )
 def test_each_gap_is_named_with_what_was_found(tmp_path: Path, changes: dict[str, Any], drift: dict[str, str]) -> None:

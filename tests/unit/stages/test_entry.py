@@ -213,22 +213,18 @@ def test_a_stage_that_is_told_to_stop_says_that_it_was_cancelled(tmp_path: Path)
     assert not (Path(spec.work_path) / "output" / "MANIFEST.json").exists()
 
 
-def test_a_stage_whose_orchestrator_was_killed_stops_so_that_no_twin_meets_the_next_run(tmp_path: Path) -> None:
-    spec = _spec(tmp_path, _rows(20_000), config=FilterDatasetConfig(minimum_train_pairs=1))
-    spec_file = tmp_path / "spec.json"
-    spec_file.write_text(spec.model_dump_json())
-    starter = (
-        "import subprocess, sys, time\n"
-        f"command = [sys.executable, '-m', 'containers.stages.entry', {str(spec_file)!r}]\n"
-        "subprocess.Popen(command, start_new_session=True)\n"
-        "time.sleep(120)"
-    )
-    orchestrator = subprocess.Popen([sys.executable, "-c", starter])
-    _wait_for(Path(spec.work_path) / "events.jsonl")
-    orchestrator.kill()
-    orchestrator.wait()
-    _wait_for(Path(spec.work_path) / "outcome.json")
-    assert _outcome(spec)["kind"] == "cancelled"
+def test_what_every_rank_says_stands_in_the_log_once_and_what_fails_under_its_rank(tmp_path: Path) -> None:
+    spec = _spec(tmp_path, _rows(40))
+    (tmp_path / "work/output").mkdir()
+    by_rank = {}
+    for rank in ("0", "1"):
+        by_rank[rank] = _run(spec, tmp_path, env={**os.environ, "RANK": rank})
+        assert by_rank[rank].returncode == 0, by_rank[rank].stderr
+    assert by_rank["0"].stdout.strip()
+    assert (by_rank["1"].stdout + by_rank["1"].stderr).strip() == ""
+    failed = _run(spec.model_copy(update={"inputs": ()}), tmp_path, env={**os.environ, "RANK": "1"})
+    assert failed.returncode == 1
+    assert "[rank 1] " in failed.stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from containers.contracts.spec import StageInput
 from containers.stages.errors import BadConfigError, BadDataError
+from containers.stages.pair_sources import read_source
 from tests.unit.stages.filter_factory import (
     BAD,
     GERMAN,
@@ -153,6 +155,17 @@ def test_blank_lines_are_counted_but_make_no_file_suspect(tmp_path: Path, hundre
     done = Run(tmp_path, {"train_data": hundred}, max_malformed_fraction=0)
     assert done.dropped_by["blank_line"] == 3
     assert_every_row_is_counted(done.funnel)
+
+
+def test_millions_of_rows_without_columns_behind_good_ones_are_refused_before_they_fill_the_memory(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    good = "".join(json.dumps(helpsteer3(number)) + "\n" for number in range(200))
+    path.write_bytes(gzip.compress(good.encode()) + gzip.compress(b"{}\n" * 1_000_000) * 30)
+    source = StageInput(name="train_data", path=str(path), digest="sha256:0", origin="x")
+    with pytest.raises(BadDataError, match=r"x holds 200 rows in its first 102,2\d\d lines"):
+        read_source(source, split="train")
 
 
 def test_max_tokens_without_a_tokenizer_is_refused(tmp_path: Path, hundred: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from containers.file_limits import MAX_LINE_BYTES
 from containers.stages.errors import BadDataError
-from containers.stages.pair_files import MAX_LINE_BYTES, Line, data_files, read_lines
+from containers.stages.pair_files import Line, data_files, read_lines
 
 
 def reasons(path: Path) -> list[str]:
@@ -154,12 +156,46 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
         reasons(path)
 
 
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b" \t \n", b"7\n"], ids=["blank", "crlf", "spaces", "number"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_lines_without_a_row_are_refused_after_a_hundred_thousand_and_not_after_all(
+    tmp_path: Path, line: bytes, packed: bool
+) -> None:
+    block = line * 1_000_000
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(gzip.compress(block) * 600 if packed else block)
+    seen = 0
+    with pytest.raises(BadDataError, match=r"x\.jsonl holds 0 rows in its first 100,001 lines; the others are blank"):
+        for found in read_lines(path, fast=True):
+            seen = found.number
+    assert seen == 100_000
+
+
+def test_a_blank_line_after_every_row_or_a_few_are_no_reason_to_refuse_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes((b'{"a": 1}' + b"\n" * 10) * 20_000)
+    assert sum(line.value is not None for line in read_lines(path, fast=True)) == 20_000
+
+
+def test_one_endless_line_in_many_gzip_members_is_refused_in_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b"") * 1000 + gzip.compress(b"{" + b" " * 16 * 1024**2) * 64)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadDataError, match="expands more than 200-fold"):
+            reasons(path)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 * MAX_LINE_BYTES
+
+
 def test_a_damaged_parquet_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"a": list(range(1000))}), path)
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(BadDataError, match=r"x\.parquet is damaged"):
+    with pytest.raises(BadDataError, match=r"x\.parquet is a damaged parquet file"):
         reasons(path)
 
 

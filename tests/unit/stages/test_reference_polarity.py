@@ -95,7 +95,27 @@ def test_pairs_too_long_for_the_reference_are_counted_and_none_judged_is_a_warni
     _, notes = run_on(tmp_path / "some", longer_is_better, made, num_pairs=60)
     assert "of 40 pairs" in notes and "20 pairs were too long" in notes
     _, notes = run_on(tmp_path / "all", longer_is_better, made, max_length=8)
-    assert "every pair of the sample is longer than 8 tokens" in notes
+    assert "judged none: every pair of the sample is longer than 8 tokens" in notes
+
+
+def test_pairs_that_the_reference_cannot_read_are_left_out_and_counted(tmp_path: Path) -> None:
+    """They say nothing about the data: the reference is another model than the one that will be trained."""
+    folder = tmp_path / "model"
+    token_counter().save_pretrained(folder)
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image_soft_token>"]})
+    refusal = "{% if ' 7 guests' in messages[0]['content'] %}{{ raise_exception('No sevens.') }}{% endif %}"
+    tokenizer.chat_template = refusal + tokenizer.chat_template
+    tokenizer.save_pretrained(folder)
+    made = rows(40, inverted=0)
+    made[9]["response1"] += " <image_soft_token>"
+    done, notes = run_on(tmp_path / "some", folder, made, num_pairs=40)
+    (check,) = done.funnel.reference
+    assert (check.num_judged, check.num_agreeing, check.num_unscorable) == (38, 38, 2)
+    assert "2 pairs were left out, as the model's chat template refuses them" in notes
+    _, notes = run_on(tmp_path / "none", folder, made, max_length=8)
+    assert "or name another model in filter_dataset.polarity.reference_reward_model" in notes
+    assert "train_sft" not in notes and "train_reward_model" not in notes
 
 
 def test_a_max_length_beyond_the_positions_of_the_model_is_refused_with_both_figures(

@@ -218,7 +218,7 @@ def test_training_without_kl_and_without_kept_completions_works(tmp_path: Path, 
 def test_a_learning_rate_that_explodes_is_a_failure_that_names_the_step(
     tmp_path: Path, inputs: dict[str, Path]
 ) -> None:
-    optimizer = OptimizerSettings(learning_rate=1e30, scheduler="constant", warmup_fraction=0)
+    optimizer = OptimizerSettings(learning_rate=1e12, weight_decay=1e12, scheduler="constant", warmup_fraction=0)
     context = context_of(tmp_path, inputs, optimizer=optimizer)
     with pytest.raises(DivergedError, match=r"[Ss]tep [234]\b"):
         train_policy.run(context)

@@ -13,15 +13,16 @@ from tasks.model_files import demand_model_files
 from tasks.named_model import reward_model_source
 from tasks.source_errors import SourceError, SourceNotFoundError, UnusableSourceError
 from tasks.stage_inputs import named_model_input
+from tests.unit.weight_bytes import weight_bytes
 
 BASE = {
     "config.json": b'{"model_type": "qwen3"}',
-    "model.safetensors": b"weights" * 100,
+    "model.safetensors": weight_bytes(b"weights" * 100),
     "tokenizer.json": b'{"of": "base"}',
     "tokenizer_config.json": b'{"chat_template": "{{ messages }}"}',
     "chat_template.jinja": b"{{ messages }} of the base",
 }
-ADAPTER_WEIGHTS = {"adapter_model.safetensors": b"low rank"}
+ADAPTER_WEIGHTS = {"adapter_model.safetensors": weight_bytes(b"low rank")}
 OWN_TOKENIZER = {
     "tokenizer.json": b'{"of": "adapter"}',
     "tokenizer_config.json": b'{"chat_template": "{{ messages }} of the adapter"}',
@@ -61,7 +62,7 @@ def test_adapter_and_base_become_one_folder_that_every_stage_takes_for_a_model(t
     base = _write(tmp_path / "base", BASE)
     folder = _together(_write(tmp_path / "adapter", _settings(str(base))))
     assert (folder / BASE_FOLDER / "model.safetensors").read_bytes() == BASE["model.safetensors"]
-    assert (folder / "adapter_model.safetensors").read_bytes() == b"low rank"
+    assert (folder / "adapter_model.safetensors").read_bytes() == weight_bytes(b"low rank")
     assert not (folder / "model.safetensors").exists()
     assert (folder / "tokenizer.json").read_bytes() == BASE["tokenizer.json"]
     demand_model_files([path.name for path in folder.iterdir()], lambda name: (folder / name).read_text(), where="it")
@@ -75,10 +76,10 @@ def test_it_is_made_once_and_anew_when_a_file_changes(tmp_path: Path) -> None:
     first = _together(adapter)
     assert _together(adapter) == first
     (base / "model.safetensors").unlink()
-    (base / "model.safetensors").write_bytes(b"other weights")
+    (base / "model.safetensors").write_bytes(weight_bytes(b"other weights"))
     second = _together(adapter)
     assert second != first
-    assert (second / BASE_FOLDER / "model.safetensors").read_bytes() == b"other weights"
+    assert (second / BASE_FOLDER / "model.safetensors").read_bytes() == weight_bytes(b"other weights")
     assert (first / BASE_FOLDER / "model.safetensors").read_bytes() == BASE["model.safetensors"]
     assert len(list((hub_cache().parent / "rlhf-snapshots" / "adapters").iterdir())) == 2
 
@@ -107,11 +108,13 @@ def test_the_base_is_found_beside_the_adapter_and_where_another_stage_made_it(tm
 
 def test_the_base_is_fetched_from_the_hub_at_the_revision_that_the_adapter_names(tmp_path: Path, hub: FakeHub) -> None:
     old = hub.commit("models", "org/base", BASE)
-    hub.commit("models", "org/base", BASE | {"model.safetensors": b"newer", "pytorch_model.bin": b"pickle"})
+    hub.commit(
+        "models", "org/base", BASE | {"model.safetensors": weight_bytes(b"newer"), "pytorch_model.bin": b"pickle"}
+    )
     pinned = _together(_write(tmp_path / "pinned", _settings("org/base", revision=old)))
     assert (pinned / BASE_FOLDER / "model.safetensors").read_bytes() == BASE["model.safetensors"]
     moving = _together(_write(tmp_path / "moving", _settings("org/base")))
-    assert (moving / BASE_FOLDER / "model.safetensors").read_bytes() == b"newer"
+    assert (moving / BASE_FOLDER / "model.safetensors").read_bytes() == weight_bytes(b"newer")
     assert not (moving / BASE_FOLDER / "pytorch_model.bin").exists()
 
 
@@ -120,7 +123,7 @@ def test_an_adapter_on_the_hub_is_fetched_with_its_base(hub: FakeHub) -> None:
     never = {"optimizer.pt": b"pickle", "README.md": b"hello"}
     commit = hub.commit("models", "org/adapter", _settings("org/base", revision=base) | never)
     folder = _together(f"org/adapter@{commit}")
-    assert (folder / "adapter_model.safetensors").read_bytes() == b"low rank"
+    assert (folder / "adapter_model.safetensors").read_bytes() == weight_bytes(b"low rank")
     assert (folder / BASE_FOLDER / "config.json").is_file()
     assert not set(never) & {path.name for path in folder.iterdir()}
     hub.status = 503
@@ -129,9 +132,9 @@ def test_an_adapter_on_the_hub_is_fetched_with_its_base(hub: FakeHub) -> None:
 
 def test_a_base_that_is_said_comes_before_the_one_that_is_named(tmp_path: Path, hub: FakeHub) -> None:
     commit = hub.commit("models", "org/base", BASE)
-    other = _write(tmp_path / "other", BASE | {"model.safetensors": b"other"})
+    other = _write(tmp_path / "other", BASE | {"model.safetensors": weight_bytes(b"other")})
     adapter = _write(tmp_path / "adapter", _settings("/gone/with/the/machine"))
-    assert (_together(adapter, str(other)) / BASE_FOLDER / "model.safetensors").read_bytes() == b"other"
+    assert (_together(adapter, str(other)) / BASE_FOLDER / "model.safetensors").read_bytes() == weight_bytes(b"other")
     folder = _together(adapter, f"org/base@{commit}")
     assert (folder / BASE_FOLDER / "model.safetensors").read_bytes() == BASE["model.safetensors"]
 

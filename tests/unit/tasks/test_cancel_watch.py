@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from prefect.client.schemas.objects import StateType
 
-from tasks.cancel_watch import CancelWatch
+from tasks.cancel_watch import DELETED, CancelWatch
 from tasks.prefect_api import PrefectAwayError
 
 
@@ -34,6 +34,30 @@ def test_a_run_that_nobody_cancelled_goes_on(state: StateType | None) -> None:
     watch = CancelWatch(lambda: asked.append(1) or state, every_s=0.01)  # type: ignore[func-returns-value]
     assert within(lambda: len(asked) > 3)
     assert not watch.should_stop()
+    watch.close()
+
+
+def test_a_run_that_the_server_had_and_has_no_more_was_deleted_and_stops() -> None:
+    now: list[StateType | None] = [StateType.RUNNING]
+    watch = CancelWatch(lambda: now[0], had_run=lambda: True, every_s=0.01)
+    time.sleep(0.1)
+    assert not watch.should_stop()
+    now[0] = None
+    assert within(watch.should_stop)
+    assert watch.why == DELETED
+
+
+def test_a_run_of_another_database_goes_on_and_that_is_said_once() -> None:
+    asked, said = [], []
+    watch = CancelWatch(
+        lambda: None,
+        had_run=lambda: bool(asked.append(1)),  # type: ignore[func-returns-value]
+        on_forgotten=lambda: said.append(1),
+        every_s=0.01,
+    )
+    assert within(lambda: len(asked) > 3)
+    assert not watch.should_stop()
+    assert said == [1]
     watch.close()
 
 

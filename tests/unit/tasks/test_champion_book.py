@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.names import StageName
-from tasks.champion_book import ChampionBook, ChampionGoneError, NoChampionError, promoted_by_hand, rolled_back
+from tasks.champion_book import (
+    ChampionBook,
+    ChampionError,
+    ChampionGoneError,
+    NoChampionError,
+    promoted_by_hand,
+    rolled_back,
+)
 from tasks.champion_record import ChampionRecord, Decision
 from tasks.store import find_garbage, list_artifacts
 from tests.unit.tasks.champion_factory import MADE_AT, make_book, record_of
@@ -135,3 +142,14 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert {item.text for item in record_of(book).decisions[2:]} == {f"note {number}" for number in range(8)}
+
+
+def test_a_lock_that_is_a_link_is_told_in_a_sentence_and_nothing_is_written(tmp_path: Path) -> None:
+    book = make_book(tmp_path)
+    before = book.path.read_bytes()
+    book.path.with_suffix(".lock").unlink(missing_ok=True)
+    book.path.with_suffix(".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ChampionError, match=r"is a link to .*elsewhere.* Remove the link"):
+        book.update(lambda found: found)
+    assert book.path.read_bytes() == before
+    assert not (tmp_path / "elsewhere").exists()

@@ -53,6 +53,7 @@ def test_nobody_listening_is_said_with_the_address_and_only_prefect_is_needed() 
 
 def test_credentials_are_sent_and_never_shown(server: HealthServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "admin:canary")
+    monkeypatch.setenv("PREFECT_API_URL", f"{server.url}/api")
     monkeypatch.delenv("PREFECT_API_KEY", raising=False)
     row = service_finding("Prefect", f"{server.url.replace('//', '//user:canary@')}/api")
     login = "Basic YWRtaW46Y2FuYXJ5"

@@ -16,6 +16,7 @@ from containers.contracts.stage_configs import SuiteFile
 from tasks.check_system import CheckRequest, failures, refusal, run_checks, table
 from tasks.runtime_choice import present_stages_digest
 from tasks.sources import DatasetSource, ModelSource
+from tests.unit.weight_bytes import weight_bytes
 
 CPU = GpuProfile(name="cpu", num_gpus=0, precision="float32", shm_size_gib=0.01)
 TWO_GPUS = GpuProfile(name="2x48gb", num_gpus=2, num_processes=2, gpu_memory_gib=48, shm_size_gib=0.01)
@@ -171,7 +172,7 @@ def test_a_model_on_the_hub_is_found_with_the_users_token_only_when_allowed(
 ) -> None:
     files = {
         "config.json": b"{}",
-        "model.safetensors": b"w",
+        "model.safetensors": weight_bytes(b"w"),
         "tokenizer.json": b"{}",
         "chat_template.jinja": b"x",
     }

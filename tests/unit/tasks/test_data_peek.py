@@ -210,6 +210,14 @@ def test_a_gzip_bomb_costs_neither_memory_nor_time(tmp_path: Path) -> None:
     assert peak_bytes < 32 * 1024**2
 
 
+def test_a_parquet_bomb_is_named_by_its_footer(tmp_path: Path) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"chosen": ["x" * 4 * 1024**2] * 60}), sink, compression="zstd", use_dictionary=False)
+    refused = refusal(tmp_path, bytes(sink.getvalue()), name="x.parquet")
+    assert "x.parquet expands more than 200-fold (251,6" in refused.problem
+    assert refused.advice == "Check where it comes from."
+
+
 def test_one_bad_file_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines(TRL))
     (tmp_path / "b.jsonl").write_bytes(lines({"question": "?"}))
@@ -239,9 +247,6 @@ def test_foreign_text_cannot_flood_or_steer_the_terminal(tmp_path: Path) -> None
 
 
 def test_check_and_stage_have_the_same_limits() -> None:
-    assert data_peek.MAX_LINE_BYTES == pair_files.MAX_LINE_BYTES
-    assert data_peek.MAX_EXPANSION == pair_files._MAX_EXPANSION
-    assert data_peek.EXPANSION_GRACE_BYTES == pair_files._EXPANSION_GRACE_BYTES
     assert data_peek.ROWS_THAT_SHOW_THE_SCHEMA == preference_rows._ROWS_THAT_SHOW_THE_SCHEMA
     assert DATA_SUFFIXES == pair_files.DATA_SUFFIXES
 

@@ -13,10 +13,11 @@ from tasks.pinned_sources import BranchMayHaveMovedError
 from tasks.reward_models import known_reward_model, named_reward_model, probe_reward_model
 from tasks.source_config import RewardModelSource
 from tasks.source_errors import HubUnreachableError, SourceError, SourceNotFoundError, UnusableSourceError
+from tests.unit.weight_bytes import weight_bytes
 
 MODEL = {
     "config.json": b'{"model_type": "qwen3"}',
-    "model.safetensors": b"weights" * 100,
+    "model.safetensors": weight_bytes(b"weights" * 100),
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"{{ messages }}",
 }
@@ -35,7 +36,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 def adapter_files(base: str | None, revision: str | None = None) -> dict[str, bytes]:
     settings = {"peft_type": "LORA", "base_model_name_or_path": base, "revision": revision}
-    return {"adapter_config.json": json.dumps(settings).encode(), "adapter_model.safetensors": b"low rank"}
+    return {
+        "adapter_config.json": json.dumps(settings).encode(),
+        "adapter_model.safetensors": weight_bytes(b"low rank"),
+    }
 
 
 def write(folder: Path, files: dict[str, bytes]) -> Path:
@@ -57,7 +61,7 @@ def test_an_adapter_is_put_onto_the_local_base_that_it_names(tmp_path: Path) -> 
 
 def test_an_adapter_is_put_onto_the_commit_that_it_names(tmp_path: Path, hub: FakeHub) -> None:
     old = hub.commit("models", "org/base", MODEL)
-    hub.commit("models", "org/base", MODEL | {"model.safetensors": b"newer"})
+    hub.commit("models", "org/base", MODEL | {"model.safetensors": weight_bytes(b"newer")})
     adapter = write(tmp_path / "adapter", adapter_files("org/base", old))
     found = named_reward_model(RewardModelSource(path=str(adapter)))
     assert (Path(found.path) / BASE_FOLDER / "model.safetensors").read_bytes() == MODEL["model.safetensors"]
@@ -67,15 +71,15 @@ def test_an_adapter_on_the_hub_is_a_reward_model_too(hub: FakeHub) -> None:
     base = hub.commit("models", "org/base", MODEL)
     commit = hub.commit("models", "org/adapter", adapter_files("org/base", base))
     found = named_reward_model(RewardModelSource(hub_id="org/adapter", revision="main"))
-    assert (Path(found.path) / "adapter_model.safetensors").read_bytes() == b"low rank"
+    assert (Path(found.path) / "adapter_model.safetensors").read_bytes() == weight_bytes(b"low rank")
     assert named_reward_model(RewardModelSource(hub_id="org/adapter", revision=commit)) == found
 
 
 def test_base_in_the_run_comes_before_the_one_that_the_adapter_names(tmp_path: Path) -> None:
-    other = write(tmp_path / "other", MODEL | {"model.safetensors": b"other"})
+    other = write(tmp_path / "other", MODEL | {"model.safetensors": weight_bytes(b"other")})
     adapter = write(tmp_path / "adapter", adapter_files("/gone/away"))
     found = named_reward_model(RewardModelSource(path=str(adapter), base=str(other)))
-    assert (Path(found.path) / BASE_FOLDER / "model.safetensors").read_bytes() == b"other"
+    assert (Path(found.path) / BASE_FOLDER / "model.safetensors").read_bytes() == weight_bytes(b"other")
 
 
 @pytest.mark.parametrize("base", ["/gone/away", None, "train_sft 0123456789ab"])

@@ -8,6 +8,19 @@ from tasks.source_labels import corrected_name, dataset_label, model_label
 HUB = DatasetSource(hub_id="nvidia/HelpSteer3", revision="main", train="preference/train.jsonl.gz")
 
 
+@pytest.mark.parametrize(
+    ("name", "corrected"),
+    [
+        ("own-2x128 · demo · cpu · demo", "own-2x128 · demo@5f0c · cpu · demo"),
+        ("demo · demo · demo · demo", "demo · demo@5f0c · demo · demo"),
+        ("demo", "demo"),
+        ("retrain demo", "retrain demo"),
+    ],
+)
+def test_a_run_or_model_that_is_called_as_its_data_keeps_its_name(name: str, corrected: str) -> None:
+    assert corrected_name(name, guessed="demo", known="demo@5f0c") == corrected
+
+
 def test_only_a_whole_part_of_a_name_is_corrected() -> None:
     name = corrected_name("own-2x128 · train · cpu-train", guessed="train", known="train@13bb")
     assert name == "own-2x128 · train@13bb · cpu-train"

@@ -20,11 +20,12 @@ from tasks.sources import (
     resolve_file,
     resolve_model,
 )
+from tests.unit.weight_bytes import weight_bytes
 
 ROWS = b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
 MODEL = {
     "config.json": b'{"model_type": "qwen3"}',
-    "model.safetensors": b"weights" * 100,
+    "model.safetensors": weight_bytes(b"weights" * 100),
     "tokenizer.json": b"{}",
     "tokenizer_config.json": b'{"chat_template": "{{ messages }}"}',
 }
@@ -49,7 +50,7 @@ def test_a_local_model_is_known_by_its_content(model_folder: Path, tmp_path: Pat
     assert resolve_model(source, token=None).digest == found.digest
     copy = model_folder.rename(tmp_path / "moved")
     assert resolve_model(ModelSource(path=str(copy)), token=None).digest == found.digest
-    (copy / "model.safetensors").write_bytes(b"weightz" * 100)
+    (copy / "model.safetensors").write_bytes(weight_bytes(b"weightz" * 100))
     assert resolve_model(ModelSource(path=str(copy)), token=None).digest != found.digest
 
 

@@ -57,7 +57,9 @@ def test_whatever_can_change_a_number_changes_the_key(change: dict[str, object])
     assert _key(**change) != _key()
 
 
-@pytest.mark.parametrize("change", [{"name": "other"}, {"shm_size_gib": 9}, {"host_memory_gib": 3}])
+@pytest.mark.parametrize(
+    "change", [{"name": "other"}, {"shm_size_gib": 9}, {"host_memory_gib": 3}, {"host_memory_gib": "unlimited"}]
+)
 def test_limits_that_change_no_number_leave_the_key_alone(change: dict[str, object]) -> None:
     assert _key(profile=PROFILE.model_copy(update=change)) == _key()
 

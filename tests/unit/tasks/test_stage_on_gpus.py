@@ -13,8 +13,12 @@ from containers.contracts.outcome import FailureKind
 from containers.contracts.stage_configs import EvaluateRewardModelConfig
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import Launch, StageExit
+from flows.server_process import ServerError
+from flows.server_start import BackgroundStart
 from tasks import gpu_turn as module
 from tasks.code_identity import CodeIdentity
+from tasks.display import SilentDisplay, install_display
+from tasks.mlflow_start import AlreadyUp, install_mlflow_start
 from tasks.pipeline_run import PipelineRun, RunSettings
 from tasks.run_stage import run_stage
 from tasks.stage_failure import StageFailedError
@@ -113,6 +117,31 @@ def test_a_card_that_is_gone_when_its_stage_starts_fails_the_stage_with_what_is_
     assert failed.value.failure.kind is FailureKind.MISSING_PREREQUISITE
     assert run.records[0].status == "failed"
     assert "The GPUs were there when the run was checked" in run.records[0].message
+
+
+def test_a_stage_takes_its_card_without_an_mlflow_that_does_not_start_and_says_so_before(tmp_path: Path) -> None:
+    class Said(SilentDisplay):
+        def say(self, text: str, *, is_logged: bool = False) -> None:
+            lines.append(text)
+
+    def fails(given_up: threading.Event) -> bool:
+        raise ServerError("The MLflow server ended with exit code 3.")
+
+    lines: list[str] = []
+    install_display(Said())
+    install_mlflow_start(BackgroundStart(fails, say=lambda text: None))
+    try:
+        run = _run(tmp_path, "one", go_on=tmp_path)
+        run.tracking.start_pipeline("one")
+        run_stage(run, EvaluateRewardModelConfig(), ())
+        run.tracking.finish_pipeline("FINISHED")
+    finally:
+        install_mlflow_start(AlreadyUp())
+        install_display(SilentDisplay())
+    assert run.records[0].status == "ran"
+    (told,) = [line for line in lines if "WITHOUT MLFLOW" in line]
+    assert "takes 1 GPU(s) WITHOUT MLFLOW, which did not start" in told
+    assert run.tracking.pending > 0, "the next run tells it"
 
 
 @pytest.mark.slow

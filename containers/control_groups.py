@@ -1,0 +1,172 @@
+"""What the kernel allows this process: limits of the control group that it lives in, and of every group above it.
+
+A systemd scope, a step of Slurm, a pod and a container are control groups. Files at the top of the mount say nothing of
+them, so /proc says in which group this process is. Versions 1 and 2, and both at once. Standard library only; used on
+both sides of the wall.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOT = Path("/")
+_VERSION_2 = ""
+# Version 1 says "no limit" with the largest number of whole pages.
+_NO_LIMIT_BYTES = 2**60
+
+
+@dataclass(frozen=True)
+class GroupMemory:
+    """What control groups leave to this process.
+
+    Attributes:
+        limit_bytes: the smallest limit of all groups.
+        available_bytes: what the fullest group has left; pages of files that it can drop at once count as left.
+    """
+
+    limit_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True)
+class _Mount:
+    """Attributes: root: the group that is shown at `point`, as a path in its hierarchy."""
+
+    root: str
+    point: Path
+
+
+def group_memory(*, root: Path = _ROOT) -> GroupMemory | None:
+    """Memory that the control groups allow; None where none of them has a limit.
+
+    `memory.high` counts as a limit: beyond it nobody is killed, but the kernel slows the group down to a crawl.
+
+    Args:
+        root: of the file system in which /proc and the mounts are looked up.
+    """
+    levels = [
+        *(_memory_2(folder) for folder in _groups(root, _VERSION_2)),
+        *(_memory_1(folder) for folder in _groups(root, "memory")),
+    ]
+    found = [level for level in levels if level is not None]
+    if not found:
+        return None
+    return GroupMemory(min(level.limit_bytes for level in found), min(level.available_bytes for level in found))
+
+
+def group_cpus(*, root: Path = _ROOT) -> float | None:
+    """CPUs that the smallest quota of all groups gives, 1.5 for one and a half; None without a quota."""
+    quotas = [
+        *(_quota_2(folder) for folder in _groups(root, _VERSION_2)),
+        *(_quota_1(folder) for folder in _groups(root, "cpu")),
+    ]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _memory_2(folder: Path) -> GroupMemory | None:
+    limits = [_integer(folder / name) for name in ("memory.max", "memory.high")]
+    return _left(limits, _integer(folder / "memory.current"), _stat(folder).get("inactive_file"))
+
+
+def _memory_1(folder: Path) -> GroupMemory | None:
+    stat = _stat(folder)
+    # The kernel's own minimum over all groups above, those beyond the mount among them.
+    limits = [_integer(folder / "memory.limit_in_bytes"), stat.get("hierarchical_memory_limit")]
+    return _left(limits, _integer(folder / "memory.usage_in_bytes"), stat.get("total_inactive_file"))
+
+
+def _left(limits: list[int | None], usage: int | None, reclaimable: int | None) -> GroupMemory | None:
+    limit = min((value for value in limits if value is not None), default=_NO_LIMIT_BYTES)
+    if limit >= _NO_LIMIT_BYTES:
+        return None
+    taken = max(0, (usage or 0) - (reclaimable or 0))
+    return GroupMemory(limit, max(0, limit - taken))
+
+
+def _quota_2(folder: Path) -> float | None:
+    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _quota_1(folder: Path) -> float | None:
+    quota, period = _integer(folder / "cpu.cfs_quota_us"), _integer(folder / "cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 else None
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of this process's group and of each group above it, as far as the mount shows them.
+
+    Args:
+        controller: of version 1; empty: the hierarchy of version 2.
+    """
+    mounts = tuple(_mounts(root, controller))
+    own = _own_path(root, controller)
+    if own is None or not mounts:
+        return
+    # A container may have several mounts of a hierarchy, or one that does not show its own group: then its top counts.
+    folders = [(mount.point, mount.point / below) for mount in mounts if (below := _below(own, mount.root)) is not None]
+    top, folder = next((found for found in folders if found[1].is_dir()), (mounts[0].point, mounts[0].point))
+    while folder != top:
+        yield folder
+        folder = folder.parent
+    yield top
+
+
+def _own_path(root: Path, controller: str) -> str | None:
+    """The group in /proc/self/cgroup, as a path in its hierarchy; None where the kernel has no such hierarchy."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            return path.removesuffix(" (deleted)")
+    return None
+
+
+def _mounts(root: Path, controller: str) -> Iterator[_Mount]:
+    """Where that hierarchy is mounted, from /proc/self/mountinfo (proc(5))."""
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        mount, _, kind = line.partition(" - ")
+        fields, kinds = mount.split(" "), kind.split(" ")
+        if len(fields) < 5 or len(kinds) < 3:
+            continue
+        is_wanted = controller in kinds[2].split(",") if controller else True
+        if kinds[0] == ("cgroup" if controller else "cgroup2") and is_wanted:
+            yield _Mount(_unescaped(fields[3]), root / _unescaped(fields[4]).lstrip("/"))
+
+
+def _below(path: str, mounted: str) -> str | None:
+    """The group's path below the one that is mounted; None where it does not lie there.
+
+    Without a namespace of its own a container sees the host's paths in both; with one, both begin at the container.
+    """
+    mounted = mounted.rstrip("/")
+    if ".." in path.split("/") or (path != mounted and not path.startswith(f"{mounted}/")):
+        return None
+    return path.removeprefix(mounted).lstrip("/")
+
+
+def _unescaped(text: str) -> str:
+    """A path of mountinfo, in which a blank is `\\040`."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
+
+
+def _stat(folder: Path) -> dict[str, int]:
+    """`memory.stat`, in which version 1 says "no limit" with a number too."""
+    pairs = (line.split() for line in _text(folder / "memory.stat").splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _integer(path: Path) -> int | None:
+    """The file's number; None for `max`, and where there is no such file."""
+    try:
+        return int(_text(path))
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()
+    except OSError:
+        return ""

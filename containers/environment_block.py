@@ -1,0 +1,75 @@
+"""Takes secrets out of what the kernel shows of this process's environment, /proc/<pid>/environ.
+
+It shows the memory in which the process got its variables when it started, to every process of the same user: a data
+reader of a stage, for one. `os.environ.pop` does not change that memory.
+"""
+
+import ctypes
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_SECRET_NAME = re.compile(
+    r"TOKEN(?!IZ)|PASSW|SECRET|AUTH_STRING|CREDENTIAL|API_KEY|ACCESS_KEY|PRIVATE_KEY|ENCRYPTION_KEY"
+)
+_LOGIN_IN_ADDRESS = re.compile(r"//[^/@\s]*@")
+_TOKEN = re.compile(
+    r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|pnu_|AKIA|eyJ)[A-Za-z0-9_.\-]{12,}"
+    r"|\$(?:1|2[aby]|5|6|y|7)\$[^\s:]{8,}"
+)
+_SHORTEST_SECRET = 6
+# Counted after the name in brackets, which may hold blanks: fields 50 and 51 of proc(5).
+_ENV_START, _ENV_END = 47, 48
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable of that name and value is a token, a password, or an address with a login in it."""
+    return bool(value) and bool(_SECRET_NAME.search(name.upper()) or _LOGIN_IN_ADDRESS.search(value))
+
+
+def secret_values() -> tuple[str, ...]:
+    """The secrets in this process's environment; the longest first, so that none is left over of another."""
+    found = {value for name, value in os.environ.items() if is_secret(name, value)}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def without_secrets(text: str) -> str:
+    """The text with `***` for the secrets of this process, and for whatever else looks like a token."""
+    for secret in secret_values():
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, "***")
+    return _TOKEN.sub("***", text)
+
+
+def hide_secrets() -> None:
+    """Blank the secrets in the memory that the process was started with; its own variables stay as they are.
+
+    Elsewhere than on Linux there is no such memory to see.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        _blank_secrets()
+    except (OSError, ValueError, IndexError) as error:
+        logger.debug("The secrets stay visible in /proc/%d/environ: %s", os.getpid(), error)
+
+
+def _blank_secrets() -> None:
+    for name, value in list(os.environ.items()):
+        if is_secret(name, value):
+            os.environ[name] = value  # a copy for the C library, whose pointer led into the memory that is blanked
+    fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
+    if not 0 < start < end:
+        return
+    offset = start
+    for entry in ctypes.string_at(start, end - start).split(b"\0"):
+        key, _, held = entry.partition(b"=")
+        if is_secret(os.fsdecode(key), os.fsdecode(held)):
+            # Not with zeros: two of them are taken for the end of the block by those who read it (psutil).
+            ctypes.memset(offset + len(key) + 1, ord("*"), len(held))
+        offset += len(entry) + 1

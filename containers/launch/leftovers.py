@@ -1,0 +1,123 @@
+"""Finds the processes of a stage's attempt by a token in their environment, whoever their parents are by now.
+
+The supervisor leaves none alive (`containers/stages/supervisor.py`). This is the proof of it, and what is left to do
+where the supervisor itself was killed and the kernel gave it no PID namespace.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from containers.contracts.names import TOKEN_VARIABLE
+from containers.launch.runtime import CreateRefusedError
+
+logger = logging.getLogger(__name__)
+
+_ASK_EVERY_S = 0.2
+
+
+def new_token(work_folder: Path) -> str:
+    """A token that no other attempt has; its first half is that of all attempts in this work folder."""
+    return f"{folder_token(work_folder)}-{secrets.token_hex(8)}"
+
+
+def folder_token(work_folder: Path) -> str:
+    """How the tokens of all attempts in this work folder begin."""
+    return hashlib.sha256(str(work_folder.resolve()).encode()).hexdigest()[:24]
+
+
+def processes_with(token: str) -> list[int]:
+    """Process ids whose environment's token begins so; those of other users cannot be read, and are left out."""
+    wanted = f"{TOKEN_VARIABLE}={token}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if any(entry.startswith(wanted) for entry in path.read_bytes().split(b"\0")):
+                found.append(int(path.parent.name))
+    return found
+
+
+def kill_processes_with(token: str, *, limit_s: float = 5.0) -> list[int]:
+    """SIGKILL to every process with the token. Returns those that are alive all the same after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while (alive := processes_with(token)) and time.monotonic() < deadline:
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    return alive
+
+
+@contextmanager
+def sole_program(
+    work_folder: Path, *, limit_s: Callable[[], float], should_stop: Callable[[], bool], say: Callable[[str], None]
+) -> Iterator[int | None]:
+    """Be the only one with a program in this work folder, also where an orchestrator died before its program did.
+
+    The caller hands the lock's descriptor to its supervisor: it is held until both have closed it or are dead. A
+    program that takes longer to stop than it may is killed.
+
+    Args:
+        limit_s: how long a program that is being stopped may take.
+        say: gets one line where there is one.
+
+    Yields:
+        The descriptor of the lock; None where `should_stop` said so meanwhile.
+
+    Raises:
+        CreateRefusedError: the lock is a link, or this user may not open it.
+    """
+    path = _lock_path(work_folder)
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        what = "it is a link" if path.is_symlink() else error.strerror or str(error)
+        raise CreateRefusedError(
+            f"The lock {path} cannot be opened: {what}. It says whether a program is at work in the folder "
+            "beside it, and holds nothing else: where no run is, delete it."
+        ) from error
+    try:
+        yield lock if _locked(lock, work_folder, limit_s=limit_s, should_stop=should_stop, say=say) else None
+    finally:
+        os.close(lock)
+
+
+def _locked(
+    lock: int,
+    work_folder: Path,
+    *,
+    limit_s: Callable[[], float],
+    should_stop: Callable[[], bool],
+    say: Callable[[str], None],
+) -> bool:
+    deadline: float | None = None
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if should_stop():
+                return False
+            if deadline is None:
+                limit = limit_s()
+                deadline = time.monotonic() + limit
+                say(f"The program of a run that died is saving its state; it has {limit:.0f} s, then this one starts.")
+            elif time.monotonic() > deadline:
+                kill_processes_with(folder_token(work_folder))
+            time.sleep(_ASK_EVERY_S)
+        else:
+            # Its supervisor is dead, so whoever is left has nobody who would end it.
+            if left := kill_processes_with(folder_token(work_folder)):
+                logger.warning("Processes %s of an earlier attempt do not die from SIGKILL.", left)
+            return True
+
+
+def _lock_path(work_folder: Path) -> Path:
+    return work_folder.with_name(f"{work_folder.name}.program.lock")

@@ -1,0 +1,63 @@
+"""What another process of the same user reads in /proc: no secret of the orchestrator, which itself keeps them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from containers.environment_block import is_secret, without_secrets
+
+CANARY = "canary-41d7a9"
+SECRETS = {
+    "HF_TOKEN": CANARY,
+    "MLFLOW_TRACKING_PASSWORD": CANARY,
+    "PREFECT_API_AUTH_STRING": f"ada:{CANARY}",
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql://ada:{CANARY}@db/prefect",
+}
+# The orchestrator, in a process of its own: what a child of its reads of it, what it has left itself.
+PROGRAM = """
+import os, subprocess, sys
+from containers.environment_block import hide_secrets
+read = [sys.executable, "-c", "import os; print(open(f'/proc/{os.getppid()}/environ').read())"]
+clean = {"PATH": os.environ["PATH"]}
+before = subprocess.run(read, env=clean, capture_output=True, text=True).stdout
+hide_secrets()
+after = subprocess.run(read, env=clean, capture_output=True, text=True).stdout
+own = [name for name in sys.argv[1:] if "canary" in os.environ[name]]
+child = subprocess.run(["env"], capture_output=True, text=True).stdout
+print(before.count("canary"), after.count("canary"), "PLAIN=seen" in after, len(own), child.count("canary"))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no /proc")
+def test_secrets_leave_the_block_that_others_read_and_stay_with_the_process_and_its_children() -> None:
+    environment = os.environ | SECRETS | {"PLAIN": "seen"}
+    words = [sys.executable, "-c", PROGRAM, *SECRETS]
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    count = str(len(SECRETS))
+    assert ended.stdout.split() == [count, "0", "True", count, count]
+
+
+def test_the_command_line_hides_them_before_it_does_anything() -> None:
+    program = (
+        "import flows.cli as cli\n"
+        "cli._run_command = lambda parsed: print(open('/proc/self/environ').read().count('canary')) or 0\n"
+        "cli.main(['plan', '-c', 'x.yaml'])"
+    )
+    words = [sys.executable, "-c", program]
+    ended = subprocess.run(words, env=os.environ | SECRETS, capture_output=True, text=True, check=True)
+    assert ended.stdout == "0\n"
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "PATH", "PREFECT_API_URL", "MLFLOW_TRACKING_USERNAME"])
+def test_what_is_no_secret_stays(name: str) -> None:
+    assert not is_secret(name, "http://127.0.0.1:4200/api")
+
+
+def test_a_message_shows_no_secret_of_the_process_and_nothing_that_looks_like_a_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", f"ada:{CANARY}")
+    text = f"line 1: `hf_{'a1' * 17}`, `ada:{CANARY}`, root:$6$abc$defghijkl.mnop:19000, but sk-learn and hf_home"
+    assert without_secrets(text) == "line 1: `***`, `***`, root:***:19000, but sk-learn and hf_home"

@@ -1,0 +1,88 @@
+"""What an upgrade costs a run is said once at the top of its plan, by the names of what changed."""
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from containers.contracts.names import StageName
+from flows.cli import main
+from flows.config_loading import load_run_config
+from flows.demo_data import write_demo_data
+from flows.upgrade_lines import changed_versions
+from tasks.code_identity import code_identity
+from tasks.program_versions import present_versions, remember_versions
+from tasks.stage_history import StageHistory, StageMemory
+from tasks.store_format import STORE_FILE, STORE_FORMAT
+
+TRAINED = (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+
+
+@pytest.fixture
+def config(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The demo in a folder of its own, whose two trainings were made by other versions."""
+    monkeypatch.chdir(tmp_path)
+    write_demo_data(tmp_path / "outputs/demo/data")
+    path = project / "configs/runs/demo.yaml"
+    loaded = load_run_config(path, overrides=["runtime.kind=process"]).config
+    store = loaded.store_dir.resolve()
+    history = StageHistory(store, run_name="demo", output_dir=loaded.output_dir)
+    earlier = present_versions(code_identity("process", image="")) | {"torch": "0.0.1", "rlhf-flows": "0.0.2"}
+    for stage in TRAINED:
+        history.remember(stage, StageMemory(key="0" * 64, identity={"code": "sha256:0"}))
+        remember_versions(store, run_file=history.path.name, stage=stage, versions=earlier)
+    return path
+
+
+def plan(config: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["plan", "-c", str(config), "--set", "runtime.kind=process"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_plan_names_the_versions_that_changed_the_stages_and_the_cost(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *rest = plan(config, capsys).splitlines()
+    assert first.startswith("UPGRADE: what stages are made with changed since this run's last: ")
+    assert f"torch 0.0.1 → {metadata.version('torch')}" in first
+    assert f"rlhf-flows 0.0.2 → {metadata.version('rlhf-flows')}" in first
+    assert "trl" not in first.replace("rlhf", "")
+    assert "So 2 of its stages are not reused (train_reward_model, train_policy): " in first
+    assert "(estimated" in first
+    assert not [line for line in rest if line.startswith("UPGRADE")]
+
+
+def test_a_run_that_was_never_made_and_one_that_nothing_changed_say_nothing(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Path("outputs/store").resolve()
+    history = StageHistory(store, run_name="demo", output_dir=Path("outputs/demo"))
+    code = code_identity("process", image="")
+    for stage in TRAINED:
+        history.remember(stage, StageMemory(key="0" * 64, identity={"code": code.digest}))
+    assert "UPGRADE" not in plan(config, capsys)
+
+
+def test_what_an_earlier_version_did_not_note_is_still_told(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in Path("outputs/store/versions").iterdir():
+        file.write_text("{", encoding="utf-8")
+    first = plan(config, capsys).splitlines()[0]
+    assert "sources, packages or image; an earlier version did not note which" in first
+
+
+def test_a_store_of_a_newer_version_is_said_by_the_plan_and_refused_by_run_and_cache(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = f'{{"format": {STORE_FORMAT + 1}, "written_by": "9.9.9"}}'
+    (Path("outputs/store") / STORE_FILE).write_text(mark, encoding="utf-8")
+    assert "written by rlhf-flows 9.9.9" in plan(config, capsys).splitlines()[0]
+    assert main(["run", "-c", str(config), "--set", "runtime.kind=process"]) == 1
+    assert "written by rlhf-flows 9.9.9" in capsys.readouterr().out
+    for action in ("ls", "verify", "gc"):
+        assert main(["cache", action, "--store", "outputs/store"]) == 2
+        assert "written by rlhf-flows 9.9.9" in capsys.readouterr().err
+
+
+def test_a_change_of_runtime_is_no_list_of_packages() -> None:
+    process = {"rlhf-flows": "1", "stage programs": "a", "torch": "2"}
+    assert changed_versions([process], {"rlhf-flows": "1", "image": "abc"}) == ["the runtime: process → image abc"]

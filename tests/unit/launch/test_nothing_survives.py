@@ -1,0 +1,255 @@
+"""No process of a stage outlives its end, wherever it hides; with a PID namespace and without."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch_factory import Watcher, make_launch, make_spec
+
+from containers.contracts.hardware import BatchPlan
+from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
+from containers.launch.arguments import supervised
+from containers.launch.leftovers import folder_token, new_token, processes_with, sole_program
+from containers.launch.process import ProcessRuntime
+from containers.launch.runtime import CreateRefusedError, StageExit
+
+GRACE_S = 1.0
+
+# As torchrun and its ranks: each rank has a session of its own, catches SIGUSR1, and computes in C with the interpreter
+# locked, so that no other signal reaches it. One leaves a grandchild that closes everything and whose parent ends.
+RANKS = """
+import ctypes, faulthandler, os, signal, subprocess, sys, time
+rank = os.environ.get("LOCAL_RANK")
+if rank is None:
+    ranks = [
+        subprocess.Popen([sys.executable, __file__], env={**os.environ, "LOCAL_RANK": str(i), "RANK": str(i)},
+                         start_new_session=True)
+        for i in range(int(sys.argv[1]))
+    ]
+    print("up", flush=True)
+    sys.exit(max(rank.wait() for rank in ranks))
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 100)
+        time.sleep(1000)
+    os._exit(0)
+def hangs_in_a_collective():
+    os.write(1, f"rank {rank} is up\\n".encode())  # at once: ranks share the log
+    while True:
+        ctypes.PyDLL(None).sleep(100_000)
+hangs_in_a_collective()
+"""
+
+
+@pytest.fixture(params=["namespace", "subreaper"])
+def boundary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "subreaper":
+
+        def without_namespace(command: tuple[str, ...], *, events: Path) -> tuple[str, ...]:
+            return tuple(word for word in supervised(command, events=events) if word != "--confine")
+
+        monkeypatch.setattr("containers.launch.process.supervised", without_namespace)
+    return str(request.param)
+
+
+def run_ranks(
+    tmp_path: Path, num_ranks: int, *, act: Callable[[list[int]], None] = lambda pids: None, **changes: Any
+) -> tuple[StageExit, float]:
+    """Run ranks that hang. Returns their end, and how many seconds after all ranks were up, or after `act`, it came.
+
+    Args:
+        act: called once all ranks are up, with the process ids of the stage.
+    """
+    program = tmp_path / "ranks.py"
+    program.write_text(RANKS)
+    watcher = Watcher()
+    up_at: list[float] = []
+
+    def look() -> bool:
+        if not up_at and sum("is up" in line for line in watcher.lines) == num_ranks:
+            up_at.append(time.monotonic())
+            act(alive(tmp_path))
+        return watcher.stop and bool(up_at)
+
+    watcher.stop = changes.pop("cancel", False)
+    batch = BatchPlan(
+        global_batch_size=num_ranks, per_device_batch_size=1, num_processes=num_ranks, gradient_accumulation_steps=1
+    )
+    spec = make_spec(runtime="process", **{"timeout_s": 60, "batch": batch, **changes})
+    launch = make_launch(tmp_path, spec, watcher=watcher, should_stop=look)
+    command = (sys.executable, str(program), str(num_ranks))
+    stage_exit = ProcessRuntime(command=command, stop_grace_s=GRACE_S).run(launch)
+    return stage_exit, time.monotonic() - up_at[0]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 4])
+def test_ranks_that_hang_in_c_are_dead_when_a_cancel_returns(tmp_path: Path, boundary: str, num_ranks: int) -> None:
+    stage_exit, ended_after_s = run_ranks(tmp_path, num_ranks, cancel=True)
+    assert not alive(tmp_path)
+    assert stage_exit.cancelled and not stage_exit.lost
+    assert ended_after_s < GRACE_S + 5
+
+
+def test_they_are_dead_after_a_time_out(tmp_path: Path, boundary: str) -> None:
+    stage_exit, _ = run_ranks(tmp_path, 2, timeout_s=8)
+    assert not alive(tmp_path)
+    assert stage_exit.timed_out
+
+
+def test_they_are_dead_after_a_stall_and_each_left_its_stacks(tmp_path: Path, boundary: str) -> None:
+    num_ranks = 3
+    stage_exit, _ = run_ranks(tmp_path, num_ranks, silence_limit_s=6.0)
+    assert not alive(tmp_path)
+    assert stage_exit.stalled
+    log = "\n".join(stage_exit.log_tail)
+    assert log.count("in hangs_in_a_collective") == num_ranks, log
+    for rank in range(num_ranks):
+        assert f"rank {rank}:" in log
+
+
+def test_they_are_dead_when_their_program_was_killed(tmp_path: Path, boundary: str) -> None:
+    def kill_the_program(pids: list[int]) -> None:
+        os.kill(next(pid for pid in pids if "ranks.py" in command_of(pid) and not rank_of(pid)), signal.SIGKILL)
+
+    stage_exit, _ = run_ranks(tmp_path, 2, act=kill_the_program)
+    assert not alive(tmp_path)
+    assert (stage_exit.exit_code, stage_exit.signal) == (137, signal.SIGKILL)
+
+
+def test_they_are_dead_when_the_supervisor_itself_was_killed(tmp_path: Path, boundary: str) -> None:
+    def kill_the_supervisor(pids: list[int]) -> None:
+        os.kill(min(pid for pid in pids if "containers.stages.supervisor" in command_of(pid)), signal.SIGKILL)
+
+    stage_exit, _ = run_ranks(tmp_path, 2, act=kill_the_supervisor)
+    assert not alive(tmp_path)
+    assert stage_exit.exit_code == 137
+
+
+def test_a_stopped_supervisor_holds_nothing_up(tmp_path: Path, boundary: str) -> None:
+    def stop_the_supervisor(pids: list[int]) -> None:
+        os.kill(min(pid for pid in pids if "containers.stages.supervisor" in command_of(pid)), signal.SIGSTOP)
+
+    stage_exit, ended_after_s = run_ranks(tmp_path, 2, act=stop_the_supervisor, cancel=True)
+    assert not alive(tmp_path)
+    assert stage_exit.cancelled
+    assert ended_after_s < GRACE_S + 10
+
+
+SAVES_SLOWLY = """
+import pathlib, signal, sys, time
+def save(*_):
+    time.sleep(3)
+    pathlib.Path("saved").write_text("state")
+    sys.exit(1)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+time.sleep(100)
+"""
+ORCHESTRATOR = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from launch_factory import make_launch, make_spec
+from containers.launch.process import ProcessRuntime
+launch = make_launch(Path({folder!r}), make_spec(runtime="process"), on_line=lambda line: print(line, flush=True))
+ProcessRuntime(command=(sys.executable, "-c", {program!r})).run(launch)
+"""
+
+
+def start_orchestrator(folder: Path, program: str) -> "subprocess.Popen[str]":
+    """An orchestrator in a process of its own, whose stage is up."""
+    source = ORCHESTRATOR.format(tests=str(Path(__file__).parent), folder=str(folder), program=program)
+    orchestrator = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    assert orchestrator.stdout is not None
+    while "up" not in (line := orchestrator.stdout.readline()):
+        assert line, "it ended before its stage was up"
+    return orchestrator
+
+
+def end(orchestrator: "subprocess.Popen[str]") -> None:
+    """`kill -9`."""
+    orchestrator.kill()
+    orchestrator.communicate()
+
+
+def test_a_stage_whose_orchestrator_is_killed_saves_its_state_and_the_next_one_waits_for_that(tmp_path: Path) -> None:
+    orchestrator = start_orchestrator(tmp_path, SAVES_SLOWLY)
+    end(orchestrator)
+    watcher = Watcher()
+    program = "import pathlib; print('saved' if pathlib.Path('saved').exists() else 'twin')"
+    launch = make_launch(tmp_path, make_spec(runtime="process"), watcher=watcher)
+    stage_exit = ProcessRuntime(command=(sys.executable, "-c", program)).run(launch)
+    assert stage_exit.log_tail[-1] == "saved"
+    assert "is saving its state" in watcher.lines[0]
+    assert not alive(tmp_path)
+
+
+def test_who_waits_for_such_a_program_can_be_cancelled(tmp_path: Path) -> None:
+    orchestrator = start_orchestrator(tmp_path, SAVES_SLOWLY)
+    end(orchestrator)
+    watcher = Watcher(stop=True)
+    stage_exit = ProcessRuntime().run(make_launch(tmp_path, make_spec(runtime="process"), watcher=watcher))
+    assert (stage_exit.cancelled, stage_exit.exit_code) == (True, None)
+
+
+def test_what_a_killed_supervisor_left_is_ended_before_the_next_program_starts(tmp_path: Path) -> None:
+    """Orchestrator and supervisor killed together, and no namespace: nobody is left who would end the program."""
+    work = tmp_path / "work"
+    work.mkdir()
+    left = subprocess.Popen(["sleep", "1000"], env={TOKEN_VARIABLE: new_token(work)})
+    other = subprocess.Popen(["sleep", "1000"], env={TOKEN_VARIABLE: new_token(tmp_path / "another")})
+    try:
+        with sole_program(work, limit_s=lambda: 5.0, should_stop=lambda: False, say=print) as lock:
+            assert lock is not None
+            assert left.wait(timeout=5) == -signal.SIGKILL
+            assert other.poll() is None
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "work.program.lock").symlink_to(elsewhere)
+    with pytest.raises(CreateRefusedError, match=r"work\.program\.lock cannot be opened: it is a link"):
+        ProcessRuntime().run(make_launch(tmp_path, make_spec(runtime="process")))
+    assert not elsewhere.exists()
+
+
+def test_the_grace_that_was_measured_is_said(tmp_path: Path) -> None:
+    watcher = Watcher()
+    lines = ['{"type": "stopping", "time": 0, "stops_every": 2, "save_s": null}']
+    lines += [f'{{"type": "progress", "time": {20 * i}, "done": {i}, "total": 99, "unit": "steps"}}' for i in range(4)]
+    lines += ['{"type": "stopping", "time": 80, "stops_every": 2, "save_s": 10.0}']
+    program = f"open({EVENTS_FILE!r}, 'w').write({chr(10).join(lines)!r}); {WAITS}"
+    launch = make_launch(
+        tmp_path, make_spec(runtime="process"), watcher=watcher, should_stop=lambda: "up" in watcher.lines
+    )
+    stage_exit = ProcessRuntime(command=(sys.executable, "-c", program)).run(launch)
+    assert stage_exit.cancelled
+    assert any("75 s (measured: 20.0 s a step, stops every 2 steps, 10.0 s to save)" in line for line in watcher.lines)
+
+
+WAITS = "import time; print('up', flush=True); time.sleep(100)"
+
+
+def alive(tmp_path: Path) -> list[int]:
+    """Processes of the stage whose work folder lies there, wherever they are in the tree of processes."""
+    return processes_with(folder_token(tmp_path / "work"))
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def rank_of(pid: int) -> bool:
+    return b"LOCAL_RANK=" in Path(f"/proc/{pid}/environ").read_bytes()
