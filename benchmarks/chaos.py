@@ -35,6 +35,7 @@ import psutil
 
 from benchmarks.chaos_events import DISK, FOR_GOOD, KINDS, ONE_RANK, Event, Scene, alive_below, schedule
 from containers.contracts.names import StageName
+from containers.launch.leftovers import folder_token, processes_with
 from containers.stages.measure import cpu_model
 from tests.faults.mortal_server import Mlflow, Prefect
 from tests.faults.tiny_project import Driven, TinyProject, curves, recorded_steps, stage_processes, weights_digest
@@ -136,6 +137,12 @@ class Run:
         steps = [recorded_steps(work) for work in self._works()]
         return sum(len(found) - len(set(found)) for found in steps)
 
+    def work_folders(self) -> set[Path]:
+        """Of every stage that it has begun, also where the folder is gone since the stage's artifact is published."""
+        store = self.folder / "store"
+        begun = [*store.glob("artifacts/*/*/"), *store.glob("work/*/*/")]
+        return {store / "work" / path.parent.name / path.name for path in begun}
+
     def _works(self) -> list[Path]:
         return [path for path in (self.folder / "store").glob("work/train_*/*") if path.is_dir()]
 
@@ -194,11 +201,15 @@ def put_and_watch(run: Run, scene: Scene, event: Event) -> Cost | None:
 
 
 def left_alive(run: Run) -> list[str]:
-    """What still runs of it some time after its end."""
+    """What still runs of it some time after its end: by its folder, and by the token of a stage."""
     until = time.monotonic() + _ENDS_WITHIN_S
-    while (found := alive_below(run.folder)) and time.monotonic() < until:
+    while True:
+        found = alive_below(run.folder)
+        for work in run.work_folders():
+            found += [f"{pid} has the token of {work}" for pid in processes_with(folder_token(work))]
+        if not found or time.monotonic() > until:
+            return found
         time.sleep(_PAUSE_S)
-    return found
 
 
 def table(costs: Sequence[Cost], kinds: Sequence[str]) -> Iterator[str]:

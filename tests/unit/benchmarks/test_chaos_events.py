@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos import small_disk
+from benchmarks import chaos
+from benchmarks.chaos import Run, left_alive, small_disk
 from benchmarks.chaos_events import KINDS, alive_below, full, schedule
+from containers.contracts.names import TOKEN_VARIABLE
+from containers.launch.leftovers import new_token
+from tests.faults.tiny_project import TinyProject
 
 
 def test_the_same_seed_gives_the_same_faults_at_the_same_moments() -> None:
@@ -26,17 +30,40 @@ def test_of_so_many_faults_as_there_are_kinds_each_kind_is_one() -> None:
 def test_what_a_run_left_is_found_by_its_folder(tmp_path: Path, how: str) -> None:
     assert alive_below(tmp_path) == []
     left = subprocess.Popen(
-        [sys.executable, "-c", "input()", *([str(tmp_path)] if how == "argument" else [])],
+        [sys.executable, "-c", "print(end='!', flush=True); input()", *([str(tmp_path)] if how == "argument" else [])],
         env={"PLACE": str(tmp_path)} if how == "environment" else {},
         cwd=tmp_path if how == "working folder" else "/",
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
+        # It has its command line only some time after it was started; what it prints shows that it has.
+        assert left.stdout is not None and left.stdout.read(1) == b"!"
         (found,) = alive_below(tmp_path)
         assert found.startswith(f"{left.pid} ")
     finally:
         left.communicate(b"\n")
     assert alive_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("kept", ["work", "artifacts"])
+def test_what_a_stage_left_is_found_by_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+    monkeypatch.setattr(chaos, "_ENDS_WITHIN_S", 0)
+    run = Run(TinyProject(tmp_path), "run", tmp_path / "run", ())
+    (tmp_path / "run/store" / kept / "train_policy/0123").mkdir(parents=True)
+    token = new_token(tmp_path / "run/store/work/train_policy/0123")
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(end='!', flush=True); input()"],
+        env={TOKEN_VARIABLE: token},
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as left:
+        assert left.stdout is not None and left.stdout.read(1) == b"!"
+        (found,) = left_alive(run)
+        assert found.startswith(f"{left.pid} has the token of ")
+        left.communicate(b"\n")
+    assert left_alive(run) == []
 
 
 def test_a_disk_is_full_for_a_while_and_has_room_again(tmp_path: Path) -> None:
