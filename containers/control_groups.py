@@ -64,6 +64,19 @@ def group_cpus(*, root: Path = _ROOT) -> float | None:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+def oom_kills(*, root: Path = _ROOT) -> int:
+    """How often the kernel has killed for memory in this process's group; 0 where it does not tell.
+
+    The top of a machine has no such counter in version 2: there it is that of all groups together, since boot.
+    """
+    counters = [
+        *(_counter(folder / "memory.events", "oom_kill") for folder in _groups(root, _VERSION_2)),
+        *(_counter(folder / "memory.oom_control", "oom_kill") for folder in _groups(root, "memory")),
+        _counter(root / "proc/vmstat", "oom_kill"),
+    ]
+    return next((count for count in counters if count is not None), 0)
+
+
 def _memory_2(folder: Path) -> GroupMemory | None:
     limits = [_integer(folder / name) for name in ("memory.max", "memory.high")]
     return _left(limits, _integer(folder / "memory.current"), _stat(folder).get("inactive_file"))
@@ -153,7 +166,16 @@ def _unescaped(text: str) -> str:
 
 def _stat(folder: Path) -> dict[str, int]:
     """`memory.stat`, in which version 1 says "no limit" with a number too."""
-    pairs = (line.split() for line in _text(folder / "memory.stat").splitlines())
+    return _pairs(folder / "memory.stat")
+
+
+def _counter(path: Path, name: str) -> int | None:
+    return _pairs(path).get(name)
+
+
+def _pairs(path: Path) -> dict[str, int]:
+    """Names and numbers, a pair a line."""
+    pairs = (line.split() for line in _text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 

@@ -97,6 +97,7 @@ class TrainingInfo(Frozen):
     planned_steps: int = Field(ge=1)
     num_examples: int = Field(ge=0)
     examples_left_out: int = Field(0, ge=0, description="Longer than max_length")
+    examples_without_row: int = Field(0, ge=0, description="With a token that the model's embedding has no row for")
     global_batch_size: int = Field(ge=1)
     trainable_parameters: int = Field(ge=0)
     total_parameters: int = Field(ge=1)

@@ -20,6 +20,7 @@ import containers
 from containers.contracts.hardware import UNLIMITED, RequiredContract
 from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
 from containers.contracts.spec import StageSpec
+from containers.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
 from containers.launch.folders import prepare_folders
 from containers.launch.leftovers import kill_processes_with, new_token, sole_program
@@ -96,7 +97,7 @@ class ProcessRuntime:
         environment[TOKEN_VARIABLE] = token = new_token(launch.work_folder)
         if launch.gpu_ids:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
-        kills_before = _kernel_oom_kills()
+        kills_before = oom_kills()
         program = _ProcessProgram(command, environment, launch, token=token, lock=lock)
         reader = ChunkReader(program.chunks)
         try:
@@ -220,15 +221,6 @@ def _smaller(one: int, other: int) -> int:
     return one if other == resource.RLIM_INFINITY else min(one, other)
 
 
-def _kernel_oom_kills() -> int:
-    """How often the kernel has killed for memory since boot; 0 where it does not tell."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
-
-
 def _never_started(log: StageLog) -> StageExit:
     """The end of a stage that was cancelled while it waited for the program of a run that had died."""
     return StageExit(
@@ -262,8 +254,8 @@ def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog, kills_b
         state["problem"] = "it did not die from SIGKILL"
     return StageExit(
         exit_code=code,
-        # The kernel's counter is machine-wide; together with our own SIGKILL it is the best that can be known.
-        oom_killed=killed and _kernel_oom_kills() > kills_before,
+        # The counter is that of the whole control group; with a SIGKILL that was not ours it is the best that is known.
+        oom_killed=killed and oom_kills() > kills_before,
         timed_out=seen.timed_out,
         cancelled=seen.cancelled,
         signal=number,

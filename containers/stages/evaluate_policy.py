@@ -22,7 +22,14 @@ from containers.contracts.records import PolicyEvaluation
 from containers.contracts.stage_configs import EvaluatePolicyConfig
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError, DivergedError
-from containers.stages.models import compute_device, compute_dtype, load_causal_model, load_tokenizer, position_limit
+from containers.stages.models import (
+    compute_device,
+    compute_dtype,
+    load_causal_model,
+    load_tokenizer,
+    num_embedding_rows,
+    position_limit,
+)
 from containers.stages.policy_comparison import ComparedPrompt, compare_policies
 from containers.stages.policy_plots import write_policy_plots
 from containers.stages.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
@@ -75,13 +82,13 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
 
 def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tuple[PolicyPrompt, ...]:
-    """The prompts that are answered; says how many were too long, and how many were drawn."""
-    tokenizer = load_tokenizer(context.input_path("policy") / MODEL_FOLDER, origin=context.input("policy").origin)
-    found = read_evaluation_prompts(context.input_path("pairs"), tokenizer, config)
+    """The prompts that are answered; says how many were left out, and how many were drawn."""
+    folder = context.input_path("policy") / MODEL_FOLDER
+    tokenizer = load_tokenizer(folder, origin=context.input("policy").origin)
+    found = read_evaluation_prompts(context.input_path("pairs"), tokenizer, config, num_rows=num_embedding_rows(folder))
     prompts = seeded_subset(found.prompts, limit=config.max_prompts, seed=context.spec.seed)
     context.recorder.note(
-        f"{len(prompts)} held-out prompts of {len(found.prompts) + found.left_out} are answered; {found.left_out} are "
-        f"longer than {config.max_prompt_length} tokens."
+        f"{len(prompts)} of {len(found.prompts)} held-out prompts are answered. {found.left_out_in_words}".rstrip()
     )
     return prompts
 

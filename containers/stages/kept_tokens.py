@@ -36,18 +36,19 @@ from containers.stages.ranks import any_rank, is_first_rank
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.integer[Any]]]"
 
 KEPT_TOKENS_FILE = "tokens.safetensors"
-_FORMAT = 1
+_FORMAT = 2
 _DATA_FILES = (TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE, POLICY_TRAIN_PROMPTS_FILE, POLICY_EVAL_PROMPTS_FILE)
 _SETTINGS = {"stage", "max_length", "completions", "chat_template", "use_cls"}
 
 
 @dataclass(frozen=True)
 class SplitTokens:
-    """The examples of a split that fit, by the place of their pair in the split, and how many did not."""
+    """The examples of a split that can be learnt from, by the place of their pair in the split, and how many cannot."""
 
     places: list[int]
     examples: list[dict[str, list[int]]]
-    num_left_out: int
+    num_over_long: int
+    num_without_row: int
     left_out_in_words: str
 
 
@@ -164,7 +165,7 @@ def _as_arrays(tokens: MadeTokens) -> tuple[dict[str, Array], str]:
     words: dict[str, Any] = {"losses": tokens.losses_in_words, "splits": {}}
     for name, split in tokens.splits.items():
         fields = list(split.examples[0])
-        words["splits"][name] = [fields, split.num_left_out, split.left_out_in_words]
+        words["splits"][name] = [fields, split.num_over_long, split.num_without_row, split.left_out_in_words]
         arrays[f"{name}/places"] = _flat([split.places])
         for field in fields:
             lists = [example[field] for example in split.examples]
@@ -176,14 +177,15 @@ def _as_arrays(tokens: MadeTokens) -> tuple[dict[str, Array], str]:
 def _from_arrays(arrays: Mapping[str, Array], words: str) -> MadeTokens:
     told = json.loads(words)
     splits = {}
-    for name, (fields, num_left_out, left_out_in_words) in told["splits"].items():
+    for name, (fields, num_over_long, num_without_row, left_out_in_words) in told["splits"].items():
         columns = [
             _cut(arrays[f"{name}/{field}/values"], lengths=arrays[f"{name}/{field}/lengths"]) for field in fields
         ]
         splits[name] = SplitTokens(
             places=arrays[f"{name}/places"].tolist(),
             examples=[dict(zip(fields, values, strict=True)) for values in zip(*columns, strict=True)],
-            num_left_out=num_left_out,
+            num_over_long=num_over_long,
+            num_without_row=num_without_row,
             left_out_in_words=left_out_in_words,
         )
     return MadeTokens(splits=splits, losses_in_words=told["losses"])

@@ -30,6 +30,7 @@ from containers.stages.score_token import give_embedding_row
 from containers.stages.tokenizer_loading import demand_own_tokenizer as demand_own_tokenizer
 from containers.stages.tokenizer_loading import demand_rows as demand_rows
 from containers.stages.tokenizer_loading import load_tokenizer as load_tokenizer
+from containers.stages.tokenizer_loading import num_embedding_rows as num_embedding_rows
 from containers.stages.weights import SCORE_HEAD as SCORE_HEAD
 from containers.stages.weights import demand_trunk, first_of, load_weights
 

@@ -13,8 +13,11 @@ from containers.stages.token_batches import tokens_of_all
 
 def note_templates(
     context: StageContext, tokenizer: Any, scorer: RewardScorer, prompts: Sequence[PolicyPrompt]
-) -> None:
+) -> list[str]:
     """Warn of what the chat templates of policy and reward model make up, and lose of the prompts.
+
+    Returns:
+        Of each prompt the token that the reward model has no row for, so that no answer to it has a reward; or "".
 
     Raises:
         BadConfigError: the reward model's template refuses an answered prompt.
@@ -25,7 +28,8 @@ def note_templates(
     asked = [prompt.conversation for prompt in prompts]
     tokens_of_all(tokenizer, asked, add_generation_prompt=True, for_the_policy=True, losses=of_policy)
     answer = {"role": "assistant", "content": "answer"}
-    tokens_of_all(scorer.tokenizer, [[*conversation, answer] for conversation in asked], losses=of_scorer)
+    seen = tokens_of_all(scorer.tokenizer, [[*conversation, answer] for conversation in asked], losses=of_scorer)
     for name, losses in (("start model", of_policy), ("reward model", of_scorer)):
         if words := losses.in_words():
             context.recorder.note(f"Prompts, as the {name} sees them: {words}")
+    return [scorer.token_without_row(token_ids) for token_ids in seen]

@@ -12,6 +12,7 @@ from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PR
 from containers.contracts.stage_configs import EvaluatePolicyConfig, TrainPolicyConfig
 from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.stages.rollouts import prompt_token_ids
+from containers.stages.tokenizer_loading import token_without_row, without_row_in_words
 
 # One prompt alone has an interval of width zero, which any gate would take for certainty.
 _MIN_EVAL_PROMPTS = 2
@@ -29,25 +30,57 @@ class PolicyPrompt:
 
 @dataclass(frozen=True)
 class PolicyPrompts:
-    """Prompts that fit, and the number that were too long."""
+    """Prompts that the policy can be asked, and how many cannot.
+
+    Attributes:
+        num_over_long: longer than max_prompt_length.
+        num_without_row: of the others, those with a token that the policy, or its reward model, has no row for.
+        left_out_in_words: empty where none is left out.
+    """
 
     prompts: tuple[PolicyPrompt, ...]
-    left_out: int
+    num_over_long: int
+    num_without_row: int
+    left_out_in_words: str
+
+    def without(self, tokens: Sequence[str], *, num_rows: int, of: str) -> "PolicyPrompts":
+        """Those prompts that spell no token without a row.
+
+        Args:
+            tokens: of each prompt that token, or "".
+            num_rows: rows of the embedding in question.
+            of: whose it is.
+
+        Raises:
+            BadDataError: too many spell one.
+        """
+        if not any(tokens):
+            return self
+        kept = tuple(prompt for prompt, token in zip(self.prompts, tokens, strict=True) if not token)
+        words = without_row_in_words(tokens, name="prompts", num_rows=num_rows, of=of)
+        return PolicyPrompts(
+            prompts=kept,
+            num_over_long=self.num_over_long,
+            num_without_row=self.num_without_row + len(self.prompts) - len(kept),
+            left_out_in_words=f"{self.left_out_in_words} {words}".lstrip(),
+        )
 
 
-def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig) -> PolicyPrompts:
+def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig, *, num_rows: int) -> PolicyPrompts:
     """The prompts that the policy trains on, of those that fit, in file order.
 
     Args:
         pairs: artifact of filter_dataset.
+        num_rows: of the policy's embedding.
 
     Raises:
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
-        BadDataError: it holds no prompt, or none that fits.
+        BadDataError: it holds no prompt, or none that fits; or too many have a token without a row.
     """
     return _that_fit(
         pairs / POLICY_TRAIN_PROMPTS_FILE,
         tokenizer,
+        num_rows=num_rows,
         max_length=config.max_prompt_length,
         setting="train_policy.max_prompt_length",
         minimum=1,
@@ -56,7 +89,7 @@ def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig
 
 
 def read_evaluation_prompts(
-    pairs: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig
+    pairs: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig, *, num_rows: int
 ) -> PolicyPrompts:
     """The held-out prompts that the policy is judged on, of those that fit, in file order.
 
@@ -65,10 +98,11 @@ def read_evaluation_prompts(
 
     Args:
         pairs: artifact of filter_dataset.
+        num_rows: of the policy's embedding.
 
     Raises:
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
-        BadDataError: fewer than two fit.
+        BadDataError: fewer than two fit; or too many have a token without a row.
     """
     max_length, setting = config.max_prompt_length, f"{config.stage}.max_prompt_length"
     if isinstance(config, TrainPolicyConfig) and config.evaluation_prompt_length is not None:
@@ -76,6 +110,7 @@ def read_evaluation_prompts(
     return _that_fit(
         pairs / POLICY_EVAL_PROMPTS_FILE,
         tokenizer,
+        num_rows=num_rows,
         max_length=max_length,
         setting=setting,
         minimum=_MIN_EVAL_PROMPTS,
@@ -84,7 +119,7 @@ def read_evaluation_prompts(
 
 
 def _that_fit(
-    path: Path, tokenizer: Any, *, max_length: int, setting: str, minimum: int, purpose: str
+    path: Path, tokenizer: Any, *, num_rows: int, max_length: int, setting: str, minimum: int, purpose: str
 ) -> PolicyPrompts:
     rows = _read_rows(path)
     if not rows:
@@ -94,22 +129,32 @@ def _that_fit(
         )
     conversations = [[_message(message) for message in row["prompt"]] for row in rows]
     encoded = prompt_token_ids(tokenizer, conversations)
-    prompts = tuple(
+    short = [
         PolicyPrompt(
             prompt_id=row["prompt_id"], domain=row["domain"] or "", conversation=tuple(turns), token_ids=tuple(ids)
         )
         for row, turns, ids in zip(rows, conversations, encoded, strict=True)
         if len(ids) <= max_length
+    ]
+    num_over_long = len(rows) - len(short)
+    words = f"{num_over_long:,} of {len(rows):,} prompts are left out: longer than {max_length} tokens ({setting})."
+    found = PolicyPrompts(
+        prompts=tuple(short),
+        num_over_long=num_over_long,
+        num_without_row=0,
+        left_out_in_words=words if num_over_long else "",
     )
-    if len(prompts) < minimum:
+    tokens = [token_without_row(tokenizer, prompt.token_ids, num_rows=num_rows) for prompt in short]
+    found = found.without(tokens, num_rows=num_rows, of="the policy")
+    if len(found.prompts) < minimum:
         lengths = [len(ids) for ids in encoded]
         raise BadDataError(
-            f"{path.name} has {len(rows):,} prompts to {purpose}, of which {len(prompts)} fit in {setting} "
+            f"{path.name} has {len(rows):,} prompts to {purpose}, of which {len(found.prompts)} fit in {setting} "
             f"{max_length}; at least {minimum} must. The shortest has {min(lengths):,} tokens, the "
             f"longest {max(lengths):,}. Raise {setting}, or set more prompts aside "
             f"(filter_dataset.policy_prompt_fraction, policy_eval_prompt_fraction)."
         )
-    return PolicyPrompts(prompts=prompts, left_out=len(rows) - len(prompts))
+    return found
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:

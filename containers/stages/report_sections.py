@@ -153,6 +153,7 @@ def training_facts(info: TrainingInfo) -> tuple[tuple[str, str], ...]:
         ("Global batch size", f"{info.global_batch_size:,}"),
         ("Examples", f"{info.num_examples:,}"),
         ("Left out as too long", f"{info.examples_left_out:,}"),
+        ("Left out for a token without a row", f"{info.examples_without_row:,}" if info.examples_without_row else ""),
         ("Parameters trained", f"{info.trainable_parameters:,} of {info.total_parameters:,} ({share})"),
         ("Best checkpoint", best if info.best_metric is not None else ""),
         ("Training time", duration(info.duration_s)),

@@ -120,15 +120,18 @@ class RewardScorer:
         return scores
 
     @property
+    def num_rows(self) -> int:
+        """Rows of the model's embedding."""
+        return int(self._classifier.get_input_embeddings().weight.shape[0])
+
+    @property
     def has_all_rows(self) -> bool:
         """Whether the model has a row for every token of the tokenizer; Gemma 3's text models lack one."""
-        num_rows = self._classifier.get_input_embeddings().weight.shape[0]
-        return max(self.tokenizer.get_vocab().values(), default=-1) < int(num_rows)
+        return max(self.tokenizer.get_vocab().values(), default=-1) < self.num_rows
 
     def token_without_row(self, tokens: Sequence[int]) -> str:
         """The token that such a sequence has no score for, and that `score_tokens` refuses; empty: there is none."""
-        num_rows = self._classifier.get_input_embeddings().weight.shape[0]
-        return token_without_row(self.tokenizer, tokens, num_rows=num_rows)
+        return token_without_row(self.tokenizer, tokens, num_rows=self.num_rows)
 
     def _try_packed(self, sequences: Sequence[list[int]]) -> None:
         """Score a few both ways: attention that does more than mask and weigh shows here."""

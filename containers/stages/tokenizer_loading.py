@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.human_text import one_line
 from containers.stages.chat_template import check_chat_template
@@ -11,6 +11,9 @@ from containers.stages.errors import BadConfigError, BadDataError, MissingPrereq
 
 # Tried in this order where a tokenizer has no pad token, or one that is also its end of sequence.
 _PAD_CANDIDATES = ("<pad>", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|fim_pad|>", "<unk>")
+
+# More texts than that are not left out.
+_MOST_WITHOUT_ROW = 0.1
 
 # Both have a turn, so that what ends each of them is there.
 _PROBE = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]
@@ -107,10 +110,53 @@ def demand_rows(
             )
 
 
+def num_embedding_rows(folder: Path, *, score_token_id: int | None = None) -> int:
+    """Rows of a model's embedding, known before its weights are loaded: they are refused where they differ.
+
+    Args:
+        score_token_id: a token that gets a row, and with it those before it (`score_token.give_embedding_row`).
+
+    Raises:
+        MissingPrerequisiteError: the folder has no config that can be read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        num_rows = int(config.get_text_config().vocab_size)
+    except Exception as error:
+        raise MissingPrerequisiteError(
+            f"{folder} holds no config.json that says how many tokens the model has ({type(error).__name__}: "
+            f"{one_line(str(error), 200)}). Put the model's own files there."
+        ) from error
+    return num_rows if score_token_id is None else max(num_rows, score_token_id + 1)
+
+
 def token_without_row(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], *, num_rows: int) -> str:
     """A token among these ids for which an embedding of so many rows has none, with its id; empty: there is none."""
     highest = max(tokens, default=-1)
     return f"{tokenizer.convert_ids_to_tokens(highest)} (id {highest:,})" if highest >= num_rows else ""
+
+
+def without_row_in_words(without: Sequence[str], *, name: str, num_rows: int, of: str = "the model") -> str:
+    """How many texts are left out since they spell a special token that the model's embedding has no row for.
+
+    Args:
+        without: `token_without_row` of each text.
+        name: what they are, in the plural.
+        of: whose embedding it is.
+
+    Raises:
+        BadDataError: more than a tenth of them do: then texts and tokenizer do not belong together.
+    """
+    found = [token for token in without if token]
+    words = f"{len(found):,} of {len(without):,} {name} are left out: they spell a token that {of}'s embedding "
+    words += f"of {num_rows:,} rows has none for, the first {found[0]}."
+    if len(found) > _MOST_WITHOUT_ROW * len(without):
+        raise BadDataError(
+            words.replace("are left out: they ", "")
+            + f" More than {_MOST_WITHOUT_ROW:.0%} is no accident: put the model's own tokenizer there, take the "
+            "token out of the texts, or use a model that knows it."
+        )
+    return words
 
 
 def _occurring_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -4,6 +4,7 @@ import json
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ from containers.stages.models import (
     compute_device,
     compute_dtype,
     demand_own_tokenizer,
-    demand_rows,
     load_causal_model,
     load_tokenizer,
+    num_embedding_rows,
     parameter_counts,
     peft_config,
     position_limit,
@@ -113,7 +114,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
             algorithm=f"TRL RLOOTrainer, K = {parts.config.num_generations}",
             planned_steps=parts.schedule.num_steps,
             num_examples=len(parts.prompts.prompts),
-            examples_left_out=parts.prompts.left_out,
+            examples_left_out=parts.prompts.num_over_long,
+            examples_without_row=parts.prompts.num_without_row,
             parameters=parameters,
             started_at_s=started_at_s,
             resumed_from_step=resumed_from,
@@ -162,16 +164,11 @@ def _load(context: StageContext) -> _Parts:
         raise BadConfigError(f"train_policy was given the config of {config.stage}.")
     start, pairs = context.input_path("start_model"), context.input_path("pairs")
     tokenizer = load_tokenizer(start, origin=context.input("start_model").origin)
-    prompts = read_training_prompts(pairs, tokenizer, config)
-    read_evaluation_prompts(pairs, tokenizer, config)
-    if prompts.left_out:
-        context.recorder.note(
-            f"{prompts.left_out} of {prompts.left_out + len(prompts.prompts)} prompts are longer than "
-            f"{config.max_prompt_length} tokens and were left out."
-        )
-    schedule = resolve_policy_schedule(
-        config, num_prompts=len(prompts.prompts), global_batch_size=context.spec.batch.global_batch_size
-    )
+    num_rows = num_embedding_rows(start)
+    prompts = read_training_prompts(pairs, tokenizer, config, num_rows=num_rows)
+    read_evaluation_prompts(pairs, tokenizer, config, num_rows=num_rows)
+    schedule_of = partial(resolve_policy_schedule, config, global_batch_size=context.spec.batch.global_batch_size)
+    schedule_of(num_prompts=len(prompts.prompts))
     demand_certificate(context)
     profile = context.spec.profile
     device, dtype = compute_device(profile), compute_dtype(profile)
@@ -179,17 +176,20 @@ def _load(context: StageContext) -> _Parts:
     model = load_causal_model(
         start, dtype=dtype if config.lora else torch.float32, device=device, note=context.recorder.note
     )
-    asked = [prompt.token_ids for prompt in prompts.prompts]
     demand_own_tokenizer(model, tokenizer, folder=start)
-    demand_rows(model, tokenizer, asked, name="Prompt")
     check_lengths(config, max_positions=position_limit(model), name="start model")
     scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
-    note_templates(context, tokenizer, scorer, prompts.prompts)
+    prompts = prompts.without(
+        note_templates(context, tokenizer, scorer, prompts.prompts), num_rows=scorer.num_rows, of="the reward model"
+    )
+    asked = [prompt.token_ids for prompt in prompts.prompts]
+    if prompts.left_out_in_words:
+        context.recorder.note(prompts.left_out_in_words)
     return _Parts(
         config=config,
         prompts=prompts,
-        schedule=schedule,
+        schedule=schedule_of(num_prompts=len(prompts.prompts)),
         tokenizer=tokenizer,
         model=model,
         scorer=scorer,

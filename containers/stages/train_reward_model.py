@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from containers.stages.models import (
     compute_device,
     compute_dtype,
     demand_own_tokenizer,
-    demand_rows,
     freeze_all_but_head,
     load_new_reward_model,
     load_tokenizer,
+    num_embedding_rows,
     parameter_counts,
 )
 from containers.stages.packing import attention_of, plan_packing
@@ -82,7 +81,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
             algorithm=_algorithm(config),
             planned_steps=schedule.num_steps,
             num_examples=len(pairs.train.kept),
-            examples_left_out=pairs.train.num_left_out,
+            examples_left_out=pairs.train.num_over_long,
+            examples_without_row=pairs.train.num_without_row,
             parameters=parameters,
             started_at_s=started_at_s,
             resumed_from_step=checkpoint_step(checkpoint),
@@ -146,7 +146,10 @@ def _tokenised_pairs(
         config,
         tokenizer,
         tokenised=tokenised,
-        num_tokens=lambda pair: max(len(pair["chosen_ids"]), len(pair["rejected_ids"])),
+        token_fields=["chosen_ids", "rejected_ids"],
+        num_rows=num_embedding_rows(
+            context.input_path("start_model"), score_token_id=score_token_id(config, tokenizer)
+        ),
         unit="pairs",
     )
     if config.chat_template is not None:
@@ -164,8 +167,6 @@ def _trainer(
     tokenizer: PreTrainedTokenizerBase,
 ) -> PairTrainer:
     model = _model_to_train(context, config, tokenizer)
-    kept = chain(pairs.train.kept, pairs.validation.kept)
-    demand_rows(model, tokenizer, (row[side] for row in kept for side in ("chosen_ids", "rejected_ids")), name="Side")
     packing = plan_packing(context, config, model, pairs.train.kept)
     kind, kind_arguments, batch = packing.trainer, packing.arguments, packing.batch
     arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=batch)

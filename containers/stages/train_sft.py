@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,9 @@ from containers.stages.models import (
     compute_device,
     compute_dtype,
     demand_own_tokenizer,
-    demand_rows,
     load_causal_model,
     load_tokenizer,
+    num_embedding_rows,
     parameter_counts,
     save_adapter,
     save_merged,
@@ -74,7 +73,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
             algorithm=f"supervised fine-tuning on {config.completions} completions, TRL SFTTrainer",
             planned_steps=schedule.num_steps,
             num_examples=len(examples.train.kept),
-            examples_left_out=examples.train.num_left_out,
+            examples_left_out=examples.train.num_over_long,
+            examples_without_row=examples.train.num_without_row,
             parameters=parameters,
             started_at_s=started_at_s,
             resumed_from_step=checkpoint_step(checkpoint),
@@ -119,7 +119,8 @@ def _tokenised_examples(
         config,
         tokenizer,
         tokenised=tokenised,
-        num_tokens=lambda example: len(example["input_ids"]),
+        token_fields=["input_ids"],
+        num_rows=num_embedding_rows(context.input_path("start_model")),
         unit="completions",
     )
 
@@ -136,8 +137,6 @@ def _trainer(
     arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=context.spec.batch)
     columns = ["input_ids", "completion_mask"]
     model = _model_to_train(context, config, tokenizer)
-    kept = chain(examples.train.kept, examples.validation.kept)
-    demand_rows(model, tokenizer, (example["input_ids"] for example in kept), name="Completion with its prompt")
     trainer = SFTTrainer(
         model=model,
         args=ready_to_divide(

@@ -25,7 +25,7 @@ from containers.stages.pair_artifact import Row, read_pair_rows, read_policy_pro
 from containers.stages.ranks import any_rank, is_first_rank, of_all_ranks, spread_over_ranks
 from containers.stages.template_losses import TemplateLosses
 from containers.stages.token_batches import tokens_of_all
-from containers.stages.tokenizer_loading import load_tokenizer
+from containers.stages.tokenizer_loading import load_tokenizer, token_without_row, without_row_in_words
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -44,11 +44,23 @@ class Tokenised(Protocol):
 
 @dataclass(frozen=True)
 class SplitExamples:
-    """The tokenised examples of a split that fit, and how many did not; in words only where there are some."""
+    """The tokenised examples of a split that can be learnt from, and how many cannot.
+
+    Attributes:
+        num_over_long: longer than max_length.
+        num_without_row: of the others, those with a token that the model's embedding has no row for.
+        left_out_in_words: empty where none is left out.
+    """
 
     kept: list[Row]
-    num_left_out: int
+    num_over_long: int
+    num_without_row: int
     left_out_in_words: str
+
+    @property
+    def num_left_out(self) -> int:
+        """For whichever reason."""
+        return self.num_over_long + self.num_without_row
 
 
 @dataclass(frozen=True)
@@ -65,22 +77,24 @@ def read_training_examples(
     tokenizer: PreTrainedTokenizerBase,
     *,
     tokenised: Tokenised,
-    num_tokens: Callable[[Row], int],
+    token_fields: Sequence[str],
+    num_rows: int,
     unit: str,
 ) -> TrainingExamples:
-    """Both splits of the stage's pairs; examples longer than max_length are counted out here.
+    """Both splits of the stage's pairs; examples that are too long, or have a token without a row, are counted out.
 
-    TRL would drop or cut them without a word. What the chat template leaves out of the pairs, or of the policy's
-    prompts, is noted. Each of several ranks makes the tokens of its share of the pairs. They are kept, and the next
-    attempt reads them.
+    TRL would drop or cut long ones without a word, and die of such a token: a text may spell a special one. What the
+    chat template leaves out of the pairs, or of the policy's prompts, is noted. Each of several ranks makes the tokens
+    of its share of the pairs. They are kept, and the next attempt reads them.
 
     Args:
         tokenised: of each of the pairs the fields that its examples have beside its own: lists of whole numbers.
-        num_tokens: tokens that an example needs room for.
+        token_fields: the fields of an example that have token ids; each needs room by itself.
+        num_rows: of the model's embedding.
         unit: what an example is, in the plural.
 
     Raises:
-        BadDataError: no example of a split fits; has the lengths.
+        BadDataError: no example of a split fits, with the lengths; or too many have a token without a row.
         BadConfigError: the template refuses a pair, or an answered prompt of the policy.
     """
     key = tokens_key(context, config, tokenizer)
@@ -93,13 +107,15 @@ def read_training_examples(
             work = partial(_of_share, tokenised=partial(tokenised, losses=losses), all_rows=rows)
             found[file] = _that_fit(
                 spread_over_ranks(rows, work),
-                num_tokens=num_tokens,
+                tokenizer=tokenizer,
+                token_fields=token_fields,
+                num_rows=num_rows,
                 name=f"{name} {unit}",
                 setting=f"{config.stage}.max_length",
                 max_length=config.max_length,
             )
         split = found[file] if kept is None else kept.splits[file]
-        if split.num_left_out:
+        if split.left_out_in_words:
             context.recorder.note(split.left_out_in_words)
         examples.append(_with_their_pairs(split, rows))
     words = _losses_in_words(context, tokenizer, losses) if kept is None else kept.losses_in_words
@@ -112,7 +128,12 @@ def read_training_examples(
 
 def _with_their_pairs(split: SplitTokens, rows: Sequence[Row]) -> SplitExamples:
     kept = [{**rows[place], **example} for place, example in zip(split.places, split.examples, strict=True)]
-    return SplitExamples(kept=kept, num_left_out=split.num_left_out, left_out_in_words=split.left_out_in_words)
+    return SplitExamples(
+        kept=kept,
+        num_over_long=split.num_over_long,
+        num_without_row=split.num_without_row,
+        left_out_in_words=split.left_out_in_words,
+    )
 
 
 def _of_share(
@@ -133,39 +154,51 @@ def _of_share(
 def _that_fit(
     examples_of_pairs: Sequence[list[Row]],
     *,
-    num_tokens: Callable[[Row], int],
+    tokenizer: PreTrainedTokenizerBase,
+    token_fields: Sequence[str],
+    num_rows: int,
     name: str,
     setting: str,
     max_length: int,
 ) -> SplitTokens:
-    """The examples that have at most `max_length` tokens.
+    """The examples that have at most `max_length` tokens, and a row of the embedding for each of them.
 
     Args:
         setting: the key of `max_length`, for the messages.
 
     Raises:
-        BadDataError: there is none; says which length would keep most of them.
+        BadDataError: none is short enough, and says which length would keep most of them; or too many have a token
+            without a row.
     """
     examples = [(place, example) for place, of_pair in enumerate(examples_of_pairs) for example in of_pair]
-    lengths = [num_tokens(example) for _, example in examples]
-    kept = [item for item, length in zip(examples, lengths, strict=True) if length <= max_length]
-    num_left_out = len(examples) - len(kept)
+    lengths = [max(len(example[field]) for field in token_fields) for _, example in examples]
+    short = [item for item, length in zip(examples, lengths, strict=True) if length <= max_length]
     most = sorted(lengths)[math.ceil(_MOST * len(lengths)) - 1]
     spread = f"{_MOST:.0%} of all have at most {most:,} tokens, the longest {max(lengths):,}"
-    if not kept:
+    if not short:
         raise BadDataError(
             f"Not one of {len(examples):,} {name} fits in {setting} {max_length}: the shortest has {min(lengths):,} "
             f"tokens; {spread}. Raise {setting} to {most} to keep most of them."
         )
-    words = (
-        f"{num_left_out:,} of {len(examples):,} {name} are left out: longer than {max_length} tokens ({setting}). "
-        f"{spread}."
-    )
+    without = [
+        next(filter(None, (token_without_row(tokenizer, item[field], num_rows=num_rows) for field in token_fields)), "")
+        for _, item in short
+    ]
+    kept = [item for item, token in zip(short, without, strict=True) if not token]
+    words = []
+    if num_over_long := len(examples) - len(short):
+        words.append(
+            f"{num_over_long:,} of {len(examples):,} {name} are left out: longer than {max_length} tokens ({setting}). "
+            f"{spread}."
+        )
+    if any(without):
+        words.append(without_row_in_words(without, name=name, num_rows=num_rows))
     return SplitTokens(
         places=[place for place, _ in kept],
         examples=[example for _, example in kept],
-        num_left_out=num_left_out,
-        left_out_in_words=words if num_left_out else "",
+        num_over_long=num_over_long,
+        num_without_row=len(short) - len(kept),
+        left_out_in_words=" ".join(words),
     )
 
 

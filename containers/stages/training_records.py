@@ -28,6 +28,7 @@ def training_info(
     parameters: tuple[int, int],
     started_at_s: float,
     examples_left_out: int = 0,
+    examples_without_row: int = 0,
     resumed_from_step: int | None = None,
 ) -> TrainingInfo:
     """The record of a finished training.
@@ -44,6 +45,7 @@ def training_info(
         planned_steps=planned_steps,
         num_examples=num_examples,
         examples_left_out=examples_left_out,
+        examples_without_row=examples_without_row,
         global_batch_size=context.spec.batch.global_batch_size,
         trainable_parameters=parameters[0],
         total_parameters=parameters[1],

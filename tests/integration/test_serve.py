@@ -216,7 +216,9 @@ def test_cancel_stops_the_stage_and_retry_goes_on_from_its_checkpoint(served: Se
     served.press("Cancelling", run)
     assert served.ended(run, timeout_s=60) == "Cancelled"
     assert list(served.processes(STAGE_PROGRAM)) == []
-    assert served.stages(run)[-1] == (REWARD.value, "Cancelled")
+    # The server works through what it was told of tasks after it was told of the run.
+    shown = (REWARD.value, "Cancelled")
+    served.wait_for(lambda: served.stages(run)[-1] == shown, what="the end of the stage's task", timeout_s=60)
     before, last = len(served.stages(run)), max(served.steps("cancelled", REWARD))
 
     served.press("AwaitingRetry", run)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.control_groups import GroupMemory, group_cpus, group_memory
+from containers.control_groups import GroupMemory, group_cpus, group_memory, oom_kills
 
 GIB, MIB = 1024**3, 1024**2
 UNLIMITED_1 = str(2**63 - 4096)
@@ -235,3 +235,21 @@ def test_of_several_mounts_the_one_that_shows_the_own_group_counts(tmp_path: Pat
         },
     )
     assert group_memory(root=root) == GroupMemory(3 * GIB, 3 * GIB - MIB)
+
+
+def test_what_the_kernel_killed_for_memory_is_counted_in_the_own_group_where_it_tells(tmp_path: Path) -> None:
+    machine = {"/proc/vmstat": "oom_kill 9\nnr_free_pages 1"}
+    job, scope = f"{V2}/job", f"{V2}/job/scope"
+    events = {
+        f"{job}/memory.events": "low 0\noom 3\noom_kill 3\noom_group_kill 0",
+        f"{scope}/memory.events": "low 0\nhigh 7\noom 1\noom_kill 1\noom_group_kill 0",
+    }
+    in_version_2 = grown(tmp_path / "2", groups="0::/job/scope", mounts=V2_MOUNT, files={**events, **machine})
+    assert oom_kills(root=in_version_2) == 1
+    at_the_top = grown(tmp_path / "top", groups="0::/", mounts=V2_MOUNT, files=machine)
+    assert oom_kills(root=at_the_top) == 9
+    controls = {f"{V2}/memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2"}
+    mounts = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+    in_version_1 = grown(tmp_path / "1", groups="4:memory:/job", mounts=mounts, files={**controls, **machine})
+    assert oom_kills(root=in_version_1) == 2
+    assert oom_kills(root=tmp_path / "nothing") == 0

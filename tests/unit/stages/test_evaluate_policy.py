@@ -151,7 +151,7 @@ def test_prompts_that_are_too_long_are_counted_and_a_subset_is_drawn(tmp_path: P
     context, evaluation = evaluate(tmp_path, inputs, max_prompts=4, completions_per_prompt=1)
     assert evaluation.num_prompts == 4
     assert len(completions_of(context)) == 4
-    assert "4 held-out prompts of 7 are answered; 1 are longer than 64 tokens" in (
+    assert "4 of 6 held-out prompts are answered. 1 of 7 prompts are left out: longer than 64 tokens" in (
         context.work / "events.jsonl"
     ).read_text(encoding="utf-8")
 

@@ -76,7 +76,7 @@ def _change_template(folder: Path, stage: Stage) -> Stage:
 
 
 def _change_tokenizer(folder: Path, stage: Stage) -> Stage:
-    give(folder, token="cat")
+    give(folder, token="日本")
     return stage
 
 
@@ -242,7 +242,8 @@ def test_tokens_of_a_tokenizer_with_a_part_in_python_are_not_kept(tmp_path: Path
             SFT_CONFIG,
             tokenizer,
             tokenised=lambda rows, *, losses: [[{"ids": [1, 2]}] for _ in rows],
-            num_tokens=lambda example: len(example["ids"]),
+            token_fields=["ids"],
+            num_rows=len(tokenizer),
             unit="pairs",
         )
         assert len(examples.train.kept) == 3

@@ -10,11 +10,14 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.names import StageName
-from containers.contracts.stage_configs import EvaluateRewardModelConfig, TrainingSchedule
-from containers.stages import evaluate_reward_model, train_reward_model
+from containers.contracts.names import TRAINING_INFO_FILE, StageName
+from containers.contracts.records import TrainingInfo
+from containers.contracts.stage_configs import EvaluateRewardModelConfig, TrainingSchedule, TrainSftConfig
+from containers.stages import evaluate_reward_model, train_reward_model, train_sft
+from containers.stages.context import StageContext
 from containers.stages.errors import BadDataError, MissingPrerequisiteError
 from containers.stages.models import load_new_reward_model, load_tokenizer
+from containers.stages.report_sections import training_facts
 from containers.stages.score_file import score_rows
 from containers.stages.score_rows import RowToScore
 from containers.stages.scoring import RewardScorer
@@ -96,12 +99,49 @@ def test_a_text_that_spells_a_token_without_a_row_has_no_score_and_says_so(tmp_p
         scorer.score([plain, spelt])
 
 
-def test_a_pair_that_spells_a_token_without_a_row_stops_the_training_before_its_first_step(tmp_path: Path) -> None:
-    rows = colour_rows(48)
-    rows[5]["chosen"] = [{"role": "assistant", "content": f"The cat is {IMAGE_TOKEN}."}]
-    context = reward_model_context(tmp_path, rows=rows)
+def notes_of(context: StageContext) -> str:
+    events = [json.loads(line) for line in (context.work / "events.jsonl").read_text().splitlines()]
+    return "\n".join(event["text"] for event in events if event["type"] == "note")
+
+
+def spell_it(rows: list[dict[str, Any]], *places: int) -> list[dict[str, Any]]:
+    for place in places:
+        rows[place]["chosen"] = [{"role": "assistant", "content": f"The cat is {IMAGE_TOKEN}."}]
+    return rows
+
+
+def test_pairs_that_spell_a_token_without_a_row_are_left_out_of_the_training_and_counted(tmp_path: Path) -> None:
+    schedule = TrainingSchedule(max_steps=3, eval_steps=3)
+    context = reward_model_context(tmp_path, rows=spell_it(colour_rows(48), 5, 9), schedule=schedule)
     save_tokenizer_with(tmp_path / "start", IMAGE_TOKEN)
-    with pytest.raises(BadDataError, match=r"Side 11 has the token <image_soft_token> .*259 rows"):
+    values = values_of(train_reward_model.run(context))
+    assert (values["train_pairs_left_out"], values["validation_pairs_left_out"]) == (2, 0)
+    info = TrainingInfo.model_validate_json((context.output / TRAINING_INFO_FILE).read_text())
+    assert (info.num_examples, info.examples_left_out, info.examples_without_row) == (46, 0, 2)
+    assert ("Left out for a token without a row", "2") in training_facts(info)
+    assert (
+        "2 of 48 training pairs are left out: they spell a token that the model's embedding of 259 rows has none for, "
+        "the first <image_soft_token> (id 259)."
+    ) in notes_of(context)
+
+
+def test_completions_that_spell_a_token_without_a_row_are_left_out_of_fine_tuning_and_counted(tmp_path: Path) -> None:
+    start = save_causal_model(tmp_path / "start")
+    save_tokenizer_with(start, IMAGE_TOKEN)
+    inputs = {"pairs": write_pairs(tmp_path / "pairs", spell_it(colour_rows(48), 5)), "start_model": start}
+    config = TrainSftConfig(
+        max_length=128, schedule=TrainingSchedule(max_steps=2, eval_steps=2), gradient_checkpointing=False
+    )
+    values = values_of(train_sft.run(make_context(tmp_path, StageName.TRAIN_SFT, config, inputs)))
+    assert values["train_completions_left_out"] == 1
+
+
+def test_texts_of_which_many_spell_a_token_without_a_row_stop_the_training_before_its_first_step(
+    tmp_path: Path,
+) -> None:
+    context = reward_model_context(tmp_path, rows=spell_it(colour_rows(48), 1, 3, 5, 7, 9))
+    save_tokenizer_with(tmp_path / "start", IMAGE_TOKEN)
+    with pytest.raises(BadDataError, match=r"5 of 48 training pairs spell .*259 rows .* More than 10% is no accident"):
         train_reward_model.run(context)
     assert not list(context.checkpoints.glob("checkpoint-*"))
 

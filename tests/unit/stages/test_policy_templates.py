@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
-from containers.contracts.names import StageName
+from containers.contracts.names import TRAINING_INFO_FILE, StageName
+from containers.contracts.records import TrainingInfo
 from containers.contracts.stage_configs import LoraSettings, TrainingSchedule, TrainPolicyConfig
 from containers.stages import train_policy
 from containers.stages.context import StageContext
@@ -31,11 +33,17 @@ LOSING = (
 )
 
 
-def _context(tmp_path: Path, *, of_policy: str = CHATML, of_reward_model: str = CHATML) -> StageContext:
+def _context(
+    tmp_path: Path,
+    *,
+    of_policy: str = CHATML,
+    of_reward_model: str = CHATML,
+    prompts: Sequence[str] = ("Hi", "Which one?", "Where are dragons?", "No"),
+) -> StageContext:
     merged = save_reward_model(tmp_path / "reward_model" / "merged")
     inputs = {
         "certificate": write_certificate(tmp_path / "certificate", score_head_sha256=score_head_sha256(merged)),
-        "pairs": write_prompts(tmp_path / "pairs", train=["Hi", "Which one?", "Where are dragons?", "No"]),
+        "pairs": write_prompts(tmp_path / "pairs", train=prompts),
         "start_model": save_causal_model(tmp_path / "start", seed=3),
         "reward_model": tmp_path / "reward_model",
     }
@@ -55,6 +63,11 @@ def _context(tmp_path: Path, *, of_policy: str = CHATML, of_reward_model: str = 
     return make_context(tmp_path, StageName.TRAIN_POLICY, config, inputs)
 
 
+def _notes(context: StageContext) -> str:
+    events = [json.loads(line) for line in (context.work / "events.jsonl").read_text().splitlines()]
+    return "\n".join(event["text"] for event in events if event["type"] == "note")
+
+
 @pytest.mark.parametrize("whose", ["of_policy", "of_reward_model"])
 def test_a_prompt_that_either_template_refuses_stops_the_stage_before_a_rollout(tmp_path: Path, whose: str) -> None:
     context = _context(tmp_path, **{whose: REFUSING})
@@ -64,11 +77,22 @@ def test_a_prompt_that_either_template_refuses_stops_the_stage_before_a_rollout(
     assert not events.exists() or '"metrics"' not in events.read_text()
 
 
+def test_prompts_that_the_reward_model_has_no_row_for_are_left_out_and_counted(tmp_path: Path) -> None:
+    context = _context(tmp_path, prompts=["See <image>", *("Which one?" for _ in range(10))])
+    folder = context.input_path("reward_model") / "merged"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    tokenizer.save_pretrained(folder)
+    train_policy.run(context)
+    info = TrainingInfo.model_validate_json((context.output / TRAINING_INFO_FILE).read_text())
+    assert (info.num_examples, info.examples_left_out, info.examples_without_row) == (10, 0, 1)
+    assert "1 of 11 prompts are left out: they spell a token that the reward model's embedding" in _notes(context)
+
+
 def test_a_lost_turn_and_the_date_are_told(tmp_path: Path) -> None:
     context = _context(tmp_path, of_policy=DATED, of_reward_model=LOSING)
     train_policy.run(context)
-    events = [json.loads(line) for line in (context.work / "events.jsonl").read_text().splitlines()]
-    notes = "\n".join(event["text"] for event in events if event["type"] == "note")
+    notes = _notes(context)
     assert "it is 26 July 2024 here" in notes
     assert "Prompts, as the reward model sees them: Warning: The chat template leaves out" in notes
     assert "Prompts, as the start model sees them" not in notes

@@ -144,7 +144,7 @@ def test_records_name_the_reward_model_and_the_prompts_left_out(trained: StageCo
     assert (info.num_steps, info.planned_steps, info.num_examples, info.examples_left_out) == (4, 4, 4, 1)
     assert 0 < info.trainable_parameters < info.total_parameters
     events = (trained.work / "events.jsonl").read_text()
-    assert "1 of 5 prompts are longer than 64 tokens" in events
+    assert "1 of 5 prompts are left out: longer than 64 tokens" in events
     assert used["score_head_sha256"][:16] in events
 
 

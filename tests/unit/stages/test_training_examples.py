@@ -27,7 +27,8 @@ def _read(
         config,
         tiny_tokenizer(),
         tokenised=lambda rows, *, losses: [[{"ids": [0] * next(left)}] for _ in rows],
-        num_tokens=lambda example: len(example["ids"]),
+        token_fields=["ids"],
+        num_rows=1,
         unit="pairs",
     )
     events = context.work / "events.jsonl"
