@@ -16,7 +16,6 @@ Exit code 1 where a command of ours takes longer than wanted; the CPU's seconds 
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,14 +32,13 @@ from benchmarks.filter_speed import NUM_FEW_ROWS, in_a_process_of_its_own
 from benchmarks.load_pages import Answer, mlflow_requests, page_loads, prefect_requests, settling
 from benchmarks.load_servers import ARTIFACTS, LOG_LINES, STAGES, UNFINISHED
 from benchmarks.load_store import FILES_OF_AN_ARTIFACT, fill_reports, fill_store
+from benchmarks.provenance import PROJECT, commit, when_and_where
 from containers.launch.cleanup import OWNER_PID_LABEL, current_owner
-from containers.stages.measure import cpu_model
 from flows.config_loading import load_run_config
 from flows.demo_data import write_demo_data
 from flows.local_servers import Servers, local_servers
 from flows.server_settings import ServerSettings
 
-PROJECT = Path(__file__).resolve().parents[1]
 DEMO = PROJECT / "configs" / "runs" / "demo.yaml"
 PAGE = Path(__file__).with_suffix(".md")
 WANTED_S = 2.0
@@ -138,17 +135,6 @@ def answers(title: str, found: list[Answer]) -> Iterator[str]:
         yield f"| {item.what} | {middle(list(item.seconds))} |"
 
 
-def _commit() -> str:
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - as the developer's own
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or "unknown"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000)
@@ -160,7 +146,7 @@ def main() -> int:
     if bool(given.rows) != bool(given.data):
         parser.error("--rows and --data FOLDER, with the rows that are repeated, go together.")
     data = given.data.resolve() if given.data else None  # before the folder changes
-    commit = _commit()
+    measured = commit()
     loads, lines, slow = [os.getloadavg()[0]], [], []
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
@@ -208,9 +194,8 @@ def main() -> int:
 
     {command}
 
-{datetime.now(UTC):%d %B %Y}, commit {commit}; Python {platform.python_version()}, {cpu_model()},
-{os.cpu_count()} cores, load average {min(loads):.1f} to {max(loads):.1f} while it ran; Prefect {version("prefect")},
-MLflow {version("mlflow")}, both on SQLite.
+{when_and_where(measured)}, load average {min(loads):.1f} to {max(loads):.1f} while it ran; Prefect
+{version("prefect")}, MLflow {version("mlflow")}, both on SQLite.
 
 {given.runs:,} runs; {num_artifacts:,} artifacts of {FILES_OF_AN_ARTIFACT} files of 2 KiB; {given.runs:,} questions at
 a gate, {given.runs:,} reports. Prefect: for each run {len(STAGES)} tasks, {LOG_LINES} log lines, {ARTIFACTS} artifacts

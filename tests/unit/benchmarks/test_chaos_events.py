@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chaos
-from benchmarks.chaos import Run, left_alive, small_disk
+from benchmarks import chaos_run
+from benchmarks.chaos import small_disk
 from benchmarks.chaos_events import KINDS, alive_below, full, schedule
+from benchmarks.chaos_run import Run, left_alive
 from containers.contracts.names import TOKEN_VARIABLE
 from containers.launch.leftovers import new_token
 from tests.faults.tiny_project import TinyProject
@@ -48,7 +49,7 @@ def test_what_a_run_left_is_found_by_its_folder(tmp_path: Path, how: str) -> Non
 
 @pytest.mark.parametrize("kept", ["work", "artifacts"])
 def test_what_a_stage_left_is_found_by_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
-    monkeypatch.setattr(chaos, "_ENDS_WITHIN_S", 0)
+    monkeypatch.setattr(chaos_run, "_ENDS_WITHIN_S", 0)
     run = Run(TinyProject(tmp_path), "run", tmp_path / "run", ())
     (tmp_path / "run/store" / kept / "train_policy/0123").mkdir(parents=True)
     token = new_token(tmp_path / "run/store/work/train_policy/0123")

@@ -1,0 +1,35 @@
+"""Which code was measured, when and on what: for pages whose figures somebody will compare."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from containers.stages.measure import cpu_model
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def commit() -> str:
+    """Of the checkout, with `-dirty` where files differ from it."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - as the developer's own
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def when_and_where(measured: str) -> str:
+    """`24 November 2026, commit 60c7bdb; Python 3.11.7, AMD EPYC, 2 cores`.
+
+    Args:
+        measured: the commit at the beginning; files may change while it runs.
+    """
+    return (
+        f"{datetime.now(UTC):%d %B %Y}, commit {measured}; Python {platform.python_version()}, {cpu_model()}, "
+        f"{os.cpu_count()} cores"
+    )
