@@ -2,10 +2,12 @@
 
 A lease is a kernel lock (flock) on a file: it ends with its holder, however that dies, so none is left behind. Beside
 it stands a record of who holds it, with a heartbeat. A holder that lives and gives no sign of life keeps its lease,
-since its stage may still compute; whoever waits is told.
+since its stage may still compute; whoever waits is told. A program that is a process of this machine has locks of its
+own on its GPUs, since it may outlive the run that leased them: killed runs leave a stage that saves its state first.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -73,7 +75,7 @@ def leased_gpus(uuids: Iterable[str], *, folder: Path) -> dict[str, str]:
     held = {}
     for uuid in uuids:
         with taken_if_free(_lock_path(folder, uuid)) as is_free:
-            if not is_free:
+            if not (is_free and _has_no_program(uuid, folder)):
                 held[uuid] = str(_read_holder(folder, uuid) or "Another run")
     return held
 
@@ -93,9 +95,13 @@ def leased(uuids: Iterable[str], *, count: int, holder: str, folder: Path) -> It
                 break
             lock = FileLock(_lock_path(folder, uuid), mode=_SHARED_MODE)
             try:
-                stack.enter_context(lock.acquire(timeout=0))
+                lock.acquire(timeout=0)
             except Timeout:
                 continue
+            if not _has_no_program(uuid, folder):
+                lock.release()
+                continue
+            stack.callback(lock.release)
             taken.append(uuid)
         if len(taken) < count:
             stack.close()
@@ -103,6 +109,36 @@ def leased(uuids: Iterable[str], *, count: int, holder: str, folder: Path) -> It
             return
         stack.enter_context(_heartbeat(taken, holder=holder, folder=folder))
         yield tuple(taken)
+
+
+@contextmanager
+def program_locks(uuids: Iterable[str], *, folder: Path) -> Iterator[tuple[int, ...]]:
+    """Locks of a program on GPUs that its run has leased; nobody else gets these until the last holder is dead.
+
+    Yields:
+        Descriptors for the program's supervisor to inherit.
+
+    Raises:
+        OSError: a lock cannot be opened, or is a link.
+    """
+    descriptors: list[int] = []
+    try:
+        for uuid in uuids:
+            path = _program_lock_path(folder, uuid)
+            descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _SHARED_MODE))
+            with contextlib.suppress(PermissionError):  # another user made it, and has done so
+                os.fchmod(descriptors[-1], _SHARED_MODE)
+            # Free, or looked at for a moment: the lease was given only where no program had the GPU.
+            fcntl.flock(descriptors[-1], fcntl.LOCK_EX)
+        yield tuple(descriptors)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _has_no_program(uuid: str, folder: Path) -> bool:
+    with taken_if_free(_program_lock_path(folder, uuid)) as is_free:
+        return is_free
 
 
 @contextmanager
@@ -158,6 +194,10 @@ def _read_holder(folder: Path, uuid: str) -> Holder | None:
 
 def _lock_path(folder: Path, uuid: str) -> Path:
     return folder / f"{uuid}.lock"
+
+
+def _program_lock_path(folder: Path, uuid: str) -> Path:
+    return folder / f"{uuid}.program.lock"
 
 
 def _holder_path(folder: Path, uuid: str) -> Path:

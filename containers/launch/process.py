@@ -23,6 +23,7 @@ from containers.contracts.spec import StageSpec
 from containers.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
 from containers.launch.folders import prepare_folders
+from containers.launch.gpu_leases import FOLDER_VARIABLE, lease_folder, open_lease_folder, program_locks
 from containers.launch.leftovers import kill_processes_with, new_token, sole_program
 from containers.launch.rank_deaths import killed_rank, rank_deaths
 from containers.launch.runtime import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, Launch, StageExit
@@ -80,7 +81,8 @@ class ProcessRuntime:
                 return _never_started(log)
             spec_file = prepare_folders(launch, spec)
             command = self._command or process_arguments(spec_file.resolve())
-            return self._supervise(launch, spec, command, log=log, lock=lock, grace=grace)
+            with _gpu_locks(launch.gpu_ids) as gpu_locks:
+                return self._supervise(launch, spec, command, log=log, locks=(lock, *gpu_locks), grace=grace)
 
     def _supervise(
         self,
@@ -89,7 +91,7 @@ class ProcessRuntime:
         command: tuple[str, ...],
         *,
         log: StageLog,
-        lock: int,
+        locks: tuple[int, ...],
         grace: Callable[[], StopGrace],
     ) -> StageExit:
         sources = Path(containers.__file__).resolve().parents[1]
@@ -98,7 +100,7 @@ class ProcessRuntime:
         if launch.gpu_ids:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
         kills_before = oom_kills()
-        program = _ProcessProgram(command, environment, launch, token=token, lock=lock)
+        program = _ProcessProgram(command, environment, launch, token=token, locks=locks)
         reader = ChunkReader(program.chunks)
         try:
             seen = watch(program, launch, log=log, reader=reader, grace=grace)
@@ -115,7 +117,13 @@ class _ProcessProgram:
     """
 
     def __init__(
-        self, command: tuple[str, ...], environment: dict[str, str], launch: Launch, *, token: str, lock: int
+        self,
+        command: tuple[str, ...],
+        environment: dict[str, str],
+        launch: Launch,
+        *,
+        token: str,
+        locks: tuple[int, ...],
     ) -> None:
         if shutil.which(command[0]) is None:
             raise CreateRefusedError(f"{launch.spec.stage} cannot start: {command[0]} is not there, or no program.")
@@ -129,7 +137,7 @@ class _ProcessProgram:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    pass_fds=(lock,),
+                    pass_fds=locks,
                 )
         except OSError as error:
             raise CreateRefusedError(f"{launch.spec.stage} cannot start: {command[0]}: {error}") from error
@@ -219,6 +227,20 @@ def _smaller(one: int, other: int) -> int:
     if one == resource.RLIM_INFINITY:
         return other
     return one if other == resource.RLIM_INFINITY else min(one, other)
+
+
+@contextlib.contextmanager
+def _gpu_locks(uuids: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
+    """`program_locks` in the folder of the leases; nothing where the stage has no GPU."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(program_locks(uuids, folder=open_lease_folder())) if uuids else ()
+        except OSError as error:
+            raise CreateRefusedError(
+                f"The locks of the GPUs cannot be kept in {lease_folder()}: {error}. Where a link or a folder lies in "
+                f"place of one, remove that; else let this user write there, or set {FOLDER_VARIABLE}."
+            ) from error
+        yield found
 
 
 def _never_started(log: StageLog) -> StageExit:

@@ -6,10 +6,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from containers.launch import gpu_leases
-from containers.launch.gpu_leases import lease_folder, leased, leased_gpus, open_lease_folder
+from containers.launch.gpu_leases import lease_folder, leased, leased_gpus, open_lease_folder, program_locks
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 PROGRAM = """
@@ -52,6 +53,45 @@ def test_the_lease_of_a_killed_holder_is_free_at_once_and_named_until_then(tmp_p
         victim.wait()
         with leased(["GPU-a"], count=1, holder="next", folder=tmp_path) as taken:
             assert taken == ("GPU-a",)
+
+
+ORPHANING = """
+import subprocess, sys, time
+from pathlib import Path
+from containers.launch.gpu_leases import leased, program_locks
+folder = Path(sys.argv[1])
+with leased(["GPU-a"], count=1, holder="victim 1, train_policy", folder=folder) as uuids:
+    with program_locks(uuids, folder=folder) as locks:
+        left = subprocess.Popen(["sleep", "60"], pass_fds=locks)
+        print(left.pid, flush=True)
+        time.sleep(60)
+"""
+
+
+def test_a_card_is_not_free_while_the_program_of_a_killed_run_still_has_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ORPHANING, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        left = psutil.Process(int(victim.stdout.readline()))
+        victim.kill()
+        victim.wait()
+        try:
+            with leased(UUIDS, count=1, holder="next", folder=tmp_path) as taken:
+                assert taken == ("GPU-b",)
+            (words,) = leased_gpus(["GPU-a"], folder=tmp_path).values()
+            assert words.startswith(f"Run victim 1, train_policy (process {victim.pid} on ")
+        finally:
+            left.kill()
+            psutil.wait_procs([left], timeout=10)
+    with leased(["GPU-a"], count=1, holder="next", folder=tmp_path) as taken:
+        assert taken == ("GPU-a",)
+
+
+def test_the_lock_of_a_program_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "GPU-a.program.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic link"), program_locks(["GPU-a"], folder=tmp_path):
+        pass
 
 
 def test_a_holder_that_gives_no_sign_of_life_keeps_its_lease_and_is_pointed_at(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
 from containers.launch.collect import read_outcome
 from containers.launch.failure import classify
+from containers.launch.gpu_leases import FOLDER_VARIABLE, leased
 from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import CreateRefusedError, InputUnusableError, Launch, StageExit
@@ -97,6 +98,32 @@ def test_secrets_of_the_parent_stay_outside_and_the_specs_demands_arrive(
 def test_gpus_are_chosen_by_the_variable(tmp_path: Path) -> None:
     stage_exit, _ = run(tmp_path, "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])", gpu_ids=("2", "5"))
     assert stage_exit.log_tail == ("2,5",)
+
+
+def test_the_programs_gpus_can_be_leased_by_nobody_until_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    seen = []
+
+    def lease(line: str) -> None:
+        with leased(["GPU-a", "GPU-b"], count=1, holder="next", folder=tmp_path) as taken:
+            seen.append((line, taken))
+
+    run(tmp_path, "print('up')", on_line=lease, gpu_ids=("GPU-a",))
+    assert ("up", ("GPU-b",)) in seen
+    with leased(["GPU-a"], count=1, holder="next", folder=tmp_path) as taken:
+        assert taken == ("GPU-a",)
+
+
+def test_a_lock_of_a_gpu_that_is_a_link_is_refused_with_the_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / "GPU-a.program.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CreateRefusedError, match=r"locks of the GPUs cannot be kept in .* remove that"):
+        run(tmp_path, "print('up')", gpu_ids=("GPU-a",))
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_soft_limits_are_raised_for_the_stage_and_put_back(tmp_path: Path) -> None:
