@@ -67,12 +67,14 @@ faults: setup  ## Break everything on purpose; writes the table in docs/reliabil
 MINUTES ?= 2
 SEED ?= 7
 RANKS ?= 1
+# So many times as many steps of training, so that faults of an hour hit trainings more than their starts.
+TIMES ?= 8
 chaos: setup  ## Faults at random moments of whole runs, two minutes of them; what each costs, and whether all comes out the same
 	$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --seed $(SEED) --ranks $(RANKS)
 
 proofs: setup  ## An hour of faults at random moments, on one and two ranks by turns; writes docs/proofs/
-	$(BIN)/python -m benchmarks.chaos --minutes 30 --seed $(SEED) --write
-	$(BIN)/python -m benchmarks.chaos --minutes 30 --seed $(SEED) --ranks 2 --write
+	$(BIN)/python -m benchmarks.chaos --minutes 30 --seed $(SEED) --times $(TIMES) --write
+	$(BIN)/python -m benchmarks.chaos --minutes 30 --seed $(SEED) --ranks 2 --times $(TIMES) --write
 
 # vLLM wants another fastapi than Prefect, so it lies in an environment that sees the usual one behind its own packages. The
 # torchvision that comes with it is built for GPUs and cannot be loaded beside a torch for CPUs; texts do without.

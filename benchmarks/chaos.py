@@ -1,6 +1,6 @@
 """What do faults cost a run, and does it come out the same? `make chaos`, or
 
-    python -m benchmarks.chaos [--minutes 2] [--seed 7] [--ranks 1] [--write]
+    python -m benchmarks.chaos [--minutes 2] [--seed 7] [--ranks 1] [--times 1] [--write]
 
 A pipeline of minutes (tests/faults/tiny_project.py: every stage but fine-tuning, on a processor, in processes) is run
 once without faults, and then again and again, each time in a store of its own on a small disk, while faults come at
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,14 +31,14 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks.chaos_events import DISK, FOR_GOOD, KINDS, ONE_RANK, Event, Scene, schedule
-from benchmarks.chaos_run import PAUSE_S, Run, left_alive, undisturbed
+from benchmarks.chaos_run import PAUSE_S, TRAINED, Run, left_alive, undisturbed
 from benchmarks.provenance import PROJECT, commit, when_and_where
 from tests.faults.mortal_server import Mlflow, Prefect
-from tests.faults.tiny_project import TinyProject
+from tests.faults.tiny_project import TINY, TinyProject
 
 PAGES = PROJECT / "docs" / "proofs"
 _DISK_MIB = 512
-_SILENCE_LIMIT_S = 120
+_SILENCE_LIMIT_S = 60
 # From here on there is time for what only a limit on silence ends.
 _MINUTES_FOR_GOOD = 20
 # A run with faults takes so many times as long as one without, at most; something hangs then.
@@ -112,6 +113,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0, help="for how long faults come; 2 unless given")
     parser.add_argument("--seed", type=int, default=7, help="of which faults come when; 7 unless given")
     parser.add_argument("--ranks", type=int, default=1, help="processes of a training; from 2 on one of them is killed")
+    parser.add_argument("--times", type=int, default=1, help="as many steps of training as usual; once unless given")
     parser.add_argument("--write", action="store_true", help="write the page in docs/proofs as well")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
@@ -120,78 +122,91 @@ def main() -> int:
 
 def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
     """0 where every run came out as the one without faults, and left nothing."""
-    minutes, seed, measured = given.minutes, given.seed, commit()
-    no_disk = stack.enter_context(small_disk(scratch / "disk"))
-    kinds = tuple(kind for kind in KINDS if kind != DISK or not no_disk)
-    kinds += (ONE_RANK,) if given.ranks > 1 else ()
-    kinds += (FOR_GOOD,) if minutes >= _MINUTES_FOR_GOOD else ()
-    left_out = [] if not no_disk else [f"`{DISK}` was left out: a small disk cannot be mounted here ({no_disk})."]
-    left_out += [] if FOR_GOOD in kinds else [f"`{FOR_GOOD}` comes from {_MINUTES_FOR_GOOD} minutes on."]
-    left_out += [] if ONE_RANK in kinds else [f"`{ONE_RANK}` wants --ranks 2."]
-    print(f"Seed {seed}. As many of these as {minutes:g} minutes hold:")
-    for event in islice(schedule(seed, kinds), math.ceil(minutes * 6)):
+    measured, no_disk = commit(), stack.enter_context(small_disk(scratch / "disk"))
+    kinds, left_out = chosen_kinds(given, no_disk=no_disk)
+    print(f"Seed {given.seed}. As many of these as {given.minutes:g} minutes hold:")
+    for event in islice(schedule(given.seed, kinds), math.ceil(given.minutes * 6)):
         print(event)
     print("\n".join(left_out), flush=True)
-    tiny = TinyProject.make(scratch / "project", PROJECT)
-    servers = Mlflow(scratch / "servers"), Prefect(scratch / "servers")
-    for server in servers:
+    mlflow, prefect = Mlflow(scratch / "servers"), Prefect(scratch / "servers")
+    for server in (mlflow, prefect):
         stack.callback(server.stop)
         server.start()
-    mlflow, prefect = servers
     settings = (
         f"tracking.prefect_api_url={prefect.api_url}",
         f"tracking.mlflow_uri={mlflow.uri}",
         f"runtime.silence_limit_s={_SILENCE_LIMIT_S}",
         f"gpu_profile.num_processes={given.ranks}",
+        *longer_trainings(given.times),
     )
-    reference = Run(tiny, "undisturbed", scratch / "disk" / "undisturbed", settings)
+    disk, tiny = scratch / "disk", TinyProject.make(scratch / "project", PROJECT)
+    reference = Run(tiny, "undisturbed", disk / "undisturbed", settings)
     undisturbed(reference)
-    wanted = reference.made()
+    wanted, num_steps = reference.made(), reference.num_steps()
     shutil.rmtree(reference.folder)
     print(f"Without faults: {reference.took_s:.0f} s, started {reference.starts} times.", flush=True)
 
     costs, wrong, ended = [], [], []
-    events, event = schedule(seed, kinds), None
-    deadline = time.monotonic() + minutes * 60
+    # More than there is time for; one whose victim is gone with its run waits for the next run.
+    events = deque(islice(schedule(given.seed, kinds), math.ceil(given.minutes * 60)))
+    deadline = time.monotonic() + given.minutes * 60
     while time.monotonic() < deadline:
         name = f"chaos-{len(ended) + 1}"
-        limit_s = minutes * 60 + _RUN_LIMIT * reference.took_s
-        run = Run(tiny, name, scratch / "disk" / name, settings, limit_s)
-        scene = Scene(run.orchestrator, mlflow, prefect, scratch / "disk")
-        while run.go_on() and time.monotonic() < deadline:
-            event = event or next(events)
-            cost = put_and_watch(run, scene, event)
-            if cost is not None:
-                costs.append(cost)
-                print(f"{event}: {cost.recovery_s:.1f} s, {cost.steps_again} steps again", flush=True)
-                event = None
-        undisturbed(run)
+        run = Run(tiny, name, disk / name, settings, given.minutes * 60 + _RUN_LIMIT * reference.took_s)
+        costs += disturbed(run, Scene(run.orchestrator, mlflow, prefect, disk), events, deadline=deadline)
         ended.append(run)
-        differs = [stage for stage, made in run.made().items() if made != wanted[stage]]
-        wrong += [f"{run.name}: {stage} is not what it is without faults." for stage in differs]
-        wrong += [f"{run.name}: alive after its end: {process}" for process in left_alive(run)]
-        print(
-            f"{run.name}: {run.took_s:.0f} s, started {run.starts} times, {len(differs)} trainings differ", flush=True
-        )
+        found = [f"{stage} is not what it is without faults" for stage in wanted if run.made()[stage] != wanted[stage]]
+        found += [f"alive after its end: {process}" for process in left_alive(run)]
+        wrong += [f"{run.name}: {what}." for what in found]
+        print(f"{run.name}: {run.took_s:.0f} s, started {run.starts} times, {len(found)} things wrong", flush=True)
         shutil.rmtree(run.folder)
 
-    goodput = reference.took_s * len(ended) / sum(run.took_s for run in ended)
-    text = "\n".join(
-        (
-            f"Runs: {len(ended)}, with {len(costs)} faults, {sum(run.took_s for run in ended):.0f} s. One without "
-            f"faults takes {reference.took_s:.0f} s. Goodput {goodput:.0%}.",
-            "",
-            *table(costs, kinds),
-            "",
-            *(wrong or [_ALL_EQUAL]),
-        )
+    all_s = sum(run.took_s for run in ended)
+    goodput = reference.took_s * len(ended) / all_s
+    head = (
+        f"Runs: {len(ended)}, with {len(costs)} faults, {all_s:.0f} s. One without faults takes "
+        f"{reference.took_s:.0f} s, and {num_steps} steps of training. Goodput {goodput:.0%}."
     )
+    text = "\n".join((head, "", *table(costs, kinds), "", *(wrong or [_ALL_EQUAL])))
     print(f"\n{text}", flush=True)
     if given.write:
         PAGES.mkdir(parents=True, exist_ok=True)
         name = "chaos.md" if given.ranks == 1 else f"chaos-{given.ranks}-ranks.md"
         (PAGES / name).write_text(page(text, left_out, measured=measured), encoding="utf-8")
     return 1 if wrong else 0
+
+
+def chosen_kinds(given: argparse.Namespace, *, no_disk: str) -> tuple[tuple[str, ...], list[str]]:
+    """Kinds of faults that there is time and place for, and a line for each that is left out.
+
+    Args:
+        no_disk: why there is no small disk; empty: there is.
+    """
+    kinds = tuple(kind for kind in KINDS if kind != DISK or not no_disk)
+    kinds += (ONE_RANK,) if given.ranks > 1 else ()
+    kinds += (FOR_GOOD,) if given.minutes >= _MINUTES_FOR_GOOD else ()
+    left_out = [] if not no_disk else [f"`{DISK}` was left out: a small disk cannot be mounted here ({no_disk})."]
+    left_out += [] if FOR_GOOD in kinds else [f"`{FOR_GOOD}` comes from {_MINUTES_FOR_GOOD} minutes on."]
+    left_out += [] if ONE_RANK in kinds else [f"`{ONE_RANK}` wants --ranks 2."]
+    return kinds, left_out
+
+
+def longer_trainings(times: int) -> Iterator[str]:
+    """Settings for so many times as many steps of training, with as many between two checkpoints as before."""
+    for stage in (str(stage) for stage in TRAINED):
+        yield f"{stage}.schedule.max_steps={times * TINY[stage]['schedule']['max_steps']}"
+
+
+def disturbed(run: Run, scene: Scene, events: deque[Event], *, deadline: float) -> list[Cost]:
+    """What each fault cost until the deadline; the run goes on to its end, then without faults."""
+    costs = []
+    while run.go_on() and time.monotonic() < deadline:
+        cost = put_and_watch(run, scene, events[0])
+        if cost is not None:
+            costs.append(cost)
+            print(f"{events.popleft()}: {cost.recovery_s:.1f} s, {cost.steps_again} steps again", flush=True)
+    undisturbed(run)
+    return costs
 
 
 def page(text: str, left_out: Sequence[str], *, measured: str) -> str:
@@ -208,7 +223,7 @@ def page(text: str, left_out: Sequence[str], *, measured: str) -> str:
 
 Recovery: from the fault until the run did something that it had not done before: a step of training, or a stage. It
 includes the time for which a fault lasts that is taken back (0.5 to 8 s), the start of the command, and the stage's.
-Steps done again: of 52 in a run, with a checkpoint every 5 (reward model) or 3 (policy). {notes}
+Steps done again: a checkpoint is saved every 5 (reward model) or 3 (policy). {notes}
 """
 
 

@@ -85,6 +85,10 @@ class Run:
         open_work = [path for path in self._works() if path.name not in published]
         return len(published), max((max(recorded_steps(path), default=0) for path in open_work), default=0)
 
+    def num_steps(self) -> int:
+        """Of all its trainings together, each counted once."""
+        return sum(len(set(recorded_steps(work))) for work in self._works())
+
     def steps_again(self) -> int:
         """Training steps that were recorded more than once."""
         steps = [recorded_steps(work) for work in self._works()]
