@@ -68,7 +68,7 @@ MINUTES ?= 2
 SEED ?= 7
 RANKS ?= 1
 # So many times as many steps of training, so that faults of an hour hit trainings more than their starts.
-TIMES ?= 8
+TIMES ?= 40
 chaos: setup  ## Faults at random moments of whole runs, two minutes of them; what each costs, and whether all comes out the same
 	$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --seed $(SEED) --ranks $(RANKS)
 
