@@ -15,14 +15,18 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pytest
-from short_runs import ENVIRONMENT, prepare, rlhf
+from short_runs import CONFIG, ENVIRONMENT, prepare, rlhf
 
+from containers.contracts.records import GateVerdict
+from flows.config_loading import load_run_config
 from flows.local_servers import Servers, ServerSettings, local_servers
 from flows.server_own_login import known_login, login_file, own_login
 from flows.server_process import ServerError
+from tasks.approval_store import Decisions, Question, decision_key
 
 pytestmark = pytest.mark.slow  # starts servers
 
@@ -121,6 +125,39 @@ def test_whoever_names_the_address_in_the_same_folder_need_not_name_the_login(
     refused = "it wants a login.*lies in outputs/.servers/prefect/login"
     with pytest.raises(ServerError, match=refused), local_servers(replace(named, state_dir=tmp_path), say=print):
         pass
+
+
+def test_approve_finds_the_login_of_the_server_whose_run_asked(
+    running: Servers, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+    gone = str(uuid4())
+    config = load_run_config(folder / CONFIG, overrides=["gates.reward_model.approval=required"]).config
+    rules = config.gates.reward_model.rules()
+    question = Question(
+        key=decision_key("reward_model", evaluation_key="a" * 64, evaluation_digest="sha256:0", rules=rules),
+        verdict=GateVerdict(name="reward_model", passed=True, rules=()),
+        rules=rules,
+        run_name=config.run.name,
+        run_id="run-1",
+        output_dir=str(folder / config.output_dir),
+        asked_at="2026-11-24T00:00:00+00:00",
+        prefect_api_url=running.prefect_api_url,
+        flow_run_id=gone,
+    )
+    Decisions(folder / config.store_dir).keep_question(question)
+    words = ("approve", "-c", CONFIG, "--set", "gates.reward_model.approval=required", "--approve", "--by", "Ada")
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", *words, "--reason", "good"],
+        cwd=folder,
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"Flow run {gone} is unknown to Prefect at {running.prefect_api_url}" in done.stdout, "it was not let in"
 
 
 def test_a_client_login_for_another_server_does_not_hinder(
