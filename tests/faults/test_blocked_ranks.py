@@ -1,5 +1,6 @@
 """One to four ranks that hear no signal (a hung collective, a held interpreter), and whatever ends their stage."""
 
+import contextlib
 import os
 import re
 import signal
@@ -160,9 +161,9 @@ def test_torchrun_of_blocked_ranks_is_killed(fault: Fault, tmp_path: Path, kind:
 
 
 def kill_torchrun(folder: Path) -> bool:
-    """SIGKILL, once; cancels nothing."""
+    """SIGKILL, and nothing is cancelled; its supervisor, whose command names torchrun in a text, lives."""
     for pid in processes_with(folder_token(folder / "work")):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if b"torch.distributed.run" in command:
-            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # dead meanwhile
+            if b"torch.distributed.run" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
     return False
