@@ -145,7 +145,7 @@ def remove_leftovers(
         with taken_if_free(lock_of(container.labels)) as is_free:
             found = _seen(container, owner=owner, is_free=is_free)
             is_removed = not (dry_run or found.left_alone) and _removed(
-                container, stop_grace_s=_grace_s(container.labels) if stop_grace_s is None else stop_grace_s
+                container, stop_grace_s=grace_s(container.labels) if stop_grace_s is None else stop_grace_s
             )
         tell(found, is_removed)
         if is_removed:
@@ -187,7 +187,7 @@ def remove_container(container: Container, *, stop_grace_s: float) -> bool:
     return True
 
 
-def _grace_s(labels: Mapping[str, str]) -> float:
+def grace_s(labels: Mapping[str, str]) -> float:
     """How long the stage of that container may take to stop; its events lie in the folder that its lock names."""
     lock = lock_of(labels)
     return SHORTEST_S if lock is None else stop_grace(lock.with_suffix("") / EVENTS_FILE).seconds

@@ -43,6 +43,9 @@ class ContainerProgram:
         self._log_over = threading.Event()
         self._closed = threading.Event()
         self._has_ended = False
+        self._was_asked = False
+        # The signal that the daemon has not taken yet; empty: none.
+        self._owed = ""
         self.problem = ""
         self.unreachable_s = 0.0
 
@@ -61,20 +64,25 @@ class ContainerProgram:
             self._wait_for_daemon(now, error)
         else:
             self._daemon_answers(now)
+            self._send_what_is_owed()
             self._has_ended = self._container.status in ("exited", "dead") and not self._daemon_is_leaving(now)
         return self._has_ended
 
     def terminate(self) -> None:
-        """SIGTERM, passed on by the container's init."""
-        self._signal("SIGTERM")
+        """SIGTERM, passed on by the container's init; sent again where the daemon was away."""
+        # Once: a second SIGTERM ends a training at once, in the middle of its step or its save.
+        if not self._was_asked:
+            self._was_asked, self._owed = True, "SIGTERM"
+            self._send_what_is_owed()
 
     def ask_for_stacks(self) -> None:
         """SIGUSR1, passed on by the container's init."""
         self._signal("SIGUSR1")
 
     def kill(self) -> None:
-        """SIGKILL to everything inside."""
-        self._signal("SIGKILL")
+        """SIGKILL to everything inside; sent again where the daemon was away."""
+        self._owed = "SIGKILL"
+        self._send_what_is_owed()
 
     def close(self) -> None:
         """The log is followed no more."""
@@ -111,14 +119,22 @@ class ContainerProgram:
                 logger.debug("The log of %s broke off: %s", self._container.name, error)
             self._closed.wait(INSPECT_S)
 
-    def _signal(self, name: str) -> None:
+    def _send_what_is_owed(self) -> None:
+        if self._owed and self._signal(self._owed):
+            self._owed = ""
+
+    def _signal(self, name: str) -> bool:
+        """Whether the daemon answered; one that ended by itself this moment needs no signal."""
         try:
             if self._container.status == "paused":
                 self._container.unpause()
             self._container.kill(signal=name)
-        except CONNECTION_ERRORS as error:
-            # It may have ended by itself this moment; if it has not, the next inspection shows it.
+        except docker.errors.APIError as error:
             logger.debug("%s to %s: %s", name, self._container.name, error)
+        except CONNECTION_ERRORS as error:
+            logger.debug("%s to %s: %s", name, self._container.name, error)
+            return False
+        return True
 
     def _daemon_is_leaving(self, now: float) -> bool:
         """Whether the daemon took the container with it: on its way out it answers old connections, but no new ones.

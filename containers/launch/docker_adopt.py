@@ -25,11 +25,11 @@ from containers.contracts.spec import StageSpec
 from containers.digests import write_atomically
 from containers.human_text import duration
 from containers.launch.arguments import INSIDE_SPEC, INSIDE_WORK, container_name, docker_spec
-from containers.launch.cleanup import Owner, age_s, lock_of, owner_of, remove_container, why_left_alone
+from containers.launch.cleanup import Owner, age_s, grace_s, lock_of, owner_of, remove_container, why_left_alone
 from containers.launch.collect import read_outcome
 from containers.launch.lease import LOCK_LABEL, taken_if_free
 from containers.launch.runtime import Launch, NameTakenError
-from containers.stop_grace import StopGrace
+from containers.stop_grace import LONGEST_S, StopGrace
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ def take_name(
         spec_text = _spec_text(holder)
         objection = _objection(holder, launch, spec_text=spec_text, image_id=image_id, command=command)
         if objection:
-            _replace(holder, objection, grace=grace, tell=tell)
+            own = grace if is_ours else StopGrace(grace_s(holder.labels))
+            _replace(holder, objection, grace=own, tell=tell)
             return None
     # The attempt's own folder shows what the program was told, although another folder is mounted.
     write_atomically(launch.spec_folder / SPEC_FILE, spec_text)
@@ -122,7 +123,8 @@ def _taken(holder: Container) -> NameTakenError:
     return NameTakenError(
         f"Container {holder.name} ({str(holder.id)[:12]}, {holder.status}, run "
         f"{holder.labels.get('rlhf.run_id') or 'unknown'}, started by process {starter.pid}) works on the same key. "
-        f"Wait for it, or stop it: docker stop {holder.name}"
+        f"Wait for it, or stop it: docker stop --time {LONGEST_S:.0f} {holder.name} (at most that long, until it has "
+        "saved its state; without --time Docker kills it after 10 s)"
     )
 
 

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from containers.digests import write_atomically
 from containers.launch.lease import taken_if_free
+from containers.launch.leftovers import processes_with
 
 FOLDER_VARIABLE = "RLHF_GPU_LEASES"
 QUEUE = "queue"
@@ -112,8 +113,12 @@ def leased(uuids: Iterable[str], *, count: int, holder: str, folder: Path) -> It
 
 
 @contextmanager
-def program_locks(uuids: Iterable[str], *, folder: Path) -> Iterator[tuple[int, ...]]:
-    """Locks of a program on GPUs that its run has leased; nobody else gets these until the last holder is dead.
+def program_locks(uuids: Iterable[str], *, folder: Path, token: str) -> Iterator[tuple[int, ...]]:
+    """Locks of a program on GPUs that its run has leased; nobody else gets these until the program is dead.
+
+    Args:
+        token: in the environment of every process of the program (`leftovers.new_token`). Kept in the lock until no
+            process has it: one may outlive everybody who holds the lock.
 
     Yields:
         Descriptors for the program's supervisor to inherit.
@@ -130,15 +135,28 @@ def program_locks(uuids: Iterable[str], *, folder: Path) -> Iterator[tuple[int, 
                 os.fchmod(descriptors[-1], _SHARED_MODE)
             # Free, or looked at for a moment: the lease was given only where no program had the GPU.
             fcntl.flock(descriptors[-1], fcntl.LOCK_EX)
+            os.ftruncate(descriptors[-1], 0)
+            os.pwrite(descriptors[-1], token.encode(), 0)
         yield tuple(descriptors)
     finally:
+        is_dead = not processes_with(token)
         for descriptor in descriptors:
+            if is_dead:
+                os.ftruncate(descriptor, 0)
             os.close(descriptor)
 
 
 def _has_no_program(uuid: str, folder: Path) -> bool:
-    with taken_if_free(_program_lock_path(folder, uuid)) as is_free:
-        return is_free
+    path = _program_lock_path(folder, uuid)
+    with taken_if_free(path) as is_free:
+        return is_free and not _program_lives(path)
+
+
+def _program_lives(path: Path) -> bool:
+    token = ""
+    with contextlib.suppress(OSError):
+        token = path.read_text(encoding="ascii", errors="replace").strip()
+    return bool(token) and bool(processes_with(token))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -28,7 +29,7 @@ from containers.launch.leftovers import kill_processes_with, new_token, sole_pro
 from containers.launch.rank_deaths import killed_rank, rank_deaths
 from containers.launch.runtime import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, Launch, StageExit
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import ChunkReader, Watch, grace_of, watch
+from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, Watch, grace_of, watch
 from containers.stop_grace import StopGrace
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ _CHUNK_BYTES = 16 * 1024
 _SIGNAL_BASE = 128
 # For the supervisor to kill what is below it; it does so in a moment, unless it was stopped itself.
 _SUPERVISOR_LIMIT_S = 3.0
+# A program that the kernel killed for memory ends so soon after it; longer ago, it was somebody else's.
+_OOM_KILL_SHOWS_S = 60.0
 _LIMITS = {"stack": resource.RLIMIT_STACK, "memlock": resource.RLIMIT_MEMLOCK}
 
 
@@ -81,8 +84,10 @@ class ProcessRuntime:
                 return _never_started(log)
             spec_file = prepare_folders(launch, spec)
             command = self._command or process_arguments(spec_file.resolve())
-            with _gpu_locks(launch.gpu_ids) as gpu_locks:
-                return self._supervise(launch, spec, command, log=log, locks=(lock, *gpu_locks), grace=grace)
+            token = new_token(launch.work_folder)
+            with _gpu_locks(launch.gpu_ids, token=token) as gpu_locks:
+                locks = (lock, *gpu_locks)
+                return self._supervise(launch, spec, command, token=token, log=log, locks=locks, grace=grace)
 
     def _supervise(
         self,
@@ -90,23 +95,22 @@ class ProcessRuntime:
         spec: StageSpec,
         command: tuple[str, ...],
         *,
+        token: str,
         log: StageLog,
         locks: tuple[int, ...],
         grace: Callable[[], StopGrace],
     ) -> StageExit:
         sources = Path(containers.__file__).resolve().parents[1]
         environment = process_environment(spec, parent=os.environ, sources=sources)
-        environment[TOKEN_VARIABLE] = token = new_token(launch.work_folder)
+        environment[TOKEN_VARIABLE] = token
         if launch.gpu_ids:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
-        kills_before = oom_kills()
         program = _ProcessProgram(command, environment, launch, token=token, locks=locks)
-        reader = ChunkReader(program.chunks)
         try:
-            seen = watch(program, launch, log=log, reader=reader, grace=grace)
+            seen = watch(program, launch, log=log, reader=ChunkReader(program.chunks), grace=grace)
         finally:
             program.close()
-        return _stage_exit(program, seen, log=log, kills_before=kills_before)
+        return _stage_exit(program, seen, log=log)
 
 
 class _ProcessProgram:
@@ -144,7 +148,10 @@ class _ProcessProgram:
         self.usage: resource.struct_rusage | None = None
         self.survivors: list[int] = []
         self._token = token
+        self._was_asked = False
         self._killed_at: float | None = None
+        # When, and how often the kernel had killed for memory by then; the first is `_OOM_KILL_SHOWS_S` old.
+        self._oom_kills = deque([(time.monotonic(), oom_kills())])
 
     @property
     def pid(self) -> int:
@@ -161,8 +168,14 @@ class _ProcessProgram:
             while chunk := os.read(stream.fileno(), _CHUNK_BYTES):
                 yield chunk
 
+    @property
+    def met_oom_kill(self) -> bool:
+        """Whether the kernel killed for memory just before the program ended; the counter is the control group's."""
+        return oom_kills() > self._oom_kills[0][1]
+
     def ended(self) -> bool:
         if self._process.returncode is None:
+            self._count_oom_kills()
             if self._killed_at is not None and time.monotonic() > self._killed_at + _SUPERVISOR_LIMIT_S:
                 self._signal(signal.SIGKILL)  # it hangs or was stopped itself
             pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
@@ -170,11 +183,14 @@ class _ProcessProgram:
                 self._process.returncode = os.waitstatus_to_exitcode(status)
                 self.usage = usage
                 # Where somebody killed the supervisor, what it held together may still be at work, and hold the log.
-                self.survivors = kill_processes_with(self._token)
+                self.survivors = kill_processes_with(self._token, limit_s=UNKILLABLE_AFTER_S)
         return self._process.returncode is not None
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        # Once: a second SIGTERM ends a training at once, in the middle of its step or its save.
+        if not self._was_asked:
+            self._was_asked = True
+            self._signal(signal.SIGTERM)
 
     def ask_for_stacks(self) -> None:
         self._signal(signal.SIGUSR1)
@@ -195,6 +211,13 @@ class _ProcessProgram:
         if left:
             pids = ",".join(map(str, left))
             logger.error("Processes %s do not die from SIGKILL; look at them with `ps -o stat,wchan %s`.", pids, pids)
+
+    def _count_oom_kills(self) -> None:
+        now = time.monotonic()
+        if now - self._oom_kills[-1][0] >= 1.0:
+            self._oom_kills.append((now, oom_kills()))
+        while len(self._oom_kills) > 1 and self._oom_kills[1][0] < now - _OOM_KILL_SHOWS_S:
+            self._oom_kills.popleft()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:  # not reaped yet, so the id is still its own
@@ -230,11 +253,11 @@ def _smaller(one: int, other: int) -> int:
 
 
 @contextlib.contextmanager
-def _gpu_locks(uuids: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
+def _gpu_locks(uuids: tuple[str, ...], *, token: str) -> Iterator[tuple[int, ...]]:
     """`program_locks` in the folder of the leases; nothing where the stage has no GPU."""
     with contextlib.ExitStack() as stack:
         try:
-            found = stack.enter_context(program_locks(uuids, folder=open_lease_folder())) if uuids else ()
+            found = stack.enter_context(program_locks(uuids, folder=open_lease_folder(), token=token)) if uuids else ()
         except OSError as error:
             raise CreateRefusedError(
                 f"The locks of the GPUs cannot be kept in {lease_folder()}: {error}. Where a link or a folder lies in "
@@ -260,7 +283,7 @@ def _never_started(log: StageLog) -> StageExit:
     )
 
 
-def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog, kills_before: int) -> StageExit:
+def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog) -> StageExit:
     code = program.return_code
     if code is not None and code < 0:
         code = _SIGNAL_BASE - code  # somebody ended the supervisor itself
@@ -276,8 +299,7 @@ def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog, kills_b
         state["problem"] = "it did not die from SIGKILL"
     return StageExit(
         exit_code=code,
-        # The counter is that of the whole control group; with a SIGKILL that was not ours it is the best that is known.
-        oom_killed=killed and oom_kills() > kills_before,
+        oom_killed=killed and program.met_oom_kill,
         timed_out=seen.timed_out,
         cancelled=seen.cancelled,
         signal=number,

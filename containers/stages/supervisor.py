@@ -76,6 +76,7 @@ class Supervisor:
             _say("No PID namespace is allowed here; processes that the stage leaves behind are killed one by one.")
         self._child = 0
         self._stops_at: float | None = None
+        self._is_asked = False
 
     def run(self) -> int:
         """The program's exit code, when nothing of it is alive any more."""
@@ -116,6 +117,8 @@ class Supervisor:
         if self._stops_at is None and os.getppid() != self._parent:
             _say("The orchestrator is gone.")
             self._stop()
+        if self._stops_at is not None and not self._is_asked:
+            self._ask_to_stop()  # the namespace had no program yet
         if self._stops_at is not None and time.monotonic() >= self._stops_at:
             self._kill()
 
@@ -125,8 +128,13 @@ class Supervisor:
             grace = stop_grace(self._events)
             self._stops_at = time.monotonic() + grace.seconds
             _say(f"Stopping; killed after {grace}.")
-        for pid in self._ranks() or self._program():
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        asked = self._ranks() or self._program()
+        for pid in asked:
             _send(pid, signal.SIGTERM)
+        self._is_asked = bool(asked)
 
     def _ask_for_stacks(self) -> None:
         """SIGUSR1 to those alone that catch it: it would end the others, torchrun among them."""

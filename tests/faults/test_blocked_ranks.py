@@ -20,6 +20,7 @@ from containers.launch.docker import DockerRuntime
 from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import StageExit, StageRuntime
+from containers.launch.supervise import STACKS_PER_RANK_S, STACKS_S
 from tests.unit.launch.launch_factory import Watcher, make_launch, make_profile, make_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
@@ -116,7 +117,8 @@ def test_blocked_ranks_are_noticed(fault: Fault, tmp_path: Path, kind: str) -> N
         folder = tmp_path / str(num_ranks)
         stage_exit, ended_after_s = run_until_up(RUNTIMES[kind](num_ranks), folder, num_ranks, silence_limit_s=limit_s)
         assert nothing_of(folder)
-        assert stage_exit.stalled
+        assert stage_exit.stalled and not stage_exit.lost
+        assert ended_after_s < limit_s + STACKS_S + num_ranks * STACKS_PER_RANK_S + AFTER_GRACE_S
         log = (folder / "specs/attempt-1/stage.log").read_text()
         assert log.count("in waits_for_ever") == num_ranks, log
         assert [rank for rank in range(num_ranks) if f", rank {rank}:" not in log] == []
@@ -135,7 +137,7 @@ def test_blocked_ranks_are_timed_out(fault: Fault, tmp_path: Path, kind: str) ->
         folder = tmp_path / str(num_ranks)
         stage_exit, _ = run_until_up(RUNTIMES[kind](num_ranks), folder, num_ranks, timeout_s=timeout_s)
         assert nothing_of(folder)
-        assert stage_exit.timed_out
+        assert stage_exit.timed_out and not stage_exit.lost
         assert stage_exit.duration_s < timeout_s + GRACE_S + AFTER_GRACE_S
     fault.recovered(
         seen=f"{len(NUM_RANKS)} of {len(NUM_RANKS)}: stopped at timeout_s; no process of the stage is alive"
@@ -151,7 +153,8 @@ def test_torchrun_of_blocked_ranks_is_killed(fault: Fault, tmp_path: Path, kind:
             RUNTIMES[kind](num_ranks), folder, num_ranks, act=lambda folder=folder: kill_torchrun(folder)
         )
         assert nothing_of(folder)
-        assert (stage_exit.exit_code, stage_exit.oom_killed) == (137, False)
+        assert (stage_exit.exit_code, stage_exit.oom_killed, stage_exit.lost) == (137, False, False)
+        assert ended_after_s < AFTER_GRACE_S
         took.append(ended_after_s)
     fault.recovered(
         seen=f"{len(took)} of {len(NUM_RANKS)}: exit code 137, so container_lost, which may be tried again; no process "

@@ -9,8 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from containers.contracts.names import TOKEN_VARIABLE
 from containers.launch import gpu_leases
 from containers.launch.gpu_leases import lease_folder, leased, leased_gpus, open_lease_folder, program_locks
+from containers.launch.leftovers import new_token
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 PROGRAM = """
@@ -61,7 +63,7 @@ from pathlib import Path
 from containers.launch.gpu_leases import leased, program_locks
 folder = Path(sys.argv[1])
 with leased(["GPU-a"], count=1, holder="victim 1, train_policy", folder=folder) as uuids:
-    with program_locks(uuids, folder=folder) as locks:
+    with program_locks(uuids, folder=folder, token="f00d-1") as locks:
         left = subprocess.Popen(["sleep", "60"], pass_fds=locks)
         print(left.pid, flush=True)
         time.sleep(60)
@@ -90,8 +92,27 @@ def test_a_card_is_not_free_while_the_program_of_a_killed_run_still_has_it(tmp_p
 def test_the_lock_of_a_program_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("kept")
     (tmp_path / "GPU-a.program.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(OSError, match="symbolic link"), program_locks(["GPU-a"], folder=tmp_path):
+    with pytest.raises(OSError, match="symbolic link"), program_locks(["GPU-a"], folder=tmp_path, token="f00d-2"):
         pass
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_card_is_not_free_while_a_process_of_its_program_lives_that_holds_no_lock(tmp_path: Path) -> None:
+    token = new_token(tmp_path)
+    with subprocess.Popen(["sleep", "60"], env={TOKEN_VARIABLE: token}) as left:
+        with program_locks(["GPU-a"], folder=tmp_path, token=token):
+            pass
+        with leased(UUIDS, count=1, holder="next", folder=tmp_path) as taken:
+            assert taken == ("GPU-b",)
+        left.kill()
+    with leased(UUIDS, count=1, holder="next", folder=tmp_path) as taken:
+        assert taken == ("GPU-a",)
+
+
+def test_a_program_that_ended_well_leaves_no_token_to_look_for(tmp_path: Path) -> None:
+    with program_locks(["GPU-a"], folder=tmp_path, token=new_token(tmp_path)):
+        assert (tmp_path / "GPU-a.program.lock").read_text()
+    assert (tmp_path / "GPU-a.program.lock").read_text() == ""
 
 
 def test_a_holder_that_gives_no_sign_of_life_keeps_its_lease_and_is_pointed_at(tmp_path: Path) -> None:

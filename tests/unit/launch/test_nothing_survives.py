@@ -1,11 +1,13 @@
 """No process of a stage outlives its end, wherever it hides; with a PID namespace and without."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ from launch_factory import Watcher, make_launch, make_spec
 
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
+from containers.launch import process
 from containers.launch.arguments import supervised
-from containers.launch.leftovers import folder_token, new_token, processes_with, sole_program
+from containers.launch.leftovers import folder_token, kill_processes_with, new_token, processes_with, sole_program
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import CreateRefusedError, StageExit
+from containers.stages.pid_namespace import namespace_is_allowed
 
 GRACE_S = 1.0
 
@@ -51,6 +55,10 @@ hangs_in_a_collective()
 
 @pytest.fixture(params=["namespace", "subreaper"])
 def boundary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By what the supervisor ends a stage; the search by token only looks here, so that it hides nothing."""
+    monkeypatch.setattr("containers.launch.process.kill_processes_with", lambda token, limit_s: processes_with(token))
+    if request.param == "namespace" and not namespace_is_allowed():
+        pytest.skip("PID NAMESPACE NOT TESTED: the kernel allows none here.")
     if request.param == "subreaper":
 
         def without_namespace(command: tuple[str, ...], *, events: Path) -> tuple[str, ...]:
@@ -76,7 +84,10 @@ def run_ranks(
     def look() -> bool:
         if not up_at and sum("is up" in line for line in watcher.lines) == num_ranks:
             up_at.append(time.monotonic())
-            act(alive(tmp_path))
+            found = alive(tmp_path)
+            is_confined = namespaces_of(pid for pid in found if rank_of(pid)) != namespaces_of([os.getpid()])
+            assert is_confined == ("--confine" in process.supervised(command, events=tmp_path))
+            act(found)
         return watcher.stop and bool(up_at)
 
     watcher.stop = changes.pop("cancel", False)
@@ -84,8 +95,8 @@ def run_ranks(
         global_batch_size=num_ranks, per_device_batch_size=1, num_processes=num_ranks, gradient_accumulation_steps=1
     )
     spec = make_spec(runtime="process", **{"timeout_s": 60, "batch": batch, **changes})
-    launch = make_launch(tmp_path, spec, watcher=watcher, should_stop=look)
     command = (sys.executable, str(program), str(num_ranks))
+    launch = make_launch(tmp_path, spec, watcher=watcher, should_stop=look)
     stage_exit = ProcessRuntime(command=command, stop_grace_s=GRACE_S).run(launch)
     return stage_exit, time.monotonic() - up_at[0]
 
@@ -101,14 +112,14 @@ def test_ranks_that_hang_in_c_are_dead_when_a_cancel_returns(tmp_path: Path, bou
 def test_they_are_dead_after_a_time_out(tmp_path: Path, boundary: str) -> None:
     stage_exit, _ = run_ranks(tmp_path, 2, timeout_s=8)
     assert not alive(tmp_path)
-    assert stage_exit.timed_out
+    assert stage_exit.timed_out and not stage_exit.lost
 
 
 def test_they_are_dead_after_a_stall_and_each_left_its_stacks(tmp_path: Path, boundary: str) -> None:
     num_ranks = 3
     stage_exit, _ = run_ranks(tmp_path, num_ranks, silence_limit_s=6.0)
     assert not alive(tmp_path)
-    assert stage_exit.stalled
+    assert stage_exit.stalled and not stage_exit.lost
     log = "\n".join(stage_exit.log_tail)
     assert log.count("in hangs_in_a_collective") == num_ranks, log
     for rank in range(num_ranks):
@@ -117,14 +128,23 @@ def test_they_are_dead_after_a_stall_and_each_left_its_stacks(tmp_path: Path, bo
 
 def test_they_are_dead_when_their_program_was_killed(tmp_path: Path, boundary: str) -> None:
     def kill_the_program(pids: list[int]) -> None:
-        os.kill(next(pid for pid in pids if "ranks.py" in command_of(pid) and not rank_of(pid)), signal.SIGKILL)
+        programs = [pid for pid in pids if re.match(r"\S+ \S+ranks\.py", command_of(pid)) and not rank_of(pid)]
+        os.kill(programs[0], signal.SIGKILL)
 
     stage_exit, _ = run_ranks(tmp_path, 2, act=kill_the_program)
     assert not alive(tmp_path)
-    assert (stage_exit.exit_code, stage_exit.signal) == (137, signal.SIGKILL)
+    assert (stage_exit.exit_code, stage_exit.signal, stage_exit.lost) == (137, signal.SIGKILL, False)
 
 
-def test_they_are_dead_when_the_supervisor_itself_was_killed(tmp_path: Path, boundary: str) -> None:
+@pytest.fixture
+def token_kills(boundary: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a namespace, what a dead supervisor leaves is found by its token alone."""
+    if boundary == "subreaper":
+        monkeypatch.setattr("containers.launch.process.kill_processes_with", kill_processes_with)
+
+
+@pytest.mark.usefixtures("token_kills")
+def test_they_are_dead_when_the_supervisor_itself_was_killed(tmp_path: Path) -> None:
     def kill_the_supervisor(pids: list[int]) -> None:
         os.kill(min(pid for pid in pids if "containers.stages.supervisor" in command_of(pid)), signal.SIGKILL)
 
@@ -133,7 +153,8 @@ def test_they_are_dead_when_the_supervisor_itself_was_killed(tmp_path: Path, bou
     assert stage_exit.exit_code == 137
 
 
-def test_a_stopped_supervisor_holds_nothing_up(tmp_path: Path, boundary: str) -> None:
+@pytest.mark.usefixtures("token_kills")
+def test_a_stopped_supervisor_holds_nothing_up(tmp_path: Path) -> None:
     def stop_the_supervisor(pids: list[int]) -> None:
         os.kill(min(pid for pid in pids if "containers.stages.supervisor" in command_of(pid)), signal.SIGSTOP)
 
@@ -192,12 +213,69 @@ def test_a_stage_whose_orchestrator_is_killed_saves_its_state_and_the_next_one_w
     assert not alive(tmp_path)
 
 
+HEARS_NOTHING = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_orchestrator_and_supervisor_killed_together_leave_nothing_in_a_namespace(tmp_path: Path) -> None:
+    if not namespace_is_allowed():
+        pytest.skip("PID NAMESPACE NOT TESTED: the kernel allows none here.")
+    orchestrator = start_orchestrator(tmp_path, HEARS_NOTHING)
+    supervisor = min(pid for pid in alive(tmp_path) if "containers.stages.supervisor" in command_of(pid))
+    os.kill(supervisor, signal.SIGSTOP)  # it must not see its orchestrator's end
+    end(orchestrator)
+    assert len(alive(tmp_path)) > 1
+    os.kill(supervisor, signal.SIGKILL)
+    assert_dead_within(5.0, tmp_path)
+
+
+# A supervisor with a grace of a second, whose parent prints when the program is up.
+ORPHANED = """
+import subprocess, sys
+code = "import containers.stop_grace as grace; grace.SHORTEST_S = 1.0; from containers.stages.supervisor import main; "
+code += "raise SystemExit(main())"
+supervisor = subprocess.Popen([sys.executable, "-c", code, *sys.argv[1:]], stdout=subprocess.PIPE, text=True)
+print(supervisor.stdout.readline(), end="", flush=True)
+supervisor.wait()
+"""
+
+
+@pytest.mark.parametrize("how", [["--confine"], []])
+def test_a_program_that_hears_no_sigterm_dies_after_the_grace_when_its_orchestrator_is_dead(
+    tmp_path: Path, how: list[str]
+) -> None:
+    token = new_token(tmp_path / "work")
+    command = [sys.executable, "-c", ORPHANED, *how, "--", sys.executable, "-c", HEARS_NOTHING]
+    orchestrator = subprocess.Popen(
+        command, env={**os.environ, TOKEN_VARIABLE: token}, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE
+    )
+    assert orchestrator.stdout is not None
+    assert orchestrator.stdout.readline() == b"up\n"
+    orchestrator.kill()
+    orchestrator.communicate()
+    assert alive(tmp_path)
+    assert_dead_within(10.0, tmp_path)
+
+
+def assert_dead_within(limit_s: float, tmp_path: Path) -> None:
+    deadline = time.monotonic() + limit_s
+    while alive(tmp_path):
+        assert time.monotonic() < deadline, [command_of(pid) for pid in alive(tmp_path)]
+        time.sleep(0.05)
+
+
 def test_who_waits_for_such_a_program_can_be_cancelled(tmp_path: Path) -> None:
     orchestrator = start_orchestrator(tmp_path, SAVES_SLOWLY)
     end(orchestrator)
     watcher = Watcher(stop=True)
     stage_exit = ProcessRuntime().run(make_launch(tmp_path, make_spec(runtime="process"), watcher=watcher))
     assert (stage_exit.cancelled, stage_exit.exit_code) == (True, None)
+    assert_dead_within(30.0, tmp_path)
+    assert (tmp_path / "work" / "saved").exists(), "the one that was waited for could save"
 
 
 def test_what_a_killed_supervisor_left_is_ended_before_the_next_program_starts(tmp_path: Path) -> None:
@@ -248,8 +326,23 @@ def alive(tmp_path: Path) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return read(pid, "cmdline").replace(b"\0", b" ").decode()
 
 
 def rank_of(pid: int) -> bool:
-    return b"LOCAL_RANK=" in Path(f"/proc/{pid}/environ").read_bytes()
+    return b"LOCAL_RANK=" in read(pid, "environ")
+
+
+def read(pid: int, name: str) -> bytes:
+    """Empty where the process has ended meanwhile."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
+def namespaces_of(pids: Iterable[int]) -> set[str]:
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{pid}/ns/pid"))
+    return found

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
 from containers.launch.collect import read_outcome
 from containers.launch.failure import classify
-from containers.launch.gpu_leases import FOLDER_VARIABLE, leased
+from containers.launch.gpu_leases import FOLDER_VARIABLE, leased, leased_gpus
 from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import CreateRefusedError, InputUnusableError, Launch, StageExit
@@ -32,6 +33,27 @@ def run(
     launch = make_launch(tmp_path, spec, watcher=watcher, **launch_changes)
     command = (sys.executable, "-c", program)
     return ProcessRuntime(command=command, stop_grace_s=grace_s).run(launch), launch
+
+
+# As a training: the first SIGTERM lets it save, a second one ends it at once.
+SAVES = """
+import signal, sys, time
+from pathlib import Path
+asked = []
+def stop(*_):
+    if asked:
+        Path("aborted").touch()
+        sys.exit(1)
+    asked.append(1)
+signal.signal(signal.SIGTERM, stop)
+print("up", flush=True)
+while not asked:
+    time.sleep(0.05)
+until = time.monotonic() + 2
+while time.monotonic() < until:
+    time.sleep(0.05)
+Path("saved").touch()
+"""
 
 
 @pytest.mark.parametrize("code", [0, 1, 3])
@@ -114,6 +136,35 @@ def test_the_programs_gpus_can_be_leased_by_nobody_until_it_is_dead(
     assert ("up", ("GPU-b",)) in seen
     with leased(["GPU-a"], count=1, holder="next", folder=tmp_path) as taken:
         assert taken == ("GPU-a",)
+
+
+def test_the_supervisor_holds_the_programs_gpus_without_its_orchestrator(tmp_path: Path) -> None:
+    source = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from pathlib import Path\n"
+        "from launch_factory import make_launch, make_spec\n"
+        "from containers.launch.process import ProcessRuntime\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "launch = make_launch(folder, make_spec(runtime='process'), gpu_ids=('GPU-a',), on_line=print)\n"
+        f"ProcessRuntime(command=(sys.executable, '-c', {SAVES!r})).run(launch)\n"
+    )
+    environment = {**os.environ, FOLDER_VARIABLE: str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, env=environment) as one:
+        assert one.stdout is not None
+        while "up" not in (line := one.stdout.readline()):
+            assert line
+        one.kill()
+        one.communicate()
+    lock = tmp_path / "GPU-a.program.lock"
+    assert lock.read_text().startswith(folder_token(tmp_path / "work"))
+    lock.write_text("")  # what is tested here is who holds it
+    with leased(["GPU-a"], count=1, holder="next", folder=tmp_path) as taken:
+        assert taken is None
+    deadline = time.monotonic() + 30
+    while leased_gpus(["GPU-a"], folder=tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert (tmp_path / "work" / "saved").exists()
 
 
 def test_a_lock_of_a_gpu_that_is_a_link_is_refused_with_the_advice(
@@ -229,6 +280,50 @@ def test_cancel_stops_the_stage(tmp_path: Path) -> None:
     assert stage_exit.duration_s < 4
     assert failure is not None
     assert failure.kind is FailureKind.CANCELLED
+
+
+def test_an_interrupt_after_a_cancel_leaves_the_stage_to_save(tmp_path: Path) -> None:
+    """The cancel is seen by the watch and, a moment later, by who runs the flow."""
+    watcher, cancelled_at = Watcher(), []
+
+    def cancel() -> bool:
+        if "up" in watcher.lines:
+            cancelled_at.append(time.monotonic())
+        return bool(cancelled_at)
+
+    def tick() -> None:
+        if cancelled_at and time.monotonic() > cancelled_at[0] + 0.5:
+            raise KeyboardInterrupt
+
+    launch = make_launch(tmp_path, make_spec(runtime="process"), watcher=watcher, should_stop=cancel, on_tick=tick)
+    with pytest.raises(KeyboardInterrupt):
+        ProcessRuntime(command=(sys.executable, "-c", SAVES), stop_grace_s=20).run(launch)
+    assert sorted(path.name for path in launch.work_folder.glob("*ed")) == ["saved"]
+
+
+def test_a_program_whose_log_cannot_be_followed_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(chunks: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("containers.launch.process.ChunkReader", refuses)
+    with pytest.raises(RuntimeError, match="new thread"):
+        run(tmp_path, "import time; time.sleep(100)")
+    assert not processes_with(folder_token(tmp_path / "work"))
+
+
+@pytest.mark.parametrize(("ends_after_s", "is_memory"), [(0.0, True), (3.0, False)])
+def test_a_kill_is_for_memory_only_where_the_kernel_killed_for_memory_just_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_after_s: float, is_memory: bool
+) -> None:
+    monkeypatch.setattr("containers.launch.process._OOM_KILL_SHOWS_S", 1.5)
+    watcher = Watcher()
+    monkeypatch.setattr("containers.launch.process.oom_kills", lambda: int("killed for memory" in watcher.lines))
+    program = "import os, time; print('up', flush=True); time.sleep(2.5); print('killed for memory', flush=True); "
+    program += f"time.sleep(0.3 + {ends_after_s}); os.kill(os.getpid(), 9)"
+    stage_exit, _ = run(tmp_path, program, watcher=watcher)
+    assert (stage_exit.exit_code, stage_exit.oom_killed) == (137, is_memory)
 
 
 def test_a_flood_of_log_lines_does_not_hold_up_the_time_out(tmp_path: Path) -> None:
