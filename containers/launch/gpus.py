@@ -1,11 +1,17 @@
 """What nvidia-smi says about the GPUs of this machine and about who holds them. Every odd answer becomes a reason."""
 
+import contextlib
+import os
+import shutil
+import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from containers.launch.gpu_health import KERNEL_LOG, Health, read_health
 from containers.launch.nvidia_smi import NvidiaSmiError, find_tool, number, query, shortened
 
+_UNIFIED_MEMORY = Path("/dev/nvidia-uvm")
+_HELPER_LIMIT_S = 60
 # The name comes last: it is free text, the other fields hold no comma.
 _GPU_FIELDS = (
     "index",
@@ -154,3 +160,16 @@ def _parse_process(row: list[str]) -> tuple[str, GpuProcess]:
     if not pid.isdigit():
         raise NvidiaSmiError(f"nvidia-smi's list of processes cannot be read: {shortened(', '.join(row))!r}")
     return uuid, GpuProcess(pid=int(pid), name=name, memory_mib=number(memory, int))
+
+
+def make_device_nodes() -> None:
+    """Have the driver's own helper make /dev/nvidia-uvm, without which CUDA finds no GPU; nothing where it is there.
+
+    CUDA starts that helper itself. It is set-uid root, which has no effect in the user namespace of a stage whose user
+    is not root, so it is started before. nvidia-smi does not make this node.
+    """
+    helper = shutil.which("nvidia-modprobe")
+    if os.geteuid() == 0 or helper is None or _UNIFIED_MEMORY.exists():
+        return
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([helper, "-u", "-c=0"], check=False, timeout=_HELPER_LIMIT_S)

@@ -25,6 +25,7 @@ from containers.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
 from containers.launch.folders import prepare_folders
 from containers.launch.gpu_leases import FOLDER_VARIABLE, lease_folder, open_lease_folder, program_locks
+from containers.launch.gpus import make_device_nodes
 from containers.launch.leftovers import kill_processes_with, new_token, sole_program
 from containers.launch.rank_deaths import killed_rank, rank_deaths
 from containers.launch.runtime import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, Launch, StageExit
@@ -131,6 +132,8 @@ class _ProcessProgram:
     ) -> None:
         if shutil.which(command[0]) is None:
             raise CreateRefusedError(f"{launch.spec.stage} cannot start: {command[0]} is not there, or no program.")
+        if launch.gpu_ids:
+            make_device_nodes()
         try:
             with _raised_limits(launch.spec.required):
                 self._process = subprocess.Popen(

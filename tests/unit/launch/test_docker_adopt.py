@@ -1,10 +1,25 @@
 """A container may stand for another attempt only if its program was told the same; the rest needs a daemon."""
 
-from launch_factory import make_profile, make_spec
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from launch_factory import make_launch, make_profile, make_spec
+
+from containers.contracts.names import EVENTS_FILE
 from containers.contracts.spec import StageSpec
 from containers.launch.arguments import docker_spec
-from containers.launch.docker_adopt import spec_difference
+from containers.launch.cleanup import (
+    OWNER_HOST_LABEL,
+    OWNER_PID_LABEL,
+    OWNER_START_LABEL,
+    STAGE_LABEL,
+    current_owner,
+)
+from containers.launch.docker_adopt import spec_difference, take_name
+from containers.launch.lease import LOCK_LABEL
+from containers.stop_grace import StopGrace
 
 WANTED = make_spec(timeout_s=60)
 
@@ -45,3 +60,31 @@ def test_limits_that_the_host_refused_are_still_refused_and_make_no_difference()
 def test_a_spec_that_is_gone_or_of_another_version_is_no_match() -> None:
     assert spec_difference("", WANTED) == "its spec is gone"
     assert spec_difference('{"contract_version": 0}', WANTED) == "its spec is of another version"
+
+
+def test_a_container_of_another_store_is_stopped_by_the_time_that_its_own_saves_take(tmp_path: Path) -> None:
+    work, stopped = tmp_path / "other" / "work", []
+    work.mkdir(parents=True)
+    events = [{"type": "stopping", "stops_every": 2, "save_s": None}]
+    events += [{"type": "progress", "time": 60 * i, "done": i, "total": 9, "unit": "steps"} for i in range(4)]
+    events += [{"type": "stopping", "stops_every": 2, "save_s": 30.0}]
+    (work / EVENTS_FILE).write_text("\n".join(map(json.dumps, events)) + "\n")
+    owner = current_owner()
+    labels = {OWNER_PID_LABEL: "999999", OWNER_START_LABEL: "gone", OWNER_HOST_LABEL: owner.host}
+    holder = SimpleNamespace(
+        id="c0ffee",
+        name="stage",
+        status="running",
+        labels={STAGE_LABEL: "write_report", LOCK_LABEL: f"{work}.lock", **labels},
+        attrs={"Image": "image", "Config": {"Cmd": ["x"]}, "Mounts": [], "State": {}},
+        stop=lambda timeout: stopped.append(timeout),
+        remove=lambda **options: None,
+    )
+    client: Any = SimpleNamespace(containers=SimpleNamespace(get=lambda name: holder))
+    launch = make_launch(tmp_path, make_spec(), labels={LOCK_LABEL: str(tmp_path / "own.lock")})
+    said: list[str] = []
+    found = take_name(
+        client, launch, image_id="image", command=("x",), owner=owner, grace=StopGrace(20.0), tell=said.append
+    )
+    assert (found, stopped) == (None, [225])
+    assert "it has 225 s to save its state" in said[0]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.launch.gpus import GpuReport, read_gpus
+from containers.launch import gpus
+from containers.launch.gpus import GpuReport, make_device_nodes, read_gpus
 
 
 @pytest.fixture
@@ -117,3 +118,19 @@ def _living_with(variable: str, *, command: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.parametrize(("user", "is_there", "called"), [(1000, False, "-u -c=0\n"), (1000, True, ""), (0, False, "")])
+def test_the_drivers_helper_makes_the_node_that_a_users_stage_could_not_have_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: int, is_there: bool, called: str
+) -> None:
+    helper, said, node = tmp_path / "nvidia-modprobe", tmp_path / "said", tmp_path / "nvidia-uvm"
+    helper.write_text(f'#!/bin/sh\necho "$*" > {said}\n')
+    helper.chmod(0o755)
+    if is_there:
+        node.touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpus, "_UNIFIED_MEMORY", node)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    make_device_nodes()
+    assert (said.read_text() if said.exists() else "") == called

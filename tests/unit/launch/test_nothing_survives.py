@@ -22,6 +22,7 @@ from containers.launch.leftovers import folder_token, kill_processes_with, new_t
 from containers.launch.process import ProcessRuntime
 from containers.launch.runtime import CreateRefusedError, StageExit
 from containers.stages.pid_namespace import namespace_is_allowed
+from containers.stages.supervisor import Supervisor
 
 GRACE_S = 1.0
 
@@ -259,6 +260,22 @@ def test_a_program_that_hears_no_sigterm_dies_after_the_grace_when_its_orchestra
     orchestrator.communicate()
     assert alive(tmp_path)
     assert_dead_within(10.0, tmp_path)
+
+
+def test_a_sigterm_before_there_is_a_program_is_passed_on_once_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Supervisor, "_program", lambda self: list(programs))
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr("containers.stages.supervisor._send", lambda pid, number: sent.append((pid, number)))
+    supervisor = Supervisor(["true"], events=tmp_path / EVENTS_FILE, confine=False, parent=os.getppid())
+    programs: list[int] = []
+    supervisor._answer(signal.SIGTERM)
+    assert sent == []
+    programs = [os.getpid()]
+    for _ in range(3):
+        supervisor._answer(None)
+    assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
 def assert_dead_within(limit_s: float, tmp_path: Path) -> None:
