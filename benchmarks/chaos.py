@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.chaos_events import DISK, FOR_GOOD, KINDS, ONE_RANK, Event, Scene, schedule
+from benchmarks.chaos_events import DISK, FOR_GOOD, KILL_ORCHESTRATOR, KINDS, ONE_RANK, Event, Scene, schedule
 from benchmarks.chaos_run import PAUSE_S, TRAINED, Run, left_alive, undisturbed
 from benchmarks.provenance import PROJECT, commit, when_and_where
 from tests.faults.mortal_server import Mlflow, Prefect
@@ -83,6 +83,8 @@ def put_and_watch(run: Run, scene: Scene, event: Event) -> Cost | None:
         if not run.go_on():
             return None
         time.sleep(PAUSE_S)
+    if event.kind == KILL_ORCHESTRATOR:
+        run.wait_for_kill()  # for a moment it seems to live, and to own its programs
     # What is killed with its orchestrator still ends its step: that is no recovery.
     while "kill" in event.kind and run.go_on() and run.ends(programs):
         time.sleep(PAUSE_S)

@@ -15,8 +15,9 @@ import psutil
 from tests.faults.mortal_server import MortalServer
 from tests.faults.tiny_project import stage_processes
 
+KILL_ORCHESTRATOR = "kill -9 of the orchestrator"
 KINDS = (
-    "kill -9 of the orchestrator",
+    KILL_ORCHESTRATOR,
     "kill -9 of the stage program",
     "SIGSTOP of the stage program, SIGCONT later",
     "SIGSTOP of the orchestrator, SIGCONT later",

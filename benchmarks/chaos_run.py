@@ -64,6 +64,11 @@ class Run:
             return None
         return psutil.Process(self.driven.process.pid)
 
+    def wait_for_kill(self) -> None:
+        """Until the command that was killed is dead."""
+        if self.driven is not None:
+            self.driven.wait()
+
     def programs(self) -> list[psutil.Process]:
         """The processes of the stage that is at work."""
         with suppress(psutil.Error):
