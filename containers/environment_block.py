@@ -10,12 +10,15 @@ import os
 import re
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 logger = logging.getLogger(__name__)
 
 _SECRET_NAME = re.compile(
-    r"TOKEN(?!IZ)|PASSW|SECRET|AUTH_STRING|CREDENTIAL|API_KEY|ACCESS_KEY|PRIVATE_KEY|ENCRYPTION_KEY"
+    r"TOKEN(?!IZ)|PASSW|PASSPHRASE|_PASS$|_PWD$|SECRET|AUTH_STRING|CREDENTIAL"
+    r"|API_KEY|ACCESS_KEY|PRIVATE_KEY|ENCRYPTION_KEY|_KEY$|CONNECTION_STRING|WEBHOOK"
 )
+_PASSWORD_IN_ADDRESS = re.compile(r"//[^/@\s:]*:([^/@\s]+)@")
 _LOGIN_IN_ADDRESS = re.compile(r"//[^/@\s]*@")
 _TOKEN = re.compile(
     r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|pnu_|AKIA|eyJ)[A-Za-z0-9_.\-]{12,}"
@@ -34,6 +37,8 @@ def is_secret(name: str, value: str) -> bool:
 def secret_values() -> tuple[str, ...]:
     """The secrets in this process's environment; the longest first, so that none is left over of another."""
     found = {value for name, value in os.environ.items() if is_secret(name, value)}
+    inner = [password for value in found for password in _PASSWORD_IN_ADDRESS.findall(value)]
+    found |= {*inner, *map(unquote, inner)}
     return tuple(sorted(found, key=len, reverse=True))
 
 

@@ -43,7 +43,10 @@ def origin(url: str) -> tuple[str, str, int | None]:
 def is_given_for(name: str, url: str, variables: Mapping[str, str]) -> bool:
     """Whether the login of these variables was given for that address."""
     owner = variables.get(OWNER_VARIABLES[name], variables.get(URL_VARIABLES[name], ""))
-    return bool(owner) and origin(owner) == origin(url)
+    if not owner or origin(owner) != origin(url):
+        return False
+    # The options of a database name hosts, files and services of their own.
+    return origin(url)[0] in _DEFAULT_PORTS or urlsplit(url).query in ("", urlsplit(owner).query)
 
 
 def login_problem(name: str, url: str, variables: Mapping[str, str]) -> str | None:

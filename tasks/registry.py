@@ -20,6 +20,7 @@ from containers.contracts.names import (
     MANIFEST_FILE,
     POLICY_EVALUATION_FILE,
 )
+from tasks.artifact_places import artifact_place
 from tasks.champion_book import ChampionBook
 from tasks.champion_record import ChampionRecord, ModelVersion
 
@@ -147,8 +148,9 @@ class Registry:
             tags=dict(tags),
             model_type=record.kind,
         )
+        place = artifact_place(client, model.artifact_location)
         with _papers(book, record, version) as folder:
-            client.log_model_artifacts(model.model_id, str(folder))
+            place.log_artifacts(str(folder))
         client.finalize_logged_model(model.model_id, "READY")
         made = client.create_model_version(
             record.name,

@@ -50,7 +50,24 @@ def test_the_command_line_hides_them_before_it_does_anything() -> None:
     assert ended.stdout == "0\n"
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "PATH", "PREFECT_API_URL", "MLFLOW_TRACKING_USERNAME"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("DB_PASS", "MYSQL_PWD", "PGPASSWORD", "SSH_PASSPHRASE", "OPENAI_KEY", "API_KEY_2", "HF_TOKEN"),
+        *("AZURE_STORAGE_CONNECTION_STRING", "SLACK_WEBHOOK_URL"),
+    ],
+)
+def test_usual_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret(name, "x")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("TOKENIZERS_PARALLELISM", "PATH", "PWD", "OLDPWD", "MONKEY", "COMPASS"),
+        *("PREFECT_API_URL", "MLFLOW_TRACKING_USERNAME"),
+    ],
+)
 def test_what_is_no_secret_stays(name: str) -> None:
     assert not is_secret(name, "http://127.0.0.1:4200/api")
 
@@ -61,3 +78,9 @@ def test_a_message_shows_no_secret_of_the_process_and_nothing_that_looks_like_a_
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", f"ada:{CANARY}")
     text = f"line 1: `hf_{'a1' * 17}`, `ada:{CANARY}`, root:$6$abc$defghijkl.mnop:19000, but sk-learn and hf_home"
     assert without_secrets(text) == "line 1: `***`, `***`, root:***:19000, but sk-learn and hf_home"
+
+
+def test_the_password_within_an_address_is_masked_by_itself_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", "postgresql://rlhf:sup3r%40secret@db/prefect")
+    text = "login of rlhf failed with sup3r@secret, sent as sup3r%40secret"
+    assert without_secrets(text) == "login of rlhf failed with ***, sent as ***"

@@ -117,6 +117,22 @@ def test_scheme_host_and_port_have_to_be_the_same(own: str, named: str, same: bo
     assert origin(named)[0] in ("http", "https")
 
 
+@pytest.mark.parametrize(
+    ("own", "named", "same"),
+    [
+        ("postgresql://db/mlflow", "postgresql://db/mlflow", True),
+        ("postgresql://db/mlflow?sslmode=require", "postgresql://db/mlflow?sslmode=require", True),
+        ("postgresql://db/mlflow?sslmode=require", "postgresql://db/mlflow", True),
+        ("postgresql://db/mlflow", "postgresql://db/mlflow?host=evil.org", False),
+        ("postgresql://db/mlflow?sslmode=require", "postgresql://db/mlflow?service=evil", False),
+    ],
+)
+def test_the_options_of_a_database_lead_its_password_nowhere_else(own: str, named: str, same: bool) -> None:
+    variables = {"MLFLOW_TRACKING_URI": own, "PGPASSWORD": "x"}
+    assert is_given_for("mlflow", named, variables) is same
+    assert (login_problem("mlflow", named, variables) is None) is same
+
+
 def test_logins_that_lie_in_files_stay_there(
     stranger: RecordingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
