@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 from containers.contracts.near_words import nearest_word
 
 _NOT_A_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<word>.*)' \(choose from .*\)", re.DOTALL)
-_UNKNOWN = "unrecognized arguments: "
 _MISSING = "the following arguments are required: "
 _WANTS_VALUE = re.compile(r"argument (?P<name>\S+): expected (one argument|at least one argument)")
 _WRONG_TYPE = re.compile(r"argument (?P<name>\S+): invalid (?P<kind>\w+) value: '(?P<value>.*)'", re.DOTALL)
@@ -26,20 +25,21 @@ class ArgumentParser(argparse.ArgumentParser):
         """As argparse; an unknown option of a subcommand is told by the subcommand, which knows its own."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"{_UNKNOWN}{' '.join(unknown)}")
+            self._end(self._unknown(unknown))
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and what would be right, and end with 2."""
-        lines = [f"{self.prog}: {self._in_words(message)}"]
+        self._end(self._in_words(message))
+
+    def _end(self, text: str) -> NoReturn:
+        lines = [f"{self.prog}: {text}"]
         if self._example:
             lines.append(f"Example: {self._example}")
         lines.append(f"All options: {self.prog} --help")
         self.exit(2, "\n".join(lines) + "\n")
 
     def _in_words(self, message: str) -> str:
-        if message.startswith(_UNKNOWN):
-            return self._unknown(message.removeprefix(_UNKNOWN).split())
         if message.startswith(_MISSING):
             return self._missing(message.removeprefix(_MISSING).split(", "))
         if found := _NOT_A_CHOICE.fullmatch(message):

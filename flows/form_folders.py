@@ -5,10 +5,11 @@ in the served folder is written by whoever serves, and may name files to read an
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from flows.config_errors import ConfigError, InvalidConfigError, Mistake
 from flows.run_config import RunConfig
@@ -17,7 +18,8 @@ from flows.yaml_reading import read_yaml_value
 # Set by `rlhf serve --allow-folder`; the processes of the runs inherit it.
 ALLOWED_VARIABLE = "RLHF_ALLOWED_FOLDERS"
 _FILE_SCHEMES = ("file", "sqlite")
-_LONGEST_PATH = 4096
+# Of one value; the form's own schema allows no more. Each part of a path costs a look at the disk.
+_LONGEST_TEXT = 20_000
 
 
 def require_inside(values: Mapping[str, Any], *, lines: str) -> None:
@@ -30,14 +32,27 @@ def require_inside(values: Mapping[str, Any], *, lines: str) -> None:
     Raises:
         InvalidConfigError: with every one of them.
     """
+    given = {**values, lines: _values_of_lines(texts_of(values.get(lines, ()), field=lines))}
     mistakes = [
-        Mistake(field, _outside_text(text))
-        for field, value in values.items()
-        for text in _texts(_value_of(value, is_lines=field == lines))
-        if _leads_outside(text)
+        Mistake(field, problem)
+        for field, value in given.items()
+        for text in _texts(value)
+        if (problem := _problem(text)) is not None
     ]
     if mistakes:
         raise InvalidConfigError("The form", mistakes)
+
+
+def texts_of(value: Any, *, field: str) -> list[str]:
+    """The lines of a field, without blanks around them.
+
+    Raises:
+        InvalidConfigError: it is no list of texts. The server's own check can be passed by.
+    """
+    if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
+        return [line.strip() for line in value]
+    shown = f"`{str(value)[:200]}` found, wanted a list of lines `section.key=value`, each a text."
+    raise InvalidConfigError("The form", [Mistake(field, shown)])
 
 
 def require_outputs_inside(config: RunConfig) -> None:
@@ -48,8 +63,9 @@ def require_outputs_inside(config: RunConfig) -> None:
     """
     named = {"run.output_dir": str(config.output_dir), "run.store_dir": str(config.store_dir)}
     uri = config.tracking.mlflow_uri
-    if uri is not None and (path := _path_in(uri)) is not None:
-        named["tracking.mlflow_uri"] = str(path)
+    for path in _paths_of_address(uri or "") if "://" in (uri or "") else [Path(uri or "")]:
+        if not _is_inside(path) or _is_hidden(path):
+            named["tracking.mlflow_uri"] = str(path)
     mistakes = [
         Mistake(key, _outside_text(path))
         for key, path in named.items()
@@ -59,16 +75,14 @@ def require_outputs_inside(config: RunConfig) -> None:
         raise InvalidConfigError("The form", mistakes)
 
 
-def _value_of(value: Any, *, is_lines: bool) -> Any:
-    if not is_lines or not isinstance(value, list | tuple):
-        return value
-    found = []
-    for line in value:
-        text = str(line).partition("=")[2]
+def _values_of_lines(lines: list[str]) -> list[Any]:
+    found: list[Any] = []
+    for line in lines:
+        text = line.partition("=")[2]
         try:
             found.append(read_yaml_value(text, shown=""))
         except ConfigError:  # told when the run is checked, which reads no file for it
-            found.append(text.strip())
+            found.append(text)
     return found
 
 
@@ -84,26 +98,39 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _leads_outside(text: str) -> bool:
-    path = _path_in(text)
-    return path is not None and not _is_inside(path)
+def _problem(text: str) -> str | None:
+    """Why a form may not hold the text; None where it may.
+
+    Any text may come to be opened as a file: a prose, a hub id and a hub's address are paths below this folder.
+    """
+    if len(text) > _LONGEST_TEXT:
+        return f"`{text[:60]}…` has {len(text):,} characters, more than {_LONGEST_TEXT:,}. Shorten it."
+    paths = (Path(text), Path(text.strip()), *_paths_of_address(text.strip()))
+    return None if all(_is_inside(path) for path in paths) else _outside_text(text)
 
 
-def _path_in(text: str) -> Path | None:
-    """The path that a text is, or that it would be found at; None for any other text."""
-    text = text.strip()
-    if not text or "\n" in text or "\0" in text or len(text) > _LONGEST_PATH:
-        return None
-    parts = urlsplit(text) if "://" in text else None
-    if parts is not None:
-        # sqlite:///relative.db and sqlite:////absolute.db
-        scheme = parts.scheme.lower().partition("+")[0]
-        is_file = scheme in _FILE_SCHEMES
-        path = parts.path[1:] if scheme == "sqlite" else f"{parts.netloc}{parts.path}"
-        return Path(path) if is_file and path else None
-    for scheme in _FILE_SCHEMES:
-        text = text.removeprefix(f"{scheme}:")
-    return Path(text)
+def _paths_of_address(text: str) -> list[Path]:
+    """The paths that an address of a file may be read as, with and without escapes; none for any other text."""
+    scheme, colon, rest = text.partition(":")
+    kind = scheme.strip().lower().partition("+")[0]
+    if not colon or kind not in _FILE_SCHEMES:
+        return []
+    if kind == "sqlite":
+        # sqlite:///relative.db and sqlite:////absolute.db; behind the slashes SQLite takes file:path as well
+        rest = rest.removeprefix("//").removeprefix("/")
+        found = [rest]
+        rest = rest.partition(":")[2] if rest.lower().startswith("file:") else ""
+    else:
+        found = []
+    if rest.startswith("//"):
+        # file:///absolute and file://host/absolute; some take the host for the first folder
+        _, slash, behind = rest[2:].partition("/")
+        found += [rest[2:], slash + behind]
+    else:
+        found.append(rest)
+    found += [re.split(r"[?#]", path, maxsplit=1)[0] for path in found]
+    found += [unquote(path) for path in found]
+    return [Path(path) for path in dict.fromkeys(found) if path]
 
 
 def _is_inside(path: Path) -> bool:

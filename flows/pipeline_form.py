@@ -21,7 +21,8 @@ from pydantic_core import MISSING, CoreSchema
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from flows.config_errors import ConfigError, InvalidConfigError, Mistake, near_match, section_model
 from flows.config_loading import LoadedConfig, config_files, load_run_config
-from flows.form_folders import require_inside, require_outputs_inside
+from flows.form_choices import require_allowed
+from flows.form_folders import require_inside, texts_of
 from flows.run_config import RunConfig
 from flows.yaml_reading import read_yaml_value
 
@@ -207,7 +208,7 @@ def load_form(
     command = shlex.join(["rlhf", "run", "-c", str(path), *(word for item in lasting for word in ("--set", item))])
     with told_by_field(by_field):
         loaded = load_run_config(path, overrides=overrides)
-    require_outputs_inside(loaded.config)
+    require_allowed(loaded.config, path)
     return loaded, command
 
 
@@ -223,8 +224,8 @@ def overrides_by_field(form: Callable[..., object], values: Mapping[str, Any]) -
 
 
 def further_settings(values: Mapping[str, Any]) -> list[str]:
-    """The lines under `more_settings` that hold something."""
-    return [str(item).strip() for item in values_given(values).get(MORE_SETTINGS, ()) if str(item).strip()]
+    """The lines under `more_settings` that hold something; raises InvalidConfigError where it is no list of texts."""
+    return [line for line in texts_of(values_given(values).get(MORE_SETTINGS, ()), field=MORE_SETTINGS) if line]
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What can be read of a configuration that has mistakes, so that the rules about the rest speak in the same go."""
 
+import typing
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -61,8 +62,13 @@ def _partial_value(field: FieldInfo, raw: Any, broken: Collection[Place]) -> Any
     if inner is None:
         return None
     if isinstance(raw, dict):
-        return _part(inner, raw, broken)
+        # Where a list of sections is wanted, nothing of a single one can be read.
+        return None if _is_list(field.annotation) else _part(inner, raw, broken)
     if isinstance(raw, list) and all(isinstance(item, dict) for item in raw):
         below = [[place[1:] for place in broken if place and place[0] == index] for index in range(len(raw))]
         return tuple(_part(inner, item, places) for item, places in zip(raw, below, strict=True))
     return None
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(typing.get_origin(part) is tuple for part in (annotation, *typing.get_args(annotation)))

@@ -7,7 +7,8 @@ from prefect.client.schemas.objects import State
 
 from flows import form_fields as form
 from flows.config_loading import load_run_config
-from flows.form_folders import require_inside, require_outputs_inside
+from flows.form_choices import require_allowed
+from flows.form_folders import require_inside
 from flows.pipeline_form import (
     LEFT_EMPTY,
     MORE_SETTINGS,
@@ -49,7 +50,9 @@ def rlhf_retrain(
         path, settings = str(chosen_config(values)), further_settings(values)
         require_inside(values_given(values), lines=MORE_SETTINGS)
         with told_by_field({MORE_SETTINGS: settings}):
-            require_outputs_inside(load_run_config(path, overrides=settings).config)
+            loaded = load_run_config(path, overrides=settings)
+        require_allowed(loaded.config, loaded.path)
+        with told_by_field({MORE_SETTINGS: settings}):
             return retrain.fn(path, settings)
 
     return ended_in_words(run)

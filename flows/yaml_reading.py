@@ -21,10 +21,12 @@ _MAX_NODES = 20_000
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 _NULL, _BOOL, _INT, _FLOAT, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "merge"))
+# Bytes, sets and the like are no values of a configuration, and pass checks of texts by.
+_FOREIGN_TAGS = ("binary", "omap", "pairs", "set", "timestamp")
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's plain scalars; no constructor but PyYAML's safe ones."""
+    """SafeLoader with YAML 1.2's plain scalars; of its constructors, only those of JSON's types."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -53,7 +55,16 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
         raise yaml.constructor.ConstructorError(None, None, f"{digits[:20]} is no number", node.start_mark) from error
 
 
+def _refuse_tag(loader: _Loader, node: yaml.Node) -> None:
+    tag = node.tag.replace("tag:yaml.org,2002:", "!!")[:100]
+    text = f"the tag `{tag}` stands for no value of a configuration. Write a text, a number, a list or a section"
+    raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+
+
 _Loader.add_constructor(_INT, _construct_int)
+_Loader.add_constructor(None, _refuse_tag)  # any tag without a constructor
+for _name in _FOREIGN_TAGS:
+    _Loader.yaml_constructors.pop(f"tag:yaml.org,2002:{_name}")
 
 
 def read_yaml_file(path: Path, *, shown: str) -> dict[str, Any]:
@@ -106,6 +117,8 @@ def _parse(text: str, *, shown: str) -> Any:
             loader.dispose()
     except yaml.YAMLError as error:
         raise ConfigError(f"{shown} is no valid YAML: {_explained(error)}") from error
+    except (KeyError, ValueError) as error:  # PyYAML's constructors of `!!bool maybe` and `!!float x`
+        raise ConfigError(f"{shown} is no valid YAML: a tag (`!!`) does not fit what follows. Leave it out.") from error
     except TypeError as error:
         raise ConfigError(f"{shown} is no valid YAML: a key is a list or a mapping; keys are words.") from error
 

@@ -31,6 +31,14 @@ PATHS = (
     "sqlite:////etc/x.db",
     "link/x",
     ".git",
+    "/" * 4200 + "etc/passwd",
+    "/proc/self" + "/." * 2100 + "/environ",
+    "x://../../outside/token",
+    "x\n/../../outside/token",
+    "FILE://localhost/etc/%70asswd",
+    "sqlite:///file:/etc/x.db?uri=true",
+    "sqlite:///file:../outside/x.db?uri=true&mode=rwc",
+    "postgresql://good/db?host=evil.example",
 )
 TEXTS: tuple[str, ...] = (
     *PATHS,
@@ -51,6 +59,10 @@ TEXTS: tuple[str, ...] = (
     f"$(touch ../{MARK})",
     f"`touch ../{MARK}`",
     f'!!python/object/apply:os.system ["touch ../{MARK}"]',
+    "!!binary L2V0Yy9wYXNzd2Q=",
+    "!!set {/etc/passwd: null}",
+    "!!omap [/etc/passwd: 1]",
+    "!!float x",
     "&a [*a, *a]",
     "*nothing",
 )
@@ -68,6 +80,10 @@ OBJECTS: tuple[Any, ...] = (
     _NESTED,
     [2**64],
     ["run.output_dir=../outside/x"],
+    {"dataset.train=/etc/passwd": 1},
+    [{"dataset.train=/etc/passwd": 1}],
+    ["runtime.kind=docker"],
+    ["runtime={image: evil/x}"],
 )
 HOSTILE: tuple[Any, ...] = (*NUMBERS, *TEXTS, *OBJECTS)
 
@@ -90,7 +106,10 @@ KEYS = (
     "base_model.path",
     "reward_model.base",
     "tokenizer_file",
+    "runtime",
+    "runtime.kind",
     "runtime.image",
+    "dataset.mixture.weight",
     "train_reward_model.chat_template",
     "write_report.title",
     "gates.reward_model.notify",

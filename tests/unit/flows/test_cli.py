@@ -107,6 +107,8 @@ def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
             ["run", "-c", "configs/runs/demo.yaml", "--untl", "x"],
             "rlhf run: --untl: unknown option. Did you mean --until?",
         ),
+        (["run", "", "-c", "configs/runs/demo.yaml"], "rlhf run: `` is one word too many."),
+        (["run", "-c", "configs/runs/demo.yaml", "c d"], "rlhf run: `c d` is one word too many."),
         (["score"], "FILE is missing: jsonl, jsonl.gz or parquet"),
         (["cache"], "action is missing: one of ls, verify and gc."),
         (["cache", "lss"], "action: `lss` is not one of ls, verify and gc. Did you mean `ls`?"),

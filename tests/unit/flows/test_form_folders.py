@@ -1,5 +1,8 @@
 """A form has the files of whoever serves, so it names none outside of the folder that is served."""
 
+import base64
+import contextlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,9 +10,10 @@ from typing import Any
 import pytest
 
 from flows import served
+from flows.certify_form import load_certify_form
 from flows.config_errors import ConfigError, InvalidConfigError
-from flows.form_folders import ALLOWED_VARIABLE
-from flows.pipeline_form import load_form
+from flows.form_folders import ALLOWED_VARIABLE, require_inside
+from flows.pipeline_form import further_settings, load_form
 
 FORM = served.rlhf_pipeline.fn
 SECRET = "hf_canary41d7a9b8c7d6"
@@ -83,6 +87,15 @@ def test_a_run_configuration_that_writes_outside_is_refused_in_a_form_until_that
         "tracking.mlflow_uri=sqlite:////etc/mlflow.db",
         "tracking.mlflow_uri=file:///etc",
         "run.tags=[file:/etc/passwd]",
+        "dataset.train=" + "/" * 5000 + "etc/passwd",
+        "dataset.train=/etc" + "/." * 3000 + "/passwd",
+        "dataset.train=x://../../secret.yaml",
+        'dataset.train="x\\n/../../secret.yaml"',
+        'dataset.train="/etc/passwd"\x1f',
+        "dataset.train=FILE:///etc/%70asswd",
+        "dataset.train=file://localhost/etc/passwd",
+        "tracking.mlflow_uri='sqlite:///file:/elsewhere.db?uri=true'",
+        "tracking.mlflow_uri='sqlite+pysqlite:////elsewhere.db'",
     ],
 )
 def test_no_file_outside_is_read_and_nothing_of_it_is_told(folder: Path, setting: str) -> None:
@@ -92,12 +105,101 @@ def test_no_file_outside_is_read_and_nothing_of_it_is_told(folder: Path, setting
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize("tag", ["!!binary", "!!set", "!!omap", "!!pairs", "!!timestamp", "!!python/tuple", "!mine"])
+def test_no_tag_hides_a_path_from_the_form(folder: Path, tag: str) -> None:
+    value = base64.b64encode(b"/etc/passwd.jsonl").decode() if tag == "!!binary" else "{/etc/passwd.jsonl: null}"
+    with pytest.raises(ConfigError) as caught:
+        load(more_settings=[f"dataset.train={tag} {value}"])
+    assert "lies outside of" in str(caught.value) or "stands for no value of a configuration" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "lines", [{"dataset.train=/etc/passwd.jsonl": 1}, "dataset.train=/etc/passwd.jsonl", 7, [{"a=/etc/passwd": 1}], [7]]
+)
+@pytest.mark.parametrize("form", ["pipeline", "certify", "retrain"])
+def test_more_settings_that_are_no_list_of_texts_are_refused(folder: Path, lines: Any, form: str) -> None:
+    values = {"start_from": "demo", "more_settings": lines}
+    with pytest.raises(InvalidConfigError, match=r"more_settings: .* found, wanted a list of lines"):
+        if form == "pipeline":
+            load_form(FORM, values)
+        elif form == "certify":
+            load_certify_form(served.certify.fn, {**values, "reward_model": "org/m@main"})
+        else:
+            further_settings(values)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "/" * 300_000, "a" * 300_000, "a/" * 9000, "b" * 5000, "\ud800", "file:" * 4000])
+def test_a_text_that_no_path_can_be_is_told_in_words_or_taken(folder: Path, text: str) -> None:
+    for values in ({"save_as": text}, {"more_settings": [f"write_report.title={text}"]}):
+        with contextlib.suppress(ConfigError):
+            load(**values)
+
+
+def test_prose_may_be_long_and_hold_ends_of_lines(folder: Path) -> None:
+    prose = "Why this run: pairs and/or prompts, half of them from https://example.org/a?b=c#d; file: none. " * 60
+    load(more_settings=[f"write_report.title={json.dumps(prose[:190])}", f"run.tags={json.dumps([prose[:60]])}"])
+    require_inside({"a": prose, "b": f"one\n\ntwo {prose}"}, lines="more_settings")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "sqlite:///file:/elsewhere.db?uri=true",
+        "sqlite:///outputs/x.db?uri=true",
+        "sqlite:///outputs/%2e%2e/x.db",
+        "postgresql://good/db?host=evil.example",
+        "postgresql://%2Ftmp/db",
+    ],
+)
+def test_a_form_names_a_database_without_options(folder: Path, address: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"tracking\.mlflow_uri|lies outside of"):
+        load(more_settings=[f"tracking.mlflow_uri='{address}'"])
+
+
+def test_the_run_configuration_may_name_a_database_with_options(folder: Path) -> None:
+    demo = folder / "configs/runs/demo.yaml"
+    text = demo.read_text()
+    assert "tracking:" not in text
+    demo.write_text(f"{text}\ntracking:\n  mlflow_uri: postgresql://host/db?sslmode=require\n")
+    load()
+    load(more_settings=["tracking.experiment=mine"])
+    load(more_settings=["tracking.mlflow_uri=sqlite:///outputs/mine.db"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("runtime.kind=process", "runtime.kind"),
+        (" runtime.kind = docker", "runtime.kind"),
+        ("runtime.image=evil/x:latest", "runtime.image"),
+        ("runtime={kind: process}", "runtime.kind"),
+        ("runtime={image: evil/x}", "runtime.image"),
+    ],
+)
+def test_the_run_configuration_decides_with_what_stages_are_started(folder: Path, setting: str, key: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        load(more_settings=[setting])
+    (mistake,) = caught.value.mistakes
+    assert mistake.key == key
+    assert "a form does not choose it" in mistake.text
+    assert "configs/runs/demo.yaml" in mistake.text
+
+
+def test_other_settings_of_the_runtime_stay_free(folder: Path) -> None:
+    load(more_settings=["runtime.retries=5", "runtime.timeout_s.train_policy=60"])
+    demo = folder / "configs/runs/demo.yaml"
+    demo.write_text(f"{demo.read_text()}\nruntime:\n  kind: process\n  image: own/stage:1\n")
+    load(more_settings=["runtime.retries=5"])
+    with pytest.raises(InvalidConfigError, match=r"runtime\.kind: `auto` found.*says `process`"):
+        load(more_settings=["runtime={retries: 5}"])
+
+
 def test_names_that_are_no_paths_stay_what_they_are(folder: Path) -> None:
     load(
         base_model="Qwen/Qwen3-8B",
         base_model_revision="main",
         more_settings=[
-            "run.tags=[a/b, 'https://example.org/x']",
+            "run.tags=[a/b, nvidia/HelpSteer3, 'https://example.org/x']",
             "run.output_dir=outputs/mine",
             "train_policy.beta=0.1",
         ],

@@ -61,6 +61,17 @@ def test_a_key_with_a_mistake_silences_only_the_rules_that_read_it(
     assert [mistake.key for mistake in caught.value.mistakes] == expected
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["dataset.mixture.weight=-1", "dataset.mixture.0.weight=1", "dataset.mixture={a: -1}", "dataset.mixture={weight: 1}"],
+)
+def test_a_section_where_a_list_is_wanted_is_a_mistake(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        load_run_config(write_run(tmp_path), overrides=[setting])
+    assert {mistake.key for mistake in caught.value.mistakes} >= {"dataset.mixture"}
+    assert "found, wanted a list" in str(caught.value)
+
+
 def test_a_fault_of_a_rule_itself_is_not_taken_for_a_key_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
