@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from containers.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed
 from containers.human_text import one_line
+from containers.parquet_pages import PageSums, page_sums
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +100,7 @@ def _parquet_file(path: Path, **options: Any) -> "pq.ParquetFile":
 
 
 def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
-    """Refuse a file that unpacks too far or nests too deep, by what its footer says."""
+    """Refuse a file that unpacks too far or nests too deep, by what its footer and its page headers say."""
     columns = [file.schema.column(number) for number in range(len(file.schema))]
     depths = [column.path.count(".") + 1 for column in columns]
     if max(depths, default=0) > _MAX_NESTING:
@@ -108,10 +109,15 @@ def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
         )
     if len({column.path for column in columns}) < len(columns):
         raise UnreadableParquetError(f"{path.name} has two columns of one name.", "Rename one.")
+    # Each byte is looked at once, as page headers that stood in many chunks would be read as often.
+    if sum(max(0, chunk.total_compressed_size) for group in _groups(file) for chunk in _chunks(group)) > (
+        path.stat().st_size
+    ):
+        raise OSError("its columns are larger than the file")
     expanded = 0
     for group in _groups(file):
-        for chunk, depth in zip(_chunks(group), depths, strict=True):
-            expanded += max(chunk.total_uncompressed_size, chunk.num_values * _ENTRY_BYTES * depth)
+        for pages, depth in zip(_page_sums(path, group), depths, strict=True):
+            expanded += max(pages.num_bytes, pages.num_values * _ENTRY_BYTES * depth)
     if expanded > expanded_bytes_allowed(path.stat().st_size):
         raise _bomb(path, expanded)
 
@@ -135,6 +141,25 @@ def _chunks(group: "pq.RowGroupMetaData") -> "list[pq.ColumnChunkMetaData]":
 # --- row groups
 
 
+def _page_sums(path: Path, group: "pq.RowGroupMetaData") -> list[PageSums]:
+    """What each column chunk unpacks to: by its page headers or by the footer, whichever says more."""
+    found = []
+    with open(path, "rb") as stream:
+        for chunk in _chunks(group):
+            start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+            # As Arrow takes it.
+            if dictionary is not None and 0 < dictionary < start:
+                start = dictionary
+            try:
+                pages = page_sums(stream, start=start, length=chunk.total_compressed_size)
+            except (ValueError, OverflowError) as error:
+                why = f"column {chunk.path_in_schema} is damaged or encrypted; it has {error}"
+                raise OSError(why) from error
+            num_bytes = max(pages.num_bytes, chunk.total_uncompressed_size)
+            found.append(PageSums(num_bytes, max(pages.num_values, chunk.num_values)))
+    return found
+
+
 @dataclass(frozen=True)
 class _Column:
     """What a column of a row group may decode to.
@@ -156,7 +181,7 @@ class _Column:
 
 def _undecoded(file: "pq.ParquetFile", path: Path, group: int, *, allowed: int) -> "Iterator[pa.RecordBatch]":
     """Batches of a row group: as they are where they cannot grow too large, else with texts as dictionaries."""
-    columns = _columns(file, group)
+    columns = _columns(file, path, group)
     mean_row = file.metadata.row_group(group).total_byte_size // max(1, file.metadata.row_group(group).num_rows)
     num_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, mean_row)))
     if _most_bytes(columns, num_rows) <= allowed:
@@ -183,15 +208,16 @@ def _most_bytes(columns: list[_Column], num_rows: int) -> int:
     return sum(column.most_bytes(num_rows) for column in columns)
 
 
-def _columns(file: "pq.ParquetFile", group: int) -> list[_Column]:
+def _columns(file: "pq.ParquetFile", path: Path, group: int) -> list[_Column]:
     columns = []
-    for number, chunk in enumerate(_chunks(file.metadata.row_group(group))):
+    row_group = file.metadata.row_group(group)
+    for number, (chunk, pages) in enumerate(zip(_chunks(row_group), _page_sums(path, row_group), strict=True)):
         schema = file.schema.column(number)
-        widest = {"BYTE_ARRAY": chunk.total_uncompressed_size, "FIXED_LEN_BYTE_ARRAY": schema.length}
+        widest = {"BYTE_ARRAY": pages.num_bytes, "FIXED_LEN_BYTE_ARRAY": schema.length}
         columns.append(
             _Column(
                 path=schema.path,
-                num_values=chunk.num_values,
+                num_values=pages.num_values,
                 widest=widest.get(chunk.physical_type, _ENTRY_BYTES),
                 is_nested=schema.max_repetition_level > 0,
             )
@@ -211,7 +237,7 @@ def _dictionary_columns(file: "pq.ParquetFile", group: int) -> list[str]:
 def _with_dictionaries_seen(packed: "pq.ParquetFile", group: int, columns: list[_Column]) -> list[_Column]:
     """The same columns, with the longest value of each dictionary page as the widest, where one has such a page.
 
-    Values outside of the dictionary lie in the pages as they are; the footer's sizes bound them.
+    Values outside of the dictionary lie in the pages as they are; the sizes of the pages bound them.
     """
     chunks = _chunks(packed.metadata.row_group(group))
     first = next(packed.iter_batches(batch_size=1, row_groups=[group]), None)

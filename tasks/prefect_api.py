@@ -39,6 +39,9 @@ _UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 # Every run of ours has had them before it asks. Heartbeats are left out: this side sends them to any server.
 _STATES_OF_A_START = ("Pending", "Running")
 _AT_ONCE = 200
+# Looked through every minute; and only where the server fails at handing out runs.
+_PAGES_OF_NEWEST = 5
+_PAGES_OF_SCHEDULED = 50
 _BUSY = 503
 _BROKEN = 500
 _DROPPED = (ReadError, RemoteProtocolError)
@@ -93,28 +96,41 @@ class PrefectApi:
     def unfinished_flow_runs(self, flow_name: str) -> FoundRuns:
         """All runs of that flow that the server believes to be under way."""
         flows = FlowFilter(name=FlowFilterName(any_=[flow_name]))
-        runs = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED)))
-        found = page = self._found_runs(flows, runs)
-        while page.count >= _AT_ONCE:
-            page = self._found_runs(flows, runs, offset=found.count)
-            found = FoundRuns(found.runs + page.runs, found.unreadable + page.unreadable)
-        return found
+        return self._all_runs(flows, _in_states(_UNFINISHED))
 
     def newest_unreadable(self) -> tuple[UUID, ...]:
-        """Runs of any flow that spoil the first page of the list of runs."""
-        return self._found_runs(FlowFilter(), FlowRunFilter()).unreadable
+        """Runs of any flow that spoil the first pages of the list of runs: those among the newest 1,000."""
+        return self._all_runs(FlowFilter(), FlowRunFilter(), most_pages=_PAGES_OF_NEWEST).unreadable
 
     def scheduled_unreadable(self) -> tuple[UUID, ...]:
-        """Runs of any flow that wait to be started, and cannot be handed out for that."""
-        states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
-        return self._found_runs(FlowFilter(), FlowRunFilter(state=states)).unreadable
+        """Runs of any flow that wait to be started, and cannot be handed out for that.
 
-    def _found_runs(self, flows: FlowFilter, runs: FlowRunFilter, *, offset: int = 0) -> FoundRuns:
-        newest = FlowRunSort.EXPECTED_START_TIME_DESC
+        Those due first come first: each schedule has up to 100 later ones, which would fill the page before them.
+        """
+        states, due_first = _in_states([StateType.SCHEDULED]), FlowRunSort.EXPECTED_START_TIME_ASC
+        return self._all_runs(FlowFilter(), states, sort=due_first, most_pages=_PAGES_OF_SCHEDULED).unreadable
 
+    def _all_runs(
+        self,
+        flows: FlowFilter,
+        runs: FlowRunFilter,
+        *,
+        sort: FlowRunSort = FlowRunSort.EXPECTED_START_TIME_DESC,
+        most_pages: int | None = None,
+    ) -> FoundRuns:
+        """The runs of the first pages, or of all where no number is given."""
+        found = page = self._found_runs(flows, runs, sort=sort)
+        num_pages = 1
+        while page.count >= _AT_ONCE and (most_pages is None or num_pages < most_pages):
+            page = self._found_runs(flows, runs, sort=sort, offset=found.count)
+            found = FoundRuns(found.runs + page.runs, found.unreadable + page.unreadable)
+            num_pages += 1
+        return found
+
+    def _found_runs(self, flows: FlowFilter, runs: FlowRunFilter, *, sort: FlowRunSort, offset: int = 0) -> FoundRuns:
         def listed(only: FlowRunFilter, offset: int = 0) -> list[FlowRun]:
             return self._client.read_flow_runs(
-                flow_filter=flows, flow_run_filter=only, limit=_AT_ONCE, offset=offset, sort=newest
+                flow_filter=flows, flow_run_filter=only, limit=_AT_ONCE, offset=offset, sort=sort
             )
 
         try:
@@ -125,7 +141,7 @@ class PrefectApi:
                 "flow_runs": runs.model_dump(mode="json"),
                 "limit": _AT_ONCE,
                 "offset": offset,
-                "sort": newest.value,
+                "sort": sort.value,
             }
             # What the page draws as bars: ids and times, without the values that cannot be written.
             bars = self._asked(lambda: self._client.request("POST", "/ui/flow_runs/history", json=asked).json()) or []
@@ -240,3 +256,7 @@ class PrefectApi:
 
 def _only(ids: Sequence[UUID]) -> FlowRunFilter:
     return FlowRunFilter(id=FlowRunFilterId(any_=list(ids)))
+
+
+def _in_states(states: list[StateType]) -> FlowRunFilter:
+    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)))

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -14,7 +15,7 @@ import pytest
 from faults.fault_proxy import fault_proxy
 from faults.mortal_server import Prefect
 from prefect import flow
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.objects import State, StateDetails, StateType
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -169,6 +170,36 @@ def test_a_run_that_cannot_be_handed_out_does_not_keep_others_from_being_started
         assert len(said) == 1 and str(made) in said[0]
     finally:
         prefect.client.delete_flow_run(made)
+
+
+def test_later_runs_of_a_schedule_hide_none_that_cannot_be_handed_out(prefect: Prefect, api: PrefectApi) -> None:
+    made = _made_by_hand(prefect, '{"save_as": "\\ud800"}', state="SCHEDULED")
+    later = [_planned(prefect, day) for day in range(205)]
+    try:
+        assert made in api.newest_unreadable()
+        assert api.scheduled_unreadable() == (made,)
+        assert set_unreadable_aside(say=lambda text: None)
+        assert api.scheduled_unreadable() == ()
+    finally:
+        for flow_run_id in (made, *later):
+            prefect.client.delete_flow_run(flow_run_id)
+
+
+def test_runs_due_first_that_can_be_handed_out_hide_none_behind_them(prefect: Prefect, api: PrefectApi) -> None:
+    first = [_planned(prefect, -day - 1) for day in range(205)]
+    made = _made_by_hand(prefect, '{"save_as": "\\ud800"}', state="SCHEDULED")
+    try:
+        assert api.scheduled_unreadable() == (made,)
+    finally:
+        for flow_run_id in (made, *first):
+            prefect.client.delete_flow_run(flow_run_id)
+
+
+def _planned(prefect: Prefect, day: int) -> UUID:
+    """The id of a run that is to start so many days from now."""
+    when = datetime.now(UTC) + timedelta(days=day, minutes=1)
+    state = State[None](type=StateType.SCHEDULED, state_details=StateDetails(scheduled_time=when))
+    return prefect.client.create_flow_run(nothing, name=uuid4().hex, state=state).id
 
 
 def _made_by_hand(prefect: Prefect, parameters: str, *, state: str = "RUNNING") -> UUID:

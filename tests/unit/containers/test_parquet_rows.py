@@ -1,5 +1,6 @@
 """A small file must not fill the memory: what its rows take once decoded is known before they are decoded."""
 
+import base64
 import resource
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from containers.file_limits import MAX_LINE_BYTES
+from containers.parquet_pages import page_sums
 from containers.parquet_rows import UnreadableParquetError, row_batches
 from containers.stages.errors import BadDataError
 from containers.stages.pair_files import read_lines
@@ -70,7 +72,51 @@ def plain_page(path: Path) -> Path:
     return write(path, pa.table({"a": [LONG] * 60}), use_dictionary=False)
 
 
+def varint(number: int, *, num_bytes: int = 0) -> bytes:
+    """A positive number as Thrift's compact protocol writes it; with `num_bytes`, drawn out to so many."""
+    left, found = number << 1, []
+    while left or not found or len(found) < num_bytes:
+        found.append(left & 127 | 128)
+        left >>= 7
+    return bytes([*found[:-1], found[-1] & 127])
+
+
+def forged(path: Path, **sizes: tuple[int, int]) -> Path:
+    """The file with other numbers in its footer, each as long as the true one."""
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:]
+    for true, told in sizes.values():
+        assert varint(true) in footer
+        footer = footer.replace(varint(true), varint(told, num_bytes=len(varint(true))))
+    path.write_bytes(data[:start] + footer)
+    return path
+
+
+# 5,000 rows that refer to a text of 64 MiB, by pyarrow 25.0.1; the footer was changed, and says that it is short.
+FALSE_FOOTER = (
+    "UEFSMRUEFYiAgAQVugJMFQIVABIAACi1L/2ASAQAQABsAAAoAABAAHgBAPj/OdACAgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgC"
+    "ABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIA"
+    "EHgCABB4AgAQeCEAAHh4eHgVABUWFSgsFZBOFRAVBhUGHDYAAAAAKLUv/SALWQAAAwAAAJBOAQGQTgAVBBksNQAYBnNjaGVtYRUCABUMJQIY"
+    "BnByb21wdCUATBwAAAAWkE4ZHBkcJgAcFQwZNQAGEBkYBnByb21wdBUMFpBOFrCJgAAWsgMm5gImCBw2AAAZLBUEFQAVAgAVABUQFQIAPBaA"
+    "gICgnAEZBhkmAJBOAAAAFrCJgAAWkE4mCBayAwAoIHBhcnF1ZXQtY3BwLWFycm93IHZlcnNpb24gMjUuMC4xGRwcAAAArAAAAFBBUjE="
+)
+
+
+def false_footer(path: Path) -> Path:
+    """One text whose page says how long it is, and whose footer says less: 3.2 GB were taken."""
+    path.write_bytes(base64.b64decode(FALSE_FOOTER))
+    return path
+
+
+def false_footer_of_entries(path: Path) -> Path:
+    """A list of 20 million nulls, of which the footer tells one."""
+    empty_entries(path)
+    return forged(path, values=(pq.read_metadata(path).row_group(0).column(0).num_values, 1))
+
+
 BOMBS: list[Callable[[Path], Path]] = [flat, late, nested_differences, nested, differences, empty_entries, plain_page]
+BOMBS += [false_footer, false_footer_of_entries]
 
 
 @pytest.mark.parametrize("make", BOMBS, ids=lambda make: make.__name__)
@@ -164,4 +210,77 @@ def test_a_footer_that_claims_a_huge_text_is_damaged(tmp_path: Path) -> None:
         tmp_path / "x.parquet", pa.table({"a": [1]}).replace_schema_metadata({"k": "v" * (17 * MIB)}), store_schema=True
     )
     with pytest.raises(UnreadableParquetError, match=r"is a damaged parquet file: .*[Tt]hrift"):
+        list(row_batches(path))
+
+
+def patched(path: Path, old: bytes, new: bytes) -> Path:
+    """The file with other bytes at its first page, which begins behind four bytes of magic."""
+    data = path.read_bytes()
+    assert data[4:].startswith(old)
+    path.write_bytes(data[:4] + new + data[4 + len(old) :])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"\x00", "a page header without its sizes"),
+        (b"\x1c" * 9, "a page header that nests too deep"),
+        (b"\x16" + b"\xff" * 10, "a page header with a number without an end"),
+        (b"\x18\xff\xff\xff\xff\x7f", "a page header with a length beyond 31 bits"),
+        (b"\x15\xff\xff\xff\xff\x7f", "a page header with a number beyond 32 bits"),
+        (b"\x05\x84\x80\x08\x00", "a page header with a number beyond 16 bits"),
+        (b"\x19\xf1\xff\xff\x7f", "a page header with too many entries"),
+        (b"\x15\x00" * 9 + b"\x1d", "a page header with a value of an unknown type"),
+        (b"\x18\xff\xff\xff\x07", "a page header that is cut off"),
+        (b"\x11" * 101, "a page header with too many fields"),
+    ],
+)
+def test_a_forged_page_header_is_damage_that_is_named(tmp_path: Path, head: bytes, said: str) -> None:
+    path = write(tmp_path / "x.parquet", pa.table({"a": ["x" * 500]}), compression="none", use_dictionary=False)
+    patched(path, path.read_bytes()[4 : 4 + len(head)], head)
+    with pytest.raises(UnreadableParquetError, match=f"column a is damaged or encrypted; it has {said}"):
+        list(row_batches(path))
+
+
+def test_chunks_that_share_pages_are_not_read_again_and_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", pa.table({"a": ["x" * 300_000]}), compression="none", use_dictionary=False)
+    size = pq.read_metadata(path).row_group(0).column(0).total_compressed_size
+    forged(path, size=(size, size * 3))
+    with pytest.raises(UnreadableParquetError, match="columns are larger than the file"):
+        list(row_batches(path))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+def test_page_headers_of_ordinary_files_say_no_more_than_their_footer(
+    tmp_path: Path, version: str, compression: str
+) -> None:
+    rows = range(3000)
+    columns = {"a": [f"text {row}" * 9 for row in rows], "b": [[str(row)] * 3 for row in rows], "c": [*rows]}
+    path = write(
+        tmp_path / "x.parquet",
+        pa.table(columns),
+        compression=compression,
+        data_page_version=version,
+        row_group_size=700,
+        data_page_size=1000,
+    )
+    assert [row for batch in row_batches(path) for row in batch.rows.to_pylist()] == pa.table(columns).to_pylist()
+    metadata = pq.read_metadata(path)
+    with open(path, "rb") as stream:
+        for group in range(metadata.num_row_groups):
+            for number in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(number)
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                found = page_sums(stream, start=start, length=chunk.total_compressed_size)
+                assert 0.5 * chunk.total_uncompressed_size < found.num_bytes <= chunk.total_uncompressed_size
+                assert found.num_values == chunk.num_values
+
+
+def test_an_encrypted_file_is_told_as_such(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", pa.table({"a": ["x"]}))
+    data = path.read_bytes()
+    path.write_bytes(b"PARE" + data[4:-4] + b"PARE")
+    with pytest.raises(UnreadableParquetError, match=r"(?i)encrypt"):
         list(row_batches(path))

@@ -128,7 +128,9 @@ def test_more_settings_that_are_no_list_of_texts_are_refused(folder: Path, lines
             further_settings(values)
 
 
-@pytest.mark.parametrize("text", ["a\0b", "/" * 300_000, "a" * 300_000, "a/" * 9000, "b" * 5000, "\ud800", "file:" * 4000])
+@pytest.mark.parametrize(
+    "text", ["a\0b", "/" * 300_000, "a" * 300_000, "a/" * 9000, "b" * 5000, "\ud800", "file:" * 4000]
+)
 def test_a_text_that_no_path_can_be_is_told_in_words_or_taken(folder: Path, text: str) -> None:
     for values in ({"save_as": text}, {"more_settings": [f"write_report.title={text}"]}):
         with contextlib.suppress(ConfigError):

@@ -63,7 +63,12 @@ def test_a_key_with_a_mistake_silences_only_the_rules_that_read_it(
 
 @pytest.mark.parametrize(
     "setting",
-    ["dataset.mixture.weight=-1", "dataset.mixture.0.weight=1", "dataset.mixture={a: -1}", "dataset.mixture={weight: 1}"],
+    [
+        "dataset.mixture.weight=-1",
+        "dataset.mixture.0.weight=1",
+        "dataset.mixture={a: -1}",
+        "dataset.mixture={weight: 1}",
+    ],
 )
 def test_a_section_where_a_list_is_wanted_is_a_mistake(tmp_path: Path, setting: str) -> None:
     with pytest.raises(InvalidConfigError) as caught:
