@@ -17,7 +17,7 @@ from pydantic import Field
 
 from containers.contracts.base import Frozen
 from containers.contracts.spec import StageInput
-from tasks.artifact_places import place_of_run
+from tasks.artifact_places import upload_file
 from tasks.event_feed import MetricPoint, Reconciliation, read_points
 from tasks.mlflow_pages import EXPERIMENT_TAGS
 from tasks.mlflow_sending import RefusedError, mlflow_name, send_points, send_what_is_taken
@@ -141,7 +141,7 @@ class LogText(Frozen):
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / name
             path.write_text(self.text, encoding="utf-8")
-            place_of_run(client, run_id).log_artifact(str(path), folder or None)
+            upload_file(client, run_id, path, folder=folder)
 
 
 class LogFile(Frozen):
@@ -156,7 +156,7 @@ class LogFile(Frozen):
         """Upload it into `folder` of the run's artifacts."""
         if not Path(self.path).is_file() or Path(self.path).is_symlink():
             raise FileNotFoundError(f"{self.path} is no regular file.")
-        place_of_run(client, run_id).log_artifact(self.path, self.folder or None)
+        upload_file(client, run_id, Path(self.path), folder=self.folder)
 
 
 class DatasetUse(Frozen):

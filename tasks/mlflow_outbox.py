@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tasks.artifact_places import OtherPlaceError
 from tasks.event_feed import MetricPoint, Reconciliation, read_points
 from tasks.mlflow_operations import CreateRun, EndRun, RunOperation, SendCurves
 from tasks.mlflow_sending import can_be_sent_later, send_points
@@ -233,7 +234,9 @@ class Outbox:
 
     def _can_wait(self, error: Exception, what: str) -> bool:
         if not can_be_sent_later(error):
-            self.refuse(f"{what}: {type(error).__name__}: {error}")
+            # One place for all files, so one message; any other reason is of one value.
+            is_of_all = isinstance(error, OtherPlaceError)
+            self.refuse(str(error) if is_of_all else f"{what}: {type(error).__name__}: {error}")
             return False
         self._rest()
         if not self._warned:

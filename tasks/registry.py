@@ -20,9 +20,10 @@ from containers.contracts.names import (
     MANIFEST_FILE,
     POLICY_EVALUATION_FILE,
 )
-from tasks.artifact_places import artifact_place
+from tasks.artifact_places import OtherPlaceError, upload_model_files
 from tasks.champion_book import ChampionBook
 from tasks.champion_record import ChampionRecord, ModelVersion
+from tasks.service_logins import without_login
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -49,14 +50,17 @@ class Registry:
         self.uri = uri.rstrip("/")
         self._experiment = experiment
         self._request_timeout_s = request_timeout_s
+        self._without_files: dict[int, str] = {}
 
     def reconcile(self, book: ChampionBook, record: ChampionRecord) -> str:
         """Register what is missing, and set aliases and tags as the record says. Returns what hindered; empty: done.
 
-        A model that the registry lacks and whose artifact has left the store is passed over.
+        A model that the registry lacks and whose artifact has left the store is passed over. Where the server wants
+        files at a place that is not its own, versions are registered without them.
         """
         if not record.versions:
             return ""
+        self._without_files = {}
         try:
             client = self._client()
             self._ensure_model(client, record)
@@ -69,7 +73,17 @@ class Registry:
                 f"MLflow at {self.uri} could not be told who is champion ({reason[:120]}). What counts stands in "
                 f"{book.path}; the next retraining, promotion or rollback tells it."
             )
-        return ""
+        return self._files_problem(record)
+
+    def _files_problem(self, record: ChampionRecord) -> str:
+        """Which versions were registered without files in the last `reconcile`, and why; empty: none."""
+        if not self._without_files:
+            return ""
+        numbers = ", ".join(str(number) for number in self._without_files)
+        return (
+            f"MLflow at {without_login(self.uri)} shows {record.name} without the files of version {numbers}: "
+            f"{next(iter(self._without_files.values()))}. The files themselves lie in the store."
+        )
 
     def _client(self) -> "MlflowClient":
         # As in tasks.mlflow_outbox: with its own defaults a dead server costs minutes.
@@ -148,9 +162,12 @@ class Registry:
             tags=dict(tags),
             model_type=record.kind,
         )
-        place = artifact_place(client, model.artifact_location)
         with _papers(book, record, version) as folder:
-            place.log_artifacts(str(folder))
+            try:
+                upload_model_files(client, model, folder)
+            except OtherPlaceError as error:
+                self._without_files[version.number] = str(error)
+                logger.warning("Version %d of %s: %s", version.number, record.name, error)
         client.finalize_logged_model(model.model_id, "READY")
         made = client.create_model_version(
             record.name,

@@ -7,27 +7,31 @@ from typing import Self
 
 class RecordingServer:
     """Attributes:
-    requests: the headers of every request, names in lower case.
+    requests: the headers of every request, names in lower case, and its `method` and `path`.
     redirects_to: where every question is sent on to; empty: it is answered.
+    answer: JSON that every question gets.
     """
 
-    def __init__(self, *, redirects_to: str = "") -> None:
+    def __init__(self, *, redirects_to: str = "", answer: str = "{}") -> None:
         self.requests: list[dict[str, str]] = []
         self.redirects_to = redirects_to
+        self.answer = answer
         recorder = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                recorder.requests.append({name.lower(): value for name, value in self.headers.items()})
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                recorder.requests.append({**headers, "method": self.command, "path": self.path})
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 self.send_response(307 if recorder.redirects_to else 200)
                 if recorder.redirects_to:
                     self.send_header("Location", recorder.redirects_to + self.path)
-                self.send_header("Content-Length", "2")
+                answer = recorder.answer.encode()
+                self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(b"{}")
+                self.wfile.write(answer)
 
-            do_POST = do_GET  # noqa: N815
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
             def log_message(self, *_: object) -> None:
                 """Nothing on the terminal."""

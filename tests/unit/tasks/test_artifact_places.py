@@ -1,105 +1,157 @@
-"""A server that names a place of its choice for our files gets neither the login sent elsewhere nor a file written."""
+"""Files for MLflow go to its own server or an object store: the address that a server answers is not believed."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from champion_factory import make_book
 from fakes.recording_server import RecordingServer
 from mlflow import MlflowClient
 
-from tasks.artifact_places import artifact_place, is_own_place
+from tasks.artifact_places import OtherPlaceError, demand_own_place
 from tasks.mlflow_operations import LogFile, LogText
-from tasks.mlflow_sending import RefusedError
+from tasks.mlflow_outbox import Outbox
+from tasks.registry import Registry
 
-RUN = "r" * 32
-
-
-@contextmanager
-def mlflow_that_names(place: str) -> Iterator[str]:
-    """The address of a server that answers every question with a run whose files go there."""
-    info = {"run_id": RUN, "experiment_id": "1", "status": "RUNNING", "artifact_uri": place, "user_id": "x"}
-    answer = json.dumps({"run": {"info": {**info, "start_time": 1, "lifecycle_stage": "active"}, "data": {}}}).encode()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing on the terminal."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+RUN, MODEL = "a1" * 16, "m-" + "b2" * 16
+OWN = "http://mlflow.example.org:5000"
 
 
-@pytest.fixture(params=["text", "file"])
-def record(request: pytest.FixtureRequest, tmp_path: Path) -> LogText | LogFile:
-    (tmp_path / "run.yaml").write_text("t")
-    if request.param == "text":
-        return LogText(run="x", text="t", file="config/run.yaml")
-    return LogFile(run="x", path=str(tmp_path / "run.yaml"), folder="config")
-
-
-@pytest.mark.parametrize("address", [lambda url: f"{url}/steal", lambda url: f"mlflow-artifacts://{url[7:]}/steal"])
-def test_the_login_goes_to_no_address_that_the_server_names(
-    monkeypatch: pytest.MonkeyPatch, record: LogText | LogFile, address: Callable[[str], str]
-) -> None:
+@pytest.fixture(autouse=True)
+def _login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "team")
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "another-long-one")
-    with RecordingServer() as stranger, mlflow_that_names(address(stranger.url)) as uri:
-        with pytest.raises(RefusedError, match="neither its own place nor an object store; nothing was sent"):
-            record.send(MlflowClient(uri), RUN)
-        assert stranger.requests == []
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "canary-41d7")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
 
-def test_no_file_is_written_where_the_server_says(tmp_path: Path, record: LogText | LogFile) -> None:
-    victim = tmp_path / "home"
-    for place in (victim.as_uri(), str(victim)):
-        with mlflow_that_names(place) as uri, pytest.raises(RefusedError, match="home"):
-            record.send(MlflowClient(uri), RUN)
-    assert not victim.exists()
+@pytest.fixture
+def stranger() -> Iterator[RecordingServer]:
+    with RecordingServer() as server:
+        yield server
 
 
-def test_a_registered_model_goes_to_no_such_place_either(tmp_path: Path) -> None:
-    client: Any = SimpleNamespace(tracking_uri="http://127.0.0.1:5000")
-    with pytest.raises(RefusedError):
-        artifact_place(client, tmp_path.as_uri())
+@pytest.fixture
+def tracking_server() -> Iterator[RecordingServer]:
+    with RecordingServer() as server:
+        yield server
+
+
+def name_place(server: RecordingServer, place: str) -> None:
+    """Let the server answer that place to whatever it is asked about runs, models and experiments."""
+    times = {"creation_timestamp_ms": 1, "last_updated_timestamp_ms": 1}
+    info = {"run_id": RUN, "run_uuid": RUN, "experiment_id": "1", "status": "RUNNING", "start_time": 1}
+    model_info = {"model_id": MODEL, "experiment_id": "1", "name": "m", "artifact_uri": place, "status": 1, **times}
+    version = {"name": "demo-reward-model", "version": "1", "creation_timestamp": 1, "last_updated_timestamp": 1}
+    answer = {
+        "run": {"info": {**info, "lifecycle_stage": "active", "artifact_uri": place}, "data": {}},
+        "model": {"info": model_info, "data": {}},
+        "experiment": {"experiment_id": "1", "name": "demo", "artifact_location": place, "lifecycle_stage": "active"},
+        "registered_model": {"name": "demo-reward-model", "creation_timestamp": 1, "last_updated_timestamp": 1},
+        "model_version": version,
+    }
+    server.answer = json.dumps(answer)
+
+
+def places(stranger: RecordingServer, folder: Path) -> list[str]:
+    host = stranger.url.removeprefix("http://")
+    return [f"{stranger.url}/x", f"mlflow-artifacts://{host}/x", folder.as_uri(), f"file:{folder}", str(folder)]
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_a_place_that_is_not_the_servers_own_gets_neither_login_nor_file(
+    tracking_server: RecordingServer, stranger: RecordingServer, tmp_path: Path, which: int
+) -> None:
+    outside = tmp_path / "outside"
+    place = places(stranger, outside)[which]
+    name_place(tracking_server, f"{place}/{RUN}/artifacts")
+    (tmp_path / "data.json").write_text("{}")
+    outbox = Outbox(
+        tracking_server.url, spool_folder=tmp_path / "spool", request_timeout_s=5, rest_after_failure_s=60.0
+    )
+    assert outbox.do(LogText(run=RUN, text="a text", file="config/run.yaml"))
+    assert outbox.do(LogFile(run=RUN, path=str(tmp_path / "data.json")))
+    assert stranger.requests == [] and not outside.exists()
+    assert outbox.pending == 0
+    (reason,) = outbox.refused
+    assert f"{tracking_server.url} wants them at {place}." in reason and "--artifacts-destination" in reason
+    assert len(tracking_server.requests) == 1, "one question for each run, not for each file"
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_the_registry_shows_a_champion_without_files_where_their_place_is_not_the_servers_own(
+    tracking_server: RecordingServer, stranger: RecordingServer, tmp_path: Path, which: int
+) -> None:
+    outside = tmp_path / "outside"
+    place = places(stranger, outside)[which]
+    name_place(tracking_server, f"{place}/models/{MODEL}/artifacts")
+    book = make_book(tmp_path / "store", num_versions=1, champions=(1,))
+    problem = Registry(tracking_server.url, experiment="demo").reconcile(book, book.read())
+    assert stranger.requests == [] and not outside.exists()
+    assert "without the files of version 1" in problem and f"wants them at {place}" in problem
+
+
+@pytest.mark.parametrize("scheme", ["mlflow-artifacts:/1", "mlflow-artifacts://{host}/1", "http://{host}/1"])
+def test_the_servers_own_place_gets_the_file(tracking_server: RecordingServer, tmp_path: Path, scheme: str) -> None:
+    name_place(tracking_server, scheme.format(host=tracking_server.url.removeprefix("http://")) + "/files")
+    client = MlflowClient(tracking_server.url)
+    LogText(run=RUN, text="a text", file="config/run.yaml").send(client, RUN)
+    sent = [item["path"] for item in tracking_server.requests if item["method"] == "PUT"]
+    assert len(sent) == 1 and sent[0].endswith("/1/files/config/run.yaml")
+
+
+def test_a_server_that_changes_its_answer_is_not_asked_again(
+    tracking_server: RecordingServer, stranger: RecordingServer
+) -> None:
+    name_place(tracking_server, "mlflow-artifacts:/1")
+    client = MlflowClient(tracking_server.url)
+    LogText(run=RUN, text="a text", file="one.txt").send(client, RUN)
+    name_place(tracking_server, f"{stranger.url}/x")
+    LogText(run=RUN, text="a text", file="two.txt").send(client, RUN)
+    assert stranger.requests == []
 
 
 @pytest.mark.parametrize(
-    ("server", "place", "is_own"),
+    ("address", "may"),
     [
-        ("http://box:5000", "mlflow-artifacts:/1/abc/artifacts", True),
-        ("http://box:5000", "mlflow-artifacts://box:5000/1/abc", True),
-        ("http://box:5000", "http://BOX:5000/api/2.0/mlflow-artifacts/artifacts/1", True),
-        ("https://box", "mlflow-artifacts://box:443/1", True),
-        ("http://box:5000", "s3://bucket/1", True),
-        ("sqlite:///outputs/mlflow.db", "file:///data/mlruns/1", True),
-        ("sqlite:///outputs/mlflow.db", "outputs/mlruns/1", True),
-        ("http://box:5000", "mlflow-artifacts://box:5001/1", False),
-        ("http://box:5000", "https://box:5000/1", False),
-        ("http://box:5000", "http://box:5000@evil.org/1", False),
-        ("http://box:5000", "file:///home/ada", False),
-        ("http://box:5000", "/home/ada", False),
-        ("http://box:5000", "C:\\Users\\ada", False),
-        ("http://box:5000", "ftp://box/1", False),
-        ("http://box:5000", "dbfs:/1", False),
-        ("http://box:5000", "", False),
+        ("mlflow-artifacts:/1", True),
+        ("mlflow-artifacts://MLflow.example.org:5000/1", True),
+        ("http://mlflow.example.org:5000/api/2.0/mlflow-artifacts/artifacts/1", True),
+        ("s3://bucket/1", True),
+        ("gs://bucket/1", True),
+        ("abfss://files@account.dfs.core.windows.net/1", True),
+        ("wasbs://files@account.blob.core.windows.net/1", True),
+        ("abfss://files@account.evil.org/1", False),
+        ("abfss://files@evil.org#@account.dfs.core.windows.net/1", False),
+        ("mlflow-artifacts://mlflow.example.org/1", False),
+        ("https://mlflow.example.org:5000/1", False),
+        ("http://mlflow.example.org:5001/1", False),
+        ("http://mlflow.example.org:5000@evil.org/1", False),
+        ("http://evil.org\\@mlflow.example.org:5000/1", False),
+        ("http://mlflow.example.org:5000\t.evil.org/1", False),
+        (" file:///home/ada", False),
+        ("file:///home/ada", False),
+        ("FILE:/home/ada", False),
+        ("/home/ada", False),
+        ("home/ada", False),
+        ("", False),
+        ("http://[mlflow/1", False),
+        ("sftp://mlflow.example.org:5000/1", False),
+        ("runs:/1/x", False),
+        ("databricks://profile@host/1", False),
     ],
 )
-def test_which_place_is_a_servers_own(server: str, place: str, is_own: bool) -> None:
-    assert is_own_place(server, place) is is_own
+def test_own_places_and_others(address: str, may: bool) -> None:
+    demand_own_place("sqlite:///mlflow.db", address)
+    if may:
+        demand_own_place(OWN, address)
+        return
+    with pytest.raises(OtherPlaceError, match="wants them at"):
+        demand_own_place(OWN, address)
+
+
+def test_the_message_shows_no_login() -> None:
+    with pytest.raises(OtherPlaceError) as caught:
+        demand_own_place("http://team:canary@mlflow.example.org", "http://ada:canary@evil.org/x")
+    assert "canary" not in str(caught.value)
