@@ -9,17 +9,20 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
 logger = logging.getLogger(__name__)
 
+# Not PWD and OLDPWD, which are folders; not SSH_ASKPASS, a program; not PGPASSFILE, a path; not public keys.
 _SECRET_NAME = re.compile(
-    r"TOKEN(?!IZ)|PASSW|PASSPHRASE|_PASS$|_PWD$|SECRET|AUTH_STRING|CREDENTIAL"
-    r"|API_KEY|ACCESS_KEY|PRIVATE_KEY|ENCRYPTION_KEY|_KEY$|CONNECTION_STRING|WEBHOOK"
+    r"TOKEN(?!IZ)|PASSW|PASSPHRASE|(?<!ASK)PASS(?=_|$)|_PWD(?=_|$)|SECRET|AUTH_STRING|CREDENTIAL|CONNECTION_STRING"
+    r"|WEBHOOK|API_KEY|ACCESS_KEY|PRIVATE_KEY|ENCRYPTION_KEY|(?<!PUBLIC)_KEY$"
 )
-_PASSWORD_IN_ADDRESS = re.compile(r"//[^/@\s:]*:([^/@\s]+)@")
 _LOGIN_IN_ADDRESS = re.compile(r"//[^/@\s]*@")
+_USER_AND_PASSWORD = re.compile(r"//([^/:@\s]*):([^/@\s]+)@")
+_PASSWORD_OPTION = re.compile(r"[?&](?:ssl)?password=([^&#\s]+)", re.IGNORECASE)
 _TOKEN = re.compile(
     r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|pnu_|AKIA|eyJ)[A-Za-z0-9_.\-]{12,}"
     r"|\$(?:1|2[aby]|5|6|y|7)\$[^\s:]{8,}"
@@ -31,23 +34,40 @@ _ENV_START, _ENV_END = 47, 48
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable of that name and value is a token, a password, or an address with a login in it."""
-    return bool(value) and bool(_SECRET_NAME.search(name.upper()) or _LOGIN_IN_ADDRESS.search(value))
+    return bool(value) and bool(
+        _SECRET_NAME.search(name.upper()) or _LOGIN_IN_ADDRESS.search(value) or _PASSWORD_OPTION.search(value)
+    )
 
 
 def secret_values() -> tuple[str, ...]:
-    """The secrets in this process's environment; the longest first, so that none is left over of another."""
+    """The secrets in this process's environment, and the passwords in its addresses.
+
+    The longest come first, so that none is left over of another.
+    """
     found = {value for name, value in os.environ.items() if is_secret(name, value)}
-    inner = [password for value in found for password in _PASSWORD_IN_ADDRESS.findall(value)]
-    found |= {*inner, *map(unquote, inner)}
+    found |= {password for value in found for password in _passwords_in(value)}
     return tuple(sorted(found, key=len, reverse=True))
 
 
+def _passwords_in(address: str) -> Iterator[str]:
+    """The passwords of an address, as they stand there and decoded.
+
+    One that is the user's own name (`prefect:prefect@`) is left out: it hides nothing, and is a word of many messages.
+    """
+    held = [password for user, password in _USER_AND_PASSWORD.findall(address) if password != user]
+    for password in (*held, *_PASSWORD_OPTION.findall(address)):
+        yield from (password, unquote(password))
+
+
 def without_secrets(text: str) -> str:
-    """The text with `***` for the secrets of this process, and for whatever else looks like a token."""
+    """The text with `***` for the secrets of this process, for logins in addresses, and for what looks like a token.
+
+    Secrets of fewer than six characters stay, since they are parts of ordinary words; in an address they go.
+    """
     for secret in secret_values():
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")
-    return _TOKEN.sub("***", text)
+    return _TOKEN.sub("***", _USER_AND_PASSWORD.sub("//***@", text))
 
 
 def hide_secrets() -> None:

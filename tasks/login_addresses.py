@@ -1,12 +1,13 @@
 """Which address a login was given for. It goes there and to no other, whatever a configuration or a form names.
 
 The login of an environment belongs to the server that the same environment names; so does MLflow's own file of logins.
+Options of a database's address (`?host=`, `hostaddr=`, `service=`) lead elsewhere than its host: they count as well.
 """
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from tasks.service_logins import LOGIN_VARIABLES, MLFLOW_PASSWORD, MLFLOW_USER, PREFECT_LOGIN, without_login
 
@@ -18,6 +19,9 @@ _SECRETS = {
     "mlflow": (MLFLOW_USER, MLFLOW_PASSWORD, "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_AUTH"),
 }
 _DATABASE_PASSWORD = "PGPASSWORD"  # noqa: S105 - the name of a variable
+_PASSWORD_FILE, _DEFAULT_PASSWORD_FILE = "PGPASSFILE", "~/.pgpass"
+# libpq looks a password up in its file by the host; by these options the answer goes elsewhere, or is another file's.
+_MISLEADING_OPTIONS = frozenset({"hostaddr", "passfile", "service"})
 _MLFLOW_FILE = "~/.mlflow/credentials"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -42,11 +46,26 @@ def origin(url: str) -> tuple[str, str, int | None]:
 
 def is_given_for(name: str, url: str, variables: Mapping[str, str]) -> bool:
     """Whether the login of these variables was given for that address."""
-    owner = variables.get(OWNER_VARIABLES[name], variables.get(URL_VARIABLES[name], ""))
+    owner = _owner(name, variables)
     if not owner or origin(owner) != origin(url):
         return False
-    # The options of a database name hosts, files and services of their own.
-    return origin(url)[0] in _DEFAULT_PORTS or urlsplit(url).query in ("", urlsplit(owner).query)
+    return origin(url)[0] in _DEFAULT_PORTS or _has_options_of(owner, url)
+
+
+def _owner(name: str, variables: Mapping[str, str]) -> str:
+    """The address that the login of these variables was given for; empty: none."""
+    return variables.get(OWNER_VARIABLES[name], variables.get(URL_VARIABLES[name], ""))
+
+
+def _has_options_of(owner: str, url: str) -> bool:
+    """Whether nothing behind the host leads a database's client elsewhere than the owner's address leads it.
+
+    SQLAlchemy ends a host at other characters than `urlsplit` does, so `#` and a later `@` count too.
+    """
+    if owner.strip() == url.strip():
+        return True
+    own, named = urlsplit(owner.strip()), urlsplit(url.strip())
+    return named.query == own.query and not named.fragment and "@" not in named.path
 
 
 def login_problem(name: str, url: str, variables: Mapping[str, str]) -> str | None:
@@ -59,14 +78,24 @@ def login_problem(name: str, url: str, variables: Mapping[str, str]) -> str | No
     held = _held(name, url, variables)
     if held is None or is_given_for(name, url, variables):
         return None
-    owner = variables.get(OWNER_VARIABLES[name], variables.get(URL_VARIABLES[name], ""))
+    owner = _owner(name, variables)
     scheme, host, port = origin(url)
-    of = f"is for {without_login(owner)}" if owner else f"is for no address, since {URL_VARIABLES[name]} is not set"
-    return (
-        f"{scheme}://{host}{f':{port}' if port else ''} is not the address that the login in {held} was given for: "
-        f"that {of}. Nothing was sent. If it is right, set {URL_VARIABLES[name]} to it; else leave it out of the "
-        "configuration."
+    shown = f"{scheme}://{host}{f':{port}' if port else ''}"
+    advice = (
+        f"Nothing was sent. If it is right, set {URL_VARIABLES[name]} to it; else leave it out of the configuration."
     )
+    if owner and origin(owner) == origin(url):
+        return (
+            f"The address at {shown} differs in what follows the host from the one that the login in {held} was given "
+            f"for, and options there can name another host. {advice}"
+        )
+    of = f"is for {_shown(owner)}" if owner else f"is for no address, since {URL_VARIABLES[name]} is not set"
+    return f"{shown} is not the address that the login in {held} was given for: that {of}. {advice}"
+
+
+def _shown(owner: str) -> str:
+    """An address without user, password and options, among which can be passwords too."""
+    return without_login(urlsplit(owner)._replace(query="", fragment="").geturl())
 
 
 def require_given_for(name: str, url: str) -> None:
@@ -85,7 +114,17 @@ def require_given_for(name: str, url: str) -> None:
 def _held(name: str, url: str, variables: Mapping[str, str]) -> str | None:
     """Where a login is that the server's client would send, in words."""
     if origin(url)[0] not in _DEFAULT_PORTS:
-        return _DATABASE_PASSWORD if variables.get(_DATABASE_PASSWORD) and "postgres" in origin(url)[0] else None
+        return _held_for_database(url, variables)
     if any(variables.get(variable) for variable in _SECRETS[name]):
         return LOGIN_VARIABLES[name]
     return _MLFLOW_FILE if name == "mlflow" and Path(_MLFLOW_FILE).expanduser().is_file() else None
+
+
+def _held_for_database(url: str, variables: Mapping[str, str]) -> str | None:
+    if "postgres" not in origin(url)[0]:
+        return None
+    if variables.get(_DATABASE_PASSWORD):
+        return _DATABASE_PASSWORD
+    file = Path(variables.get(_PASSWORD_FILE) or _DEFAULT_PASSWORD_FILE).expanduser()
+    options = parse_qs(urlsplit(url.strip()).query, keep_blank_values=True)
+    return f"the password file {file}" if file.is_file() and _MISLEADING_OPTIONS & options.keys() else None

@@ -53,23 +53,43 @@ def test_the_command_line_hides_them_before_it_does_anything() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("DB_PASS", "MYSQL_PWD", "PGPASSWORD", "SSH_PASSPHRASE", "OPENAI_KEY", "API_KEY_2", "HF_TOKEN"),
-        *("AZURE_STORAGE_CONNECTION_STRING", "SLACK_WEBHOOK_URL"),
+        "DB_PASS",
+        "SMTP_PASS",
+        "MYSQL_PWD",
+        "OPENAI_KEY",
+        "AZURE_STORAGE_CONNECTION_STRING",
+        "SLACK_WEBHOOK_URL",
+        "PASSPHRASE",
+        "SIGNING_PASSPHRASE",
+        "db_pass",
+        "AWS_SECRET_ACCESS_KEY",
+        "GOOGLE_API_KEY_2",
     ],
 )
-def test_usual_names_of_secrets_are_known(name: str) -> None:
-    assert is_secret(name, "x")
+def test_secrets_are_known_by_their_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_secret(name, CANARY)
+    monkeypatch.setenv(name, CANARY)
+    assert without_secrets(f"refused: {CANARY}.") == "refused: ***."
 
 
+@pytest.mark.parametrize("value", ["/home/ada/project", "http://127.0.0.1:4200/api"])
 @pytest.mark.parametrize(
     "name",
     [
-        *("TOKENIZERS_PARALLELISM", "PATH", "PWD", "OLDPWD", "MONKEY", "COMPASS"),
-        *("PREFECT_API_URL", "MLFLOW_TRACKING_USERNAME"),
+        "TOKENIZERS_PARALLELISM",
+        "PATH",
+        "PREFECT_API_URL",
+        "MLFLOW_TRACKING_USERNAME",
+        "PWD",
+        "OLDPWD",
+        "SSH_ASKPASS",
+        "PGPASSFILE",
+        "SSH_PUBLIC_KEY",
+        "KEYBOARD",
     ],
 )
-def test_what_is_no_secret_stays(name: str) -> None:
-    assert not is_secret(name, "http://127.0.0.1:4200/api")
+def test_what_is_no_secret_stays(name: str, value: str) -> None:
+    assert not is_secret(name, value)
 
 
 def test_a_message_shows_no_secret_of_the_process_and_nothing_that_looks_like_a_token(
@@ -80,7 +100,29 @@ def test_a_message_shows_no_secret_of_the_process_and_nothing_that_looks_like_a_
     assert without_secrets(text) == "line 1: `***`, `***`, root:***:19000, but sk-learn and hf_home"
 
 
-def test_the_password_within_an_address_is_masked_by_itself_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", "postgresql://rlhf:sup3r%40secret@db/prefect")
-    text = "login of rlhf failed with sup3r@secret, sent as sup3r%40secret"
-    assert without_secrets(text) == "login of rlhf failed with ***, sent as ***"
+@pytest.mark.parametrize(
+    ("url", "password"),
+    [
+        ("postgresql://rlhf:sup3rsecret@h/db", "sup3rsecret"),
+        ("postgresql://rlhf:sup%403r%2Fsecret@h/db", "sup%403r%2Fsecret"),
+        ("postgresql://rlhf:sup%403r%2Fsecret@h/db", "sup@3r/secret"),
+        ("postgresql://rlhf@h/db?sslmode=require&password=sup3r%21secret", "sup3r!secret"),
+    ],
+)
+def test_the_password_inside_an_address_is_masked_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch, url: str, password: str
+) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", url)
+    shown = without_secrets(f"login failed for rlhf:{password}, password {password}, at {url}")
+    assert shown == "login failed for rlhf:***, password ***, at ***"
+
+
+def test_a_trivially_short_password_blanks_no_words_but_stays_out_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_URL", "postgresql://rlhf:a@h/db")
+    text = "a stage at postgresql+asyncpg://rlhf:a@h/db failed, and http://h:4200/api at once"
+    assert without_secrets(text) == "a stage at postgresql+asyncpg://***@h/db failed, and http://h:4200/api at once"
+
+
+def test_a_password_that_is_the_users_own_name_blanks_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_URL", "postgresql://prefect:prefect@h/db")
+    assert without_secrets("prefect cannot open postgresql://prefect:prefect@h/db") == "prefect cannot open ***"

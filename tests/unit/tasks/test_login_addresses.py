@@ -117,22 +117,6 @@ def test_scheme_host_and_port_have_to_be_the_same(own: str, named: str, same: bo
     assert origin(named)[0] in ("http", "https")
 
 
-@pytest.mark.parametrize(
-    ("own", "named", "same"),
-    [
-        ("postgresql://db/mlflow", "postgresql://db/mlflow", True),
-        ("postgresql://db/mlflow?sslmode=require", "postgresql://db/mlflow?sslmode=require", True),
-        ("postgresql://db/mlflow?sslmode=require", "postgresql://db/mlflow", True),
-        ("postgresql://db/mlflow", "postgresql://db/mlflow?host=evil.org", False),
-        ("postgresql://db/mlflow?sslmode=require", "postgresql://db/mlflow?service=evil", False),
-    ],
-)
-def test_the_options_of_a_database_lead_its_password_nowhere_else(own: str, named: str, same: bool) -> None:
-    variables = {"MLFLOW_TRACKING_URI": own, "PGPASSWORD": "x"}
-    assert is_given_for("mlflow", named, variables) is same
-    assert (login_problem("mlflow", named, variables) is None) is same
-
-
 def test_logins_that_lie_in_files_stay_there(
     stranger: RecordingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +151,58 @@ def test_a_database_elsewhere_gets_no_password_of_the_environment(monkeypatch: p
     monkeypatch.setenv("PGPASSWORD", "canary-41d7")
     with pytest.raises(LoginAddressError, match="PGPASSWORD"):
         require_given_for("mlflow", "postgresql://evil.example.org/mlflow")
+
+
+@pytest.mark.parametrize(
+    ("own", "named", "same"),
+    [
+        ("postgresql://mlflow@good/mlflow", "postgresql://mlflow@good/mlflow", True),
+        ("postgresql://mlflow@good/mlflow", "postgresql://ada@good/other", True),
+        ("postgresql://good/m?sslmode=require", "postgresql://good/m?sslmode=require", True),
+        ("postgresql://good/m?sslmode=require", "postgresql://good/m", False),
+        ("postgresql:///m?host=good", "postgresql:///m", False),
+        ("postgresql://mlflow@good/mlflow", "postgresql://mlflow@good/mlflow?host=evil.example.org", False),
+        ("postgresql://mlflow@good/mlflow", "postgresql://mlflow@good/mlflow?hostaddr=203.0.113.9", False),
+        ("postgresql://mlflow@good/mlflow", "postgresql://mlflow@good/mlflow?service=evil", False),
+        ("postgresql://mlflow@good/mlflow", "postgresql://mlflow@good/mlflow?host=/tmp/socket", False),
+        ("postgresql://mlflow@good/mlflow", "postgresql://mlflow@good/mlflow?%68ost=evil.example.org", False),
+        ("postgresql://good/mlflow", "postgresql://good#@evil.example.org/mlflow", False),
+        ("postgresql://good:5432/mlflow", "postgresql://good:5432/@evil.example.org/mlflow", False),
+    ],
+)
+def test_options_of_a_database_cannot_lead_its_password_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, own: str, named: str, same: bool
+) -> None:
+    set_all(monkeypatch, {"PGPASSWORD": "canary-41d7", "MLFLOW_TRACKING_URI": own})
+    if same:
+        require_given_for("mlflow", named)
+        return
+    with pytest.raises(LoginAddressError, match="PGPASSWORD") as caught:
+        require_given_for("mlflow", named)
+    assert "differs in what follows the host" in str(caught.value)
+
+
+def test_the_message_about_a_database_shows_no_password_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "postgresql://ada:canary-1@good/m?password=canary-2&sslpassword=canary-3"
+    set_all(monkeypatch, {"PGPASSWORD": "canary-4", "MLFLOW_TRACKING_URI": own})
+    with pytest.raises(LoginAddressError) as caught:
+        require_given_for("mlflow", "postgresql://good/m?password=canary-5")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("variable", ["PGPASSFILE", ""])
+def test_a_password_file_is_read_for_the_host_that_is_named_so_no_option_may_name_another_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    file = tmp_path / (variable or ".pgpass")
+    file.write_text("good:5432:*:*:canary-41d7\n")
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    monkeypatch.delenv("PGPASSFILE", raising=False)
+    if variable:
+        monkeypatch.setenv(variable, str(file))
+    require_given_for("mlflow", "postgresql://good/m?sslmode=require")
+    with pytest.raises(LoginAddressError, match="password file"):
+        require_given_for("mlflow", "postgresql://good/m?%68ostaddr=203.0.113.9")
 
 
 @pytest.mark.parametrize("endpoint", ["http://huggingface.co", "https://huggingface.co.evil.org", "http://127.0.0.1:9"])
