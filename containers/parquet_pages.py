@@ -6,7 +6,12 @@ Source: PageHeader in apache/parquet-format, src/main/thrift/parquet.thrift; apa
 doc/specs/thrift-compact-protocol.md.
 """
 
-from typing import BinaryIO, NamedTuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 # Fields of a PageHeader, and the first field of the structs in it that count values.
 _UNPACKED_BYTES, _PACKED_BYTES = 2, 3
@@ -51,6 +56,29 @@ def page_sums(stream: BinaryIO, *, start: int, length: int) -> PageSums:
         dictionary_values += _values(header, _DICTIONARY_PAGE)
         stream.seek(packed, 1)
     return PageSums(num_bytes, max(data_values, dictionary_values))
+
+
+def group_sums(path: Path, chunks: "Iterable[pq.ColumnChunkMetaData]") -> list[PageSums]:
+    """What each column chunk of a row group unpacks to: by its page headers or by the footer, whichever says more.
+
+    Raises:
+        OSError: a chunk is damaged, encrypted, or forged; names its column.
+    """
+    found = []
+    with open(path, "rb") as stream:
+        for chunk in chunks:
+            start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+            # As Arrow takes it.
+            if dictionary is not None and 0 < dictionary < start:
+                start = dictionary
+            try:
+                pages = page_sums(stream, start=start, length=chunk.total_compressed_size)
+            except (ValueError, OverflowError) as error:
+                why = f"column {chunk.path_in_schema} is damaged or encrypted; it has {error}"
+                raise OSError(why) from error
+            num_bytes = max(pages.num_bytes, chunk.total_uncompressed_size)
+            found.append(PageSums(num_bytes, max(pages.num_values, chunk.num_values)))
+    return found
 
 
 def _count(struct: Struct, field: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from containers.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed
 from containers.human_text import one_line
-from containers.parquet_pages import PageSums, page_sums
+from containers.parquet_pages import group_sums
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +116,7 @@ def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
         raise OSError("its columns are larger than the file")
     expanded = 0
     for group in _groups(file):
-        for pages, depth in zip(_page_sums(path, group), depths, strict=True):
+        for pages, depth in zip(group_sums(path, _chunks(group)), depths, strict=True):
             expanded += max(pages.num_bytes, pages.num_values * _ENTRY_BYTES * depth)
     if expanded > expanded_bytes_allowed(path.stat().st_size):
         raise _bomb(path, expanded)
@@ -139,25 +139,6 @@ def _chunks(group: "pq.RowGroupMetaData") -> "list[pq.ColumnChunkMetaData]":
 
 
 # --- row groups
-
-
-def _page_sums(path: Path, group: "pq.RowGroupMetaData") -> list[PageSums]:
-    """What each column chunk unpacks to: by its page headers or by the footer, whichever says more."""
-    found = []
-    with open(path, "rb") as stream:
-        for chunk in _chunks(group):
-            start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
-            # As Arrow takes it.
-            if dictionary is not None and 0 < dictionary < start:
-                start = dictionary
-            try:
-                pages = page_sums(stream, start=start, length=chunk.total_compressed_size)
-            except (ValueError, OverflowError) as error:
-                why = f"column {chunk.path_in_schema} is damaged or encrypted; it has {error}"
-                raise OSError(why) from error
-            num_bytes = max(pages.num_bytes, chunk.total_uncompressed_size)
-            found.append(PageSums(num_bytes, max(pages.num_values, chunk.num_values)))
-    return found
 
 
 @dataclass(frozen=True)
@@ -211,7 +192,7 @@ def _most_bytes(columns: list[_Column], num_rows: int) -> int:
 def _columns(file: "pq.ParquetFile", path: Path, group: int) -> list[_Column]:
     columns = []
     row_group = file.metadata.row_group(group)
-    for number, (chunk, pages) in enumerate(zip(_chunks(row_group), _page_sums(path, row_group), strict=True)):
+    for number, (chunk, pages) in enumerate(zip(_chunks(row_group), group_sums(path, _chunks(row_group)), strict=True)):
         schema = file.schema.column(number)
         widest = {"BYTE_ARRAY": pages.num_bytes, "FIXED_LEN_BYTE_ARRAY": schema.length}
         columns.append(
