@@ -68,8 +68,8 @@ def group_sums(path: Path, chunks: "Iterable[pq.ColumnChunkMetaData]") -> list[P
     with open(path, "rb") as stream:
         for chunk in chunks:
             start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
-            # As Arrow takes it.
-            if dictionary is not None and 0 < dictionary < start:
+            # As Arrow takes it; a chunk without values has no data page, and names none.
+            if dictionary is not None and 0 < dictionary and (dictionary < start or start == 0):
                 start = dictionary
             try:
                 pages = page_sums(stream, start=start, length=chunk.total_compressed_size)
