@@ -69,7 +69,7 @@ def group_sums(path: Path, chunks: "Iterable[pq.ColumnChunkMetaData]") -> list[P
         for chunk in chunks:
             start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
             # As Arrow takes it; a chunk without values has no data page, and names none.
-            if dictionary is not None and 0 < dictionary and (dictionary < start or start == 0):
+            if dictionary is not None and dictionary > 0 and (dictionary < start or start == 0):
                 start = dictionary
             try:
                 pages = page_sums(stream, start=start, length=chunk.total_compressed_size)
