@@ -2,7 +2,7 @@
 
 A systemd scope, a step of Slurm, a pod and a container are control groups. Files at the top of the mount say nothing of
 them, so /proc says in which group this process is. Versions 1 and 2, and both at once. Standard library only; used on
-both sides of the wall.
+both sides of the container boundary.
 """
 
 import re

@@ -1,4 +1,6 @@
-"""How long a stage that is told to stop may take: from what its own steps and saves took. For both sides of the wall.
+"""How long a stage that is told to stop may take: from what its own steps and saves took.
+
+Orchestrator and stage program both import it.
 
 A training stops after a step from which a resume is exact, and saves first. That takes a fraction of a second on a tiny
 model and minutes on an 8B policy, so no fixed number of seconds is right for both.

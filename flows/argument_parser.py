@@ -1,4 +1,4 @@
-"""The command line's parser: what is wrong is said in words, with a near match, and an example that works."""
+"""The command line's parser: each mistake is a sentence, with a near match, and an example that works."""
 
 import argparse
 import re

@@ -131,7 +131,7 @@ def _missing_file(path: Path) -> str:
 
 
 def _no_run(path: Path, tree: Tree) -> str:
-    """A file that holds no key of a run, in words instead of a line for each key."""
+    """A file that holds no key of a run, as one sentence instead of a line for each key."""
     what = "is no run configuration: it has none of the keys of a run (`run`, `gpu_profile`, `dataset`, …)"
     if "num_gpus" in tree or is_ladder(tree):
         what = f"is a GPU profile, not a run. Name a run with -c, and this file with --profile {path}"

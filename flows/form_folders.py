@@ -1,7 +1,7 @@
 """What a form may name: folders to write to and files to read below the folder that is served, or that were allowed.
 
-Whoever fills in a form has no shell on the machine, and the run has the files of whoever serves. A run configuration
-in the served folder is written by whoever serves, and may name files to read anywhere.
+The user of a form has no shell on the machine, and the run can read what the serving user can. A run configuration
+in the served folder is written by the serving user, and may name files to read anywhere.
 """
 
 import os
@@ -157,6 +157,6 @@ def _folders() -> list[Path]:
 def _outside_text(path: str) -> str:
     return (
         f"`{path[:200]}` lies outside of {Path.cwd()}, the folder that is served, or in a folder of it whose name "
-        "begins with a dot. Name a place below it; whoever serves can allow another folder: rlhf serve --allow-folder "
+        "begins with a dot. Name a place below it; who serves can allow another folder: rlhf serve --allow-folder "
         "FOLDER."
     )

@@ -1,6 +1,6 @@
 """The login of a Prefect that is started here: random, made once, kept in a file that only its owner may read.
 
-Other users of the machine reach loopback too, and whoever reaches Prefect can have code run as its user.
+Other users of the machine reach loopback too, and a user who reaches Prefect can run code as its user.
 """
 
 import os

@@ -97,7 +97,7 @@ def write_record(state_dir: Path, record: ServersRecord) -> None:
 def locked(state_dir: Path, *, say: Callable[[str], None], limit_s: float) -> Iterator[None]:
     """Hold the folder's lock; whoever starts servers holds it until they are healthy.
 
-    The kernel frees the lock of a process that died, so whoever holds it lives.
+    The kernel frees the lock of a process that died, so its holder lives.
 
     Raises:
         ServerError: somebody else held it for `limit_s`.

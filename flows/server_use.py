@@ -28,7 +28,7 @@ from tasks.service_logins import login_variables
 # A server that runs but does not answer: that of other processes is replaced only after a longer wait.
 _REUSE_LIMIT_S, _IN_USE_LIMIT_S = 10.0, 120.0
 _LEAVE_LIMIT_S = 180.0
-_OPEN = "It demands no login, as whoever started it wanted: every user of this machine can use it."
+_OPEN = "It demands no login, as its first user wanted: every user of this machine can use it."
 
 
 @dataclass

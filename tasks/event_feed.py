@@ -117,7 +117,7 @@ class EventFeed:
             elif kind == "note":
                 call = _bind(self._on_note, str(event["text"]))
             elif kind == "stopping":
-                return  # for whoever stops the stage: `containers/stop_grace.py`
+                return  # for the program that stops the stage: `containers/stop_grace.py`
             else:
                 raise ValueError(f"unknown type {kind!r}")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

@@ -112,7 +112,7 @@ def require_given_for(name: str, url: str) -> None:
 
 
 def _held(name: str, url: str, variables: Mapping[str, str]) -> str | None:
-    """Where a login is that the server's client would send, in words."""
+    """Where a login is that the server's client would send, for messages."""
     if origin(url)[0] not in _DEFAULT_PORTS:
         return _held_for_database(url, variables)
     if any(variables.get(variable) for variable in _SECRETS[name]):

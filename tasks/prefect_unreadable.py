@@ -1,7 +1,7 @@
 """Flow runs that Prefect's server holds and cannot hand out, so that every list fails that one of them stands in.
 
 An integer of more than 64 bits among the parameters does that, or half a character in a name. A form of ours sends
-neither; whoever talks to the API can.
+neither; a client of the API can.
 """
 
 from collections.abc import Callable, Sequence

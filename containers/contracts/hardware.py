@@ -218,7 +218,7 @@ class RequiredContract(Frozen):
     num_gpus: int = Field(ge=0)
     gpu_uuids: tuple[str, ...] = Field((), description="Exactly these GPUs; empty: any `num_gpus` of them")
     host_memory_bytes: int = Field(0, ge=0, description="Memory limit of the stage; 0: none was asked for")
-    host_memory_reason: str = Field("", description="Where that limit comes from, in words for a person")
+    host_memory_reason: str = Field("", description="Where that limit comes from, for people")
     environment: tuple[tuple[str, str], ...] = Field((), description="Variables that must have exactly these values")
     stages_digest: str = Field("", description="Digest of the stage sources that the orchestrator knows")
     enforced: bool = Field(description="Docker enforces limits; the process runtime can only check them")

@@ -1,4 +1,4 @@
-"""The names that every layer shares: stages, and the files and folders on both sides of the wall."""
+"""The names that every layer shares: stages, and the files and folders on both sides of the container boundary."""
 
 from enum import StrEnum
 from typing import TypeAlias

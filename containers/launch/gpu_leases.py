@@ -2,7 +2,7 @@
 
 A lease is a kernel lock (flock) on a file: it ends with its holder, however that dies, so none is left behind. Beside
 it stands a record of who holds it, with a heartbeat. A holder that lives and gives no sign of life keeps its lease,
-since its stage may still compute; whoever waits is told. A program that is a process of this machine has locks of its
+since its stage may still compute; a waiting run is told. A program that is a process of this machine has locks of its
 own on its GPUs, since it may outlive the run that leased them: killed runs leave a stage that saves its state first.
 """
 

@@ -1,4 +1,4 @@
-"""Finds the processes of a stage's attempt by a token in their environment, whoever their parents are by now.
+"""Finds the processes of a stage's attempt by a token in their environment, not by their parents, which change.
 
 The supervisor leaves none alive (`containers/stages/supervisor.py`). This is the proof of it, and what is left to do
 where the supervisor itself was killed and the kernel gave it no PID namespace.
@@ -113,7 +113,7 @@ def _locked(
                 kill_processes_with(folder_token(work_folder))
             time.sleep(_ASK_EVERY_S)
         else:
-            # Its supervisor is dead, so whoever is left has nobody who would end it.
+            # Its supervisor is dead, so nothing else would end what it left.
             if left := kill_processes_with(folder_token(work_folder)):
                 logger.warning("Processes %s of an earlier attempt do not die from SIGKILL.", left)
             return True

@@ -22,7 +22,7 @@ _FOR_WHOM = "servers, orchestrator and system"
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Attributes: limit_bytes: 0 is none; reason: where it comes from, in words that can end a sentence."""
+    """Attributes: limit_bytes: 0 is none; reason: where it comes from, as the end of a sentence."""
 
     limit_bytes: int
     reason: str

@@ -93,7 +93,7 @@ class Supervisor:
         if not self._is_confined:
             program = started(self._command)
             return program.pid if program else 0
-        # Who asks the kernel for a namespace has its next child in it, and no other outside: so nothing is asked later.
+        # Who asks the kernel for a namespace has its next child in it, and no other outside: so this is the last child.
         unshare_pids()
         lives, held = os.pipe()
         child = os.fork()
