@@ -13,7 +13,7 @@ from short_runs import CONFIG, rlhf, traces
         ("run:\n\tname: x\n", "A tab stands there: YAML indents with spaces."),
         ("", "holds nothing"),
         ("run: {name: a, name: b}\n", "run.name: given twice"),
-        ("run: !!python/object/apply:os.system [touch hacked]\n", "could not determine a constructor"),
+        ("run: !!python/object/apply:os.system [touch hacked]\n", "stands for no value of a configuration"),
         ("run: " + "[" * 500 + "]" * 500 + "\n", "nested deeper than 32 levels"),
     ],
     ids=["open bracket", "tab", "empty file", "key twice", "python object", "deep nesting"],
