@@ -1,4 +1,4 @@
-"""What `rlhf certify` does: judge a reward model that lies somewhere as a run would judge its own."""
+"""Judge a reward model from elsewhere as a run judges its own; for `rlhf certify`, `rlhf score` and the form."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from containers.contracts.names import StageName
 from flows.config_errors import InvalidConfigError, Mistake, mistakes_of
-from flows.config_loading import load_run_config
+from flows.config_loading import LoadedConfig, load_run_config
 from tasks.named_model import reward_model_source
 from tasks.source_errors import SourceError
 from tasks.sources import ModelSource
@@ -16,10 +16,10 @@ from tasks.sources import ModelSource
 _MAX_NAME_CHARACTERS = 63
 
 
-def certify(
-    model: str, config: Path, *, settings: Sequence[str], profile: str | None, command: str, base: str | None = None
-) -> int:
-    """Judge the model by the run's data, suites and gate. Returns what `rlhf run` returns: 1 where the gate is closed.
+def certifying_run(
+    model: str, config: Path, *, settings: Sequence[str], profile: str | None, base: str | None = None
+) -> LoadedConfig:
+    """The run that judges the model by the data, suites and gate of another run, and ends with the certificate.
 
     Args:
         model: a folder, or `org/name@revision` on the hub.
@@ -35,10 +35,7 @@ def certify(
     overrides = [*model_settings(model, base=base), *rest]
     if not any(item.startswith("run.name=") for item in settings):
         overrides.append(f"run.name={certified_run_name(own_name, model)}")
-    loaded = load_run_config(config, overrides=overrides, profile=profile)
-    from flows.run_command import run_pipeline
-
-    return run_pipeline(loaded, command=command)
+    return load_run_config(config, overrides=overrides, profile=profile)
 
 
 def model_settings(model: str, *, base: str | None = None) -> list[str]:

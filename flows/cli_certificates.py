@@ -130,16 +130,15 @@ def _score(parsed: argparse.Namespace) -> int:
 
 
 def _certify(parsed: argparse.Namespace) -> int:
-    from flows.certify_command import certify
+    from flows.certify_command import certifying_run
 
-    return certify(
-        parsed.model,
-        parsed.config,
-        settings=parsed.overrides,
-        profile=parsed.profile,
-        command=parsed.command_line,
-        base=parsed.base,
+    # Its mistakes are told before the heavy imports.
+    loaded = certifying_run(
+        parsed.model, parsed.config, settings=parsed.overrides, profile=parsed.profile, base=parsed.base
     )
+    from flows.run_command import run_pipeline
+
+    return run_pipeline(loaded, command=parsed.command_line)
 
 
 def _compare(parsed: argparse.Namespace) -> int:

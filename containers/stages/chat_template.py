@@ -11,6 +11,10 @@ from typing import Any
 
 from containers.stages.errors import BadConfigError
 
+# Qwen3 thinks aloud before it answers unless its template is told not to: 512 tokens end in the middle of the thought.
+# The reward model has learnt from answers without a thought, which the template writes after an empty one; so the
+# policy begins to write after an empty thought as well. Templates that do not know the word ignore it.
+ANSWER_AT_ONCE = {"enable_thinking": False}
 TIME_LIMIT_S = 5.0
 # Two exchanges: a template that shows only the newest one would pass with a single one.
 _PROBE = (

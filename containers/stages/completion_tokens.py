@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from transformers import PreTrainedTokenizerBase
 
 from containers.human_text import one_line
+from containers.stages.chat_template import ANSWER_AT_ONCE
 from containers.stages.errors import BadConfigError
 from containers.stages.pair_artifact import Row
-from containers.stages.rollouts import ANSWER_AT_ONCE
 from containers.stages.template_losses import TemplateLosses
 from containers.stages.token_batches import tokens_of_all
 

@@ -21,15 +21,9 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import PolicyEvaluation
 from containers.contracts.stage_configs import EvaluatePolicyConfig
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import BadConfigError, DivergedError
-from containers.stages.models import (
-    compute_device,
-    compute_dtype,
-    load_causal_model,
-    load_tokenizer,
-    num_embedding_rows,
-    position_limit,
-)
+from containers.stages.models import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
 from containers.stages.policy_comparison import ComparedPrompt, compare_policies
 from containers.stages.policy_plots import write_policy_plots
 from containers.stages.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset

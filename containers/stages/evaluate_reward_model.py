@@ -24,14 +24,9 @@ from containers.stages.certificate_padding import PaddedPairs, pad_pairs
 from containers.stages.certificate_page import certificate_html
 from containers.stages.certificate_parity import measure_parity, measure_parity_of_stranger
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError
-from containers.stages.models import (
-    compute_device,
-    compute_dtype,
-    max_positions,
-    parameter_counts,
-    reward_model_folder,
-)
+from containers.stages.models import max_positions, parameter_counts, reward_model_folder
 from containers.stages.plots import write_reward_model_plots
 from containers.stages.ranks import join_ranks, leave_ranks
 from containers.stages.sample_predictions import NUM_RELOAD_PAIRS

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.stages.contamination import SuiteIndex, SuitePrompt
@@ -19,13 +20,12 @@ from containers.stages.overlaps import (
     similar_prompt_line,
 )
 from containers.stages.pair_filters import contradictory, control_token, has_equal_responses, num_characters, repeated
-from containers.stages.pair_schemas import PreferenceRow
+from containers.stages.pair_schemas import PreferenceRow, Turn
 from containers.stages.pair_sources import PlacedRow
 from containers.stages.prompt_split import sample_of
 from containers.stages.prompt_words import Prompts
 from containers.stages.recorder import Recorder
 from containers.stages.similar_prompts import PromptGroups, similar_prompts
-from containers.stages.token_lengths import TokenCounter
 
 Rows = list[PlacedRow]
 
@@ -33,6 +33,16 @@ CODE_DOMAIN = "code"
 
 _PROGRESS_INTERVAL_S = 2.0
 _TOKEN_BATCH_ROWS = 128
+
+
+class ConversationLengths(Protocol):
+    """Counts tokens; see `containers.stages.token_lengths`, which only a run with max_tokens needs."""
+
+    def lengths(self, conversations: Sequence[Sequence[Turn]]) -> list[int]:
+        """The tokens of each conversation; 0 where it cannot be written."""
+
+    def demand_no_refusal(self) -> None:
+        """Raise BadDataError where a conversation could not be written."""
 
 
 class FilterChain:
@@ -82,7 +92,7 @@ class FilterChain:
         recorder.progress(len(rows), len(rows), unit="rows", text="language of the texts")
         return self._drop(rows, "detected_language", detected)
 
-    def by_flaws(self, rows: Rows, *, token_counter: TokenCounter | None) -> Rows:
+    def by_flaws(self, rows: Rows, *, token_counter: ConversationLengths | None) -> Rows:
         """Drop ties, equal responses, control tokens, over-long texts, and labels against every annotator."""
         rows = self._drop(rows, "tie", {id(item): "no response is better" for item in rows if item.row.is_tie})
         equal = {id(item): item.row.pair.chosen for item in rows if has_equal_responses(item.row)}
@@ -239,7 +249,7 @@ def _found_within_splits(rows: Rows, find: Callable[[Sequence[PreferenceRow]], C
     return found
 
 
-def _over_long(rows: Rows, counter: TokenCounter, *, max_tokens: int) -> dict[int, str]:
+def _over_long(rows: Rows, counter: ConversationLengths, *, max_tokens: int) -> dict[int, str]:
     """Identities of rows whose prompt plus longer response has more tokens, with the number."""
     found: dict[int, str] = {}
     for begin in range(0, len(rows), _TOKEN_BATCH_ROWS):

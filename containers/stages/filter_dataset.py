@@ -13,7 +13,7 @@ from containers.contracts.stage_configs import FilterDatasetConfig
 from containers.stages.context import StageContext
 from containers.stages.filter_chain import FilterChain, Rows
 from containers.stages.filter_floors import PairsLeft, check_floors, check_policy_prompts
-from containers.stages.filter_inputs import checked_polarity, filter_config, read_sources, suite_prompts
+from containers.stages.filter_inputs import checked_polarity, filter_config, read_sources
 from containers.stages.filter_output import Division, Findings, write_artifact
 from containers.stages.funnel import FunnelCounter, Split, dropped_in_words
 from containers.stages.language import LanguageJudge
@@ -21,6 +21,7 @@ from containers.stages.pair_sources import Source, languages_seen, malformed_by_
 from containers.stages.prompt_split import share_of, split_policy_prompts
 from containers.stages.reference_polarity import checked_by_reference
 from containers.stages.similar_prompts import PromptGroups
+from containers.stages.suite_prompts import suite_prompts
 from containers.stages.token_lengths import load_token_counter
 
 

@@ -3,15 +3,12 @@
 import contextlib
 import gc
 from collections.abc import Iterator
-from pathlib import Path
 
 from containers.contracts.records import PolarityCheck
 from containers.contracts.stage_configs import FilterDatasetConfig
-from containers.stages.contamination import SuitePrompt
 from containers.stages.context import StageContext
 from containers.stages.errors import BadConfigError
 from containers.stages.funnel import Split
-from containers.stages.overlaps import read_suite_prompts
 from containers.stages.pair_sources import SINGLE_SOURCE, Source, check_malformed, read_source
 from containers.stages.polarity import check_polarity, check_readers
 
@@ -92,11 +89,3 @@ def checked_polarity(context: StageContext, sources: list[Source]) -> tuple[Pola
             )
             checks.append(check)
     return tuple(checks)
-
-
-def suite_prompts(context: StageContext, config: FilterDatasetConfig) -> dict[str, list[SuitePrompt]]:
-    """The prompts of the suites that the reward model will be judged by; none where nobody looks for them."""
-    if config.contamination == "off":
-        return {}
-    paths = {suite.name: Path(context.input_path(f"suite_{suite.name}")) for suite in config.suites}
-    return read_suite_prompts(config.suites, paths)

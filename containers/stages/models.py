@@ -1,7 +1,6 @@
 """Loads and saves models, and refuses those that would train or score silently wrong."""
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from transformers import (
     set_seed,
 )
 
-from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import MERGED_FOLDER
 from containers.stages.adapted_model import is_adapted_model, load_adapted_model
 from containers.stages.errors import DivergedError, MissingPrerequisiteError
@@ -37,27 +35,6 @@ from containers.stages.weights import demand_trunk, first_of, load_weights
 logger = logging.getLogger(__name__)
 # Of models whose positions have no end.
 _WITHOUT_END = 2**31 - 1
-
-
-def compute_device(profile: GpuProfile) -> torch.device:
-    """This rank's GPU, or the CPU where the profile has no GPU.
-
-    Raises:
-        MissingPrerequisiteError: the profile has GPUs, torch sees none.
-    """
-    if profile.num_gpus == 0:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise MissingPrerequisiteError(
-            f"Profile {profile.name} has {profile.num_gpus} GPUs, torch {torch.__version__} sees none. "
-            f"Check the driver and that torch is a CUDA build."
-        )
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-
-
-def compute_dtype(profile: GpuProfile) -> torch.dtype:
-    """bfloat16 where the profile says bf16, float32 otherwise."""
-    return torch.bfloat16 if profile.precision == "bf16" else torch.float32
 
 
 def load_causal_model(

@@ -8,13 +8,10 @@ from pathlib import Path
 
 from containers.contracts.names import CONTAMINATED_FILE, NEAR_DUPLICATES_FILE
 from containers.contracts.records import SuiteContamination
-from containers.contracts.stage_configs import HeldOutSuite
 from containers.stages.contamination import Contamination, SuitePrompt
-from containers.stages.errors import BadConfigError
 from containers.stages.funnel import shortened
 from containers.stages.pair_sources import PlacedRow
 from containers.stages.prompt_words import text_of_turns
-from containers.stages.suites.registry import BENCHMARKS
 
 _TEXT_CHARACTERS = 200
 
@@ -82,25 +79,6 @@ def contaminated_line(row: PlacedRow, found: Contamination, *, dropped: bool) ->
         "prompt": _last_words(row),
         "suite_prompt": shortened(text_of_turns(item.prompt), _TEXT_CHARACTERS),
     }
-
-
-def read_suite_prompts(suites: Sequence[HeldOutSuite], paths: Mapping[str, Path]) -> dict[str, list[SuitePrompt]]:
-    """The prompts of each suite, read as the evaluation reads them.
-
-    Raises:
-        BadConfigError: a benchmark that is not known.
-        BadDataError: a suite that cannot be read.
-    """
-    found = {}
-    for suite in suites:
-        if suite.benchmark not in BENCHMARKS:
-            raise BadConfigError(
-                f"The suite `{suite.name}` is of the benchmark `{suite.benchmark}`, which is not known. "
-                f"Known: {', '.join(BENCHMARKS)}."
-            )
-        rows = BENCHMARKS[suite.benchmark].read(paths[suite.name])
-        found[suite.name] = [SuitePrompt(suite.name, item.item_id, item.line, item.prompt) for item in rows.items]
-    return found
 
 
 def contamination_by_suite(

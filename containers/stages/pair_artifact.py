@@ -1,11 +1,10 @@
 """Reads the pairs that filter_dataset wrote."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from datasets import Dataset
 
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
 from containers.stages.errors import BadDataError, MissingPrerequisiteError
@@ -49,11 +48,6 @@ def read_policy_prompts(artifact: Path) -> list[list[dict[str, str]]]:
             except Exception as error:
                 raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
     return found
-
-
-def as_dataset(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Dataset:
-    """These columns of the rows as an in-memory dataset, which leaves no cache on disk."""
-    return Dataset.from_list([{name: row[name] for name in columns} for row in rows])
 
 
 def both_sides(row: Mapping[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

@@ -13,8 +13,8 @@ from containers.digests import write_atomically
 from containers.human_text import size
 from containers.stages.collective_probe import measure_collectives
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device
 from containers.stages.errors import MissingPrerequisiteError
-from containers.stages.models import compute_device
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

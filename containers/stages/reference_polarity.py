@@ -152,7 +152,8 @@ def verdict_on(check: ReferenceCheck | None, source: str, *, max_length: int) ->
 
 def _load_scorer(context: StageContext, folder: Path, settings: PolaritySettings) -> "RewardScorer":
     # Imported late: torch takes seconds, and the filter needs it for this only.
-    from containers.stages.models import compute_device, compute_dtype, reward_model_folder
+    from containers.stages.devices import compute_device, compute_dtype
+    from containers.stages.models import reward_model_folder
     from containers.stages.scoring import RewardScorer
 
     profile = context.spec.profile

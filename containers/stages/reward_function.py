@@ -9,15 +9,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from containers.contracts.score_statistics import ScoreStatistics
 from containers.contracts.stage_configs import EvaluatePolicyConfig, TrainPolicyConfig
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import DivergedError
-from containers.stages.models import (
-    compute_device,
-    compute_dtype,
-    load_reward_model,
-    load_tokenizer,
-    position_limit,
-    reward_model_folder,
-)
+from containers.stages.models import load_reward_model, load_tokenizer, position_limit, reward_model_folder
 from containers.stages.score_statistics import normalised
 from containers.stages.scoring import RewardScorer
 

@@ -11,14 +11,9 @@ from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
 from containers.contracts.score_statistics import ScoreStatistics
 from containers.contracts.stage_configs import TrainRewardModelConfig
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import StageError
-from containers.stages.models import (
-    compute_device,
-    compute_dtype,
-    load_new_reward_model,
-    save_adapter,
-    save_merged,
-)
+from containers.stages.models import load_new_reward_model, save_adapter, save_merged
 from containers.stages.pair_artifact import Row, both_sides
 from containers.stages.sample_predictions import NUM_RELOAD_PAIRS, write_reloaded_scores
 from containers.stages.score_statistics import write_score_statistics

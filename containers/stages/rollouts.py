@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from containers.stages.chat_template import ANSWER_AT_ONCE
 from containers.stages.length_batches import length_batches
 from containers.stages.template_losses import demand_no_refusal
 
 Conversation: TypeAlias = Sequence[Mapping[str, str]]
 OnBatch: TypeAlias = Callable[[int], None]
-
-# Qwen3 thinks aloud before it answers unless its template is told not to: 512 tokens end in the middle of the thought.
-# The reward model has learnt from answers without a thought, which the template writes after an empty one; so the
-# policy begins to write after an empty thought as well. Templates that do not know the word ignore it.
-ANSWER_AT_ONCE = {"enable_thinking": False}
 
 
 @dataclass(frozen=True, slots=True)

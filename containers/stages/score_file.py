@@ -15,10 +15,9 @@ from containers.contracts.score_file import ScoreFileConfig
 from containers.contracts.score_statistics import SCORE_STATISTICS_FILE, ScoreStatistics
 from containers.human_text import one_line
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import BadConfigError, BadDataError, DivergedError, MissingPrerequisiteError
 from containers.stages.models import (
-    compute_device,
-    compute_dtype,
     demand_own_tokenizer,
     load_reward_model,
     load_tokenizer,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from containers.stages.rollouts import ANSWER_AT_ONCE
+from containers.stages.chat_template import ANSWER_AT_ONCE
 from containers.stages.template_losses import TemplateLosses, demand_no_refusal
 
 # More at once are no faster, and what the tokenizer notes about each token takes memory until they are done.

@@ -22,14 +22,14 @@ from containers.contracts.score_statistics import ScoreStatistics
 from containers.contracts.stage_configs import TrainPolicyConfig
 from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.stages.certificate_check import demand_certificate
+from containers.stages.chat_template import ANSWER_AT_ONCE
 from containers.stages.checkpoints import checkpoint_step
 from containers.stages.completion_log import CompletionLog
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import BadConfigError
 from containers.stages.kernel_trial import try_kernels
 from containers.stages.models import (
-    compute_device,
-    compute_dtype,
     demand_own_tokenizer,
     load_causal_model,
     load_tokenizer,
@@ -55,7 +55,7 @@ from containers.stages.prompts import (
 from containers.stages.ranks import is_first_rank, join_ranks, leave_ranks
 from containers.stages.reward_function import PolicyReward, load_scorer
 from containers.stages.rollout_engines import Rollouts, choose_rollouts
-from containers.stages.rollouts import ANSWER_AT_ONCE, turn_end_ids
+from containers.stages.rollouts import turn_end_ids
 from containers.stages.score_statistics import normalisation_of
 from containers.stages.scoring import RewardScorer, score_head_sha256
 from containers.stages.sharding import demand_whole_model

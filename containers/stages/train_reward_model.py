@@ -18,11 +18,10 @@ from containers.schedule import ResolvedSchedule
 from containers.stages.chat_template import peculiarities
 from containers.stages.checkpoints import checkpoint_step
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import BadConfigError, StageError
 from containers.stages.models import (
     apply_lora,
-    compute_device,
-    compute_dtype,
     demand_own_tokenizer,
     freeze_all_but_head,
     load_new_reward_model,
@@ -31,7 +30,7 @@ from containers.stages.models import (
     parameter_counts,
 )
 from containers.stages.packing import attention_of, plan_packing
-from containers.stages.pair_artifact import Row, as_dataset, both_sides
+from containers.stages.pair_artifact import Row, both_sides
 from containers.stages.pair_trainer import PairTrainer
 from containers.stages.ranks import join_ranks, leave_ranks, spread_over_ranks
 from containers.stages.reward_model_copies import save_and_reload, score_token_id, scoring_batch_size
@@ -47,6 +46,7 @@ from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_examples import (
     TrainingExamples,
+    as_dataset,
     note_policy_template,
     read_training_examples,
     resolve_training_schedule,

@@ -18,12 +18,11 @@ from containers.stages.chat_template import peculiarities
 from containers.stages.checkpoints import checkpoint_step
 from containers.stages.completion_tokens import tokenised_completions
 from containers.stages.context import StageContext
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import BadConfigError, StageError
 from containers.stages.kernel_trial import try_kernels
 from containers.stages.models import (
     apply_lora,
-    compute_device,
-    compute_dtype,
     demand_own_tokenizer,
     load_causal_model,
     load_tokenizer,
@@ -32,7 +31,7 @@ from containers.stages.models import (
     save_adapter,
     save_merged,
 )
-from containers.stages.pair_artifact import Row, as_dataset
+from containers.stages.pair_artifact import Row
 from containers.stages.ranks import join_ranks, leave_ranks
 from containers.stages.sharding import divides_model, ready_to_divide, whole_model
 from containers.stages.template_losses import TemplateLosses
@@ -40,6 +39,7 @@ from containers.stages.trainer_arguments import common_arguments
 from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
 from containers.stages.training_examples import (
     TrainingExamples,
+    as_dataset,
     read_training_examples,
     resolve_training_schedule,
 )

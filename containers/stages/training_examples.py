@@ -1,12 +1,13 @@
 """The examples of train_sft and train_reward_model: tokenised pairs, counted out where too long, and their schedule."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from containers.contracts.names import TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
@@ -258,3 +259,8 @@ def resolve_training_schedule(
     except ScheduleError as error:
         message = f"{config.stage}.schedule: {error} {examples.train.left_out_in_words}"
         raise BadConfigError(message.rstrip()) from error
+
+
+def as_dataset(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Dataset:
+    """These columns of the rows as an in-memory dataset, which leaves no cache on disk."""
+    return Dataset.from_list([{name: row[name] for name in columns} for row in rows])

@@ -9,7 +9,7 @@ from fakes.hub_server import FakeHub
 from run_files import write_run
 
 from containers.contracts.names import StageName
-from flows.certify_command import certified_run_name, certify, model_settings
+from flows.certify_command import certified_run_name, certifying_run, model_settings
 from flows.config_errors import ConfigError, InvalidConfigError
 from flows.config_loading import load_run_config
 from flows.retrain_config import load_retraining
@@ -104,13 +104,7 @@ def test_an_adapter_is_certified_on_the_base_that_it_names_or_that_is_said(tmp_p
 
 def test_the_mistakes_of_the_run_are_told_before_the_model_is_looked_for(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match=r"run\.yaml has 1 mistake"):
-        certify(
-            "org/none@main",
-            write_run(tmp_path, train_policy={"betta": 1}),
-            settings=(),
-            profile=None,
-            command="rlhf certify",
-        )
+        certifying_run("org/none@main", write_run(tmp_path, train_policy={"betta": 1}), settings=(), profile=None)
 
 
 def test_every_model_has_a_run_of_its_own() -> None:

@@ -12,11 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.stage_configs import LoraSettings
+from containers.stages.devices import compute_device, compute_dtype
 from containers.stages.errors import BadConfigError, DivergedError, MissingPrerequisiteError
 from containers.stages.models import (
     apply_lora,
-    compute_device,
-    compute_dtype,
     load_causal_model,
     load_new_reward_model,
     load_reward_model,

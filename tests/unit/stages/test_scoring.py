@@ -13,8 +13,8 @@ from trl import RewardConfig, RewardTrainer
 from containers.contracts.stage_configs import LoraSettings
 from containers.stages.errors import BadDataError, DivergedError, MissingPrerequisiteError
 from containers.stages.models import apply_lora, load_new_reward_model, save_adapter, save_merged
-from containers.stages.pair_artifact import as_dataset
 from containers.stages.scoring import RewardScorer, allowed_difference, score_head_sha256
+from containers.stages.training_examples import as_dataset
 from tests.unit.stages.spec_factory import colour_rows
 from tests.unit.stages.tiny_policy import save_causal_model, tiny_config, tiny_tokenizer
 
