@@ -1,5 +1,6 @@
 """How large a line, a row and an unpacked data file may be; the check, the plan and the stages read by these."""
 
+import re
 from typing import Final
 
 # A line of JSON, and a row of parquet as it is once decoded.
@@ -13,6 +14,8 @@ EXPANSION_GRACE_BYTES: Final = 64 * 1024**2
 MAX_LINES_WITHOUT_ROW: Final = 100_000
 MAX_LINES_WITHOUT_ROW_PER_ROW: Final = 10
 
+_LINE_ENDS: Final = re.compile(rb"\n+")
+
 
 def expanded_bytes_allowed(packed_bytes: int) -> int:
     """How many bytes may come out of that many compressed ones."""
@@ -22,3 +25,40 @@ def expanded_bytes_allowed(packed_bytes: int) -> int:
 def has_too_few_rows(*, num_lines: int, num_rows: int) -> bool:
     """Whether so many lines hold so few rows that nobody wrote them as data."""
     return num_lines - num_rows > MAX_LINES_WITHOUT_ROW + MAX_LINES_WITHOUT_ROW_PER_ROW * num_rows
+
+
+class RowLines:
+    """Counts the lines of a text, chunk by chunk, and how many of them are not blank.
+
+    Example: the chunks `b"a\\n\\n"` and `b"\\nb"` have 4 lines, of which 2 are not blank.
+    """
+
+    def __init__(self) -> None:
+        self._num_ends = 0
+        self._num_rows = 0
+        self._last = b"\n"
+
+    def add(self, chunk: bytes) -> None:
+        """Count what comes next; an empty chunk is nothing."""
+        seen = chunk.translate(None, b" \t\r")
+        if not seen:
+            return
+        self._num_ends += seen.count(b"\n")
+        runs = sum(1 for _ in _LINE_ENDS.finditer(seen))
+        self._num_rows += runs - (seen[:1] == b"\n" and self._last == b"\n")
+        self._last = seen[-1:]
+
+    @property
+    def num_lines(self) -> int:
+        """All lines so far; the last may have no end."""
+        return self._num_ends + (self._last != b"\n")
+
+    @property
+    def num_rows(self) -> int:
+        """Those that hold more than blanks."""
+        return self._num_rows + (self._last != b"\n")
+
+    @property
+    def are_too_few(self) -> bool:
+        """Whether nearly all of very many lines are blank."""
+        return has_too_few_rows(num_lines=self.num_lines, num_rows=self.num_rows)

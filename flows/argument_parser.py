@@ -20,9 +20,11 @@ class ArgumentParser(argparse.ArgumentParser):
     def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._example = example
+        self._words: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse; an unknown option of a subcommand is told by the subcommand, which knows its own."""
+        self._words = list(args or ())
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self._end(self._unknown(unknown))
@@ -63,7 +65,11 @@ class ArgumentParser(argparse.ArgumentParser):
         return " ".join(told)
 
     def _missing(self, names: Iterable[str]) -> str:
-        return " ".join(f"{name} is missing{_help_text(self._action(name))}" for name in names)
+        """What is missing, and which of the options that were typed are none."""
+        known = {option for action in self._actions for option in action.option_strings}
+        odd = [word for word in self._words if re.match(r"--\w", word) and word.partition("=")[0] not in known]
+        told = [f"{name} is missing{_help_text(self._action(name))}" for name in names]
+        return " ".join([*told, *([self._unknown(odd)] if odd else [])])
 
     def _no_choice(self, name: str, word: str) -> str:
         action = self._action(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from containers.contracts.names import StageName
-from flows.config_errors import InvalidConfigError, Mistake, mistakes_of
+from flows.config_errors import InvalidConfigError, Mistake, all_of, mistakes_of
 from flows.config_loading import LoadedConfig, load_run_config
 from tasks.named_model import reward_model_source
 from tasks.source_errors import SourceError
@@ -30,9 +30,15 @@ def certifying_run(
         ConfigError: the run has mistakes, or the model is named in neither way or cannot be had.
     """
     rest = [f"run.until={StageName.EVALUATE_REWARD_MODEL}", *settings]
-    # The mistakes of the file are told before anything is fetched.
-    own_name = load_run_config(config, overrides=["reward_model={path: .}", *rest], profile=profile).config.run.name
-    overrides = [*model_settings(model, base=base), *rest]
+
+    def any_model() -> LoadedConfig:
+        return load_run_config(config, overrides=["reward_model={path: .}", *rest], profile=profile)
+
+    if "@" in model and not Path(model).exists():  # the mistakes of the file are told before anything is fetched
+        run, named = any_model(), model_settings(model, base=base)
+    else:
+        run, named = all_of(any_model, lambda: model_settings(model, base=base))
+    own_name, overrides = run.config.run.name, [*named, *rest]
     if not any(item.startswith("run.name=") for item in settings):
         overrides.append(f"run.name={certified_run_name(own_name, model)}")
     return load_run_config(config, overrides=overrides, profile=profile)

@@ -125,9 +125,15 @@ def demo_data(parsed: argparse.Namespace) -> int:
 
 
 def _load(parsed: argparse.Namespace) -> "LoadedConfig":
+    from flows.config_errors import InvalidConfigError, Mistake
     from flows.config_loading import load_run_config
 
-    loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    try:
+        loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    except InvalidConfigError as error:  # mistakes name the option that was typed
+        told = [Mistake(item.key, item.text.replace("--set run.until=", "--until ")) for item in error.mistakes]
+        told = [Mistake(item.key, item.text.replace("--set run.again_from=", "--again-from ")) for item in told]
+        raise InvalidConfigError(error.source, told) from error
     if not parsed.debug:
         return loaded
     from flows.debug_run import debug_settings

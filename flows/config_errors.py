@@ -6,15 +6,21 @@ ConfigError                 what is wrong with a configuration, as a message for
 
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from containers.contracts.near_words import nearest_word
 from containers.contracts.variables import where_a_variable_is_set
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 
 # `stage` tells sections apart inside the contract; no person sets it.
 _NOT_FOR_PEOPLE = frozenset({"stage"})
@@ -76,6 +82,37 @@ class InvalidConfigError(ConfigError):
         count = f"{len(self.mistakes)} mistake" + ("s" if len(self.mistakes) != 1 else "")
         lines = "".join(f"\n  {mistake}" for mistake in self.mistakes)
         super().__init__(f"{source} has {count}:{lines}")
+
+
+@overload
+def all_of(one: Callable[[], A], two: Callable[[], B], /) -> tuple[A, B]: ...
+@overload
+def all_of(
+    one: Callable[[], A], two: Callable[[], B], three: Callable[[], C], four: Callable[[], D], five: Callable[[], E], /
+) -> tuple[A, B, C, D, E]: ...
+def all_of(*questions: Callable[[], Any]) -> tuple[Any, ...]:
+    """What each of them returns.
+
+    Raises:
+        ConfigError: with the mistakes of all that fail, those of one source together.
+    """
+    answers, errors = [], list[ConfigError]()
+    for question in questions:
+        try:
+            answers.append(question())
+        except ConfigError as error:
+            errors.append(error)
+    if not errors:
+        return tuple(answers)
+    mistakes = dict[str, dict[Mistake, None]]()
+    for found in errors:
+        if isinstance(found, InvalidConfigError):
+            mistakes.setdefault(found.source, {}).update(dict.fromkeys(found.mistakes))
+    told = [str(found) for found in errors if not isinstance(found, InvalidConfigError)]
+    invalid = [InvalidConfigError(source, tuple(of_it)) for source, of_it in mistakes.items()]
+    if len(invalid) == 1 and not told:
+        raise invalid[0]
+    raise ConfigError("\n".join(dict.fromkeys((*map(str, invalid), *told))))
 
 
 class MistakesError(ValueError):

@@ -1,10 +1,15 @@
-"""What a form leaves to the run configuration: with what stages are started, and where options of a database lead."""
+"""What a form leaves to the run configuration: whatever decides which code runs, and where a database's options lead.
 
-from collections.abc import Iterator, Mapping
+Code comes by the runtime and its image, by a reader of rows, and by variables that name libraries to load.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.config_errors import InvalidConfigError, Mistake
+from flows.config_errors import ConfigError, InvalidConfigError, Mistake
+from flows.config_loading import config_files
 from flows.form_folders import require_outputs_inside
 from flows.run_config import RunConfig, RuntimeSection
 from flows.yaml_reading import read_yaml_file
@@ -27,7 +32,12 @@ def require_allowed(config: RunConfig, path: Path) -> None:
         ConfigError: the file cannot be read any more.
     """
     tree = read_yaml_file(path, shown=str(path))
-    mistakes = [*_runtime_mistakes(config, tree, path), *_database_mistakes(config, tree, path)]
+    mistakes = [
+        *_runtime_mistakes(config, tree, path),
+        *_reader_mistakes(config, tree, path),
+        *_variable_mistakes(config, tree, path),
+        *_database_mistakes(config, tree, path),
+    ]
     if mistakes:
         raise InvalidConfigError("The form", mistakes)
     require_outputs_inside(config)
@@ -46,6 +56,39 @@ def _runtime_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) ->
             )
 
 
+def _reader_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+    """A reader is a program: a file that a form brought along from the hub is none that somebody looked at."""
+    served = _section(tree, "dataset")
+    shares = served.get("mixture")
+    parts = [served, *(part for part in (shares if isinstance(shares, list) else ()) if isinstance(part, Mapping))]
+    known = {str(part["reader"]) for part in parts if part.get("reader") is not None}
+    named = {f"dataset.mixture.{number}.reader": part.reader for number, part in enumerate(config.dataset.mixture)}
+    for key, reader in {"dataset.reader": config.dataset.reader, **named}.items():
+        if reader is not None and str(reader) not in known:
+            yield Mistake(
+                key,
+                f"`{_shown(reader)}` found, but a form does not choose it: a reader is a program, which runs with the "
+                f"rights of who serves where there is no Docker. Name it in a run configuration such as {path}.",
+            )
+
+
+def _variable_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+    """Variables name libraries that NCCL, CUDA or OpenMP load, and files that they write."""
+    profile = tree.get("gpu_profile")
+    own = [Path(profile)] if isinstance(profile, str) and profile.endswith((".yaml", ".yml")) else []
+    served = [_section(tree, "gpu_profile"), *_readable_trees([*own, *config_files("gpu_profiles")])]
+    found = dict(config.gpu_profile.environment)
+    known = ({str(name): str(value) for name, value in _section(each, "environment").items()} for each in served)
+    if not found or found in known:
+        return
+    yield Mistake(
+        "gpu_profile.environment",
+        f"`{_shown(', '.join(f'{name}={value}' for name, value in sorted(found.items())))}` found, but a form does not "
+        "choose variables: some name libraries to load and files to write. Set them in a GPU profile in "
+        f"configs/gpu_profiles, or in a run configuration such as {path}.",
+    )
+
+
 def _database_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
     found = config.tracking.mlflow_uri
     if found is None or found == _section(tree, "tracking").get("mlflow_uri"):
@@ -59,6 +102,12 @@ def _database_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -
             "lead to another place than it seems. A form names a database without them, such as sqlite:///outputs/"
             f"mlflow.db; one with options stands in a run configuration such as {path}.",
         )
+
+
+def _readable_trees(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
+    for file in files:
+        with suppress(ConfigError):  # told where a run uses it
+            yield read_yaml_file(file, shown=str(file))
 
 
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -106,7 +106,9 @@ def _problem(text: str) -> str | None:
     if len(text) > _LONGEST_TEXT:
         return f"`{text[:60]}…` has {len(text):,} characters, more than {_LONGEST_TEXT:,}. Shorten it."
     paths = (Path(text), Path(text.strip()), *_paths_of_address(text.strip()))
-    return None if all(_is_inside(path) for path in paths) else _outside_text(text)
+    if all(_is_inside(path) and not _is_private(path) for path in paths):
+        return None
+    return _outside_text(text)
 
 
 def _paths_of_address(text: str) -> list[Path]:
@@ -142,10 +144,31 @@ def _is_inside(path: Path) -> bool:
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether it lies in what belongs to the servers, to Git or to Python's environment: in a folder with a dot."""
+    """Whether it lies in what belongs to the servers, to Git or to Python's environment: behind a name with a dot.
+
+    The hub's folder counts too: it holds the hub's tokens, and files that somebody else wrote.
+    """
+    place, above = _place_and_folder(path)
+    hub = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser().resolve()
+    is_of_the_hub = place.is_relative_to(hub) and not above.is_relative_to(hub)
+    return is_of_the_hub or any(part.startswith(".") for part in place.relative_to(above).parts)
+
+
+def _is_private(path: Path) -> bool:
+    """As `_is_hidden`, of what is there: a text of a form may hold a dot and be no path."""
+    if not _is_hidden(path):
+        return False
+    place, above = _place_and_folder(path)
+    parts = place.relative_to(above).parts
+    number = next((number for number, part in enumerate(parts) if part.startswith(".")), len(parts) - 1)
+    return os.path.lexists(above.joinpath(*parts[: number + 1]))
+
+
+def _place_and_folder(path: Path) -> tuple[Path, Path]:
+    """Where the path leads, and the innermost allowed folder above."""
     place = path.expanduser().resolve()
-    above = max((folder for folder in _folders() if place.is_relative_to(folder)), key=lambda folder: len(folder.parts))
-    return any(part.startswith(".") for part in place.relative_to(above).parts)
+    above = (folder for folder in _folders() if place.is_relative_to(folder))
+    return place, max(above, key=lambda folder: len(folder.parts))
 
 
 def _folders() -> list[Path]:
@@ -156,7 +179,7 @@ def _folders() -> list[Path]:
 
 def _outside_text(path: str) -> str:
     return (
-        f"`{path[:200]}` lies outside of {Path.cwd()}, the folder that is served, or in a folder of it whose name "
-        "begins with a dot. Name a place below it; who serves can allow another folder: rlhf serve --allow-folder "
-        "FOLDER."
+        f"`{path[:200]}` lies outside of {Path.cwd()}, the folder that is served, behind a name in it that begins "
+        "with a dot, or in the hub's own folder. Name a place below it; who serves can allow another folder: rlhf "
+        "serve --allow-folder FOLDER."
     )

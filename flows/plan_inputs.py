@@ -12,6 +12,7 @@ from typing import Literal
 from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
 from containers.contracts.records import Funnel
 from containers.contracts.stage_configs import BuildBaseModelConfig, FilterDatasetConfig
+from containers.file_limits import RowLines
 from containers.parquet_rows import UnreadableParquetError, opened_parquet
 from flows.config_errors import ConfigError
 from flows.config_loading import config_files
@@ -264,7 +265,8 @@ def _sum(counts: Sequence[Count | None]) -> Count | None:
 def count_rows(path: Path) -> Count | None:
     """Rows of a local jsonl, jsonl.gz or parquet file, or a folder of them, before any filter.
 
-    None where they cannot be counted: nothing is there, it is damaged, or larger than would be counted in good time.
+    Blank lines are none. None where they cannot be counted: nothing is there, it is damaged, nearly all of it is blank,
+    or it is larger than would be counted in good time.
     """
     if path.is_dir():
         counts = [count_rows(file) for file in data_files(path)]
@@ -276,12 +278,13 @@ def count_rows(path: Path) -> Count | None:
         return _parquet_rows(path)
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            lines, read, last = 0, 0, b"\n"
-            while (chunk := stream.read(_CHUNK_BYTES)) and read < _MAX_COUNTED_BYTES:
-                lines, read, last = lines + chunk.count(b"\n"), read + len(chunk), chunk[-1:]
+            lines, read = RowLines(), 0
+            while (chunk := stream.read(_CHUNK_BYTES)) and read < _MAX_COUNTED_BYTES and not lines.are_too_few:
+                lines.add(chunk)
+                read += len(chunk)
     except (OSError, EOFError, zlib.error):
         return None
-    return Count(lines + (last != b"\n"), "at most") if read < _MAX_COUNTED_BYTES else None
+    return Count(lines.num_rows, "at most") if read < _MAX_COUNTED_BYTES and not lines.are_too_few else None
 
 
 def _parquet_rows(path: Path) -> Count | None:

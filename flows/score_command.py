@@ -20,7 +20,7 @@ from containers.contracts.spec import StageInput
 from containers.digests import DamagedArtifactError
 from containers.human_text import duration, interval, number, percent
 from flows.certify_command import command_line_model
-from flows.config_errors import InvalidConfigError, Mistake, mistakes_of
+from flows.config_errors import InvalidConfigError, Mistake, all_of, mistakes_of
 from flows.config_loading import config_files, load_run_config, missing_profile
 from flows.terminal import TerminalDisplay, printable
 from flows.yaml_reading import read_yaml_file
@@ -29,6 +29,7 @@ from tasks.display import install_display
 from tasks.score_file import LaunchError, ScoringPlace, StageFailedError, score_file
 from tasks.score_inputs import rows_input
 from tasks.source_errors import SourceError
+from tasks.sources import ModelSource
 from tasks.stage_inputs import named_model_input
 
 STANDARD_OUTPUT = "-"
@@ -73,9 +74,14 @@ def score(
     """
     console = Console(highlight=False, soft_wrap=True, stderr=out == STANDARD_OUTPUT)
     install_display(TerminalDisplay(console))
-    hardware, scoring = _settings(config, profile, runtime, settings)
-    target = _target(out, file)
-    rows, reward_model = _inputs(file, model, base)
+    hardware, scoring, target, rows, source = all_of(
+        lambda: _hardware(config, profile, runtime),
+        lambda: _scoring(config, profile, settings),
+        lambda: _target(out, file),
+        lambda: _rows(file),
+        lambda: command_line_model(model, base=base),
+    )
+    reward_model = _fetched(source)
 
     def say(text: str) -> None:
         console.print(printable(text), markup=False)
@@ -134,25 +140,25 @@ def summary_text(metrics: tuple[Metric, ...], *, rows: str, scores: str) -> str:
     return "\n".join([*lines, f"Scores in  {scores}"])
 
 
-def _settings(
-    config: Path | None,
-    profile: str | None,
-    runtime: Literal["auto", "docker", "process"] | None,
-    settings: Mapping[str, object],
-) -> tuple[Hardware, ScoreFileConfig]:
-    """The command line's settings, then the run's, then the defaults."""
-    named = {key: value for key, value in settings.items() if value is not None}
+def _hardware(
+    config: Path | None, profile: str | None, runtime: Literal["auto", "docker", "process"] | None
+) -> Hardware:
+    """By the command line, then the run, then the defaults."""
     if config is None:
         gpus = named_profile(profile or _CPU_PROFILE)
-        image = "rlhf-stage:gpu" if gpus.num_gpus else "rlhf-stage:cpu"
-        hardware = Hardware(gpus, runtime or "auto", image)
-    else:
-        run = load_run_config(config, profile=profile).config
-        evaluated = run.evaluate_reward_model
+        return Hardware(gpus, runtime or "auto", "rlhf-stage:gpu" if gpus.num_gpus else "rlhf-stage:cpu")
+    run = load_run_config(config, profile=profile).config
+    return Hardware(run.gpu_profile, runtime or run.runtime.kind, run.image, run.runtime.silence_limit_s)
+
+
+def _scoring(config: Path | None, profile: str | None, settings: Mapping[str, object]) -> ScoreFileConfig:
+    """The command line's settings, then the run's, then the defaults."""
+    named = {key: value for key, value in settings.items() if value is not None}
+    if config is not None:
+        evaluated = load_run_config(config, profile=profile).config.evaluate_reward_model
         named = {"max_length": evaluated.max_length, "batch_tokens": evaluated.batch_tokens, **named}
-        hardware = Hardware(run.gpu_profile, runtime or run.runtime.kind, run.image, run.runtime.silence_limit_s)
     try:
-        return hardware, ScoreFileConfig.model_validate(named)
+        return ScoreFileConfig.model_validate(named)
     except ValidationError as error:
         raise InvalidConfigError(_COMMAND_LINE, mistakes_of(error, ScoreFileConfig)) from error
 
@@ -174,22 +180,17 @@ def named_profile(name: str) -> GpuProfile:
         raise InvalidConfigError(str(path), mistakes_of(error, GpuProfile)) from error
 
 
-def _inputs(file: str, model: str, base: str | None) -> tuple[StageInput, StageInput]:
-    """The rows and the model, fetched where it is not here yet; what is wrong with either is told at once."""
-    mistakes: list[Mistake] = []
-    rows = source = None
+def _rows(file: str) -> StageInput:
     try:
-        rows = rows_input(file)
+        return rows_input(file)
     except SourceError as error:
-        mistakes.append(Mistake("", str(error)))
+        raise InvalidConfigError(_COMMAND_LINE, [Mistake("", str(error))]) from error
+
+
+def _fetched(model: ModelSource) -> StageInput:
+    """The model, fetched where it is not here yet."""
     try:
-        source = command_line_model(model, base=base)
-    except InvalidConfigError as error:
-        mistakes += error.mistakes
-    if rows is None or source is None:
-        raise InvalidConfigError(_COMMAND_LINE, mistakes)
-    try:
-        return rows, named_model_input(source, name="reward_model")
+        return named_model_input(model, name="reward_model")
     except SourceError as error:
         raise InvalidConfigError(_COMMAND_LINE, [Mistake("--model", str(error))]) from error
 

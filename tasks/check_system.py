@@ -19,6 +19,7 @@ from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
 from containers.contracts.stage_configs import SuiteFile
+from containers.environment_block import without_secrets
 from containers.launch.docker_state import DockerState, ImageState, read_docker, read_image
 from containers.launch.memory_limit import machine_memory
 from containers.launch.preflight import (
@@ -159,7 +160,12 @@ def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
     ]
     with ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="check") as pool:
         rows = pool.map(lambda check: _guarded(*check), checks)
-        return (chosen, *(row for found in rows for row in found))
+        return (chosen, *(_masked(row) for found in rows for row in found))
+
+
+def _masked(row: CheckFinding) -> CheckFinding:
+    """The row without secrets: it goes to Prefect and MLflow, and may quote a line of a file."""
+    return row.model_copy(update={"found": without_secrets(row.found), "advice": without_secrets(row.advice)})
 
 
 def failures(findings: Iterable[CheckFinding]) -> tuple[CheckFinding, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from containers.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed
+from containers.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, RowLines, expanded_bytes_allowed
 from containers.human_text import clean, one_line
 from containers.parquet_rows import UnreadableParquetError, opened_parquet
 from containers.preference_columns import UnknownSchemaError, schema_of
@@ -137,18 +137,24 @@ def _peek_gzip(stream: BufferedReader, name: str, *, whole: bool) -> DataPeek:
 
 
 def _count_lines(text: _Text, packed: BufferedReader, name: str) -> int | None:
-    """Lines of the whole text, blank ones too; None where it grows larger than can be read in good time.
+    """Lines of the whole text that are not blank; None where it grows larger than can be read in good time.
 
     Args:
         packed: the stream that `text` is expanded from; the same where it is not.
 
     Raises:
-        UnusableSourceError: it is damaged, or expands so far that it looks like a decompression bomb.
+        UnusableSourceError: it is damaged, expands so far that it looks like a decompression bomb, or is nearly all
+            blank lines.
     """
-    lines, last = 0, b"\n"
+    lines = RowLines()
     try:
         while chunk := text.read1(_CHUNK_BYTES):
-            lines, last = lines + chunk.count(b"\n"), chunk[-1:]
+            lines.add(chunk)
+            if lines.are_too_few:
+                raise UnusableSourceError(
+                    f"{name} has {lines.num_rows:,} rows in its first {lines.num_lines:,} lines; the others are blank.",
+                    "Check where it comes from.",
+                )
             if text.tell() > expanded_bytes_allowed(packed.tell()):
                 raise UnusableSourceError(
                     f"{name} expands more than {MAX_EXPANSION}-fold, which no text does: a decompression bomb?",
@@ -157,8 +163,8 @@ def _count_lines(text: _Text, packed: BufferedReader, name: str) -> int | None:
             if text.tell() > _MAX_EXPANDED_BYTES:
                 return None
     except _GZIP_ERRORS as error:
-        raise _damaged_gzip(name, error, after=f" after line {lines:,}") from error
-    return lines + (last != b"\n")
+        raise _damaged_gzip(name, error, after=f" after line {lines.num_lines:,}") from error
+    return lines.num_rows
 
 
 def _damaged_gzip(name: str, error: Exception, *, after: str = "") -> UnusableSourceError:

@@ -4,6 +4,7 @@ import re
 
 from containers.contracts.names import StageName
 from containers.contracts.records import StageRecord
+from containers.environment_block import without_secrets
 from tasks.stage_attempt import run_logger
 
 _LOGGED_BY_THE_STAGE = ("reused",)
@@ -29,9 +30,9 @@ class LogDisplay:
             done = f"{record.stage} done in {record.duration_s:.0f} s"
             run_logger().info("%s", f"{done}: {figures}" if figures else done)
         else:
-            run_logger().warning("%s %s: %s", record.stage, record.status, record.message)
+            run_logger().warning("%s %s: %s", record.stage, record.status, without_secrets(record.message))
 
     def say(self, text: str, *, is_logged: bool = False) -> None:
         """The lines, unless they were logged; without the blanks that make columns in a terminal."""
         if not is_logged:
-            run_logger().info("%s", _COLUMN_GAP.sub(" ", text))
+            run_logger().info("%s", _COLUMN_GAP.sub(" ", without_secrets(text)))

@@ -19,6 +19,7 @@ _SECRETS = {
     "mlflow": (MLFLOW_USER, MLFLOW_PASSWORD, "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_AUTH"),
 }
 _DATABASE_PASSWORD = "PGPASSWORD"  # noqa: S105 - the name of a variable
+_MYSQL_PASSWORD = "MYSQL_PWD"  # noqa: S105 - the name of a variable
 _PASSWORD_FILE, _DEFAULT_PASSWORD_FILE = "PGPASSFILE", "~/.pgpass"
 # libpq looks a password up in its file by the host; by these options the answer goes elsewhere, or is another file's.
 _MISLEADING_OPTIONS = frozenset({"hostaddr", "passfile", "service"})
@@ -121,6 +122,8 @@ def _held(name: str, url: str, variables: Mapping[str, str]) -> str | None:
 
 
 def _held_for_database(url: str, variables: Mapping[str, str]) -> str | None:
+    if "mysql" in origin(url)[0] or "mariadb" in origin(url)[0]:
+        return _MYSQL_PASSWORD if variables.get(_MYSQL_PASSWORD) else None
     if "postgres" not in origin(url)[0]:
         return None
     if variables.get(_DATABASE_PASSWORD):

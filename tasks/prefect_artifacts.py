@@ -13,6 +13,7 @@ from containers.contracts.names import CURVES_FILE, TRAINING_INFO_FILE, StageNam
 from containers.contracts.records import StageRecord, TrainingInfo
 from containers.contracts.spec import ArtifactRef
 from containers.digests import read_manifest
+from containers.environment_block import without_secrets
 from containers.human_text import markdown_text
 from tasks.curves import curve_plots
 from tasks.event_feed import read_points
@@ -25,8 +26,8 @@ from tasks.prefect_link import present_link
 
 
 def show_markdown(key: str, markdown: str, *, description: str) -> None:
-    """Attach `markdown` to the present run. A lost server never fails the stage."""
-    _show(artifact_of_present_run("markdown", key, markdown, description=description))
+    """Attach `markdown` to the present run, without secrets. A lost server never fails the stage."""
+    _show(artifact_of_present_run("markdown", key, without_secrets(markdown), description=description))
 
 
 def show_link(key: str, address: str, *, text: str, description: str) -> None:

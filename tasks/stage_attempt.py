@@ -14,6 +14,7 @@ from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.records import StageRecord
 from containers.contracts.spec import ArtifactRef, StageSpec
 from containers.digests import read_manifest
+from containers.environment_block import without_secrets
 from containers.human_text import markdown_text
 from containers.launch.cleanup import RUN_NAME_LABEL
 from containers.launch.collect import CollectError, publish, read_outcome
@@ -179,7 +180,8 @@ def _failed(
     folder, _ = _folders(run, spec)
     keep_evidence(folder, failure)
     run.tracking.log_file(mlflow_run, folder / FAILURE_FILE)
-    run.tracking.log_text(mlflow_run, "\n".join((failure.message, "", *failure.evidence)), "failure.txt")
+    told = without_secrets("\n".join((failure.message, "", *failure.evidence)))
+    run.tracking.log_text(mlflow_run, told, "failure.txt")
     run.tracking.set_tags(mlflow_run, {"rlhf.failure": failure.kind.value})
     run.tracking.finish_stage(mlflow_run, succeeded=False)
     return AttemptFailedError(failure, log=folder / STAGE_LOG_FILE, mlflow_run=mlflow_run, may_pass=may_pass)

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, TypeAdapter
 
 from containers.contracts.base import Frozen
-from containers.contracts.bounds import Confidence
+from containers.contracts.bounds import BatchSize, Confidence, Tokens, TokensPerForward
 from containers.contracts.names import ToolName
 from containers.contracts.spec import StageSpec
 
@@ -14,13 +14,13 @@ class ScoreFileConfig(Frozen):
     """How the rows of a file are scored."""
 
     stage: Literal["score_file"] = "score_file"
-    max_length: int | None = Field(
+    max_length: Tokens | None = Field(
         None,
         ge=8,
         description="Tokens of a conversation; longer ones are left out and counted. null: the model's positions",
     )
-    batch_size: int = Field(64, ge=1, description="Conversations per forward, at most")
-    batch_tokens: int | None = Field(
+    batch_size: BatchSize = Field(64, ge=1, description="Conversations per forward, at most")
+    batch_tokens: TokensPerForward | None = Field(
         None, ge=1, description="Tokens per forward with their padding, at most; null: by the device"
     )
     normalise: bool = Field(False, description="Also give (score - mean) / standard deviation, as saved with the model")

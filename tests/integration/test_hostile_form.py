@@ -21,6 +21,9 @@ from flows.config_errors import ConfigError
 from flows.deployments import served_flows
 from flows.local_servers import ServerSettings, local_servers
 from flows.pipeline_form import CONFIGS_VARIABLE, load_form
+from flows.server_own_login import own_login
+from tasks.source_errors import SourceError
+from tasks.sources import DatasetSource, probe_dataset
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[
     (place / "outside").mkdir()
     (place / "outside/token").write_text(CANARY)
     (folder / "link").symlink_to(place / "outside")
+    (folder / ".env").write_text(f"DB_WORDS={CANARY}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(place / "outside"))
         patch.setenv("HF_TOKEN", f"hf_{CANARY}")
@@ -111,6 +115,18 @@ def refused_by_the_run(deployment: str, parameters: dict[str, Any]) -> str:
     for place in (loaded.config.output_dir, loaded.config.store_dir):
         assert place.resolve().is_relative_to(folder), parameters
     assert CANARY not in loaded.yaml_text, parameters
+    return shown_by_the_check(loaded.config.dataset)
+
+
+def shown_by_the_check(data: DatasetSource) -> str:
+    """What the run's check of the data would put on the pages; empty where it finds nothing wrong."""
+    if data.hub_id is not None or any(part.hub_id is not None for part in data.mixture):
+        return ""  # nobody is there
+    try:
+        probe_dataset(data, token=None)
+    except SourceError as error:
+        assert own_login(Path("outputs/.servers")).partition(":")[2] not in str(error), data
+        return str(error)
     return ""
 
 

@@ -56,7 +56,7 @@ def test_a_run_from_a_form_writes_below_the_served_folder(folder: Path, key: str
 
 @pytest.mark.parametrize("path", [".git/x", "outputs/.servers/prefect"])
 def test_nor_into_what_belongs_to_the_servers(folder: Path, path: str) -> None:
-    with pytest.raises(InvalidConfigError, match="whose name begins with a dot"):
+    with pytest.raises(InvalidConfigError, match="that begins with a dot"):
         load(more_settings=[f"run.output_dir={path}"])
 
 
@@ -206,3 +206,58 @@ def test_names_that_are_no_paths_stay_what_they_are(folder: Path) -> None:
             "train_policy.beta=0.1",
         ],
     )
+
+
+HIDDEN = [".env", "outputs/.servers/prefect/login", ".git", "./configs/../.env", "env-link", "hub/token", "hub/x.py"]
+
+
+@pytest.mark.parametrize("place", HIDDEN)
+@pytest.mark.parametrize("key", ["dataset.train", "dataset.reader", "base_model.path", "tokenizer_file"])
+def test_what_is_hidden_is_not_read_for_a_form_and_nothing_of_it_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, key: str, place: str
+) -> None:
+    for path in (".env", "outputs/.servers/prefect/login", ".git/config", "hub/token", "hub/x.py"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(SECRET)
+    (folder / "env-link").symlink_to(folder / ".env")
+    monkeypatch.setenv("HF_HOME", str(folder / "hub"))
+    with pytest.raises(InvalidConfigError, match="begins with a dot, or in the hub's own folder") as caught:
+        load(more_settings=[f"{key}={place}"])
+    assert SECRET not in str(caught.value)
+
+
+def test_a_text_with_a_dot_is_no_hidden_file(folder: Path) -> None:
+    load(more_settings=["run.tags=['...', '.NET', 'see a/.b']"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("dataset.reader=configs/mine.py", "dataset.reader"),
+        (
+            "dataset={mixture: [{name: a, weight: 1, train: x.jsonl, reader: configs/mine.py}]}",
+            "dataset.mixture.0.reader",
+        ),
+        ("gpu_profile.environment={CUDA_INJECTION64_PATH: configs/x.so}", "gpu_profile.environment"),
+        ("gpu_profile.environment={NCCL_NET_PLUGIN: 'a,/tmp/x.so'}", "gpu_profile.environment"),
+        ("gpu_profile.environment={NCCL_TOPO_DUMP_FILE: configs/runs/demo.yaml}", "gpu_profile.environment"),
+        ("gpu_profile=configs/mine.yaml", "gpu_profile.environment"),
+    ],
+)
+def test_a_form_brings_neither_programs_nor_libraries(folder: Path, setting: str, key: str) -> None:
+    (folder / "configs/mine.py").write_text("def read_rows(path): yield {}")
+    profile = (folder / "configs/gpu_profiles/cpu.yaml").read_text()
+    (folder / "configs/mine.yaml").write_text(f"{profile}\nenvironment: {{OMP_TOOL_LIBRARIES: configs/x.so}}\n")
+    with pytest.raises(InvalidConfigError, match="a form does not") as caught:
+        load(more_settings=[setting])
+    assert key in {mistake.key for mistake in caught.value.mistakes}
+
+
+def test_the_run_configuration_and_its_profile_may_name_them(folder: Path) -> None:
+    (folder / "configs/mine.py").write_text("def read_rows(path): yield {}")
+    cpu = folder / "configs/gpu_profiles/cpu.yaml"
+    cpu.write_text(f"{cpu.read_text()}\nenvironment: {{OMP_TOOL_LIBRARIES: /opt/x.so}}\n")
+    demo = folder / "configs/runs/demo.yaml"
+    demo.write_text(demo.read_text().replace("dataset:\n", "dataset:\n  reader: configs/mine.py\n", 1))
+    load(more_settings=["train_policy.beta=0.1"])
+    load(more_settings=["gpu_profile.environment={}"])

@@ -8,6 +8,7 @@ import pytest
 from prefect.utilities.schema_tools.validation import validate
 
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.score_file import ScoreFileConfig
 from flows.config_errors import ConfigError
 from flows.config_loading import load_run_config
 from flows.deployments import make_deployments, served_flows
@@ -17,7 +18,7 @@ FORMS = {
     item.name: item._parameter_openapi_schema.model_dump(exclude_unset=True)
     for item in make_deployments(served_flows())
 }
-WHOLE = {model.__name__: model.model_json_schema() for model in (RunConfig, GpuProfile)}
+WHOLE = {model.__name__: model.model_json_schema() for model in (RunConfig, GpuProfile, ScoreFileConfig)}
 LARGEST = 2**63
 
 

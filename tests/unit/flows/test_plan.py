@@ -188,6 +188,8 @@ def test_rows_are_counted_in_every_format(tmp_path: Path) -> None:
     assert [count.value if count else None for count in counts] == [2, 3, None]
     (tmp_path / "damaged.jsonl.gz").write_bytes(b"\x1f\x8b\x08no")
     assert count_rows(tmp_path / "damaged.jsonl.gz") is None
+    (tmp_path / "blank.jsonl.gz").write_bytes(gzip.compress(b"{}\n" + b"\n" * 2_000_000))
+    assert count_rows(tmp_path / "blank.jsonl.gz") is None
 
 
 def test_rows_of_parquet_and_of_a_folder_are_counted(tmp_path: Path) -> None:

@@ -224,3 +224,13 @@ def test_the_table_keeps_long_text_whole_at_any_width(width: int) -> None:
     assert all(text.count(f"{word} ") + text.count(f"{word}\n") + text.endswith(word) >= 2 for word in words)
     if width >= 80:
         assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_a_row_that_quotes_a_line_shows_no_secret(
+    request_: CheckRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "rlhf:canary41d7a9b8c7")
+    (tmp_path / "login").write_text("rlhf:canary41d7a9b8c7\n")
+    found = _rows(replace(request_, dataset=DatasetSource(train=str(tmp_path / "login"))))["dataset"]
+    assert "is no JSON" in found.found
+    assert "canary41d7a9b8c7" not in found.model_dump_json()

@@ -89,8 +89,8 @@ def test_the_schema_and_the_rows_of_every_format_are_found(tmp_path: Path, row: 
 
 def test_bad_lines_are_counted_and_one_good_row_is_enough(tmp_path: Path) -> None:
     found = peek(tmp_path, b"oops\n\n" + lines(TRL, 1) + b"[1]\n\xff\xfe\n")
-    assert (found.num_bad, found.num_seen, found.num_rows) == (3, 5, 5)
-    assert str(found) == "TRL preference, 5 rows, no JSON object in 3 of the first 5 lines"
+    assert (found.num_bad, found.num_seen, found.num_rows) == (3, 5, 4)
+    assert str(found) == "TRL preference, 4 rows, no JSON object in 3 of the first 5 lines"
     assert usable_rows(tmp_path / "rows.jsonl") == 1
 
 
@@ -287,7 +287,7 @@ def test_the_real_files_are_told_apart(shared_data: Path) -> None:
     }
     assert found == {
         "helpsteer3_schema_train.jsonl.gz": "HelpSteer3, 2,817 rows",
-        "helpsteer3_schema_malformed.jsonl": "HelpSteer3, 58 rows, no JSON object in 4 of the first 58 lines",
+        "helpsteer3_schema_malformed.jsonl": "HelpSteer3, 57 rows, no JSON object in 4 of the first 58 lines",
         "hh_helpful_train.jsonl.gz": "TRL preference, 6,000 rows",
         "human_pref_pairs.jsonl.gz": "arena, 659 rows",
         "llmbar_pairs.jsonl": "TRL preference, 176 rows",
@@ -308,3 +308,10 @@ def test_check_and_stage_agree_on_which_real_files_have_a_schema(shared_data: Pa
             assert str(caught.value) == refused
         else:
             assert peek_data({path.name: path}).schemas
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_row_before_millions_of_blank_lines_is_no_file_of_rows(tmp_path: Path, packed: bool) -> None:
+    data = lines(TRL, 1) + b"\n" * 2_000_000
+    found = refusal(tmp_path, gzip.compress(data) if packed else data, name="rows.jsonl.gz" if packed else "rows.jsonl")
+    assert "has 1 rows in its first" in found.problem

@@ -153,6 +153,15 @@ def test_a_database_elsewhere_gets_no_password_of_the_environment(monkeypatch: p
         require_given_for("mlflow", "postgresql://evil.example.org/mlflow")
 
 
+@pytest.mark.parametrize("scheme", ["mysql", "mysql+pymysql", "mariadb"])
+def test_nor_does_a_mysql_elsewhere(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.setenv("MYSQL_PWD", "canary-41d7")
+    with pytest.raises(LoginAddressError, match="MYSQL_PWD"):
+        require_given_for("mlflow", f"{scheme}://evil.example.org/mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{scheme}://good/mlflow")
+    require_given_for("mlflow", f"{scheme}://good/mlflow")
+
+
 @pytest.mark.parametrize(
     ("own", "named", "same"),
     [
