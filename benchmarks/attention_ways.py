@@ -26,10 +26,10 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from benchmarks.speed_table import circumstances, write_part
-from containers.stages import tree_kernel
-from containers.stages.packed_attention import packed_tree_attention
-from containers.stages.token_trees import Tree
-from containers.stages.tree_kernel import Shape, attend_by_kernel
+from containers.packing import kernel as tree_kernel
+from containers.packing.attention import packed_tree_attention
+from containers.packing.kernel import Shape, attend_by_kernel
+from containers.packing.trees import Tree
 
 _FIGURES = Path(__file__).with_suffix(".md")
 _PROMPT_TOKENS, _ANSWER_TOKENS = (200, 2000), (100, 600)

@@ -2,7 +2,7 @@
 
 Models of random weights with adapters, frozen weights in bfloat16, as on a GPU profile; 16 conversations of 50 to 250
 tokens. Beside scores one by one: the same in one padded batch, and by the merged model. What layers' rounding explains
-is 2⁻⁹ √(2 × layers) of the largest score; `containers.stages.scoring.allowed_difference` allows four times that, and
+is 2⁻⁹ √(2 × layers) of the largest score; `containers.scoring.scorer.allowed_difference` allows four times that, and
 eight times by the merged model. Ends with 1 where a road is beyond.
 
     --write    put what is printed into benchmarks/bf16_roads.md
@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.nn.init import normal_
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
-from containers.contracts.stage_configs import LoraSettings
-from containers.stages.measure import cpu_model
-from containers.stages.models import peft_config
-from containers.stages.scoring import allowed_difference
+from containers.contracts.configs.stages import LoraSettings
+from containers.harness.measure import cpu_model
+from containers.models.loading import peft_config
+from containers.scoring.scorer import allowed_difference
 
 _FIGURES = Path(__file__).with_suffix(".md")
 _HEAD_WIDTH, _VOCABULARY = 64, 1000

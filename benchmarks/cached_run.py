@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from containers.stages.measure import cpu_model
+from containers.harness.measure import cpu_model
 
 _WANTED_S = 10.0
 _NUM_RUNS = 5
@@ -23,7 +23,7 @@ def main() -> int:
     for _ in range(_NUM_RUNS):
         start = time.perf_counter()
         ended = subprocess.run(
-            [sys.executable, "-m", "flows.cli", "run", "-c", config], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "flows.cli.main", "run", "-c", config], capture_output=True, text=True, check=False
         )
         durations_s.append(time.perf_counter() - start)
         started = [line for line in ended.stdout.splitlines() if line.startswith("…")]

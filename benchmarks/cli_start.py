@@ -11,7 +11,7 @@ import time
 _WANTED_S = 0.5
 _NUM_RUNS = 20
 _HELP, _FLOW, _PREFECT = "rlhf --help", "import flows.rlhf", "from prefect import flow"
-_COMMANDS = {_HELP: ("-m", "flows.cli", "--help"), _FLOW: ("-c", _FLOW), _PREFECT: ("-c", _PREFECT)}
+_COMMANDS = {_HELP: ("-m", "flows.cli.main", "--help"), _FLOW: ("-c", _FLOW), _PREFECT: ("-c", _PREFECT)}
 
 
 def main() -> int:

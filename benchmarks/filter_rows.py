@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from containers.stages.preference_rows import read_rows
+from containers.data.reader import read_rows
 
 FILES = ("helpsteer3_schema_train.jsonl.gz", "hh_helpful_train.jsonl.gz", "hh_harmless.jsonl.gz")
 SUITES = (("rm_bench", "rmbench_pairs.jsonl.gz"), ("judge_bench", "judgebench_pairs.jsonl.gz"))

@@ -18,15 +18,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from containers.contracts.configs.stages import FilterDatasetConfig, HeldOutSuite
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, StageName
 from containers.contracts.records import Funnel
 from containers.contracts.spec import StageInput, StageSpec
-from containers.contracts.stage_configs import FilterDatasetConfig, HeldOutSuite
-from containers.stages import filter_dataset, filter_inputs, preference_rows
-from containers.stages.context import StageContext
-from containers.stages.filter_chain import FilterChain
-from containers.stages.recorder import Recorder
+from containers.data import reader as preference_rows
+from containers.data.filters import inputs as filter_inputs
+from containers.data.filters.chain import FilterChain
+from containers.harness.context import StageContext
+from containers.harness.recorder import Recorder
+from containers.stages import filter_dataset
 
 _STEPS_OF_THE_CHAIN = {
     "by_language_column": "filters",

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.filter_rows import SUITES, write_rows
-from containers.stages.measure import cpu_model
+from containers.harness.measure import cpu_model
 
 PROJECT = Path(__file__).resolve().parents[1]
 NUM_FEW_ROWS = 600

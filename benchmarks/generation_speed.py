@@ -36,10 +36,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Qwe
 
 from benchmarks.rloo_speed import count_tokens, parameters_of_blocks
 from benchmarks.speed_inputs import matmul_gflops, random_pairs, save_reward_model
-from containers.contracts.stage_configs import LoraSettings
-from containers.stages.measure import cpu_model
-from containers.stages.models import peft_config
-from containers.stages.rollout_engines import batching, sharing
+from containers.contracts.configs.stages import LoraSettings
+from containers.harness.measure import cpu_model
+from containers.models.loading import peft_config
+from containers.rollouts.engines import batching, sharing
 
 _THEIRS, _BATCHED, _OURS = "transformers, as TRL calls it", "transformers' continuous batching", "ours"
 _WAYS = (_THEIRS, _BATCHED, _OURS)

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.growth_plot import write_plot
 from benchmarks.growth_rows import FAMILIES, ROWS_OF_A_FAMILY, write_rows
 from benchmarks.overhead import DEMO, run_pipeline
-from containers.stages.measure import cpu_model
+from containers.harness.measure import cpu_model
 
 ROWS = (1000, 2000, 4000, 8000, 16000, 32000)
 # A run on so few rows shows what a stage takes whatever the number of rows.

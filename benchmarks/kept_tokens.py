@@ -25,17 +25,17 @@ from transformers import AutoTokenizer
 
 from benchmarks.speed_inputs import Conversation, real_pairs, save_reward_model
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, write_part
+from containers.contracts.configs.stages import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE, StageName
 from containers.contracts.spec import StageInput, StageSpec
-from containers.contracts.stage_configs import TrainRewardModelConfig
-from containers.stages.context import StageContext
-from containers.stages.kept_tokens import KEPT_TOKENS_FILE
-from containers.stages.pair_artifact import Row, both_sides, read_pair_rows
-from containers.stages.recorder import Recorder
-from containers.stages.template_losses import TemplateLosses
-from containers.stages.token_batches import tokens_of_all
-from containers.stages.training_examples import read_training_examples
+from containers.data.pairs import Row, both_sides, read_pair_rows
+from containers.harness.context import StageContext
+from containers.harness.recorder import Recorder
+from containers.models.template_losses import TemplateLosses
+from containers.models.token_batches import tokens_of_all
+from containers.training.examples import read_training_examples
+from containers.training.token_cache import KEPT_TOKENS_FILE
 
 _ONE, _ALL = "first attempt, one thread", "first attempt, all threads"
 _NEXT, _TEXT = "next attempt", "the pairs as text alone"

@@ -20,9 +20,9 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
-from containers.stages.language import LanguageJudge, prose_sample
-from containers.stages.measure import cpu_model
-from containers.stages.preference_rows import read_rows
+from containers.data.language import LanguageJudge, prose_sample
+from containers.data.reader import read_rows
+from containers.harness.measure import cpu_model
 
 IsEnglish = Callable[[str], bool]
 

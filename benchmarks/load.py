@@ -33,11 +33,11 @@ from benchmarks.load_pages import Answer, mlflow_requests, page_loads, prefect_r
 from benchmarks.load_servers import ARTIFACTS, LOG_LINES, STAGES, UNFINISHED
 from benchmarks.load_store import FILES_OF_AN_ARTIFACT, fill_reports, fill_store
 from benchmarks.provenance import PROJECT, commit, when_and_where
-from containers.launch.cleanup import OWNER_PID_LABEL, current_owner
-from flows.config_loading import load_run_config
-from flows.demo_data import write_demo_data
-from flows.local_servers import Servers, local_servers
-from flows.server_settings import ServerSettings
+from containers.launch.docker.cleanup import OWNER_PID_LABEL, current_owner
+from flows.demo.rows import write_demo_data
+from flows.servers.local import Servers, local_servers
+from flows.servers.settings import ServerSettings
+from tasks.config.loading import load_run_config
 
 DEMO = PROJECT / "configs" / "runs" / "demo.yaml"
 PAGE = Path(__file__).with_suffix(".md")
@@ -67,7 +67,7 @@ class Ran:
 def ran(arguments: tuple[str, ...], folder: Path) -> Ran:
     """`rlhf` with these arguments in that folder, which must end well."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    command = [sys.executable, "-m", "flows.cli", *arguments]
+    command = [sys.executable, "-m", "flows.cli.main", *arguments]
     with open(folder / "said.txt", "wb") as said:
         clock = time.perf_counter()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT)

@@ -13,13 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from containers.stages.measure import cpu_model
+from containers.harness.measure import cpu_model
 
 _LOADER = """
 import sys
 import torch
 from pathlib import Path
-from containers.stages.models import load_causal_model
+from containers.models.loading import load_causal_model
 folder, dtype = Path(sys.argv[1]), getattr(torch, sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.local_servers import Servers
-from tasks.mlflow_pages import runs_page
+from flows.servers.local import Servers
+from tasks.mlflow_sync.pages import runs_page
 
 _REPEATS = 3
 _PAGE_LIMIT_MS = 120_000
@@ -35,8 +35,8 @@ def settling(servers: Servers, folder: Path) -> Answer:
     """What a run does at its start about those that died: the first time with dead ones, which it ends."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from tasks.prefect_api import PrefectApi
-    from tasks.prefect_state import settle_the_dead
+    from tasks.prefect_sync.api import PrefectApi
+    from tasks.prefect_sync.state import settle_the_dead
 
     said: list[str] = []
 

@@ -7,18 +7,18 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.digests import file_entries
+from containers.contracts.identity import SINGLE_BATCH, config_profile, identity_key, stage_identity
 from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import MANIFEST_FILE, REPORT_INPUT_FILE, StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PipelineRecord, StageRecord
 from containers.contracts.spec import StageInput
-from containers.contracts.stage_configs import StageConfig
-from containers.digests import file_entries
-from flows.run_config import RunConfig
-from tasks.approval_store import Decisions, Question, decision_key
-from tasks.code_identity import code_identity
-from tasks.stage_history import RunHistory, StageHistory, StageMemory, stage_memory
-from tasks.stage_key import SINGLE_BATCH, config_profile, identity_key, stage_identity
+from tasks.config.run import RunConfig
+from tasks.run.runtime import code_identity
+from tasks.store.decisions import Decisions, Question, decision_key
+from tasks.store.history import RunHistory, StageHistory, StageMemory, stage_memory
 
 FILES_OF_AN_ARTIFACT = 3
 _FILE_BYTES = 2048

@@ -19,11 +19,11 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
-from containers.stages.measure import cpu_model
-from containers.stages.near_duplicates import near_duplicates, num_bands
-from containers.stages.pair_rows import PreferenceRow, make_row
-from containers.stages.preference_rows import read_rows
-from containers.stages.word_runs import runs_of, words_of
+from containers.data.filters.near_duplicates import near_duplicates, num_bands
+from containers.data.filters.word_runs import runs_of, words_of
+from containers.data.reader import read_rows
+from containers.data.rows import PreferenceRow, make_row
+from containers.harness.measure import cpu_model
 
 FILES = ("helpsteer3_schema_train.jsonl.gz", "hh_helpful_train.jsonl.gz", "hh_harmless.jsonl.gz")
 SIMILARITY = 0.8

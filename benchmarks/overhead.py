@@ -26,12 +26,12 @@ from pathlib import Path
 
 from containers.contracts.names import SPEC_FILE
 from containers.contracts.spec import StageSpec
+from containers.harness.measure import cpu_model
 from containers.launch.arguments import process_arguments, process_environment
-from containers.launch.runtime import STAGE_LOG_FILE
-from containers.stages.measure import cpu_model
-from flows.demo_data import write_demo_data
-from flows.local_servers import local_servers
-from flows.server_settings import ServerSettings
+from containers.launch.base import STAGE_LOG_FILE
+from flows.demo.rows import write_demo_data
+from flows.servers.local import local_servers
+from flows.servers.settings import ServerSettings
 
 PROJECT = Path(__file__).resolve().parents[1]
 DEMO = PROJECT / "configs" / "runs" / "demo.yaml"
@@ -76,7 +76,7 @@ class Alternation:
 
 def run_pipeline(config: Path, folder: Path, *, options: Sequence[str]) -> Alternation:
     """`rlhf run` with these options in that folder, which it finds empty but for the data."""
-    command = [sys.executable, "-m", "flows.cli", "run", "-c", str(config), *options]
+    command = [sys.executable, "-m", "flows.cli.main", "run", "-c", str(config), *options]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     began, clock = time.time(), time.perf_counter()
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from containers.stages.measure import cpu_model
+from containers.harness.measure import cpu_model
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -19,11 +19,11 @@ from transformers import (
 from trl import RLOOConfig, RLOOTrainer
 
 from benchmarks.speed_inputs import random_pairs, real_pairs, save_reward_model
-from containers.contracts.stage_configs import LoraSettings
-from containers.stages.models import peft_config
-from containers.stages.packed_policy_trainer import PackedPolicyTrainer
-from containers.stages.reward_function import PolicyReward, policy_scorer
-from containers.stages.rollout_engines import sharing
+from containers.algorithms.rloo_packed import PackedPolicyTrainer
+from containers.contracts.configs.stages import LoraSettings
+from containers.models.loading import peft_config
+from containers.rewards.reward_model import PolicyReward, policy_scorer
+from containers.rollouts.engines import sharing
 
 DEFAULT, TUNED, OURS = "TRL, its defaults", "TRL, tuned", "ours"
 K = 4

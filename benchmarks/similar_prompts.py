@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from containers.stages.funnel import shortened
-from containers.stages.pair_rows import PreferenceRow, Turn
-from containers.stages.preference_rows import read_rows
-from containers.stages.prompt_words import Prompts, text_of_turns
-from containers.stages.similar_prompts import PromptGroups, similar_prompts
+from containers.data.filters.prompt_words import Prompts, text_of_turns
+from containers.data.filters.similar_prompts import PromptGroups, similar_prompts
+from containers.data.funnel import shortened
+from containers.data.reader import read_rows
+from containers.data.rows import PreferenceRow, Turn
 
 OVERLAPS = (0.5, 0.7, 0.8, 0.9, 1.0)
 

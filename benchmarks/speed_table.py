@@ -15,7 +15,7 @@ import torch
 import transformers
 import trl
 
-from containers.stages.measure import cpu_model
+from containers.harness.measure import cpu_model
 
 Run = dict[str, Any]
 # The name of a way, and what was measured of it, alternation by alternation: at least `seconds` and `memory`.

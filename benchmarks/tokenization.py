@@ -27,7 +27,7 @@ from transformers import AutoTokenizer
 
 from benchmarks.speed_inputs import Conversation, real_pairs, save_reward_model
 from benchmarks.speed_table import circumstances, write_part
-from containers.stages.token_batches import tokens_of_all
+from containers.models.token_batches import tokens_of_all
 
 _TRL, _ONE, _ALL = "TRL's way, a row at a time", "ours, one thread", "ours, all threads"
 _WAYS = (_TRL, _ONE, _ALL)

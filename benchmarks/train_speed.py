@@ -37,11 +37,11 @@ from benchmarks.speed_inputs import (
     save_reward_model,
 )
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, table, write_part
-from containers.stages.packed_trainer import PackedPairTrainer
-from containers.stages.packing import CPU_PACK_TOKENS, attention_of
-from containers.stages.pair_trainer import PairTrainer
-from containers.stages.scoring import conversation_tokens
-from containers.stages.token_trees import common_prefix
+from containers.algorithms.reward_model import PairTrainer
+from containers.algorithms.reward_model_packed import PackedPairTrainer
+from containers.algorithms.reward_model_packing import CPU_PACK_TOKENS, attention_of
+from containers.packing.trees import common_prefix
+from containers.scoring.scorer import conversation_tokens
 
 TokenPair = tuple[list[int], list[int]]
 MODULE = "benchmarks.train_speed"

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.config_loading import LoadedConfig
-from flows.plan import RunPlan, draft_plan
-from flows.run_config import RunConfig
-from flows.run_names import run_tags, run_title
-from tasks.approval_notice import notify_blocks
 from tasks.check_system import CheckRequest
-from tasks.open_pipeline import open_pipeline
-from tasks.pipeline_run import PipelineRun, RunSettings
-from tasks.prefect_naming import introduce_run
-from tasks.sources import hub_token
-from tasks.stage_inputs import reference_source
+from tasks.config.loading import LoadedConfig
+from tasks.config.run import RunConfig
+from tasks.gates.notice import notify_blocks
+from tasks.pipeline.inputs import reference_source
+from tasks.pipeline.open_run import open_pipeline
+from tasks.plan.run_plan import RunPlan, draft_plan
+from tasks.prefect_sync.naming import introduce_run
+from tasks.run.names import run_tags, run_title
+from tasks.run.state import PipelineRun, RunSettings
+from tasks.sources.resolve import hub_token
 
 DEFAULT_MLFLOW_URI = "http://127.0.0.1:5000"
 

@@ -13,21 +13,21 @@ from prefect.states import Cancelled, Completed
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from flows.open_run import mlflow_uri
-from flows.retrain_changes import nothing_new_text, why_new_reward_model, why_retrain
-from flows.retrain_config import Retraining, load_retraining
 from flows.rlhf import run_stages, train_and_judge
-from flows.run_config import RunConfig
-from tasks.approval import opened
-from tasks.champion import decide_on_policy, decide_on_reward_model
+from tasks.champions.changes import nothing_new_text, why_new_reward_model, why_retrain
+from tasks.champions.registry import Registry
+from tasks.champions.retraining import Retraining, load_retraining
+from tasks.config.gates import GateClosedError
+from tasks.config.run import RunConfig
+from tasks.decide_champion import decide_on_policy, decide_on_reward_model
 from tasks.display import current_display
 from tasks.evaluate_policy import evaluate_policy
-from tasks.gates import GateClosedError
-from tasks.pipeline_run import PipelineRun
-from tasks.registry import Registry
-from tasks.stage_inputs import named_model_input, start_model_input
-from tasks.stage_lock import WaitCancelledError, sole_worker
+from tasks.gates.approval import opened
+from tasks.pipeline.inputs import named_model_input, start_model_input
+from tasks.prefect_sync.cancellation import watch_for_cancel
+from tasks.run.state import PipelineRun
+from tasks.store.lock import WaitCancelledError, sole_worker
 from tasks.train_policy import train_policy
-from tasks.waiting_watch import watch_for_cancel
 
 
 def _flow_run_name() -> str:

@@ -8,18 +8,18 @@ from prefect import flow
 
 from containers.contracts.spec import ArtifactRef, StageInput
 from flows.open_run import check_request, open_run
-from flows.run_config import RunConfig
-from flows.run_names import flow_run_name
-from tasks.approval import opened, wait_for_decision
 from tasks.build_base_model import build_base_model
-from tasks.cancel_watch import RunCancelledError, never
 from tasks.check_system import check_system
+from tasks.config.run import RunConfig
 from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
-from tasks.named_model import named_model, named_reward_model
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_link import why_stopped
+from tasks.gates.approval import opened, wait_for_decision
+from tasks.pipeline.named_model import named_model, named_reward_model
+from tasks.prefect_sync.cancellation import RunCancelledError, never
+from tasks.prefect_sync.link import why_stopped
+from tasks.run.names import flow_run_name
+from tasks.run.state import PipelineRun
 from tasks.train_policy import train_policy
 from tasks.train_reward_model import train_reward_model
 from tasks.train_sft import train_sft

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flows.run_config import RunConfig
+from tasks.config.run import RunConfig
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def how_it_ends(start: Callable[[], object]) -> Ended:
     """The pipeline's own end: an error of Prefect's about its server does not count as one."""
     from prefect.logging.handlers import APILogHandler
 
-    from tasks.prefect_link import take_last_end
+    from tasks.prefect_sync.link import take_last_end
 
     seen: BaseException | None = None
     try:

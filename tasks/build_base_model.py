@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from containers.contracts.configs.stages import BuildBaseModelConfig
 from containers.contracts.spec import ArtifactRef, StageInput
-from containers.contracts.stage_configs import BuildBaseModelConfig
-from tasks.markdown import stage_markdown
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_stage
-from tasks.run_stage import run_stage
-from tasks.stage_inputs import build_base_model_inputs, start_model_input
+from tasks.pages.markdown import stage_markdown
+from tasks.pipeline.inputs import build_base_model_inputs, start_model_input
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_stage
+from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
 
 

@@ -15,12 +15,12 @@ from typing import Literal
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from containers.contracts.configs.stages import SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
-from containers.contracts.stage_configs import SuiteFile
-from containers.environment_block import without_secrets
-from containers.launch.docker_state import DockerState, ImageState, read_docker, read_image
+from containers.host.environment_block import without_secrets
+from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
 from containers.launch.memory_limit import machine_memory
 from containers.launch.preflight import (
     cpu_finding,
@@ -31,16 +31,17 @@ from containers.launch.preflight import (
     network_finding,
     shm_finding,
 )
-from tasks.approval_notice import block_finding
-from tasks.check_rows import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
+from tasks.checks.hardware import gpu_rows, variable_rows
+from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.display import current_display
-from tasks.hardware_rows import gpu_rows, variable_rows
-from tasks.markdown import system_check_markdown
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_markdown
-from tasks.reward_models import probe_reward_model
-from tasks.runtime_choice import NOT_ASKED, Runtime, judge_runtime, present_stages_digest
-from tasks.sources import (
+from tasks.gates.notice import block_finding
+from tasks.pages.markdown import system_check_markdown
+from tasks.pipeline.inputs import REFERENCE_KEY
+from tasks.pipeline.reward_models import probe_reward_model
+from tasks.prefect_sync.artifacts import show_markdown
+from tasks.run.runtime import NOT_ASKED, Runtime, judge_runtime, present_stages_digest
+from tasks.run.state import PipelineRun
+from tasks.sources.resolve import (
     DatasetSource,
     ModelSource,
     Probe,
@@ -49,8 +50,7 @@ from tasks.sources import (
     probe_file,
     probe_model,
 )
-from tasks.stage_inputs import REFERENCE_KEY
-from tasks.suite_sources import probe_suite
+from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)
 

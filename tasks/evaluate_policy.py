@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
+from containers.contracts.configs.stages import EvaluatePolicyConfig
 from containers.contracts.names import POLICY_EVALUATION_FILE
 from containers.contracts.records import GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef, StageInput
-from containers.contracts.stage_configs import EvaluatePolicyConfig
-from tasks.gates import PolicyGate, judge_policy
-from tasks.markdown import policy_markdown
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_stage
-from tasks.run_stage import run_stage
-from tasks.stage_inputs import evaluate_policy_inputs
+from tasks.config.gates import PolicyGate, judge_policy
+from tasks.pages.markdown import policy_markdown
+from tasks.pipeline.inputs import evaluate_policy_inputs
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_stage
+from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
 
 

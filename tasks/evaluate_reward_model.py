@@ -3,16 +3,16 @@
 from pathlib import Path
 
 from containers.contracts.certificate import Certificate
+from containers.contracts.configs.stages import EvaluateRewardModelConfig
 from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, StageName
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
-from containers.contracts.stage_configs import EvaluateRewardModelConfig
-from tasks.gates import RewardModelGate, judge_reward_model
-from tasks.markdown import reward_model_markdown
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_stage
-from tasks.run_stage import run_stage
-from tasks.stage_inputs import evaluate_reward_model_inputs
+from tasks.config.gates import RewardModelGate, judge_reward_model
+from tasks.pages.markdown import reward_model_markdown
+from tasks.pipeline.inputs import evaluate_reward_model_inputs
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_stage
+from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
 
 

@@ -3,19 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from containers.contracts.configs.stages import FilterDatasetConfig, SuiteFile
 from containers.contracts.names import FUNNEL_FILE
 from containers.contracts.records import Funnel
 from containers.contracts.spec import ArtifactRef
-from containers.contracts.stage_configs import FilterDatasetConfig, SuiteFile
-from tasks.filter_settings import whole_filter_config
-from tasks.funnel_markdown import funnel_markdown
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_stage
-from tasks.prefect_naming import correct_name
-from tasks.run_stage import run_stage
-from tasks.source_labels import dataset_label
-from tasks.sources import DatasetSource, ModelSource
-from tasks.stage_inputs import filter_dataset_inputs
+from tasks.pages.funnel import funnel_markdown
+from tasks.pipeline.inputs import filter_dataset_inputs, whole_filter_config
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_stage
+from tasks.prefect_sync.naming import correct_name
+from tasks.run.state import PipelineRun
+from tasks.sources.labels import dataset_label
+from tasks.sources.resolve import DatasetSource, ModelSource
 from tasks.stage_task import stage_task
 
 # Inputs that hold rows, in a mixture with a name behind it.

@@ -5,19 +5,18 @@ import sys
 from pathlib import Path
 
 from containers.contracts.collectives import COLLECTIVES_FILE, Collectives
+from containers.contracts.configs.stages import TrainRewardModelConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import StageFailure
 from containers.contracts.spec import StageSpec
-from containers.contracts.stage_configs import TrainRewardModelConfig
 from containers.launch.arguments import INSIDE_SPEC
+from containers.launch.base import Launch, StageRuntime
 from containers.launch.collect import read_outcome
-from containers.launch.docker import DockerRuntime
-from containers.launch.failure import classify
+from containers.launch.docker.runtime import DockerRuntime
+from containers.launch.failures.classify import classify
 from containers.launch.process import ProcessRuntime
-from containers.launch.runtime import Launch, StageRuntime
-from tasks.code_identity import CodeIdentity
-from tasks.required_contract import required_contract
+from tasks.run.runtime import CodeIdentity, required_contract
 
 _PROGRAM = "containers.stages.probe_ranks"
 _TIMEOUT_S = 600.0

@@ -6,25 +6,58 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from containers.contracts.configs.score_file import ScoreFileConfig, ScoreFileSpec
+from containers.contracts.digests import verify_artifact
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.identity import SINGLE_BATCH, stage_profile
 from containers.contracts.names import EVENTS_FILE, OUTPUT_FOLDER, SCORES_FILE, StageName
 from containers.contracts.outcome import Metric, StageResult
-from containers.contracts.score_file import ScoreFileConfig, ScoreFileSpec
 from containers.contracts.spec import StageInput
-from containers.digests import verify_artifact
+from containers.launch.base import Launch, StageRuntime
+from containers.launch.base import LaunchError as LaunchError
 from containers.launch.collect import read_outcome
-from containers.launch.docker import DockerRuntime
-from containers.launch.failure import classify
+from containers.launch.docker.runtime import DockerRuntime
+from containers.launch.failures.classify import classify
 from containers.launch.process import ProcessRuntime
-from containers.launch.runtime import Launch, StageRuntime
-from containers.launch.runtime import LaunchError as LaunchError
-from tasks.code_identity import CodeIdentity
-from tasks.event_feed import EventFeed
-from tasks.gpu_turn import gpu_turn
-from tasks.required_contract import required_contract
-from tasks.stage_failure import STAGE_LOG_FILE
-from tasks.stage_failure import StageFailedError as StageFailedError
-from tasks.stage_key import SINGLE_BATCH, stage_profile
+from tasks.pipeline.failure import STAGE_LOG_FILE
+from tasks.pipeline.failure import StageFailedError as StageFailedError
+from tasks.pipeline.gpu_turn import gpu_turn
+from tasks.run.runtime import CodeIdentity, required_contract
+from tasks.sources.errors import SourceAccessError, UnusableSourceError
+from tasks.sources.file_kinds import BEGINNING_BYTES, foreign_file
+from tasks.sources.local import data_file_or_folder, data_files, resolve_file
+from tasks.store.events import EventFeed
+
+# Files that the stage reads, told by how they begin: parquet and gzip.
+_READ_BY_BEGINNING = (b"PAR1", b"\x1f\x8b")
+_TABLES_OF_TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+
+
+def rows_input(path: Path | str) -> StageInput:
+    """A file of rows, or a folder of such files, as input `rows`.
+
+    Raises:
+        SourceError: it is not there, may not be read, is empty, or is no jsonl, jsonl.gz or parquet file.
+    """
+    for file in data_files(data_file_or_folder(path, key="FILE")):
+        _demand_rows_file(file)
+    found = resolve_file(path, name="rows", key="FILE")
+    return StageInput(name="rows", path=str(found.path), digest=found.digest, origin=found.origin)
+
+
+def _demand_rows_file(file: Path) -> None:
+    advice = "Write the rows as .jsonl, .jsonl.gz or .parquet."
+    if file.name.lower().endswith(_TABLES_OF_TEXT):
+        raise UnusableSourceError(f"FILE: {file} is a table of text, which has no lists and no turns.", advice)
+    try:
+        with open(file, "rb") as stream:
+            beginning = stream.read(BEGINNING_BYTES)
+    except OSError as error:
+        raise SourceAccessError(f"FILE: {file} cannot be read: {error}.", "Change its mode or owner.") from error
+    foreign = None if beginning.startswith(_READ_BY_BEGINNING) else foreign_file(beginning)
+    if foreign is not None:
+        raise UnusableSourceError(f"FILE: {file} is {foreign.kind}.", foreign.advice)
+
 
 _SEED = 0  # nothing is drawn
 

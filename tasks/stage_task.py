@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.context import TaskRunContext
 
 from containers.contracts.names import StageName
-from tasks.pipeline_run import PipelineRun
+from tasks.run.state import PipelineRun
 
 P = ParamSpec("P")
 R = TypeVar("R")

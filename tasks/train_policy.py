@@ -1,14 +1,14 @@
 """train_policy: TRL RLOOTrainer against that reward model, with KL to the start model."""
 
+from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.identity import policy_batch
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
-from containers.contracts.stage_configs import TrainPolicyConfig
-from tasks.gates import demand_certificate
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_training
-from tasks.run_stage import run_stage
-from tasks.stage_inputs import certificate_input, train_policy_inputs
-from tasks.stage_key import policy_batch
+from tasks.config.gates import demand_certificate
+from tasks.pipeline.inputs import certificate_input, train_policy_inputs
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_training
+from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
 
 

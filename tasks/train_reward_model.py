@@ -1,12 +1,12 @@
 """train_reward_model: TRL RewardTrainer with LoRA; the score head is trained, saved and reloaded."""
 
+from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.schedule import plan_batch
 from containers.contracts.spec import ArtifactRef, StageInput
-from containers.contracts.stage_configs import TrainRewardModelConfig
-from containers.schedule import plan_batch
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_training
-from tasks.run_stage import run_stage
-from tasks.stage_inputs import training_inputs
+from tasks.pipeline.inputs import training_inputs
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_training
+from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
 
 

@@ -1,12 +1,12 @@
 """train_sft: supervised fine-tuning before preferences, where the run asks for it."""
 
+from containers.contracts.configs.stages import TrainSftConfig
+from containers.contracts.schedule import plan_batch
 from containers.contracts.spec import ArtifactRef, StageInput
-from containers.contracts.stage_configs import TrainSftConfig
-from containers.schedule import plan_batch
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_training
-from tasks.run_stage import run_stage
-from tasks.stage_inputs import start_model_input, training_inputs
+from tasks.pipeline.inputs import start_model_input, training_inputs
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_training
+from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
 
 

@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 
 from containers.contracts.champions import DECISIONS_INPUT
+from containers.contracts.configs.stages import WriteReportConfig
+from containers.contracts.digests import file_sha256, write_atomically
 from containers.contracts.names import (
     CERTIFICATE_PAGE_FILE,
     REPORT_HTML_FILE,
@@ -12,13 +14,11 @@ from containers.contracts.names import (
     StageName,
 )
 from containers.contracts.spec import ArtifactRef, StageInput
-from containers.contracts.stage_configs import WriteReportConfig
-from containers.digests import file_sha256, write_atomically
-from tasks.pipeline_run import PipelineRun
-from tasks.prefect_artifacts import show_link, show_markdown
-from tasks.run_decisions import decisions_file, report_folder
-from tasks.run_stage import run_stage
-from tasks.stage_inputs import artifact_input
+from tasks.champions.run_decisions import decisions_file, report_folder
+from tasks.pipeline.inputs import artifact_input
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_link, show_markdown
+from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
 
 _JUDGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_POLICY: "policy"}

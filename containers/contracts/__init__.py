@@ -1,7 +1,7 @@
 """What crosses the wall between orchestrator and stage container: frozen pydantic models, nothing else.
 
 `names` (stages, programs' folders), `hardware` (GPU profile, NCCL and torch settings, what was measured inside),
-`stage_configs` (one model per stage), `spec` (what goes in), `outcome` (what comes out), `manifest` (what an
+`configs` (one model per stage), `spec` (what goes in), `outcome` (what comes out), `manifest` (what an
 artifact is), `records` (the tables that stages write and the report reads).
 
 May import stdlib and pydantic only, so that reading the contract never imports torch.

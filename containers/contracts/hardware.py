@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from containers.contracts.base import Frozen
-from containers.contracts.bounds import BatchSize, Gibibytes, LimitBytes, WholeSeconds
+from containers.contracts.base import BatchSize, Frozen, Gibibytes, LimitBytes, WholeSeconds
 from containers.contracts.variables import TCP_WITHIN_ONE_BOX, extra_variable_mistakes
 
 GIB = 1024**3

@@ -5,10 +5,10 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.ladder import Rung
 from containers.contracts.names import StageName
-from containers.contracts.stage_configs import StageConfig
 
 
 class StageInput(Frozen):

@@ -52,7 +52,12 @@ mkdir -p "$context/wheels" "$context/certificates" "$context/rlhf/containers"
 cp "$project/pyproject.toml" "$project/containers/images/stage_requirements.py" \
   "$project/containers/images/Dockerfile" "$context/"
 cp "$project"/containers/*.py "$context/rlhf/containers/"
-cp -r "$project/containers/contracts" "$project/containers/stages" "$context/rlhf/containers/"
+for folder in "$project"/containers/*/; do
+  case "$(basename "$folder")" in
+    launch | images | compose | __pycache__) ;;  # what starts containers is no part of them
+    *) cp -r "$folder" "$context/rlhf/containers/" ;;
+  esac
+done
 find "$context/rlhf" -name __pycache__ -type d -prune -exec rm -rf {} +
 chmod -R a+rX,go-w "$context/rlhf"
 # COPY compares times as well as bytes in some builders; a fixed time keeps the layer cache of unchanged sources.
@@ -70,7 +75,7 @@ done
 
 # The digest of the sources inside, so that `rlhf check` can say that the image is older than the orchestrator.
 digest=$(cd "$context/rlhf" && "${PYTHON:-python3}" -c 'from pathlib import Path
-from containers.digests import source_digest
+from containers.contracts.digests import source_digest
 print(source_digest(Path("containers")))' 2>/dev/null) || digest=unknown
 docker build --tag "$tag" --label "rlhf.stages_digest=$digest" --label "rlhf.extras=${extras[*]}" "${arguments[@]}" "$context"
 docker image inspect --format 'Built {{index .RepoTags 0}}: {{.Id}}, {{.Size}} bytes.' "$tag"

@@ -12,16 +12,16 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from containers.contracts.hardware import GIB
 from containers.contracts.names import EVENTS_FILE, PARENT_VARIABLE, SPEC_FILE, TOKEN_VARIABLE
 from containers.contracts.spec import StageInput, StageSpec
+from containers.launch.base import Launch
 from containers.launch.environment import folder_environment, inherited_environment, stage_environment
 from containers.launch.leftovers import new_token
-from containers.launch.runtime import Launch
 
 INSIDE_SPEC = "/rlhf/spec"
 INSIDE_INPUTS = "/rlhf/inputs"
 INSIDE_WORK = "/rlhf/work"
 
 ENTRY_MODULE = "containers.stages.entry"
-SUPERVISOR_MODULE = "containers.stages.supervisor"
+SUPERVISOR_MODULE = "containers.harness.supervisor"
 # A container is a PID namespace already; the supervisor is there for stacks, ranks and the grace.
 DOCKER_COMMAND = (
     *("python", "-m", SUPERVISOR_MODULE, "--events", f"{INSIDE_WORK}/{EVENTS_FILE}", "--"),

@@ -19,11 +19,17 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from containers.contracts.digests import (
+    DamagedArtifactError,
+    UnsafeFileError,
+    artifact_digest,
+    regular_files,
+    verify_artifact,
+)
 from containers.contracts.manifest import Manifest
 from containers.contracts.names import OUTCOME_FILE, OUTPUT_FOLDER, RANK_FAILURES, ProgramName
 from containers.contracts.outcome import FailureKind, StageFailure, StageOutcome, StageResult
 from containers.contracts.spec import ArtifactRef
-from containers.digests import DamagedArtifactError, UnsafeFileError, artifact_digest, regular_files, verify_artifact
 
 logger = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
+from containers.contracts.digests import write_atomically
 from containers.contracts.names import OUTCOME_FILE, RANK_FAILURES, SPEC_FILE
 from containers.contracts.spec import StageSpec
-from containers.digests import write_atomically
-from containers.launch.runtime import InputUnusableError, Launch
+from containers.launch.base import InputUnusableError, Launch
 
 # Where the orchestrator is root the stage still is not: an ordinary id.
 _STAGE_UID = 1000

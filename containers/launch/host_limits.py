@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from containers.control_groups import group_cpus, group_memory
+from containers.host.control_groups import group_cpus, group_memory
 
 _ROOT = Path("/")
 _SHM = "/dev/shm"  # noqa: S108 - the mount itself is what is measured

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 from containers.contracts.spec import StageInput
-from containers.launch.runtime import InputUnusableError
+from containers.launch.base import InputUnusableError
 
 _MAX_REPORTED = 5
 

@@ -12,12 +12,12 @@ A rung changes the attempt, never the work: the global batch, the steps and the 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from containers.contracts.configs.stages import StageConfig, TrainPolicyConfig, TrainRewardModelConfig, TrainSftConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.ladder import LadderSettings, Rung
 from containers.contracts.outcome import FailureKind
-from containers.contracts.stage_configs import StageConfig, TrainPolicyConfig, TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.schedule import ScheduleError, plan_batch
 from containers.launch.memory_limit import memory_limit
-from containers.schedule import ScheduleError, plan_batch
 
 # Shared memory counts as memory: the rest is for the programs.
 _MAX_SHM_FRACTION = 0.5

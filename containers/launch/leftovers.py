@@ -1,6 +1,6 @@
 """Finds the processes of a stage's attempt by a token in their environment, not by their parents, which change.
 
-The supervisor leaves none alive (`containers/stages/supervisor.py`). This is the proof of it, and what is left to do
+The supervisor leaves none alive (`containers/harness/supervisor.py`). This is the proof of it, and what is left to do
 where the supervisor itself was killed and the kernel gave it no PID namespace.
 """
 
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from containers.contracts.names import TOKEN_VARIABLE
-from containers.launch.runtime import CreateRefusedError
+from containers.launch.base import CreateRefusedError
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from containers.contracts.hardware import GIB, GpuProfile
-from containers.human_text import size
+from containers.formatting import size
 from containers.launch.host_limits import Memory, read_machine_memory, read_memory
 
 # MLflow takes 0.4 GiB after its start and was seen with 1 GiB, Prefect 0.2 and grows with the runs in its database, the

@@ -1,6 +1,6 @@
 """May we start? What Docker and this host offer against what the run needs; one row per question, nothing is spent.
 
-GPUs have their own file, `gpu_findings`.
+GPUs have their own file, `gpus.findings`.
 """
 
 import errno
@@ -16,8 +16,8 @@ import psutil
 
 from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
 from containers.contracts.records import CheckFinding
-from containers.human_text import one_line, short_digest, size
-from containers.launch.docker_state import DockerState, ImageState
+from containers.formatting import one_line, short_digest, size
+from containers.launch.docker.state import DockerState, ImageState
 from containers.launch.host_limits import Memory, available_cpus, shared_memory
 from containers.launch.memory_limit import machine_memory, memory_for, memory_limit
 

@@ -21,17 +21,17 @@ import containers
 from containers.contracts.hardware import UNLIMITED, RequiredContract
 from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
 from containers.contracts.spec import StageSpec
-from containers.control_groups import oom_kills
+from containers.contracts.stop_grace import StopGrace
+from containers.host.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
+from containers.launch.base import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, Launch, StageExit
+from containers.launch.failures.torchrun import killed_rank, rank_deaths
 from containers.launch.folders import prepare_folders
-from containers.launch.gpu_leases import FOLDER_VARIABLE, lease_folder, open_lease_folder, program_locks
-from containers.launch.gpus import make_device_nodes
+from containers.launch.gpus.inventory import make_device_nodes
+from containers.launch.gpus.leases import FOLDER_VARIABLE, lease_folder, open_lease_folder, program_locks
 from containers.launch.leftovers import kill_processes_with, new_token, sole_program
-from containers.launch.rank_deaths import killed_rank, rank_deaths
-from containers.launch.runtime import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, Launch, StageExit
 from containers.launch.stage_log import StageLog
 from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, Watch, grace_of, watch
-from containers.stop_grace import StopGrace
 
 logger = logging.getLogger(__name__)
 

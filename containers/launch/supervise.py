@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from containers.contracts.names import EVENTS_FILE
-from containers.launch.runtime import Launch
+from containers.contracts.stop_grace import StopGrace, stop_grace
+from containers.launch.base import Launch
 from containers.launch.stage_log import StageLog
-from containers.stop_grace import StopGrace, stop_grace
 
 logger = logging.getLogger(__name__)
 

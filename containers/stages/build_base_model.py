@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, set_seed
 
+from containers.contracts.configs.stages import BuildBaseModelConfig
 from containers.contracts.names import MODEL_FOLDER, TRAIN_PAIRS_FILE
 from containers.contracts.outcome import Metric
-from containers.contracts.stage_configs import BuildBaseModelConfig
-from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError
-from containers.stages.models import parameter_counts
-from containers.stages.pair_artifact import read_pair_rows
-from containers.stages.tokenizer_building import (
+from containers.data.pairs import read_pair_rows
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError
+from containers.models.loading import parameter_counts
+from containers.models.tokenizer_building import (
     END_OF_TEXT,
     TURN_END,
     check_round_trip,

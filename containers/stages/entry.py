@@ -26,6 +26,8 @@ from typing import NoReturn, TypeVar
 
 from pydantic import ValidationError
 
+from containers.contracts.configs.score_file import read_spec
+from containers.contracts.digests import file_entries, write_atomically
 from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import (
     CHECKPOINTS_FOLDER,
@@ -38,16 +40,14 @@ from containers.contracts.names import (
     TENSORBOARD_FOLDER,
 )
 from containers.contracts.outcome import FailureKind, Metric, StageFailure, StageResult
-from containers.contracts.score_file import read_spec
 from containers.contracts.spec import StageSpec
-from containers.digests import file_entries, write_atomically
-from containers.stages.context import StageContext
-from containers.stages.errors import StageError
-from containers.stages.gpu_shares import part_gpus
-from containers.stages.known_noise import silence_known_noise
-from containers.stages.measure import drift_message, measure_contract
-from containers.stages.recorder import Recorder
-from containers.stages.stopping import StageCancelledError, StopSignal
+from containers.harness.context import StageContext
+from containers.harness.errors import StageError
+from containers.harness.gpu_shares import part_gpus
+from containers.harness.log_filters import silence_known_noise
+from containers.harness.measure import drift_message, measure_contract
+from containers.harness.recorder import Recorder
+from containers.harness.stopping import StageCancelledError, StopSignal
 
 logger = logging.getLogger(__name__)
 

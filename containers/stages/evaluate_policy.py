@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 
+from containers.contracts.configs.stages import EvaluatePolicyConfig
 from containers.contracts.names import (
     COMPLETIONS_FILE,
     MODEL_FOLDER,
@@ -19,17 +20,16 @@ from containers.contracts.names import (
 )
 from containers.contracts.outcome import Metric
 from containers.contracts.records import PolicyEvaluation
-from containers.contracts.stage_configs import EvaluatePolicyConfig
-from containers.stages.context import StageContext
-from containers.stages.devices import compute_device, compute_dtype
-from containers.stages.errors import BadConfigError, DivergedError
-from containers.stages.models import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
-from containers.stages.policy_comparison import ComparedPrompt, compare_policies
-from containers.stages.policy_plots import write_policy_plots
-from containers.stages.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
-from containers.stages.reward_function import load_scorer
-from containers.stages.rollouts import Completion, completion_logprobs, generate_completions
-from containers.stages.scoring import RewardScorer
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, DivergedError
+from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
+from containers.rewards.reward_model import load_scorer
+from containers.rollouts.comparison import ComparedPrompt, compare_policies
+from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
+from containers.rollouts.plots import write_policy_plots
+from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
+from containers.scoring.scorer import RewardScorer
 
 _PROGRESS_INTERVAL_S = 1.0
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from containers.certificate.padding_attack import PaddedPairs, pad_pairs
+from containers.certificate.parity import measure_parity, measure_parity_of_stranger
+from containers.certificate.suites import read_suites, score_suite, without_refused, without_strange_tokens
 from containers.contracts.certificate import (
     VALIDATION,
     Certificate,
@@ -15,26 +18,23 @@ from containers.contracts.certificate import (
     ScoreParity,
     SuiteEvaluation,
 )
+from containers.contracts.configs.stages import EvaluateRewardModelConfig
 from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, TRAINING_INFO_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.records import SamplePrediction, TrainingInfo
-from containers.contracts.stage_configs import EvaluateRewardModelConfig
-from containers.stages.certificate_length import length_bias
-from containers.stages.certificate_padding import PaddedPairs, pad_pairs
-from containers.stages.certificate_page import certificate_html
-from containers.stages.certificate_parity import measure_parity, measure_parity_of_stranger
-from containers.stages.context import StageContext
-from containers.stages.devices import compute_device, compute_dtype
-from containers.stages.errors import BadConfigError, BadDataError, MissingPrerequisiteError
-from containers.stages.models import max_positions, parameter_counts, reward_model_folder
-from containers.stages.plots import write_reward_model_plots
-from containers.stages.ranks import join_ranks, leave_ranks
-from containers.stages.sample_predictions import NUM_RELOAD_PAIRS
-from containers.stages.scored_suite import ScoredPair, ScoredSuite
-from containers.stages.scoring import Conversation, RewardScorer, score_head_sha256
-from containers.stages.suite_evaluation import evaluate_suite, score_spread
-from containers.stages.suite_scoring import read_suites, score_suite, without_refused, without_strange_tokens
-from containers.stages.suites.base import Intervals
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.ranks import join_ranks, leave_ranks
+from containers.evals.length_bias import length_bias
+from containers.evals.plots import write_reward_model_plots
+from containers.evals.sample_predictions import NUM_RELOAD_PAIRS
+from containers.evals.scored_suite import ScoredPair, ScoredSuite
+from containers.evals.suite_evaluation import evaluate_suite, score_spread
+from containers.evals.suites.base import Intervals
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
+from containers.models.loading import max_positions, parameter_counts, reward_model_folder
+from containers.report.certificate_page import certificate_html
+from containers.scoring.scorer import Conversation, RewardScorer, score_head_sha256
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:

@@ -7,22 +7,22 @@ and `contaminated.jsonl` every row that was found.
 
 from pathlib import Path
 
+from containers.contracts.configs.stages import FilterDatasetConfig
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Funnel
-from containers.contracts.stage_configs import FilterDatasetConfig
-from containers.stages.context import StageContext
-from containers.stages.filter_chain import FilterChain, Rows
-from containers.stages.filter_floors import PairsLeft, check_floors, check_policy_prompts
-from containers.stages.filter_inputs import checked_polarity, filter_config, read_sources
-from containers.stages.filter_output import Division, Findings, write_artifact
-from containers.stages.funnel import FunnelCounter, Split, dropped_in_words
-from containers.stages.language import LanguageJudge
-from containers.stages.pair_sources import Source, languages_seen, malformed_by_reason
-from containers.stages.prompt_split import share_of, split_policy_prompts
-from containers.stages.reference_polarity import checked_by_reference
-from containers.stages.similar_prompts import PromptGroups
-from containers.stages.suite_prompts import suite_prompts
-from containers.stages.token_lengths import load_token_counter
+from containers.data.filters.chain import FilterChain, Rows
+from containers.data.filters.floors import PairsLeft, check_floors, check_policy_prompts
+from containers.data.filters.inputs import checked_polarity, filter_config, read_sources
+from containers.data.filters.output import Division, Findings, write_artifact
+from containers.data.filters.similar_prompts import PromptGroups
+from containers.data.funnel import FunnelCounter, Split, dropped_in_words
+from containers.data.language import LanguageJudge
+from containers.data.sources import Source, languages_seen, malformed_by_reason
+from containers.data.splits import share_of, split_policy_prompts
+from containers.evals.suite_prompts import suite_prompts
+from containers.harness.context import StageContext
+from containers.models.token_lengths import load_token_counter
+from containers.scoring.reference_polarity import checked_by_reference
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:

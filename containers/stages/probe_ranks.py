@@ -11,14 +11,14 @@ from pathlib import Path
 
 from torch import distributed
 
+from containers.contracts.digests import write_atomically
 from containers.contracts.names import EVENTS_FILE, OUTCOME_FILE
 from containers.contracts.outcome import StageFailure
 from containers.contracts.spec import StageSpec
-from containers.digests import write_atomically
-from containers.stages.context import StageContext
-from containers.stages.errors import StageError
-from containers.stages.ranks import join_ranks
-from containers.stages.recorder import Recorder
+from containers.distributed.ranks import join_ranks
+from containers.harness.context import StageContext
+from containers.harness.errors import StageError
+from containers.harness.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 

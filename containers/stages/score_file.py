@@ -9,24 +9,24 @@ from pathlib import Path
 
 from jinja2.exceptions import TemplateError
 
+from containers.contracts.certificate import SCORE_STATISTICS_FILE, ScoreStatistics
+from containers.contracts.configs.score_file import ScoreFileConfig
 from containers.contracts.names import SCORES_FILE
 from containers.contracts.outcome import Metric
-from containers.contracts.score_file import ScoreFileConfig
-from containers.contracts.score_statistics import SCORE_STATISTICS_FILE, ScoreStatistics
-from containers.human_text import one_line
-from containers.stages.context import StageContext
-from containers.stages.devices import compute_device, compute_dtype
-from containers.stages.errors import BadConfigError, BadDataError, DivergedError, MissingPrerequisiteError
-from containers.stages.models import (
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.evals.score_rows import RowToScore, read_rows_to_score
+from containers.evals.scored_rows import ScoredRow, Tally
+from containers.formatting import one_line
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, BadDataError, DivergedError, MissingPrerequisiteError
+from containers.models.loading import (
     demand_own_tokenizer,
     load_reward_model,
     load_tokenizer,
     max_positions,
     reward_model_folder,
 )
-from containers.stages.score_rows import RowToScore, read_rows_to_score
-from containers.stages.scored_rows import ScoredRow, Tally
-from containers.stages.scoring import RewardScorer
+from containers.scoring.scorer import RewardScorer
 
 # Rows whose conversations are sorted by length together; between two chunks the progress is told.
 _CHUNK_ROWS = 512

@@ -12,24 +12,26 @@ import torch
 from datasets import Dataset
 from trl import RLOOConfig
 
+from containers.algorithms.curves import curve_metrics
+from containers.algorithms.rloo import PolicyTrainer
+from containers.algorithms.rloo_packing import PolicyPacking, plan_policy_packing
+from containers.certificate.check import demand_certificate
+from containers.contracts.certificate import ScoreStatistics
+from containers.contracts.configs.stages import TrainPolicyConfig
 from containers.contracts.names import (
     ADAPTER_FOLDER,
     COMPLETIONS_FILE,
     MODEL_FOLDER,
 )
 from containers.contracts.outcome import Metric
-from containers.contracts.score_statistics import ScoreStatistics
-from containers.contracts.stage_configs import TrainPolicyConfig
-from containers.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
-from containers.stages.certificate_check import demand_certificate
-from containers.stages.chat_template import ANSWER_AT_ONCE
-from containers.stages.checkpoints import checkpoint_step
-from containers.stages.completion_log import CompletionLog
-from containers.stages.context import StageContext
-from containers.stages.devices import compute_device, compute_dtype
-from containers.stages.errors import BadConfigError
-from containers.stages.kernel_trial import try_kernels
-from containers.stages.models import (
+from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.ranks import is_first_rank, join_ranks, leave_ranks
+from containers.evals.score_statistics import normalisation_of
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError
+from containers.models.chat_template import ANSWER_AT_ONCE
+from containers.models.loading import (
     demand_own_tokenizer,
     load_causal_model,
     load_tokenizer,
@@ -41,27 +43,25 @@ from containers.stages.models import (
     save_adapter,
     save_merged,
 )
-from containers.stages.policy_curves import curve_metrics
-from containers.stages.policy_packing import PolicyPacking, plan_policy_packing
-from containers.stages.policy_templates import note_templates
-from containers.stages.policy_trainer import PolicyTrainer
-from containers.stages.prompts import (
+from containers.packing.kernel_trial import try_kernels
+from containers.rewards.reward_model import PolicyReward, load_scorer
+from containers.rollouts.completion_log import CompletionLog
+from containers.rollouts.engines import Rollouts, choose_rollouts
+from containers.rollouts.generate import turn_end_ids
+from containers.rollouts.prompts import (
     PolicyPrompts,
     check_lengths,
     read_evaluation_prompts,
     read_training_prompts,
     shuffled_passes,
 )
-from containers.stages.ranks import is_first_rank, join_ranks, leave_ranks
-from containers.stages.reward_function import PolicyReward, load_scorer
-from containers.stages.rollout_engines import Rollouts, choose_rollouts
-from containers.stages.rollouts import turn_end_ids
-from containers.stages.score_statistics import normalisation_of
-from containers.stages.scoring import RewardScorer, score_head_sha256
-from containers.stages.sharding import demand_whole_model
-from containers.stages.trainer_arguments import common_arguments
-from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
-from containers.stages.training_records import training_info, write_training_records
+from containers.rollouts.templates import note_templates
+from containers.scoring.scorer import RewardScorer, score_head_sha256
+from containers.training.arguments import common_arguments
+from containers.training.checkpoints import checkpoint_step
+from containers.training.loop import quieten, resume_point, train, training_callbacks, verify_training
+from containers.training.records import training_info, write_training_records
+from containers.training.sharding import demand_whole_model
 
 REWARD_MODEL_USED_FILE = "reward_model_used.json"
 _COMPLETION_LOG_FILE = "completions.jsonl"

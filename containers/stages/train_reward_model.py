@@ -11,16 +11,22 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import RewardConfig
 
+from containers.algorithms.reward_model import PairTrainer
+from containers.algorithms.reward_model_packing import attention_of, plan_packing
+from containers.contracts.certificate import ScoreStatistics
+from containers.contracts.configs.stages import TrainRewardModelConfig
 from containers.contracts.outcome import Metric
-from containers.contracts.score_statistics import ScoreStatistics
-from containers.contracts.stage_configs import TrainRewardModelConfig
-from containers.schedule import ResolvedSchedule
-from containers.stages.chat_template import peculiarities
-from containers.stages.checkpoints import checkpoint_step
-from containers.stages.context import StageContext
-from containers.stages.devices import compute_device, compute_dtype
-from containers.stages.errors import BadConfigError, StageError
-from containers.stages.models import (
+from containers.contracts.schedule import ResolvedSchedule
+from containers.data.pairs import Row, both_sides
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.ranks import join_ranks, leave_ranks, spread_over_ranks
+from containers.evals.sample_predictions import NUM_RELOAD_PAIRS, sample_predictions, write_sample_predictions
+from containers.evals.score_statistics import score_statistics
+from containers.evals.statistics import accuracy_metric, pair_losses
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, StageError
+from containers.models.chat_template import peculiarities
+from containers.models.loading import (
     apply_lora,
     demand_own_tokenizer,
     freeze_all_but_head,
@@ -29,29 +35,23 @@ from containers.stages.models import (
     num_embedding_rows,
     parameter_counts,
 )
-from containers.stages.packing import attention_of, plan_packing
-from containers.stages.pair_artifact import Row, both_sides
-from containers.stages.pair_trainer import PairTrainer
-from containers.stages.ranks import join_ranks, leave_ranks, spread_over_ranks
-from containers.stages.reward_model_copies import save_and_reload, score_token_id, scoring_batch_size
-from containers.stages.sample_predictions import NUM_RELOAD_PAIRS, sample_predictions, write_sample_predictions
-from containers.stages.score_statistics import score_statistics
-from containers.stages.score_token import add_score_token
-from containers.stages.scoring import RewardScorer
-from containers.stages.sharding import divides_model, ready_to_divide, whole_model
-from containers.stages.statistics import accuracy_metric, pair_losses
-from containers.stages.template_losses import TemplateLosses
-from containers.stages.token_batches import tokens_of_all
-from containers.stages.trainer_arguments import common_arguments
-from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
-from containers.stages.training_examples import (
+from containers.models.score_token import add_score_token
+from containers.models.template_losses import TemplateLosses
+from containers.models.token_batches import tokens_of_all
+from containers.scoring.reload import save_and_reload, score_token_id, scoring_batch_size
+from containers.scoring.scorer import RewardScorer
+from containers.training.arguments import common_arguments
+from containers.training.checkpoints import checkpoint_step
+from containers.training.examples import (
     TrainingExamples,
     as_dataset,
     note_policy_template,
     read_training_examples,
     resolve_training_schedule,
 )
-from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
+from containers.training.loop import quieten, resume_point, train, training_callbacks, verify_training
+from containers.training.records import peak_memory_bytes, training_info, write_training_records
+from containers.training.sharding import divides_model, ready_to_divide, whole_model
 
 _CONFIDENCE = 0.95
 

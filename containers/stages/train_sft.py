@@ -10,18 +10,17 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl import SFTConfig, SFTTrainer
 
+from containers.contracts.configs.stages import TrainSftConfig
 from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
-from containers.contracts.stage_configs import TrainSftConfig
-from containers.schedule import ResolvedSchedule
-from containers.stages.chat_template import peculiarities
-from containers.stages.checkpoints import checkpoint_step
-from containers.stages.completion_tokens import tokenised_completions
-from containers.stages.context import StageContext
-from containers.stages.devices import compute_device, compute_dtype
-from containers.stages.errors import BadConfigError, StageError
-from containers.stages.kernel_trial import try_kernels
-from containers.stages.models import (
+from containers.contracts.schedule import ResolvedSchedule
+from containers.data.pairs import Row
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.ranks import join_ranks, leave_ranks
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, StageError
+from containers.models.chat_template import peculiarities
+from containers.models.loading import (
     apply_lora,
     demand_own_tokenizer,
     load_causal_model,
@@ -31,19 +30,20 @@ from containers.stages.models import (
     save_adapter,
     save_merged,
 )
-from containers.stages.pair_artifact import Row
-from containers.stages.ranks import join_ranks, leave_ranks
-from containers.stages.sharding import divides_model, ready_to_divide, whole_model
-from containers.stages.template_losses import TemplateLosses
-from containers.stages.trainer_arguments import common_arguments
-from containers.stages.training import quieten, resume_point, train, training_callbacks, verify_training
-from containers.stages.training_examples import (
+from containers.models.template_losses import TemplateLosses
+from containers.packing.kernel_trial import try_kernels
+from containers.training.arguments import common_arguments
+from containers.training.checkpoints import checkpoint_step
+from containers.training.completion_tokens import tokenised_completions
+from containers.training.examples import (
     TrainingExamples,
     as_dataset,
     read_training_examples,
     resolve_training_schedule,
 )
-from containers.stages.training_records import peak_memory_bytes, training_info, write_training_records
+from containers.training.loop import quieten, resume_point, train, training_callbacks, verify_training
+from containers.training.records import peak_memory_bytes, training_info, write_training_records
+from containers.training.sharding import divides_model, ready_to_divide, whole_model
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:

@@ -3,16 +3,16 @@
 The report is written whether the gates opened or not: whatever is missing is said on the page with its reason.
 """
 
+from containers.contracts.configs.stages import WriteReportConfig
 from containers.contracts.names import CERTIFICATE_PAGE_FILE, REPORT_HTML_FILE, REPORT_MARKDOWN_FILE
 from containers.contracts.outcome import Metric
-from containers.contracts.stage_configs import WriteReportConfig
-from containers.stages.certificate_page import certificate_html
-from containers.stages.context import StageContext
-from containers.stages.errors import BadConfigError
-from containers.stages.report_inputs import load_report_inputs
-from containers.stages.report_markdown import report_markdown
-from containers.stages.report_page import report_html
-from containers.stages.report_plots import report_plots
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError
+from containers.report.certificate_page import certificate_html
+from containers.report.inputs import load_report_inputs
+from containers.report.markdown import report_markdown
+from containers.report.page import report_html
+from containers.report.plots import report_plots
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:

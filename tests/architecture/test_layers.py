@@ -18,13 +18,17 @@ def _loaded_after(statement: str) -> set[str]:
     return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
 
 
-@pytest.mark.parametrize("module", ["flows.rlhf", "flows.cli", "tasks.run_stage", "containers.stages.entry"])
+@pytest.mark.parametrize(
+    "module", ["flows.rlhf", "flows.cli.main", "tasks.pipeline.run_stage", "containers.stages.entry"]
+)
 def test_importing_it_loads_nothing_that_trains(module: str) -> None:
     assert not _loaded_after(f"import {module}").intersection(FORBIDDEN)
 
 
 def test_the_contract_loads_neither_prefect_nor_mlflow() -> None:
-    loaded = _loaded_after("import containers.contracts.spec, containers.contracts.records, containers.digests")
+    loaded = _loaded_after(
+        "import containers.contracts.spec, containers.contracts.records, containers.contracts.digests"
+    )
     assert not loaded.intersection((*FORBIDDEN, "prefect", "mlflow", "docker"))
 
 
@@ -42,7 +46,7 @@ def test_every_stage_behind_the_wall_has_a_program_of_its_name(stage: StageName)
 def test_every_stage_behind_the_wall_has_a_config_whose_discriminator_is_its_name() -> None:
     from typing import get_args
 
-    from containers.contracts.stage_configs import StageConfig
+    from containers.contracts.configs.stages import StageConfig
 
     union = get_args(StageConfig)[0]
     names = {model.model_fields["stage"].default for model in get_args(union)}
@@ -65,8 +69,14 @@ def test_no_file_outgrew_its_question(project: Path) -> None:
     assert not too_long
 
 
+@pytest.mark.parametrize("tree", ["flows", "tasks", "containers", "tests/unit"])
+def test_every_room_is_seen_at_a_glance(tree: str, project: Path) -> None:
+    files = Counter(path.parent for path in (project / tree).rglob("*.py"))
+    assert {str(folder.relative_to(project)): count for folder, count in files.items() if count > 21} == {}
+
+
 def test_prefect_is_not_imported_before_its_address_is_known(project: Path) -> None:
-    program = "import flows.run_command, flows.cached_stages, sys; sys.exit('prefect' in sys.modules)"
+    program = "import flows.commands.run, tasks.pipeline.lookup, sys; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=project, check=False).returncode == 0
 
 

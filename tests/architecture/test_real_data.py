@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 # Parameters that name the data, tests that take the fixture, and tests that need neither.
-FILES = ("tests/unit/flows/test_debug_run.py", "tests/unit/flows/test_shipped_configs.py")
+FILES = ("tests/unit/tasks/config/test_debug_run.py", "tests/unit/tasks/config/test_shipped_configs.py")
 
 
 def run_pytest(project: Path, *arguments: str, data: Path) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.configs.score_file import ScoreFileConfig
 from containers.contracts.names import StageName, ToolName
-from containers.contracts.score_file import ScoreFileConfig
 
 CONFIGS = {ToolName.SCORE_FILE: ScoreFileConfig}
 
@@ -25,6 +25,6 @@ def test_no_tool_is_a_stage_of_the_pipeline() -> None:
 
 
 def test_scoring_a_file_imports_neither_what_trains_nor_prefect_nor_mlflow() -> None:
-    code = "import flows.score_command, sys; print(*sys.modules)"
+    code = "import flows.commands.score, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert not loaded & {"torch", "transformers", "trl", "peft", "datasets", "prefect", "mlflow"}

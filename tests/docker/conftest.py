@@ -1,7 +1,6 @@
 """Tests with a real Docker daemon and the real stage image; skipped, loudly, where one of them is missing."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,9 @@ import docker
 import pytest
 
 from containers.launch.arguments import container_name
-from containers.launch.docker import DockerRuntime, connect, stage_image_digest
-from containers.launch.runtime import Launch, LaunchError, StageExit
-
-# The launch factory is shared with the unit tests.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "launch"))
-
-from launch_factory import Watcher, make_launch, make_spec
+from containers.launch.base import Launch, LaunchError, StageExit
+from containers.launch.docker.runtime import DockerRuntime, connect, stage_image_digest
+from tests.unit.factories.launch_factory import Watcher, make_launch, make_spec
 
 STAGE_IMAGE = os.environ.get("RLHF_STAGE_IMAGE", "rlhf-stage:cpu")
 

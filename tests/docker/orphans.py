@@ -6,19 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launch_factory import make_launch, make_spec
-
-from containers.launch.docker import DockerRuntime
+from containers.launch.base import Launch
+from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.lease import LOCK_LABEL
-from containers.launch.runtime import Launch
-from tasks.stage_lock import lock_path
+from tasks.store.lock import lock_path
+from tests.unit.factories.launch_factory import make_launch, make_spec
 
 _HERE = Path(__file__).resolve()
-_IMPORTED_FROM = (str(_HERE.parents[2]), str(_HERE.parent), str(_HERE.parents[1] / "unit" / "launch"))
+_IMPORTED_FROM = (str(_HERE.parents[2]), str(_HERE.parent))
 
 
 def attempt(folder: Path, image: str, number: int = 1, **changes: object) -> Launch:
-    """An attempt at the same key in the same work folder, as `tasks.stage_attempt` makes it.
+    """An attempt at the same key in the same work folder, as `tasks.pipeline.attempt` makes it.
 
     Changes that are fields of a launch go there, all others into the spec.
     """

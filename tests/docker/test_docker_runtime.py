@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_factory import Watcher, make_input, make_profile
 
 from containers.contracts.hardware import UNLIMITED
 from containers.contracts.names import SPEC_FILE
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
-from containers.launch.docker import stage_image_digest
-from containers.launch.failure import classify
-from containers.launch.runtime import Launch, StageExit
+from containers.launch.base import Launch, StageExit
+from containers.launch.docker.runtime import stage_image_digest
+from containers.launch.failures.classify import classify
+from tests.unit.factories.launch_factory import Watcher, make_input, make_profile
 
 pytestmark = pytest.mark.docker
 

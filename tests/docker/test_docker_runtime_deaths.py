@@ -8,11 +8,11 @@ from pathlib import Path
 
 import docker
 import pytest
-from launch_factory import Watcher, make_profile
 
 from containers.contracts.outcome import FailureKind
-from containers.launch.failure import classify
-from containers.launch.runtime import Launch, StageExit
+from containers.launch.base import Launch, StageExit
+from containers.launch.failures.classify import classify
+from tests.unit.factories.launch_factory import Watcher, make_profile
 
 pytestmark = pytest.mark.docker
 

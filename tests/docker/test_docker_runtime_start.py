@@ -10,15 +10,10 @@ from pathlib import Path
 
 import docker
 import pytest
-from launch_factory import make_input, make_launch, make_spec
 
 from containers.contracts.names import OUTCOME_FILE
 from containers.contracts.outcome import FailureKind
-from containers.launch.cleanup import current_owner, remove_leftovers
-from containers.launch.collect import read_outcome
-from containers.launch.docker import DockerRuntime, stage_image_digest
-from containers.launch.failure import classify
-from containers.launch.runtime import (
+from containers.launch.base import (
     ImageChangedError,
     ImageMissingError,
     InputUnusableError,
@@ -26,6 +21,11 @@ from containers.launch.runtime import (
     NameTakenError,
     StageExit,
 )
+from containers.launch.collect import read_outcome
+from containers.launch.docker.cleanup import current_owner, remove_leftovers
+from containers.launch.docker.runtime import DockerRuntime, stage_image_digest
+from containers.launch.failures.classify import classify
+from tests.unit.factories.launch_factory import make_input, make_launch, make_spec
 
 pytestmark = pytest.mark.docker
 
@@ -36,8 +36,8 @@ ORPHAN_MAKER = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
-from launch_factory import make_launch, make_spec
-from containers.launch.docker import DockerRuntime
+from tests.unit.factories.launch_factory import make_launch, make_spec
+from containers.launch.docker.runtime import DockerRuntime
 def die(line):
     os.kill(os.getpid(), signal.SIGKILL)
 program = "print('up', flush=True); import time; time.sleep(300)"
@@ -47,7 +47,7 @@ DockerRuntime(command=("python", "-c", program)).run(launch)
 
 
 def orphan(tmp_path: Path, stage_image: str) -> None:
-    folders = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "unit" / "launch")]
+    folders = [str(Path(__file__).resolve().parents[2])]
     command = [sys.executable, "-c", ORPHAN_MAKER, str(tmp_path / "dead"), stage_image, *folders]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import docker
 import pytest
-from launch_factory import make_input, make_launch, make_profile, make_spec
 
 from containers.contracts.hardware import MeasuredContract
 from containers.contracts.names import MEASURED_FILE
-from containers.launch.docker import DockerRuntime
-from containers.launch.effective import CONTAINER_FILE, ContainerFindings
-from containers.launch.runtime import CreateRefusedError
+from containers.launch.base import CreateRefusedError
+from containers.launch.docker.effective import CONTAINER_FILE, ContainerFindings
+from containers.launch.docker.runtime import DockerRuntime
+from tests.unit.factories.launch_factory import make_input, make_launch, make_profile, make_spec
 
 pytestmark = pytest.mark.docker
 

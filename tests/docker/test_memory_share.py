@@ -3,17 +3,17 @@
 from collections.abc import Callable
 
 import pytest
-from launch_factory import make_profile, make_spec
 
 from containers.contracts.hardware import GIB
 from containers.contracts.outcome import FailureKind
-from containers.human_text import size
-from containers.launch.docker_state import read_docker
-from containers.launch.effective import CONTAINER_FILE, ContainerFindings
-from containers.launch.failure import classify
+from containers.formatting import size
+from containers.launch.base import Launch, StageExit
+from containers.launch.docker.effective import CONTAINER_FILE, ContainerFindings
+from containers.launch.docker.state import read_docker
+from containers.launch.failures.classify import classify
 from containers.launch.memory_limit import machine_memory, memory_limit
-from containers.launch.runtime import Launch, StageExit
-from tasks.required_contract import required_contract
+from tasks.run.runtime import required_contract
+from tests.unit.factories.launch_factory import make_profile, make_spec
 
 pytestmark = pytest.mark.docker
 

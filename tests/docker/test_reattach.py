@@ -9,18 +9,18 @@ from pathlib import Path
 import docker
 import pytest
 from docker.models.containers import Container
-from launch_factory import KEY
 from orphans import attempt, lock_labels, orphan
 
 from containers.contracts.names import OUTCOME_FILE, SPEC_FILE
 from containers.contracts.spec import StageSpec
 from containers.launch.arguments import docker_arguments, docker_spec
-from containers.launch.cleanup import current_owner
-from containers.launch.docker import DockerRuntime, stage_image_digest
+from containers.launch.base import Launch, NameTakenError, StageExit
+from containers.launch.docker.cleanup import current_owner
+from containers.launch.docker.runtime import DockerRuntime, stage_image_digest
 from containers.launch.folders import prepare_folders, stage_user
 from containers.launch.lease import taken_if_free
-from containers.launch.runtime import Launch, NameTakenError, StageExit
-from tasks.stage_lock import lock_path
+from tasks.store.lock import lock_path
+from tests.unit.factories.launch_factory import KEY
 
 pytestmark = pytest.mark.docker
 

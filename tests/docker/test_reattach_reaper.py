@@ -12,10 +12,10 @@ import pytest
 from docker.models.containers import Container
 from orphans import lock_labels, orphan
 
-from containers.launch.cleanup import RUN_NAME_LABEL, StageContainer, current_owner, remove_leftovers
+from containers.launch.docker.cleanup import RUN_NAME_LABEL, StageContainer, current_owner, remove_leftovers
 from containers.launch.lease import LOCK_LABEL, taken_if_free
-from tasks.reap import leftovers_reaped
-from tasks.stage_lock import sole_worker
+from tasks.pipeline.reap import leftovers_reaped
+from tasks.store.lock import sole_worker
 
 pytestmark = pytest.mark.docker
 
@@ -198,7 +198,7 @@ def test_the_process_runtime_asks_no_daemon(tmp_path: Path, left: Container, cli
 def test_the_command_says_what_it_found_on_one_line_each(
     tmp_path: Path, left: Container, client: docker.DockerClient, project: Path
 ) -> None:
-    command = [sys.executable, "-m", "flows.cli", "reap", "--dry-run"]
+    command = [sys.executable, "-m", "flows.cli.main", "reap", "--dry-run"]
     environment = {**os.environ, "PYTHONPATH": str(project)}
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
     (line,) = [line for line in ran.stdout.splitlines() if line.startswith(f"{left.name}: ")]

@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Iterator
 
-from flows.demo_rows_to_filter import CODE_EXCHANGES, FOREIGN_EXCHANGES, Exchange
+from flows.demo.flawed_rows import CODE_EXCHANGES, FOREIGN_EXCHANGES, Exchange
 
 Row = dict[str, object]
 

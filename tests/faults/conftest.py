@@ -14,8 +14,8 @@ from reference import POLICY, REWARD, SFT, Reference
 from tiny_project import WITH_SFT, TinyProject, curves, weights_digest
 
 from containers.contracts.names import StageName
-from containers.launch.docker import connect, stage_image_digest
-from containers.launch.runtime import LaunchError
+from containers.launch.base import LaunchError
+from containers.launch.docker.runtime import connect, stage_image_digest
 
 UNDISTURBED = ("run.name=undisturbed", "run.store_dir=outputs/undisturbed-store")
 _RESULT = pytest.StashKey[pytest.TestReport]()

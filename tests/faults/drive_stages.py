@@ -11,16 +11,16 @@ from pathlib import Path
 
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.records import StageRecord
+from containers.launch.base import Launch, StageExit
 from containers.launch.process import ProcessRuntime
-from containers.launch.runtime import Launch, StageExit
-from flows.config_loading import load_run_config
 from flows.open_run import open_run
 from tasks.build_base_model import build_base_model
+from tasks.config.loading import load_run_config
 from tasks.display import SilentDisplay, install_display
 from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
-from tasks.pipeline_run import PipelineRun
+from tasks.run.state import PipelineRun
 from tasks.train_policy import train_policy
 from tasks.train_reward_model import train_reward_model
 from tasks.train_sft import train_sft

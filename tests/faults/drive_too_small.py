@@ -14,11 +14,11 @@ from drive_stages import JsonLines, drive
 
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.launch.arguments import DOCKER_COMMAND
-from containers.launch.docker import DockerRuntime
+from containers.launch.base import Launch, StageExit, StageRuntime
+from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.process import ProcessRuntime
-from containers.launch.runtime import Launch, StageExit, StageRuntime
-from flows.config_loading import load_run_config
 from flows.open_run import open_run
+from tasks.config.loading import load_run_config
 from tasks.display import install_display
 
 MACHINE = Path(__file__).with_name("too_small_machine.py")

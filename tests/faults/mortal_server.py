@@ -15,8 +15,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, TaskRun
 
-from flows.server_plans import HEALTH_PATHS, server_plan
-from flows.server_process import free_ports, health_problem, log_tail, start_process, stop_groups
+from flows.servers.commands import HEALTH_PATHS, server_plan
+from flows.servers.process import free_ports, health_problem, log_tail, start_process, stop_groups
 
 
 class MortalServer:

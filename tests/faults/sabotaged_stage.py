@@ -19,7 +19,8 @@ import transformers
 import trl
 
 from containers.contracts.names import MANIFEST_FILE
-from containers.stages import checkpoints, entry
+from containers.stages import entry
+from containers.training import checkpoints
 
 
 def die() -> None:

@@ -16,10 +16,10 @@ from tiny_project import TinyProject, curves, recorded_step, recorded_steps, sta
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import StageFailure
 from containers.contracts.spec import StageSpec
+from containers.launch.base import Launch
 from containers.launch.collect import read_outcome
-from containers.launch.failure import classify
+from containers.launch.failures.classify import classify
 from containers.launch.process import ProcessRuntime
-from containers.launch.runtime import Launch
 
 SABOTAGED = Path(__file__).with_name("sabotaged_stage.py")
 

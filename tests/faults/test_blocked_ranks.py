@@ -16,12 +16,12 @@ from fault_rows import Fault
 
 from containers.contracts.hardware import BatchPlan
 from containers.launch.arguments import DOCKER_COMMAND
-from containers.launch.docker import DockerRuntime
+from containers.launch.base import StageExit, StageRuntime
+from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.process import ProcessRuntime
-from containers.launch.runtime import StageExit, StageRuntime
 from containers.launch.supervise import STACKS_PER_RANK_S, STACKS_S
-from tests.unit.launch.launch_factory import Watcher, make_launch, make_profile, make_spec
+from tests.unit.factories.launch_factory import Watcher, make_launch, make_profile, make_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

@@ -15,7 +15,7 @@ from tiny_project import TinyProject, notes, recorded_steps
 
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind
-from containers.stages.checkpoints import checkpoint_flaw
+from containers.training.checkpoints import checkpoint_flaw
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

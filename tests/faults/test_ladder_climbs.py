@@ -9,16 +9,16 @@ from fault_rows import Fault
 from reference import POLICY, REWARD, SAVES_EVERY, Reference, own_store
 from tiny_project import Driven, TinyProject, curves, notes, recorded_steps
 
+from containers.contracts.digests import read_manifest
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
-from containers.digests import read_manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 AREA = "training"
 DRIVER = Path(__file__).with_name("drive_too_small.py")
-# Sums in another order: the bound of tests/unit/stages/test_ranks_agree.py, over more steps.
+# Sums in another order: the bound of tests/unit/containers/distributed/test_ranks_agree.py, over more steps.
 TOLERANCE = 2e-5
 
 

@@ -11,10 +11,10 @@ from fault_rows import Fault
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
 from containers.launch.arguments import DOCKER_COMMAND
+from containers.launch.base import Launch
 from containers.launch.collect import read_outcome
-from containers.launch.docker import DockerRuntime
-from containers.launch.failure import classify
-from containers.launch.runtime import Launch
+from containers.launch.docker.runtime import DockerRuntime
+from containers.launch.failures.classify import classify
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker]
 

@@ -12,8 +12,8 @@ from mortal_server import Mlflow, own_experiment
 from reference import REWARD, Reference, assert_undisturbed, assert_went_on, own_store
 from tiny_project import TinyProject, stage_processes, wait_for_end
 
-from tasks.event_feed import read_points
-from tasks.mlflow_sending import mlflow_name
+from tasks.mlflow_sync.sending import mlflow_name
+from tasks.store.events import read_points
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

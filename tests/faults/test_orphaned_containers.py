@@ -135,7 +135,7 @@ def test_sigterm_of_the_orchestrator(scene: Scene, contained: Trained, fault: Fa
 
 def reap() -> str:
     """What `rlhf reap` prints."""
-    command = [sys.executable, "-m", "flows.cli", "reap"]
+    command = [sys.executable, "-m", "flows.cli.main", "reap"]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=180).stdout
 
 

@@ -15,7 +15,7 @@ from reference import REWARD, Reference, assert_went_on
 from tiny_project import TinyProject, recorded_step, wait_for_end
 
 from containers.contracts.names import StageName
-from flows.local_servers import ServerSettings, local_servers
+from flows.servers.local import ServerSettings, local_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import yaml
 
+from containers.contracts.digests import content_digest, verify_artifact
 from containers.contracts.names import StageName
-from containers.digests import content_digest, verify_artifact
-from flows.demo_data import write_demo_data
+from flows.demo.rows import write_demo_data
 
 DRIVER = Path(__file__).with_name("drive_stages.py")
 # Nobody listens there, so MLflow costs no time in tests that are not about it; what it misses waits on disk.
@@ -140,7 +140,7 @@ class TinyProject:
 
     def rlhf(self, *overrides: str, environment: dict[str, str] | None = None) -> Driven:
         """Start `rlhf run`, with its servers."""
-        command = [sys.executable, "-m", "flows.cli", "run", "-c", "configs/runs/tiny.yaml"]
+        command = [sys.executable, "-m", "flows.cli.main", "run", "-c", "configs/runs/tiny.yaml"]
         return self._start(command, overrides, {"MLFLOW_TRACKING_URI": "", **(environment or {})})
 
     def _start(self, command: Sequence[str], overrides: Sequence[str], environment: dict[str, str] | None) -> Driven:
@@ -278,7 +278,7 @@ def stage_processes(of: int) -> Iterator[psutil.Process]:
     for child in psutil.Process(of).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             command = " ".join(child.cmdline())
-            if "containers.stages.entry" in command and "containers.stages.supervisor" not in command:
+            if "containers.stages.entry" in command and "containers.harness.supervisor" not in command:
                 yield child
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from prefect import flow
 
-from flows.config_loading import load_run_config
 from flows.rlhf import run_stages
+from tasks.config.loading import load_run_config
 
 
 @flow(name="rlhf", flow_run_name="{run_name}")

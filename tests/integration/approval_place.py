@@ -18,7 +18,7 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.deployments import run_deployment
 
 from containers.contracts.records import PipelineRecord
-from flows.standing_report import last_record
+from flows.commands.standing_report import last_record
 
 # A machine that trains elsewhere meanwhile takes minutes for what else takes seconds.
 LIMIT_S = 400.0
@@ -45,7 +45,7 @@ class Place:
         """The command, run to its end in a terminal."""
         sets = [word for rule in (*rules, *UNTIL_JUDGED, f"run.name={name}") for word in ("--set", rule)]
         ended = subprocess.run(
-            [sys.executable, "-m", "flows.cli", command, "-c", "configs/runs/tiny.yaml", *sets, *options],
+            [sys.executable, "-m", "flows.cli.main", command, "-c", "configs/runs/tiny.yaml", *sets, *options],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from short_runs import prepare, prepare_with_servers
 
-from flows.server_plans import server_plan
-from flows.server_process import free_ports, health_problem, log_tail, start_process, stop_groups
+from flows.servers.commands import server_plan
+from flows.servers.process import free_ports, health_problem, log_tail, start_process, stop_groups
 
 
 class MlflowServer:

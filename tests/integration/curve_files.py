@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from containers.stages.recorder import Recorder
+from containers.harness.recorder import Recorder
 
 
 def record_steps(path: Path, steps: range, *, offset: float = 0.0) -> None:

@@ -13,10 +13,10 @@ import yaml
 from short_runs import ENVIRONMENT, end
 
 from containers.contracts.names import REPORT_MARKDOWN_FILE
-from flows.demo_data import DemoData, write_demo_data
-from flows.server_own_login import own_login
-from flows.server_record import read_record
-from tasks.champion_record import ChampionRecord
+from flows.demo.rows import DemoData, write_demo_data
+from flows.servers.own_login import own_login
+from flows.servers.record import read_record
+from tasks.champions.record import ChampionRecord
 
 NAME = "retrained"
 CONFIG = f"configs/runs/{NAME}.yaml"
@@ -111,7 +111,7 @@ class Project:
 
     def start(self, command: str, *options: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", command, "-c", CONFIG, *options],
+            [sys.executable, "-m", "flows.cli.main", command, "-c", CONFIG, *options],
             cwd=self.folder,
             env=os.environ | ENVIRONMENT,
             stdout=subprocess.PIPE,

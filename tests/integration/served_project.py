@@ -23,7 +23,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 
 from containers.contracts.names import StageName
-from flows.local_servers import Servers
+from flows.servers.local import Servers
 
 # No daemon and no hub answers, whatever this machine has; torch takes one thread.
 _ENVIRONMENT = {
@@ -64,7 +64,7 @@ class ServedProject:
         return {PREFECT_API_URL: self.servers.prefect_api_url, PREFECT_API_AUTH_STRING: self.login}
 
     def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "flows.cli", *words]
+        return [sys.executable, "-m", "flows.cli.main", *words]
 
     def serve(self, *options: str) -> None:
         """Start `rlhf serve` and wait until it says what to click."""

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import yaml
 
-from flows.demo_data import write_demo_data
-from flows.local_servers import ServerSettings, local_servers
+from flows.demo.rows import write_demo_data
+from flows.servers.local import ServerSettings, local_servers
 
 CONFIG = "configs/runs/short.yaml"
 # No daemon and no hub answers, whatever this machine has; rich must not wrap what is searched for.
@@ -112,7 +112,7 @@ def wait_for_log(running: subprocess.Popen[str], store: Path, *, stage: str, sig
 
 def command_line(command: str, *changes: str) -> list[str]:
     overrides = [word for change in changes for word in ("--set", change)]
-    return [sys.executable, "-m", "flows.cli", command, "-c", CONFIG, *overrides]
+    return [sys.executable, "-m", "flows.cli.main", command, "-c", CONFIG, *overrides]
 
 
 def failures(checked: subprocess.CompletedProcess[str]) -> str:

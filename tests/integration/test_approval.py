@@ -24,11 +24,11 @@ from short_runs import end
 
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict
-from flows.demo_data import write_demo_data
-from tasks.approval_form import present_flow_run, suspend
-from tasks.approval_store import Question
-from tasks.prefect_api import PrefectApi
-from tasks.prefect_state import settle_the_dead
+from flows.demo.rows import write_demo_data
+from tasks.gates.prefect_form import present_flow_run, suspend
+from tasks.prefect_sync.api import PrefectApi
+from tasks.prefect_sync.state import settle_the_dead
+from tasks.store.decisions import Question
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

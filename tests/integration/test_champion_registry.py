@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from tasks.champion_book import ChampionBook, promoted_by_hand
-from tasks.registry import Registry
-from tests.unit.tasks.champion_factory import make_book
+from tasks.champions.book import ChampionBook, promoted_by_hand
+from tasks.champions.registry import Registry
+from tests.unit.factories.champion_factory import make_book
 
 pytestmark = pytest.mark.slow
 

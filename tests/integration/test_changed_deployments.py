@@ -10,7 +10,7 @@ from faults.tiny_project import TinyProject
 from prefect.client.schemas.objects import FlowRun
 from served_project import ServedProject
 
-from flows.local_servers import ServerSettings, local_servers
+from flows.servers.local import ServerSettings, local_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

@@ -13,10 +13,10 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from short_runs import end, processes_in, start, wait_for_log
 
-from tasks.cancel_watch import DELETED, RunCancelledError
-from tasks.prefect_api import PrefectApi
-from tasks.prefect_ledger import LEDGER_FOLDER
-from tasks.prefect_link import PipelineLeft, linked_to_prefect, take_last_end, why_stopped
+from tasks.prefect_sync.api import PrefectApi
+from tasks.prefect_sync.cancellation import DELETED, RunCancelledError
+from tasks.prefect_sync.ledger import LEDGER_FOLDER
+from tasks.prefect_sync.link import PipelineLeft, linked_to_prefect, take_last_end, why_stopped
 
 pytestmark = pytest.mark.slow
 

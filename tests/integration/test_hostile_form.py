@@ -16,14 +16,14 @@ from faults.tiny_project import TinyProject
 from hostile_values import CANARY, HOSTILE, KEYS, MARK, TEXTS
 from served_project import STAGE_PROGRAM, ServedProject
 
-from flows.certify_form import load_certify_form
-from flows.config_errors import ConfigError
-from flows.deployments import served_flows
-from flows.local_servers import ServerSettings, local_servers
-from flows.pipeline_form import CONFIGS_VARIABLE, load_form
-from flows.server_own_login import own_login
-from tasks.source_errors import SourceError
-from tasks.sources import DatasetSource, probe_dataset
+from flows.forms.pipeline import CONFIGS_VARIABLE, load_form
+from flows.servers.local import ServerSettings, local_servers
+from flows.servers.own_login import own_login
+from flows.serving.certify_form import load_certify_form
+from flows.serving.deployments import served_flows
+from tasks.config.errors import ConfigError
+from tasks.sources.errors import SourceError
+from tasks.sources.resolve import DatasetSource, probe_dataset
 
 pytestmark = pytest.mark.slow
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.local_servers import Servers, ServerSettings, local_servers
-from flows.server_process import ServerError
+from flows.servers.local import Servers, ServerSettings, local_servers
+from flows.servers.process import ServerError
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.local_servers import ServerSettings, local_servers
+from flows.servers.local import ServerSettings, local_servers
 with local_servers(ServerSettings(state_dir=Path(sys.argv[1])), say=lambda text: None) as servers:
     print("up", servers.prefect_ui_url, servers.mlflow_uri, flush=True)
     time.sleep(300)
@@ -30,7 +30,7 @@ with local_servers(ServerSettings(state_dir=Path(sys.argv[1])), say=lambda text:
 SERVE = """
 import sys
 from pathlib import Path
-from flows.local_servers import ServerSettings, serve_until_interrupted
+from flows.servers.local import ServerSettings, serve_until_interrupted
 serve_until_interrupted(ServerSettings(state_dir=Path(sys.argv[1])), say=lambda text: print(text, flush=True))
 """
 

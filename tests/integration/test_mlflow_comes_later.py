@@ -15,12 +15,12 @@ from mlflow import MlflowClient
 from short_runs import processes_in, rlhf
 
 from containers.contracts.names import StageName
-from flows.local_servers import Servers, ServerSettings, local_servers
-from flows.server_process import health_problem
-from flows.server_start import WITHOUT_MLFLOW, BackgroundStart
-from tasks.event_feed import read_points
-from tasks.mlflow_start import AlreadyUp, install_mlflow_start
-from tasks.tracking import Tracking
+from flows.servers.local import Servers, ServerSettings, local_servers
+from flows.servers.process import health_problem
+from flows.servers.start import WITHOUT_MLFLOW, BackgroundStart
+from tasks.mlflow_sync.start import AlreadyUp, install_mlflow_start
+from tasks.mlflow_sync.tracking import Tracking
+from tasks.store.events import read_points
 
 
 @pytest.fixture

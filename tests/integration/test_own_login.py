@@ -22,18 +22,18 @@ import pytest
 from short_runs import CONFIG, ENVIRONMENT, prepare, rlhf
 
 from containers.contracts.records import GateVerdict
-from flows.config_loading import load_run_config
-from flows.local_servers import Servers, ServerSettings, local_servers
-from flows.server_own_login import known_login, login_file, own_login
-from flows.server_process import ServerError
-from tasks.approval_store import Decisions, Question, decision_key
+from flows.servers.local import Servers, ServerSettings, local_servers
+from flows.servers.own_login import known_login, login_file, own_login
+from flows.servers.process import ServerError
+from tasks.config.loading import load_run_config
+from tasks.store.decisions import Decisions, Question, decision_key
 
 pytestmark = pytest.mark.slow  # starts servers
 
 FOR_A_TERMINAL = """
 import sys
 from pathlib import Path
-from flows.local_servers import ServerSettings, local_servers
+from flows.servers.local import ServerSettings, local_servers
 settings = ServerSettings(
     state_dir=Path(sys.argv[1]), mlflow_uri="sqlite:///x.db", prefect_database="sqlite+aiosqlite:///nowhere/x.db"
 )
@@ -148,7 +148,7 @@ def test_approve_finds_the_login_of_the_server_whose_run_asked(
     Decisions(folder / config.store_dir).keep_question(question)
     words = ("approve", "-c", CONFIG, "--set", "gates.reward_model.approval=required", "--approve", "--by", "Ada")
     done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", *words, "--reason", "good"],
+        [sys.executable, "-m", "flows.cli.main", *words, "--reason", "good"],
         cwd=folder,
         env=os.environ | ENVIRONMENT,
         capture_output=True,

@@ -13,7 +13,7 @@ import yaml
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from containers.contracts.names import MERGED_FOLDER, StageName
-from flows.demo_data import write_demo_data
+from flows.demo.rows import write_demo_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
@@ -68,7 +68,7 @@ def _prepare(folder: Path, project: Path, *, flip_labels: bool = False) -> None:
 
 
 def _rlhf(folder: Path, *arguments: str) -> Run:
-    command = [sys.executable, "-m", "flows.cli", "run", "-c", "configs/runs/short.yaml", *arguments]
+    command = [sys.executable, "-m", "flows.cli.main", "run", "-c", "configs/runs/short.yaml", *arguments]
     return Run(folder, subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False))
 
 

@@ -17,19 +17,19 @@ from prefect.client.schemas.objects import Artifact, TaskRun
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from containers.contracts.configs.stages import TrainPolicyConfig
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.spec import ArtifactRef
-from containers.contracts.stage_configs import TrainPolicyConfig
+from containers.launch.base import Launch, StageExit
 from containers.launch.process import ProcessRuntime
-from containers.launch.runtime import Launch, StageExit
-from tasks.code_identity import CodeIdentity
-from tasks.pipeline_run import PipelineRun, RunSettings
-from tasks.prefect_artifacts import show_stage
-from tasks.prefect_link import linked_to_prefect
-from tasks.prefect_naming import correct_name, introduce_run
-from tasks.run_stage import run_stage
+from tasks.mlflow_sync.tracking import Tracking
+from tasks.pipeline.run_stage import run_stage
+from tasks.prefect_sync.artifacts import show_stage
+from tasks.prefect_sync.link import linked_to_prefect
+from tasks.prefect_sync.naming import correct_name, introduce_run
+from tasks.run.runtime import CodeIdentity
+from tasks.run.state import PipelineRun, RunSettings
 from tasks.stage_task import stage_task
-from tasks.tracking import Tracking
 
 pytestmark = pytest.mark.slow
 
@@ -39,8 +39,8 @@ import os, time
 from pathlib import Path
 from containers.contracts.manifest import Manifest
 from containers.contracts.outcome import StageResult
-from containers.digests import file_entries, write_atomically
-from containers.stages.recorder import Recorder
+from containers.contracts.digests import file_entries, write_atomically
+from containers.harness.recorder import Recorder
 work, key = Path.cwd(), {key!r}
 recorder = Recorder(work / "events.jsonl")
 for step in (1, 2):

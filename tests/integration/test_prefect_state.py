@@ -19,11 +19,11 @@ from prefect.client.schemas.objects import State, StateDetails, StateType
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from containers.launch.cleanup import OWNER_PID_LABEL, current_owner
-from flows.serving import set_unreadable_aside
-from tasks.prefect_api import PrefectApi, PrefectAwayError
-from tasks.prefect_ledger import Ledger, LedgerRecord, RunEnd
-from tasks.prefect_state import LEDGER_LABEL, settle, settle_the_dead
+from containers.launch.docker.cleanup import OWNER_PID_LABEL, current_owner
+from flows.serving.runner import set_unreadable_aside
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.ledger import Ledger, LedgerRecord, RunEnd
+from tasks.prefect_sync.state import LEDGER_LABEL, settle, settle_the_dead
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +175,7 @@ def test_a_run_that_cannot_be_handed_out_does_not_keep_others_from_being_started
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """To make hundreds of runs takes minutes on a busy machine."""
-    monkeypatch.setattr("tasks.prefect_api._AT_ONCE", 4)
+    monkeypatch.setattr("tasks.prefect_sync.api._AT_ONCE", 4)
 
 
 @pytest.mark.usefixtures("short_pages")

@@ -32,13 +32,13 @@ from fakes.qwen3_repository import qwen3_repository
 from safetensors import safe_open
 
 from containers.contracts.names import StageName
-from containers.stages.models import load_tokenizer
-from containers.stages.rollouts import ANSWER_AT_ONCE, prompt_token_ids
-from containers.stages.scoring import conversation_tokens
-from flows.config_loading import load_run_config
-from tasks.hub import hub_cache
-from tasks.source_errors import HubUnreachableError, SourceAccessError
-from tasks.sources import DatasetSource, resolve_dataset
+from containers.models.loading import load_tokenizer
+from containers.rollouts.generate import ANSWER_AT_ONCE, prompt_token_ids
+from containers.scoring.scorer import conversation_tokens
+from tasks.config.loading import load_run_config
+from tasks.sources.errors import HubUnreachableError, SourceAccessError
+from tasks.sources.hub import hub_cache
+from tasks.sources.resolve import DatasetSource, resolve_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
@@ -87,7 +87,7 @@ class Place:
         # `runtime: auto` finds no daemon and takes processes.
         environment |= {"DOCKER_HOST": "unix:///nonexistent.sock"}
         return subprocess.run(
-            [sys.executable, "-m", "flows.cli", command, "-c", CONFIG, "--profile", "cpu", *changes],
+            [sys.executable, "-m", "flows.cli.main", command, "-c", CONFIG, "--profile", "cpu", *changes],
             cwd=self.folder,
             env=environment,
             capture_output=True,

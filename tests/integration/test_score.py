@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.stages.adapter_factory import make_adapter
-from tests.unit.stages.tiny_policy import save_causal_model, save_reward_model
+from tests.unit.factories.adapter_factory import make_adapter
+from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model
 
 pytestmark = pytest.mark.stages
 
@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _rlhf_score(folder: Path, project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """In a folder of its own: no run, no server, no configuration is there."""
     return subprocess.run(
-        [sys.executable, "-m", "flows.cli", "score", "--runtime", "process", *arguments],
+        [sys.executable, "-m", "flows.cli.main", "score", "--runtime", "process", *arguments],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(project)},
         capture_output=True,

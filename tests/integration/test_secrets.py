@@ -20,8 +20,8 @@ import pytest
 from fakes.hub_server import FakeHub
 from short_runs import command_line, prepare, read_config, write_config
 
-from flows.demo_data import write_demo_data
-from flows.local_servers import Servers, ServerSettings, local_servers
+from flows.demo.rows import write_demo_data
+from flows.servers.local import Servers, ServerSettings, local_servers
 
 HUB_TOKEN = "hf_canary7f3a91c2e0b84d56"
 BLOCK_TOKEN = "hf_canaryblock55d0e1f7a9c3"
@@ -224,7 +224,7 @@ def test_mlflows_login_may_lie_in_a_secret_block(place: tuple[Path, Servers], mo
     monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
     save_block(servers, "rlhf-mlflow-login", f"team:{MLFLOW_PASSWORD}")
     script = (
-        "from tasks.stored_secrets import take_mlflow_login; import os\n"
+        "from tasks.sources.secrets import take_mlflow_login; import os\n"
         "take_mlflow_login(os.environ['MLFLOW_TRACKING_URI'])\n"
         "from mlflow import MlflowClient; print(len(MlflowClient().search_experiments()) > 0)"
     )

@@ -27,13 +27,12 @@ from prefect.states import Crashed
 from served_project import STAGE_PROGRAM, ServedProject
 
 from containers.contracts.names import StageName
-from flows.deployments import WATCHDOG
-from flows.local_servers import ServerSettings, local_servers
-from flows.retrain_schedule import RetrainSchedule, set_retrain_schedule
-from flows.standing_report import last_record
-from tasks.cancel_watch import DELETED
-from tasks.mlflow_pages import runs_page
-from tasks.prefect_ledger import LEDGER_FOLDER
+from flows.commands.standing_report import last_record
+from flows.servers.local import ServerSettings, local_servers
+from flows.serving.deployments import WATCHDOG, RetrainSchedule, set_retrain_schedule
+from tasks.mlflow_sync.pages import runs_page
+from tasks.prefect_sync.cancellation import DELETED
+from tasks.prefect_sync.ledger import LEDGER_FOLDER
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

@@ -12,8 +12,8 @@ from prefect.settings import temporary_settings
 from served_project import ServedProject
 
 from containers.contracts.names import StageName
-from flows.local_servers import ServerSettings, local_servers
-from flows.standing_report import last_record
+from flows.commands.standing_report import last_record
+from flows.servers.local import ServerSettings, local_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

@@ -10,8 +10,8 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from served_project import ServedProject
 from transformers import Qwen3ForSequenceClassification
 
-from flows.local_servers import ServerSettings, local_servers
-from tests.unit.stages.tiny_policy import tiny_config, tiny_tokenizer
+from flows.servers.local import ServerSettings, local_servers
+from tests.unit.factories.tiny_policy import tiny_config, tiny_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

@@ -15,9 +15,9 @@ import pytest
 from fakes.health_server import HealthServer
 from fakes.postgres import PASSWORD, USER, Postgres, running_postgres
 
-from flows.local_servers import ServerSettings, local_servers
-from flows.server_plans import server_plan
-from flows.server_process import ServerError
+from flows.servers.commands import server_plan
+from flows.servers.local import ServerSettings, local_servers
+from flows.servers.process import ServerError
 
 MAKE_EXPERIMENT = "from mlflow import MlflowClient; MlflowClient().create_experiment('kept')"
 READ_EXPERIMENT = "from mlflow import MlflowClient; print(MlflowClient().get_experiment_by_name('kept').name)"

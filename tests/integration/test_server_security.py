@@ -17,8 +17,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from flows.local_servers import Servers, ServerSettings, local_servers
-from flows.server_process import ServerError
+from flows.servers.local import Servers, ServerSettings, local_servers
+from flows.servers.process import ServerError
 
 PASSWORD = "canary-4f1c9e7a20"
 LOGINS = {

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from short_runs import processes_in, rlhf, traces
 
-from flows.local_servers import ServerSettings, local_servers
-from flows.server_plans import USUAL_PORTS
-from flows.server_process import ServerError, health_problem
+from flows.servers.commands import USUAL_PORTS
+from flows.servers.local import ServerSettings, local_servers
+from flows.servers.process import ServerError, health_problem
 
 HOLDER = """
 import socket, sys, time

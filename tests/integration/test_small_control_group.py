@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from containers.contracts.configs.stages import WriteReportConfig
 from containers.contracts.hardware import GIB, MeasuredContract, RequiredContract
 from containers.contracts.names import StageName
-from containers.contracts.stage_configs import WriteReportConfig
 from tests.faults.memory_cgroup import memory_cgroup
-from tests.unit.stages.spec_factory import make_spec
+from tests.unit.factories.spec_factory import make_spec
 
 LIMIT_MIB = 3 * 1024
 MEASURE = """
 import sys
 from pathlib import Path
 from containers.contracts.spec import StageSpec
-from containers.stages.measure import measure_contract
+from containers.harness.measure import measure_contract
 print(measure_contract(StageSpec.model_validate_json(Path(sys.argv[1]).read_bytes())).model_dump_json())
 """
 # The program starts once it is in the group, so that all that it does is done there.
@@ -61,7 +61,9 @@ def test_the_contract_of_a_stage_records_the_limit_of_its_group(tmp_path: Path, 
 
 
 def test_the_plan_tells_the_memory_of_the_group_and_warns_where_a_stage_needs_more(in_small_group: Run) -> None:
-    plan = in_small_group("-m", "flows.cli", "plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", "--profile", "cpu")
+    plan = in_small_group(
+        "-m", "flows.cli.main", "plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", "--profile", "cpu"
+    )
     memory = next(line for line in plan.splitlines() if line.startswith("  memory "))
     assert "of 3.00 GiB" in memory
     assert "WARNING: memory: " in plan and "3.00 GiB" in plan.partition("WARNING: memory: ")[2].splitlines()[0]

@@ -9,16 +9,16 @@ import pytest
 from curve_files import history, one_point_each, record_steps
 from mlflow import MlflowClient
 
+from containers.contracts.configs.stages import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.manifest import LineageEntry
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.spec import StageInput, StageSpec
-from containers.contracts.stage_configs import TrainRewardModelConfig
-from containers.stages.recorder import Recorder
-from tasks.event_feed import EventFeed, MetricPoint, MetricsDelivery, read_points
-from tasks.mlflow_pages import runs_page
-from tasks.tracking import Tracking
+from containers.harness.recorder import Recorder
+from tasks.mlflow_sync.pages import runs_page
+from tasks.mlflow_sync.tracking import Tracking
+from tasks.store.events import EventFeed, MetricPoint, MetricsDelivery, read_points
 
 DIGEST = "sha256:" + "ab" * 32
 

@@ -11,10 +11,10 @@ from faults.fault_proxy import Fault, FaultProxy, fault_proxy
 from mlflow import MlflowClient
 
 from containers.contracts.names import StageName
-from containers.stages.recorder import Recorder
-from tasks.event_feed import EventFeed, MetricsDelivery
-from tasks.mlflow_spool import ENDED_TAG, SPOOL_FOLDER
-from tasks.tracking import Tracking
+from containers.harness.recorder import Recorder
+from tasks.mlflow_sync.spool import ENDED_TAG, SPOOL_FOLDER
+from tasks.mlflow_sync.tracking import Tracking
+from tasks.store.events import EventFeed, MetricsDelivery
 
 NUM_STEPS = 30
 KEYS = ("loss", "grad_norm", "margin")

@@ -13,9 +13,9 @@ from curve_files import history, one_point_each, record_steps
 from mlflow import MlflowClient
 
 from containers.contracts.names import StageName
-from tasks.event_feed import EventFeed, MetricPoint, MetricsDelivery
-from tasks.mlflow_spool import SPOOL_FOLDER
-from tasks.tracking import Tracking
+from tasks.mlflow_sync.spool import SPOOL_FOLDER
+from tasks.mlflow_sync.tracking import Tracking
+from tasks.store.events import EventFeed, MetricPoint, MetricsDelivery
 
 if TYPE_CHECKING:
     from conftest import MlflowServer

@@ -13,7 +13,7 @@ from prefect import flow
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 from prefect.states import AwaitingRetry, Completed, Running, Suspended
 
-from flows.deployments import WATCHDOG, install_watchdog
+from flows.serving.deployments import WATCHDOG, install_watchdog
 
 pytestmark = pytest.mark.slow
 

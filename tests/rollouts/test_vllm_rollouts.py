@@ -11,13 +11,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from containers.contracts.names import StageName
-from containers.stages.errors import StageError
-from containers.stages.models import peft_config
-from containers.stages.packed_logps import causal_of
-from containers.stages.vllm_rollouts import VllmEngine, start_vllm
+from containers.harness.errors import StageError
+from containers.models.loading import peft_config
+from containers.packing.logps import causal_of
+from containers.rollouts.vllm import VllmEngine, start_vllm
 from tests.rollouts.vllm_factory import CONFIG, NEW_TOKENS, save_start_model
-from tests.unit.stages.spec_factory import make_context
-from tests.unit.stages.test_group_generation import PAD, rows
+from tests.unit.containers.rollouts.test_group_generation import PAD, rows
+from tests.unit.factories.spec_factory import make_context
 
 pytestmark = [pytest.mark.stages, pytest.mark.vllm]
 

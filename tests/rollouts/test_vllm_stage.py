@@ -12,18 +12,18 @@ from typing import Any
 import psutil
 import pytest
 
+from containers.contracts.configs.stages import LoraSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageSpec
-from containers.contracts.stage_configs import LoraSettings, TrainingSchedule
-from containers.stages.scoring import score_head_sha256
-from containers.stages.vllm_rollouts import ADAPTERS_FOLDER
+from containers.rollouts.vllm import ADAPTERS_FOLDER
+from containers.scoring.scorer import score_head_sha256
 from tests.rollouts.vllm_factory import CONFIG, save_start_model
-from tests.unit.stages.certificate_factory import write_certificate
-from tests.unit.stages.prompt_factory import write_prompts
-from tests.unit.stages.spec_factory import CPU, make_spec, run_stage, start_stage
-from tests.unit.stages.test_ranks_agree import TOLERANCE, curve_of, largest_difference
-from tests.unit.stages.tiny_policy import save_reward_model
+from tests.unit.containers.distributed.test_ranks_agree import TOLERANCE, curve_of, largest_difference
+from tests.unit.factories.prompt_factory import write_prompts
+from tests.unit.factories.report.certificate_factory import write_certificate
+from tests.unit.factories.spec_factory import CPU, make_spec, run_stage, start_stage
+from tests.unit.factories.tiny_policy import save_reward_model
 
 pytestmark = [pytest.mark.stages, pytest.mark.vllm]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from containers.contracts.stage_configs import LoraSettings, OptimizerSettings, TrainingSchedule, TrainPolicyConfig
-from tests.unit.stages.tiny_policy import tiny_tokenizer
+from containers.contracts.configs.stages import LoraSettings, OptimizerSettings, TrainingSchedule, TrainPolicyConfig
+from tests.unit.factories.tiny_policy import tiny_tokenizer
 
 NEW_TOKENS = 10
 CONFIG = TrainPolicyConfig(

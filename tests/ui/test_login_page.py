@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Response, expect
 from ui.pages import PAGE_LIMIT_MS, PrefectPages
 
-from flows.local_servers import Servers, ServerSettings, local_servers
-from flows.server_own_login import own_login
+from flows.servers.local import Servers, ServerSettings, local_servers
+from flows.servers.own_login import own_login
 
 pytestmark = pytest.mark.browser
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, ViewportSize, expect
 from ui.pages import PAGE_LIMIT_MS, PrefectPages, remember_login
 
 from containers.contracts.names import StageName
-from flows.local_servers import ServerSettings, local_servers
+from flows.servers.local import ServerSettings, local_servers
 
 pytestmark = [pytest.mark.browser, pytest.mark.stages]
 

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page
 
 from containers.contracts.names import OUTPUT_FOLDER, REPORT_HTML_FILE
 from containers.stages.write_report import run as write_report
-from tests.unit.stages.report_factory import make_run
+from tests.unit.factories.report.report_factory import make_run
 
 pytestmark = pytest.mark.browser
 

@@ -3,7 +3,7 @@
 import pytest
 
 from containers.contracts.outcome import Metric
-from containers.human_text import (
+from containers.formatting import (
     clean,
     duration,
     interval,

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 from fakes.hub_server import FakeHub
-from run_files import write_run
 
 from containers.contracts.names import StageName
-from flows.certify_command import certified_run_name, certifying_run, model_settings
-from flows.config_errors import ConfigError, InvalidConfigError
-from flows.config_loading import load_run_config
-from flows.retrain_config import load_retraining
-from tests.unit.weight_bytes import weight_bytes
+from flows.certify import certified_run_name, certifying_run, model_settings
+from tasks.champions.retraining import load_retraining
+from tasks.config.errors import ConfigError, InvalidConfigError
+from tasks.config.loading import load_run_config
+from tests.unit.factories.run_files import write_run
+from tests.unit.factories.weight_bytes import weight_bytes
 
 MODEL = {
     "config.json": b"{}",

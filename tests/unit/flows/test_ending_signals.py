@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.ending_signals import (
+from flows.signals import (
     EndedBySignal,
     exit_code_after,
     how_it_ended,
@@ -54,7 +54,7 @@ def test_nothing_interrupts_while_signals_are_ignored() -> None:
 
 def test_a_program_that_catches_nothing_exits_with_the_code_of_the_signal(project: Path) -> None:
     code = (
-        "import signal; from flows.ending_signals import signals_end_the_block\n"
+        "import signal; from flows.signals import signals_end_the_block\n"
         "with signals_end_the_block(): signal.raise_signal(signal.SIGTERM)"
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=False)

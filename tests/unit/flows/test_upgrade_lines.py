@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.names import StageName
-from flows.cli import main
-from flows.config_loading import load_run_config
-from flows.demo_data import write_demo_data
-from flows.upgrade_lines import changed_versions
-from tasks.code_identity import code_identity
-from tasks.program_versions import present_versions, remember_versions
-from tasks.stage_history import StageHistory, StageMemory
-from tasks.store_format import STORE_FILE, STORE_FORMAT
+from flows.cli.main import main
+from flows.demo.rows import write_demo_data
+from flows.upgrades import changed_versions
+from tasks.config.loading import load_run_config
+from tasks.run.runtime import code_identity
+from tasks.run.versions import present_versions, remember_versions
+from tasks.store.format import STORE_FILE, STORE_FORMAT
+from tasks.store.history import StageHistory, StageMemory
 
 TRAINED = (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
 

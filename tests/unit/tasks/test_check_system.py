@@ -10,13 +10,13 @@ from fakes.docker_daemon import FakeDaemon
 from fakes.health_server import HealthServer
 from fakes.hub_server import FakeHub
 
+from containers.contracts.configs.stages import SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
-from containers.contracts.stage_configs import SuiteFile
 from tasks.check_system import CheckRequest, failures, refusal, run_checks, table
-from tasks.runtime_choice import present_stages_digest
-from tasks.sources import DatasetSource, ModelSource
-from tests.unit.weight_bytes import weight_bytes
+from tasks.run.runtime import present_stages_digest
+from tasks.sources.resolve import DatasetSource, ModelSource
+from tests.unit.factories.weight_bytes import weight_bytes
 
 CPU = GpuProfile(name="cpu", num_gpus=0, precision="float32", shm_size_gib=0.01)
 TWO_GPUS = GpuProfile(name="2x48gb", num_gpus=2, num_processes=2, gpu_memory_gib=48, shm_size_gib=0.01)

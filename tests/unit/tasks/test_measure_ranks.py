@@ -7,9 +7,8 @@ import pytest
 from containers.contracts.collectives import AllReduce, Collectives
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.outcome import FailureKind, StageFailure
-from tasks.code_identity import CodeIdentity
 from tasks.measure_ranks import measure_ranks, shm_advice
-from tasks.runtime_choice import present_stages_digest
+from tasks.run.runtime import CodeIdentity, present_stages_digest
 
 TWO_RANKS = GpuProfile(name="cpu-2", num_gpus=0, num_processes=2, precision="float32", shm_size_gib=0.25)
 FOUR_GPUS = GpuProfile(name="4x48gb", num_gpus=4, num_processes=4, shm_size_gib=16)

@@ -9,7 +9,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from tasks.prefect_patience import asked_once
+from tasks.prefect_client import asked_once
 
 
 def test_requests_are_not_repeated_within_and_all_else_stays() -> None:

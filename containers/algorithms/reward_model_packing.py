@@ -1,0 +1,137 @@
+"""Whether a model's pairs are packed: asked of the model itself, on real pairs, before it is trained."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from containers.algorithms.reward_model import PairTrainer
+from containers.algorithms.reward_model_packed import PackedPairTrainer, Pair, make_packs, packed_scores
+from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.hardware import BatchPlan
+from containers.data.pairs import Row
+from containers.distributed.ranks import any_rank
+from containers.harness.context import StageContext
+from containers.models.trial import trial
+from containers.packing.attention import NAME, packed
+from containers.packing.kernel import kernel_in_words
+from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
+
+# More tokens at a time are no faster on a CPU, and take more memory.
+CPU_PACK_TOKENS = 2048
+# Enough for a packed row with neighbours; the longest pair shows a window that short ones would fit into.
+_ASKED_PAIRS = 3
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a trainer computes its pairs.
+
+    Attributes:
+        arguments: what this trainer takes and others do not.
+        batch: packs are cut from all pairs that a rank has in a step; padded rows come in accumulated batches.
+    """
+
+    trainer: type[PairTrainer]
+    batch: BatchPlan
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def plan_packing(
+    context: StageContext, config: TrainRewardModelConfig, model: PreTrainedModel | PeftModel, rows: Sequence[Row]
+) -> Packing:
+    """Packs where the configuration wants them and the model can; else padded rows, with a note that says why."""
+    batch = context.spec.batch
+    if not config.pack:
+        return Packing(PairTrainer, batch)
+    tokens = config.pack_tokens or _pack_tokens(context, config)
+    pairs = [(row["chosen_ids"], row["rejected_ids"]) for row in rows]
+    reason = why_padded(model, pairs, config, pack_tokens=tokens)
+    if any_rank(bool(reason)):
+        context.recorder.note(f"Pairs are computed as padded rows: {reason or 'another rank cannot pack them'}.")
+        return Packing(PairTrainer, batch)
+    whole = sum(len(side) for pair in pairs for side in pair)
+    computed = sum(pack.input_ids.numel() for pack in make_packs(pairs, max_tokens=tokens))
+    context.recorder.note(
+        f"Pairs are packed, {tokens:,} tokens at a time. A prompt is computed once for both of its answers, so an "
+        f"epoch is {computed:,} tokens; with each answer in a row of its own it would be {whole:,}, padding not "
+        f"counted. {kernel_in_words(classifier_of(model))}".rstrip()
+    )
+    of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
+    one = batch.model_copy(update={"per_device_batch_size": of_a_step, "gradient_accumulation_steps": 1})
+    return Packing(PackedPairTrainer, one, {"pack_tokens": tokens})
+
+
+def _pack_tokens(context: StageContext, config: TrainRewardModelConfig) -> int:
+    """What padded rows of a batch per device would hold at most; on a CPU less, where that is no slower."""
+    rows = 2 * context.spec.batch.per_device_batch_size
+    return rows * config.max_length if context.spec.profile.num_gpus else min(rows * config.max_length, CPU_PACK_TOKENS)
+
+
+def attention_of(trainer: PairTrainer) -> AbstractContextManager[None]:
+    """What the trainer's model attends by while it trains."""
+    return packed(classifier_of(trainer.model)) if isinstance(trainer, PackedPairTrainer) else nullcontext()
+
+
+def why_padded(
+    model: PreTrainedModel | PeftModel, pairs: Sequence[Pair], config: TrainRewardModelConfig, *, pack_tokens: int
+) -> str:
+    """Why these pairs cannot be packed for this model, a clause; empty where they can.
+
+    The longest pair and the two shortest are scored packed and as padded rows. Models whose attention does more than
+    mask and weigh (sliding windows, caps, sinks, positions of their own) give other scores, or an error.
+    """
+    if config.zero_sum_penalty:
+        return "zero_sum_penalty is about a whole batch, whose packs are computed one by one"
+    classifier = classifier_of(model)
+    if not getattr(classifier, "_supports_attention_backend", False):
+        return f"the attention of {type(classifier).__name__} is its own, not transformers' attention interface"
+    ordered = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
+    asked = [*ordered[: _ASKED_PAIRS - 1], ordered[-1]]
+    was_training = model.training
+    model.eval()
+    try:
+        with _as_trained(classifier):
+            padded = _padded_scores(model, asked)
+        with trial() as tried, packed(classifier), _as_trained(classifier):
+            found = _packed_scores(model, asked, pack_tokens=pack_tokens)
+        if tried.failure:
+            return f"{type(classifier).__name__} fails with {NAME}: {tried.failure}"
+    finally:
+        model.train(was_training)
+    difference = float((found - padded).abs().max())
+    bound = allowed_difference(padded.dtype, padded.flatten().tolist(), num_layers=num_layers_of(classifier))
+    if not difference <= bound:
+        return f"{type(classifier).__name__} scores them {difference:.2g} apart from padded rows, more than {bound:.2g}"
+    return ""
+
+
+def _as_trained(classifier: PreTrainedModel) -> AbstractContextManager[None]:
+    """Autocast, as the Trainer's: on frozen weights in bfloat16 stands a score head in float32."""
+    if classifier.dtype != torch.bfloat16:
+        return nullcontext()
+    return torch.autocast(classifier.device.type, dtype=torch.bfloat16)
+
+
+@torch.no_grad()
+def _padded_scores(model: Any, pairs: Sequence[Pair]) -> Tensor:
+    """[pairs, 2], each conversation by itself."""
+    scores = [
+        model(input_ids=torch.tensor([list(side)], device=model.device), use_cache=False).logits[0, 0]
+        for pair in pairs
+        for side in pair
+    ]
+    return torch.stack(scores).view(-1, 2)
+
+
+@torch.no_grad()
+def _packed_scores(model: Any, pairs: Sequence[Pair], *, pack_tokens: int) -> Tensor:
+    """[pairs, 2] in the order of the pairs."""
+    packs = make_packs(pairs, max_tokens=pack_tokens)
+    scores = torch.cat([packed_scores(model, pack, classifier_of(model)) for pack in packs])
+    return scores[torch.tensor([place for pack in packs for place in pack.pairs], device=scores.device).argsort()]

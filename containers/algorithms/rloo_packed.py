@@ -1,0 +1,205 @@
+"""RLOOTrainer over packed completions: each real token is computed once, a prompt once for all of its completions.
+
+TRL computes a generated batch three times as padded rows: by the policy, for the KL in the reward; by the reference; by
+the policy again, for the loss. Here all three are packs, and the first is left out where the policy cannot have changed
+in between: TRL is told a KL of 0, and when the policy's log-probabilities are there, in the pass that the loss needs
+anyway, the KL is charged to the advantages, in which it is linear. That wants all completions of a prompt in one pack;
+those that lie apart, on two ranks or for want of room, are computed three times as well.
+
+A step's completions come to the trainer whole, as one batch. Forward and backward go pack by pack, and the losses are
+weighted so that the sum is the mean over the step's completions. The figures are RLOOTrainer's own: its loss is asked
+again with the log-probabilities that are known by then, and the sum of the packs is held against it.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from containers.algorithms.rloo import PolicyTrainer
+from containers.harness.errors import StageError
+from containers.packing.attention import packed
+from containers.packing.logps import (
+    CompletionPack,
+    add_packed_logps,
+    completion_packs,
+    without_padding,
+)
+
+# The packs' losses are added in another order than RLOOTrainer adds them.
+_LOSS_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class _Known:
+    """[B, C] log-probabilities and entropies that RLOOTrainer is given instead of a forward."""
+
+    logps: Tensor
+    entropies: Tensor
+
+
+class PackedPolicyTrainer(PolicyTrainer):
+    """PolicyTrainer whose log-probabilities come from packs; a batch is all completions that a rank has in a step.
+
+    Args:
+        pack_tokens: tokens of a pack, at most.
+
+    Raises:
+        ValueError: batches are accumulated.
+    """
+
+    def __init__(self, *, pack_tokens: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if self.args.gradient_accumulation_steps != 1 or self.args.steps_per_generation != 1:
+            raise ValueError("Packs are cut from whole batches: nothing may be accumulated.")
+        self._pack_tokens = pack_tokens
+        for model in (self.model, self.ref_model):
+            if model is not None:
+                add_packed_logps(self._causal(model), temperature=self.temperature)
+        self._known: _Known | None = None
+        self._num_passes = 0
+        self._late = torch.empty(0, dtype=torch.bool)
+        self._reference: Tensor | None = None
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._num_passes, self._reference = 0, None
+        batch = super()._generate_and_score_completions(inputs)
+        # RLOOTrainer shuffles the batch; by these, every pass finds the same packs.
+        batch["row"] = torch.arange(len(inputs))
+        batch["is_late"] = self._late
+        if self._reference is not None:
+            batch["reference_logps"] = self._reference
+        return batch
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor | None, None]:
+        """[B, C] log-probabilities, 0 where there is no token; of late rows 0 by policy and reference alike."""
+        if self._known is not None:
+            return self._known.logps, self._known.entropies, None
+        packs = self._packs(input_ids, attention_mask, logits_to_keep)
+        self._num_passes += 1
+        if self._num_passes == 1:
+            self._late = self._rows_that_wait(packs, num_rows=len(input_ids))
+            packs = [pack for pack in packs if not self._late[list(pack.rows)].all()]
+        found = torch.zeros(len(input_ids), logits_to_keep, device=input_ids.device)
+        with packed(self._causal(model)), self.accelerator.autocast():
+            for pack in packs:
+                logps, _entropies = model(pack=pack)
+                _put(found, pack, logps)
+        if self._num_passes == 2:
+            self._reference = found
+        return found.masked_fill(self._late.to(found.device)[:, None], 0.0), None, None
+
+    def _rows_that_wait(self, packs: Sequence[CompletionPack], *, num_rows: int) -> Tensor:
+        """[B] true where the policy's log-probabilities come with the loss: all siblings lie in one pack."""
+        late = torch.zeros(num_rows, dtype=torch.bool)
+        if self.num_iterations > 1:
+            return late
+        prompts = self._prompt_of(num_rows)
+        for pack in packs:
+            rows = torch.tensor(pack.rows)
+            found, counts = torch.unique(prompts[rows], return_counts=True)
+            late[rows] = torch.isin(prompts[rows], found[counts == self.num_generations])
+        return late
+
+    def _prompt_of(self, num_rows: int) -> Tensor:
+        """[B] number of each row's prompt among those of all ranks."""
+        start: int = self.accelerator.process_index * num_rows
+        prompts: Tensor = torch.arange(start, start + num_rows) // self.num_generations
+        return prompts
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """RLOOTrainer's loss; forward and backward of each pack are done, ranks exchange gradients with the last."""
+        order = inputs["row"].argsort()
+        batch = {name: value[order.to(value.device)] for name, value in inputs.items()}
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        packs = self._packs(ids, mask, batch["completion_ids"].shape[1])
+        known = _Known(*(torch.zeros_like(batch["completion_ids"], dtype=torch.float) for _ in range(2)))
+        late_kl, total = torch.zeros((), device=ids.device), 0.0
+        with packed(self._causal(model)):
+            for pack in packs:
+                with nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
+                    with self.accelerator.autocast():
+                        logps, entropies = model(pack=pack)
+                    _put(known.logps, pack, logps.detach())
+                    _put(known.entropies, pack, entropies.detach())
+                    late_kl += self._settle(batch, pack, known.logps)
+                    sums = torch.stack([part.sum() for part in pack.by_completion(logps)])
+                    loss = self._losses(batch, pack, sums).sum() / len(ids)
+                    self.accelerator.backward(loss / self.current_gradient_accumulation_steps)
+                total += float(loss.detach())
+        self._finish_figures(batch, late_kl)
+        whole = self._whole_loss(model, batch, known)
+        if abs(float(whole) - total) > _LOSS_TOLERANCE * max(1.0, abs(total)):
+            raise StageError(
+                f"The packs' loss {total:.6g} is not RLOOTrainer's {float(whole):.6g} on the same log-probabilities."
+            )
+        # The gradients are there already; the backward that the Trainer does with this ends here.
+        return whole.requires_grad_()
+
+    def _settle(self, batch: dict[str, Any], pack: CompletionPack, logps: Tensor) -> Tensor:
+        """Fill in what late rows of a pack were waiting for, `old_logps` and the KL in `advantages`; their KL summed.
+
+        With K siblings, leave-one-out takes from each advantage beta × (its KL − the mean KL of its siblings), which is
+        beta × K / (K − 1) × (its KL − the mean of all K).
+        """
+        rows = torch.tensor(sorted(row for row in pack.rows if batch["is_late"][row]), device=logps.device)
+        if not len(rows):
+            return torch.zeros((), device=logps.device)
+        batch["old_logps"][rows] = logps[rows].sum(dim=1)
+        if self.beta == 0.0:
+            return torch.zeros((), device=logps.device)
+        kl = (logps[rows] - batch["reference_logps"][rows]).sum(dim=1)
+        siblings = kl.view(-1, self.num_generations)
+        apart = siblings - siblings.mean(dim=1, keepdim=True)
+        charged = self.beta * self.num_generations / (self.num_generations - 1) * apart
+        batch["advantages"][rows] -= charged.flatten()
+        summed: Tensor = kl.sum()
+        return summed
+
+    def _losses(self, batch: dict[str, Any], pack: CompletionPack, logps: Tensor) -> Tensor:
+        """What RLOOTrainer's loss is a mean of, for each completion of a pack; `logps` is summed over its tokens."""
+        rows = torch.tensor(pack.rows, device=logps.device)
+        advantages: Tensor = batch["advantages"][rows]
+        ratio = torch.exp(logps - batch["old_logps"][rows])
+        clipped = torch.clamp(ratio, 1 - self.epsilon_low, 1 + self.epsilon_high)
+        return -torch.min(ratio * advantages, clipped * advantages)
+
+    def _finish_figures(self, batch: dict[str, Any], late_kl: Tensor) -> None:
+        """Put the KL of late rows into the figures that RLOOTrainer made without it; on every rank alike."""
+        if self.num_iterations > 1 or self.beta == 0.0:
+            return
+        metrics, num_tokens = self._metrics["train"], batch["completion_mask"].sum().float()
+        kl, tokens = self.accelerator.reduce(torch.stack([late_kl, num_tokens]), reduction="sum").tolist()
+        metrics["kl"][-1] += kl / max(tokens, 1.0)
+        self._record_kl()
+        advantages = self.accelerator.gather(batch["advantages"])
+        self._logs["advantages"].extend(advantages.tolist())
+        spread = advantages.view(-1, self.num_generations).std(dim=1)
+        without_signal = torch.isclose(spread, torch.zeros_like(spread)).float().mean()
+        metrics["frac_reward_zero_std"][-1] = without_signal.item()
+
+    @torch.no_grad()
+    def _whole_loss(self, model: Any, batch: dict[str, Any], known: _Known) -> Tensor:
+        """RLOOTrainer's own loss and figures of the whole batch."""
+        self._known = known
+        try:
+            self._demand_finite("sum of log-probabilities", float(known.logps.sum()))
+            return super()._compute_loss(model, batch)
+        finally:
+            self._known = None
+
+    def _packs(self, input_ids: Tensor, attention_mask: Tensor, num_completion_places: int) -> list[CompletionPack]:
+        prompts, completions = without_padding(input_ids, attention_mask, num_completion_places)
+        return completion_packs(prompts, completions, max_tokens=self._pack_tokens)
+
+
+def _put(found: Tensor, pack: CompletionPack, values: Tensor) -> None:
+    """Write a pack's values, token by token, into the rows of the batch."""
+    for row, part in zip(pack.rows, pack.by_completion(values), strict=True):
+        found[row, : len(part)] = part

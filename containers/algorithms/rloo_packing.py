@@ -1,0 +1,142 @@
+"""Whether a policy's completions are packed: asked of the model itself, on its own prompts, before it is trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from containers.algorithms.reward_model_packing import CPU_PACK_TOKENS
+from containers.algorithms.rloo import PolicyTrainer
+from containers.algorithms.rloo_packed import PackedPolicyTrainer
+from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.hardware import BatchPlan
+from containers.distributed.ranks import any_rank
+from containers.harness.context import StageContext
+from containers.models.trial import trial
+from containers.packing import scoring as packed_scoring
+from containers.packing.attention import NAME, packed
+from containers.packing.kernel import kernel_in_words
+from containers.packing.logps import completion_packs, packed_logps
+from containers.scoring.scorer import allowed_difference, num_layers_of
+
+# Enough for a packed row with neighbours; the longest prompt shows a window that short ones would fit into.
+_ASKED_PROMPTS = 3
+# Tokens of the completions made up for that.
+_ASKED_LENGTHS = (7, 4)
+
+
+@dataclass(frozen=True)
+class PolicyPacking:
+    """How a trainer computes its completions.
+
+    Attributes:
+        batch: packs are cut from all completions that a rank has in a step; padded rows come in accumulated batches.
+        arguments: what this trainer takes and others do not.
+    """
+
+    trainer: type[PolicyTrainer]
+    batch: BatchPlan
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def plan_policy_packing(
+    context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
+) -> PolicyPacking:
+    """Packs where the configuration wants them and the model can; else padded rows, with a note that says why.
+
+    Args:
+        prompts: token ids of the prompts that the policy is trained on.
+    """
+    batch = context.spec.batch
+    if not config.pack:
+        return PolicyPacking(PolicyTrainer, batch)
+    reason = why_padded(model, prompts, config)
+    if any_rank(bool(reason)):
+        context.recorder.note(f"Completions are computed as padded rows: {reason or 'another rank cannot pack them'}.")
+        return PolicyPacking(PolicyTrainer, batch)
+    tokens = config.pack_tokens or _pack_tokens(context, config)
+    context.recorder.note(
+        f"Completions are packed, {tokens:,} tokens at a time, a prompt once for all of its own. "
+        f"{kernel_in_words(model)}".rstrip()
+    )
+    of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
+    one = batch.model_copy(update={"per_device_batch_size": of_a_step, "gradient_accumulation_steps": 1})
+    return PolicyPacking(PackedPolicyTrainer, one, {"pack_tokens": tokens})
+
+
+def _pack_tokens(context: StageContext, config: TrainPolicyConfig) -> int:
+    """What padded rows of a batch per device would hold at most; on a CPU no more than one prompt's where that is less.
+
+    More at a time is no faster there.
+    """
+    longest = config.max_prompt_length + config.max_completion_length
+    rows = context.spec.batch.per_device_batch_size * longest
+    of_a_prompt = config.max_prompt_length + config.num_generations * config.max_completion_length
+    return rows if context.spec.profile.num_gpus else min(rows, max(CPU_PACK_TOKENS, of_a_prompt))
+
+
+def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: TrainPolicyConfig) -> str:
+    """Why completions of these prompts cannot be packed for this causal model, a clause; empty where they can.
+
+    Completions of the longest prompt and the two shortest are computed packed and as single rows. Models whose
+    attention does more than mask and weigh, or whose logits are scaled or capped, give other log-probabilities.
+    """
+    text: Any = model.config.get_text_config()
+    if hasattr(text, "output_router_logits") and getattr(text, "router_aux_loss_coef", None):
+        return "the load of its experts is balanced over whole batches, which packs are not"
+    if reason := packed_scoring.why_padded(model, max_length=config.max_prompt_length + config.max_completion_length):
+        return reason
+    asked, completions = _made_up(prompts, max_length=config.max_completion_length)
+    was_training = model.training
+    model.eval()
+    try:
+        plain = [_row_logps(model, *row) for row in zip(asked, completions, strict=True)]
+        with trial() as tried:
+            found = _packed_logps(model, asked, completions)
+        if tried.failure:
+            return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
+    finally:
+        model.train(was_training)
+    difference = max(float((one - other).abs().max()) for one, other in zip(found, plain, strict=True))
+    values = [value for row in plain for value in row.tolist()]
+    bound = allowed_difference(model.dtype, values, num_layers=num_layers_of(model))
+    if not difference <= bound:
+        name = type(model).__name__
+        return f"log-probabilities of {name} are {difference:.2g} apart from padded rows, more than {bound:.2g}"
+    return ""
+
+
+def _made_up(prompts: Sequence[Sequence[int]], *, max_length: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts, each as often as it has completions, and completions made of its own tokens."""
+    ordered = sorted(prompts, key=len)
+    chosen = [*ordered[: _ASKED_PROMPTS - 1], ordered[-1]]
+    asked = [list(prompt) for prompt in chosen for _ in _ASKED_LENGTHS]
+    lengths = [min(length, max_length) for _ in chosen for length in _ASKED_LENGTHS]
+    made = [
+        [prompt[(place * length) % len(prompt)] for place in range(length)]
+        for prompt, length in zip(asked, lengths, strict=True)
+    ]
+    return asked, made
+
+
+@torch.no_grad()
+def _row_logps(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
+    """[C] of one completion, by the model's own logits."""
+    ids = torch.tensor([[*prompt, *completion]], device=model.device)
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(completion) + 1).logits
+    logps: Tensor = logits[0, -len(completion) - 1 : -1].float().log_softmax(-1)
+    return logps.gather(-1, ids[0, -len(completion) :, None]).squeeze(-1)
+
+
+@torch.no_grad()
+def _packed_logps(model: PreTrainedModel, prompts: list[list[int]], completions: list[list[int]]) -> list[Tensor]:
+    """[C] of each completion, in order."""
+    found: dict[int, Tensor] = {}
+    with packed(model):
+        for pack in completion_packs(prompts, completions, max_tokens=CPU_PACK_TOKENS):
+            logps, _entropies = packed_logps(model, pack, temperature=1.0)
+            found |= dict(zip(pack.rows, pack.by_completion(logps), strict=True))
+    return [found[row] for row in range(len(prompts))]

@@ -1,0 +1,272 @@
+"""Score parity: the same conversations, scored on every road that a score can take, must have the same scores."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from trl.trainer.reward_trainer import DataCollatorForPreference
+
+from containers.contracts.certificate import ParityRoad, ScoreParity
+from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
+from containers.contracts.records import SamplePrediction
+from containers.evals.sample_predictions import both_conversations, read_reloaded_scores, read_sample_predictions
+from containers.harness.errors import BadConfigError, MissingPrerequisiteError, StageError
+from containers.models.loading import load_tokenizer
+from containers.rewards.reward_model import PolicyReward, policy_scorer
+from containers.scoring.scorer import (
+    Conversation,
+    RewardScorer,
+    allowed_difference,
+    conversation_tokens,
+    num_layers_of,
+    saved_score_head,
+)
+
+LOGGED = "logged by training"
+_COPIES = {MERGED_FOLDER: "merged model, reloaded by training", ADAPTER_FOLDER: "adapter, reloaded by training"}
+_BATCH_SIZES = (1, 2, 8)
+_MIXED_BATCH_SIZE = 8
+
+
+def _evaluator(batch_size: int) -> str:
+    return f"evaluator, batches of {batch_size}"
+
+
+_ONE_BY_ONE = _evaluator(1)
+# An adapter's head is kept in float32, the merged one may have been rounded to bfloat16.
+_ROUNDED_HEAD = 2.0**-8
+
+
+@dataclass(frozen=True)
+class _Logged:
+    """What training left: the samples that fit, and their places among all."""
+
+    samples: tuple[SamplePrediction, ...]
+    places: tuple[int, ...]
+
+    @property
+    def scores(self) -> list[float]:
+        """Chosen before rejected of each sample."""
+        return [score for sample in self.samples for score in (sample.score_chosen, sample.score_rejected)]
+
+    def of_copy(self, scores: Sequence[float]) -> list[float]:
+        """Of the scores of all samples those of the samples that fit."""
+        return [score for place in self.places for score in scores[2 * place : 2 * place + 2]]
+
+
+def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dtype) -> ScoreParity:
+    """How far each road strays from the scores that training logged.
+
+    Args:
+        artifact: of the reward model; `scorer` holds its merged model.
+        trained_in: bfloat16 where training or this stage computed in it.
+
+    Raises:
+        StageError: a road differs by more than rounding explains; the message names it.
+        MissingPrerequisiteError: the adapter was saved without its score head, or with another one.
+        BadConfigError: max_length is shorter than every logged conversation.
+    """
+    check_adapter_head(artifact)
+    logged = _logged(artifact, scorer)
+    wanted = logged.scores
+    bound = allowed_difference(trained_in, wanted, num_layers=num_layers_of(scorer.model), is_rounded=True)
+    roads = {
+        _COPIES[name]: logged.of_copy(scores)
+        for name, scores in read_reloaded_scores(artifact).items()
+        if name in _COPIES
+    }
+    conversations = [conversation for sample in logged.samples for conversation in both_conversations(sample)]
+    _check_adapter_tokens(artifact, scorer, conversations)
+    roads |= _roads(scorer, conversations)
+    parity = _parity(wanted, roads, reference=LOGGED, bound=bound, precision=trained_in)
+    if not parity.holds:
+        raise StageError(_refusal(parity, artifact))
+    return parity
+
+
+def measure_parity_of_stranger(
+    model: Path, scorer: RewardScorer, conversations: Sequence[Conversation], *, precision: torch.dtype
+) -> ScoreParity:
+    """The same for a model that was trained elsewhere and brought no scores: each road against one by one.
+
+    Args:
+        model: its folder, for the message.
+        conversations: an even number of them, each within the scorer's max_length.
+
+    Raises:
+        StageError: a road differs by more than rounding explains.
+        BadConfigError: there is no conversation.
+    """
+    if not conversations:
+        raise BadConfigError(
+            f"evaluate_reward_model.max_length {scorer.max_length} is shorter than every validation pair, so the roads "
+            f"to a score cannot be compared. Raise it."
+        )
+    roads = _roads(scorer, conversations)
+    wanted = roads.pop(_ONE_BY_ONE)
+    bound = allowed_difference(precision, wanted, num_layers=num_layers_of(scorer.model))
+    parity = _parity(wanted, roads, reference=_ONE_BY_ONE, bound=bound, precision=precision)
+    if not parity.holds:
+        raise StageError(_refusal(parity, model))
+    return parity
+
+
+def _parity(
+    wanted: Sequence[float],
+    roads: Mapping[str, Sequence[float]],
+    *,
+    reference: str,
+    bound: float,
+    precision: torch.dtype,
+) -> ScoreParity:
+    return ScoreParity(
+        num_conversations=len(wanted),
+        reference=reference,
+        bound=bound,
+        precision=str(precision).removeprefix("torch."),
+        roads=tuple(ParityRoad(name=name, max_difference=_furthest(wanted, found)) for name, found in roads.items()),
+    )
+
+
+def check_adapter_head(artifact: Path) -> None:
+    """That the adapter holds a score head, and the merged model the same one; nothing where there is no adapter.
+
+    Raises:
+        MissingPrerequisiteError: it holds none, so it would score with a random one, or another one.
+    """
+    adapter = artifact / ADAPTER_FOLDER
+    if not adapter.is_dir():
+        return
+    own, merged = saved_score_head(adapter).float(), saved_score_head(artifact / MERGED_FOLDER).float()
+    if own.shape != merged.shape or not torch.allclose(own, merged, rtol=_ROUNDED_HEAD, atol=1e-6):
+        raise MissingPrerequisiteError(
+            f"The score heads of {adapter} and of the merged model beside it differ: one of the two is not what was "
+            f"trained. Train the reward model again."
+        )
+
+
+def _check_adapter_tokens(artifact: Path, scorer: RewardScorer, conversations: Sequence[Conversation]) -> None:
+    """That the adapter's own tokenizer makes the tokens that the merged model's does; nothing without an adapter.
+
+    Raises:
+        MissingPrerequisiteError: it makes others, so whoever loads the adapter scores another text.
+    """
+    folder = artifact / ADAPTER_FOLDER
+    if not folder.is_dir():
+        return
+    tokenizer = load_tokenizer(folder)
+    apart = [
+        (own, wanted)
+        for conversation in conversations
+        for own, wanted in [(conversation_tokens(tokenizer, conversation), scorer.tokenize(conversation))]
+        if own != wanted
+    ]
+    if apart:
+        own, wanted = apart[0]
+        raise MissingPrerequisiteError(
+            f"The tokenizer in {folder} makes other tokens than that of the merged model beside it, for {len(apart)} "
+            f"of {len(conversations)} conversations; the first one ends with {own[-3:]} instead of {wanted[-3:]}. Its "
+            f"scores would be others. Train the reward model again."
+        )
+
+
+def _logged(artifact: Path, scorer: RewardScorer) -> _Logged:
+    samples = read_sample_predictions(artifact)
+    fitting = [
+        (place, sample)
+        for place, sample in enumerate(samples)
+        if all(scorer.fits(conversation) for conversation in both_conversations(sample))
+    ]
+    if not fitting:
+        raise BadConfigError(
+            f"evaluate_reward_model.max_length {scorer.max_length} is shorter than every conversation whose score "
+            f"training logged. Use train_reward_model.max_length."
+        )
+    return _Logged(samples=tuple(sample for _, sample in fitting), places=tuple(place for place, _ in fitting))
+
+
+def _roads(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[str, list[float]]:
+    """The scores on each road that begins at the merged model, in the order of the conversations."""
+    tokens = scorer.tokenize_all(conversations)
+    as_trained = [conversation_tokens(scorer.tokenizer, conversation) for conversation in conversations]
+    roads = {"training collator": _by_training_collator(scorer, as_trained)}
+    roads["evaluator, as configured"] = scorer.score_tokens(tokens)
+    for size in _BATCH_SIZES:
+        roads[_evaluator(size)] = _scorer(scorer, batch_size=size).score_tokens(tokens)
+    roads["evaluator, mixed lengths"] = _mixed(_scorer(scorer, batch_size=_MIXED_BATCH_SIZE), tokens)
+    reward = PolicyReward(
+        policy_scorer(scorer.model, scorer.tokenizer, batch_size=scorer.batch_size, batch_tokens=scorer.batch_tokens),
+        end_ids=(),
+        missing_eos_penalty=0.0,
+    )
+    roads["scorer of the policy stage"] = reward.scores(
+        [conversation[:-1] for conversation in conversations], [conversation[-1:] for conversation in conversations]
+    )
+    return roads
+
+
+def _scorer(scorer: RewardScorer, *, batch_size: int) -> RewardScorer:
+    """With batches of just that size, whatever their tokens."""
+    return RewardScorer(
+        scorer.model,
+        scorer.tokenizer,
+        max_length=scorer.max_length,
+        batch_size=batch_size,
+        batch_tokens=batch_size * scorer.max_length,
+    )
+
+
+@torch.no_grad()
+def _by_training_collator(scorer: RewardScorer, tokens: Sequence[list[int]]) -> list[float]:
+    """As TRL's RewardTrainer: both sides of a few pairs in one batch, padded together with a mask, by the model's own
+    forward and its own search for the last token."""
+    model = scorer.model
+    collator = DataCollatorForPreference(pad_token_id=int(model.config.get_text_config().pad_token_id))
+    pairs = [
+        {"chosen_ids": chosen, "rejected_ids": rejected}
+        for chosen, rejected in zip(tokens[::2], tokens[1::2], strict=True)
+    ]
+    scores: list[float] = []
+    for start in range(0, len(pairs), _MIXED_BATCH_SIZE // 2):
+        some = pairs[start : start + _MIXED_BATCH_SIZE // 2]
+        batch = {name: tensor.to(model.device) for name, tensor in collator(some).items()}
+        chosen, rejected = model(**batch, use_cache=False).logits.squeeze(-1).float().chunk(2)
+        scores += [score for pair in zip(chosen.tolist(), rejected.tolist(), strict=True) for score in pair]
+    return scores
+
+
+def _mixed(scorer: RewardScorer, tokens: Sequence[list[int]]) -> list[float]:
+    """Each batch holds the shortest and the longest that are left, in turn."""
+    order = sorted(range(len(tokens)), key=lambda place: len(tokens[place]))
+    mixed = [place for pair in zip(order, reversed(order), strict=True) for place in pair][: len(order)]
+    scores = [0.0] * len(tokens)
+    for start in range(0, len(mixed), scorer.batch_size):
+        places = mixed[start : start + scorer.batch_size]
+        for place, score in zip(places, scorer.score_tokens([tokens[place] for place in places]), strict=True):
+            scores[place] = score
+    return scores
+
+
+def _furthest(wanted: Sequence[float], found: Sequence[float]) -> float:
+    return max(abs(a - b) for a, b in zip(wanted, found, strict=True))
+
+
+def _refusal(parity: ScoreParity, artifact: Path) -> str:
+    apart = {road.name: road.max_difference for road in parity.roads if road.max_difference > parity.bound}
+    named = "; ".join(f"{name}: {difference:.3g}" for name, difference in apart.items())
+    is_another = len(apart) == len(parity.roads) and parity.reference == LOGGED
+    why = "It is not the model that was trained." if is_another else _one_road(apart)
+    return (
+        f"No certificate: the reward model in {artifact} scores up to {parity.max_difference:.3g} away from what "
+        f"{_said_by(parity)} for the same {parity.num_conversations} conversations; at most {parity.bound:.3g} is "
+        f"allowed. The roads that differ are {named}. {why}"
+    )
+
+
+def _said_by(parity: ScoreParity) -> str:
+    return "training logged" if parity.reference == LOGGED else f"the road `{parity.reference}` gives"
+
+
+def _one_road(apart: Mapping[str, float]) -> str:
+    return "The others agree, so the fault lies on " + ("these roads." if len(apart) > 1 else "this road.")

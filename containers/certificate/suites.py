@@ -1,0 +1,148 @@
+"""Reads the suites that the certificate rests on, and scores every response of every item."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from containers.contracts.certificate import VALIDATION
+from containers.contracts.configs.stages import EvaluateRewardModelConfig
+from containers.contracts.names import VALIDATION_PAIRS_FILE
+from containers.data.pairs import read_pair_rows
+from containers.distributed.ranks import spread_over_ranks
+from containers.evals.scored_suite import ScoredSuite
+from containers.evals.suites.base import Comparison, ScoredItem, SuiteItem, SuiteRows
+from containers.evals.suites.registry import BENCHMARKS
+from containers.harness.context import StageContext
+from containers.harness.errors import BadDataError
+from containers.models.template_losses import TemplateLosses, refusals_of
+from containers.scoring.scorer import Conversation, RewardScorer
+
+# Responses scored between two progress lines.
+_CHUNK_RESPONSES = 1024
+
+
+def read_suites(context: StageContext, config: EvaluateRewardModelConfig) -> list[ScoredSuite]:
+    """Every suite, not scored yet; the validation split comes first.
+
+    Raises:
+        BadDataError: a suite's files are damaged, or lack columns that its benchmark wants.
+    """
+    suites = [_validation(context)]
+    for suite in config.suites:
+        item = context.input(f"suite_{suite.name}")
+        benchmark = BENCHMARKS[suite.benchmark]
+        try:
+            rows = benchmark.read(Path(item.path))
+        except BadDataError as error:
+            raise BadDataError(f"Suite {suite.name} ({suite.benchmark}): {error}") from error
+        if rows.left_out:
+            reasons = ", ".join(f"{reason}: {count:,}" for reason, count in sorted(rows.left_out.items()))
+            context.recorder.note(f"{suite.name}: rows left out. {reasons}.")
+        suites.append(
+            ScoredSuite(
+                name=suite.name,
+                benchmark=benchmark,
+                rows=rows,
+                origin=item.origin or suite.path,
+                digest=item.digest,
+                minimum_accuracy=suite.minimum_accuracy,
+            )
+        )
+    return suites
+
+
+def without_refused(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
+    """The suite without the items that the reward model's chat template refuses; these are counted, and noted.
+
+    A suite is no reason to train the reward model again: Gemma's template takes no system prompts, of which a suite
+    may have a few. An item of which it leaves out a turn stays, and is warned of.
+    """
+    losses = TemplateLosses()
+    answered = [conversation(item, item.responses[0]) for item in suite.rows.items]
+    refusals = refusals_of(scorer.tokenizer, answered, losses=losses)
+    if words := losses.in_words():
+        context.recorder.note(f"{suite.name}: {words}")
+    if not refusals:
+        return suite
+    reasons = ", ".join(f"`{reason}` {count:,}" for reason, count in Counter(refusals.values()).most_common())
+    context.recorder.note(
+        f"Warning: {suite.name}: {len(refusals):,} of {len(answered):,} items are left out, because the reward model's "
+        f"chat template refuses them ({reasons}). Train it with another one (train_reward_model.chat_template) to have "
+        "them scored."
+    )
+    left_out = {**suite.rows.left_out, "template_refuses": len(refusals)}
+    items = tuple(item for place, item in enumerate(suite.rows.items) if place not in refusals)
+    return replace(suite, rows=replace(suite.rows, items=items, left_out=left_out))
+
+
+def score_suite(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
+    """The suite with its scores; items with a response longer than max_length are counted out, and noted."""
+    places = [(item, place) for item in suite.rows.items for place in range(len(item.responses))]
+    tokens = scorer.tokenize_all([conversation(item, item.responses[place]) for item, place in places])
+    longest: dict[int, int] = {}
+    for (item, _), ids in zip(places, tokens, strict=True):
+        longest[id(item)] = max(longest.get(id(item), 0), len(ids))
+    fitting = [item for item in suite.rows.items if longest[id(item)] <= scorer.max_length]
+    over_long = len(suite.rows.items) - len(fitting)
+    if over_long:
+        context.recorder.note(f"{suite.name}: {over_long:,} items left out, longer than {scorer.max_length} tokens.")
+    kept = [ids for (item, _), ids in zip(places, tokens, strict=True) if longest[id(item)] <= scorer.max_length]
+    scores: list[float] = []
+    for start in range(0, len(kept), _CHUNK_RESPONSES):
+        scores += spread_over_ranks(kept[start : start + _CHUNK_RESPONSES], scorer.score_tokens)
+        context.recorder.progress(len(scores), len(kept), unit="responses", text=suite.name)
+    scored, begin = [], 0
+    for item in fitting:
+        scored.append(ScoredItem(item, tuple(scores[begin : begin + len(item.responses)])))
+        begin += len(item.responses)
+    return suite.with_scores(scored, num_over_long=over_long)
+
+
+def without_strange_tokens(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
+    """The suite without the items that spell a token which the model has no row for; these are counted, and noted."""
+    if scorer.has_all_rows:
+        return suite
+    found: dict[int, str] = {}
+    for place, item in enumerate(suite.rows.items):
+        for ids in scorer.tokenize_all([conversation(item, response) for response in item.responses]):
+            if token := scorer.token_without_row(ids):
+                found[place] = token
+    if not found:
+        return suite
+    context.recorder.note(
+        f"Warning: {suite.name}: {len(found):,} items are left out, because they spell a token that the reward model "
+        f"has no row for: {', '.join(sorted(set(found.values())))}."
+    )
+    left_out = {**suite.rows.left_out, "token_without_row": len(found)}
+    items = tuple(item for place, item in enumerate(suite.rows.items) if place not in found)
+    return replace(suite, rows=replace(suite.rows, items=items, left_out=left_out))
+
+
+def conversation(item: SuiteItem, response: str) -> Conversation:
+    """The item's prompt, answered with that response."""
+    return [*item.prompt, {"role": "assistant", "content": response}]
+
+
+def _validation(context: StageContext) -> ScoredSuite:
+    """The held-out pairs of the run's own dataset."""
+    pairs = context.input("pairs")
+    rows = read_pair_rows(Path(pairs.path), VALIDATION_PAIRS_FILE)
+    items = tuple(
+        SuiteItem(
+            item_id=row["pair_id"],
+            prompt=tuple(row["prompt"]),
+            responses=(row["chosen"][-1]["content"], row["rejected"][-1]["content"]),
+            subset=row["domain"] or "not named",
+            comparisons=(Comparison(0, 1),),
+            line=line,
+        )
+        for line, row in enumerate(rows, start=1)
+    )
+    return ScoredSuite(
+        name=VALIDATION,
+        benchmark=BENCHMARKS["pairs"],
+        rows=SuiteRows(items=items, rows_read=len(rows)),
+        origin=pairs.origin,
+        digest=pairs.digest,
+        strengths={row["pair_id"]: float(row["margin"]) for row in rows},
+    )

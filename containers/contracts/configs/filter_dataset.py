@@ -1,0 +1,131 @@
+"""What a person may set of filter_dataset, with defaults, bounds and help; one of `stages`."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Positive, Rows, Tokens
+
+
+class SourceShare(Frozen):
+    """A source of a mixture by its name, and its weight among the training pairs."""
+
+    name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$", description="As in dataset.mixture")
+    weight: Positive | None = Field(None, description="Against the other sources' weights; null: all its pairs")
+
+
+class HeldOutSuite(Frozen):
+    """Data that the reward model will be judged by, so that it must not train on it."""
+
+    name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$", description="As in evaluate_reward_model.suites")
+    benchmark: str = Field(min_length=1, description="How its rows are read")
+
+
+# The stage's input that holds the reference reward model.
+REFERENCE_INPUT = "reference_reward_model"
+
+
+class ReferenceRewardModel(Frozen):
+    """A reward model that is trusted already: on the hub, or in a local folder; named as `reward_model` of a run is."""
+
+    hub_id: str | None = Field(None, description="`org/name` on the hub; null: local")
+    revision: str | None = Field(
+        None, description="Commit (best: the run can be repeated) or branch, resolved to its commit; with hub_id only"
+    )
+    path: str | None = Field(
+        None, min_length=1, description="Local folder with config.json, safetensors with a score head, and tokenizer"
+    )
+
+
+class PolaritySettings(Frozen):
+    """Whether the labels point to the better response, asked of a model. The other canaries need no settings."""
+
+    reference_reward_model: ReferenceRewardModel | None = Field(
+        None,
+        description="Scores a sample of the pairs of each source; where it disagrees with most labels beyond chance, "
+        "the run stops. null: not asked",
+    )
+    num_pairs: Rows = Field(200, ge=20, description="Pairs of each source that it scores, spread over the domains")
+    max_length: Tokens = Field(
+        2048, ge=8, description="Tokens of prompt plus response; longer pairs are left out and counted"
+    )
+    batch_size: BatchSize = Field(16, ge=1, description="Conversations per forward, at most")
+    confidence: Confidence = Field(0.95, description="Level of the interval of the agreement")
+
+
+class FilterDatasetConfig(Frozen):
+    """Rows in, preference pairs out. Every row that is dropped is counted under one named reason."""
+
+    stage: Literal["filter_dataset"] = "filter_dataset"
+    languages: tuple[str, ...] = Field(
+        ("english",), min_length=1, description="Values of the `language` column to keep; HelpSteer3 says `english`"
+    )
+    check_language_on_text: bool = Field(True, description="Also detect the language of the text itself")
+    code_rows: Literal["keep", "drop"] = Field(
+        "drop",
+        description="Code rows carry a programming language in `language`: `keep` judges them by the language of their "
+        "prose, `drop` drops them, counted",
+    )
+    max_characters: Rows = Field(32_000, ge=1, description="Longest prompt plus response, characters")
+    max_tokens: Tokens | None = Field(
+        None, ge=8, description="Longest prompt plus response in tokens; needs the base model's tokenizer; null: off"
+    )
+    max_malformed_fraction: Fraction = Field(0.01, description="More malformed rows than this fail the stage")
+    polarity: PolaritySettings = Field(
+        PolaritySettings(), description="A reference reward model that judges the labels, and how"
+    )
+    near_duplicates: Literal["drop", "report", "off"] = Field(
+        "drop", description="Rows that nearly repeat an earlier one in every part; `report` lists and keeps them"
+    )
+    near_duplicate_similarity: float = Field(
+        0.9,
+        ge=0.5,
+        le=1,
+        description="Shared runs of five words, over all (Jaccard), that prompt, chosen and rejected must each reach",
+    )
+    similar_prompts: Literal["drop", "report", "off"] = Field(
+        "drop",
+        description="Training rows with a prompt like a validation prompt (one letter apart, the same conversation, or "
+        "most of it); every split keeps such prompts on one side. `report` lists them, keeps them and splits by prompt",
+    )
+    similar_prompt_overlap: float = Field(
+        0.9, gt=0.5, le=1, description="Share of a prompt's words, in eight-word runs, that another one must repeat"
+    )
+    contamination: Literal["drop", "report", "off"] = Field(
+        "drop",
+        description="Rows whose prompt is in a suite of evaluate_reward_model; `report` lists and keeps them",
+    )
+    contamination_overlap: float = Field(
+        0.5, gt=0, le=1, description="Share of a suite's prompt, in eight-word runs, that a row's prompt must repeat"
+    )
+    data_percentage: float = Field(
+        100, gt=0, le=100, description="Take a seeded share of the surviving training pairs; 10 is a part of 20"
+    )
+    max_rows: Rows | None = Field(
+        None, ge=1, description="Take a seeded sample of this many surviving pairs; null: all"
+    )
+    validation_fraction: Fraction = Field(
+        0.05, description="Share of prompts held out for validation where the source has no validation file"
+    )
+    policy_prompt_fraction: Fraction = Field(
+        0.2,
+        description="Share of training prompts set aside for policy training; no pair of theirs trains the "
+        "reward model. With 0 the policy trains on prompts that the reward model has seen",
+    )
+    policy_eval_prompt_fraction: Fraction = Field(
+        0.1, description="Share of the prompts set aside that is held out for policy evaluation"
+    )
+    minimum_train_pairs: Rows = Field(100, ge=1, description="Fewer training pairs than this are an error")
+    minimum_validation_pairs: Rows = Field(20, ge=1, description="Fewer validation pairs than this are an error")
+    minimum_policy_prompts: Rows = Field(
+        2, ge=0, description="Fewer prompts than this to train the policy on, or to judge it on, are an error; 0: off"
+    )
+    write_comparisons: bool = Field(
+        False, description="Also write train_comparisons.jsonl and test_comparisons.jsonl, as NeMo-Aligner reads them"
+    )
+    mixture: tuple[SourceShare, ...] = Field(
+        (), description="Leave it out: the run puts the names and weights of dataset.mixture here"
+    )
+    suites: tuple[HeldOutSuite, ...] = Field(
+        (), description="Leave it out: the run puts evaluate_reward_model.suites here"
+    )

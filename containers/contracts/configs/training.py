@@ -1,0 +1,67 @@
+"""What the training stages have in common: adapters, optimizer, schedule."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from containers.contracts.base import Fraction, Frozen, Positive, Steps, Weight, Width
+
+# Ranks of adapters that vLLM keeps room for; others get the next larger.
+VLLM_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+# Of a GPU's memory that vLLM takes where nobody says how much.
+VLLM_FRACTION_BESIDE_TRAINING = 0.3
+VLLM_FRACTION_ALONE = 0.9
+
+
+def _that_reads_messages(value: str) -> str:
+    if "messages" not in value:
+        raise ValueError(
+            f"`{value[:80]}` is no chat template: it never reads `messages`. Wanted is a name in "
+            f"configs/chat_templates, a .jinja file, or the text of a template."
+        )
+    return value
+
+
+ChatTemplate = Annotated[str, AfterValidator(_that_reads_messages)]
+
+
+class LoraSettings(Frozen):
+    """Low-rank adapters on all linear layers. There is no dropout: TRL sets it to 0 whatever is asked."""
+
+    r: int = Field(64, ge=1, le=1024, description="Rank; 64 on all linear layers of Qwen3-8B is 174.6M parameters")
+    alpha: Width = Field(128, ge=1, description="Scale; the update is multiplied by alpha / r")
+
+
+class OptimizerSettings(Frozen):
+    """AdamW and its schedule."""
+
+    learning_rate: Positive = Field(1e-5, description="Peak learning rate")
+    scheduler: Literal["linear", "cosine", "cosine_with_min_lr", "constant", "constant_with_warmup"] = Field(
+        "cosine", description="How the learning rate goes on after the warm-up; `constant` has no warm-up"
+    )
+    minimum_learning_rate_fraction: Fraction = Field(
+        0.1, description="Share of the peak at which `cosine_with_min_lr` ends; other schedulers do not read it"
+    )
+    warmup_fraction: Fraction = Field(0.03, description="Share of the steps spent warming up")
+    weight_decay: Weight = Field(0.0, description="Of AdamW, decoupled from the gradient; 0: off")
+    max_grad_norm: Positive = Field(1.0, description="A gradient with a larger norm is scaled down to it")
+
+
+class TrainingSchedule(Frozen):
+    """How long, how often evaluated and saved. Checked against the run's actual number of steps before it starts."""
+
+    num_epochs: Positive = Field(1.0, description="Passes over the training data, unless max_steps is given")
+    max_steps: Steps | None = Field(None, description="Optimizer steps; overrides num_epochs")
+    eval_steps: Steps | None = Field(
+        None,
+        description="Evaluate every so many steps; null: a tenth of the run's steps, rounded down. train_policy "
+        "evaluates nothing: there it only stands in for save_steps",
+    )
+    save_steps: Steps | None = Field(
+        None,
+        description="Save every so many steps, and at each evaluation that is the best so far; null: as eval_steps",
+    )
+    logging_steps: Steps = Field(1, description="A point of the curves every so many steps")
+    save_total_limit: int = Field(
+        3, ge=2, le=10_000, description="Checkpoints kept, beside the best one where the stage evaluates"
+    )

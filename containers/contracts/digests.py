@@ -1,0 +1,187 @@
+"""Digests of files, folders and manifests. Pure standard library plus the contract; used on both sides of the wall."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from containers.contracts.manifest import FileEntry, Manifest
+from containers.contracts.names import DESCRIBING_FILES, MANIFEST_FILE
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+# Files from this size on also get a digest of samples, which is read in milliseconds.
+SAMPLED_FROM_BYTES = 64 * 1024 * 1024
+_SAMPLE_BYTES = 1024 * 1024
+_NUM_SAMPLES = 16
+
+
+class UnsafeFileError(Exception):
+    """A folder holds something that is neither a regular file nor a folder, or a link that leads elsewhere."""
+
+
+class DamagedArtifactError(Exception):
+    """An artifact does not match its manifest; the message names the file."""
+
+
+def file_sha256(path: Path | str) -> str:
+    """Hexadecimal sha256 of a regular file's bytes. Refuses symbolic links (OSError)."""
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise UnsafeFileError(f"{path} is not a regular file.")
+        while chunk := os.read(descriptor, min(_CHUNK_BYTES, facts.st_size + 1)):
+            digest.update(chunk)
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
+
+
+def sample_sha256(path: Path | str) -> str:
+    """Hexadecimal sha256 over a file's size and sixteen blocks of 1 MiB from its beginning to its end.
+
+    Notices a file that was cut, replaced or never written to its end; a single flipped bit in between is missed.
+    """
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as stream:
+        facts = os.fstat(stream.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise UnsafeFileError(f"{path} is not a regular file.")
+        digest.update(str(facts.st_size).encode())
+        last = max(0, facts.st_size - _SAMPLE_BYTES)
+        for number in range(_NUM_SAMPLES):
+            stream.seek(last * number // (_NUM_SAMPLES - 1))
+            digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def regular_files(folder: Path) -> Iterator[Path]:
+    """Every regular file below `folder`, sorted by relative path.
+
+    Raises:
+        UnsafeFileError: a symbolic link, FIFO, device or socket lies there. A link in a stage's output leaks host
+            files when it is copied, and a FIFO hangs its reader.
+    """
+    for name in _regular_files(str(folder)):
+        yield folder / name
+
+
+def _regular_files(folder: str, within: str = "") -> Iterator[str]:
+    """As `regular_files`, relative to the outermost folder; text, since paths cost more than to read a small file."""
+    for entry in sorted(os.scandir(f"{folder}/{within}"), key=lambda item: item.name):
+        if entry.is_symlink():
+            raise UnsafeFileError(f"{entry.path} is a symbolic link; a stage's output holds regular files only.")
+        if entry.is_dir(follow_symlinks=False):
+            yield from _regular_files(folder, f"{within}{entry.name}/")
+        elif entry.is_file(follow_symlinks=False):
+            yield f"{within}{entry.name}"
+        else:
+            raise UnsafeFileError(f"{entry.path} is neither a regular file nor a folder.")
+
+
+def file_entries(folder: Path) -> tuple[FileEntry, ...]:
+    """Path, size and sha256 of every file below `folder` but the manifest."""
+    return tuple(_file_entry(path, folder) for path in regular_files(folder) if path != folder / MANIFEST_FILE)
+
+
+def _file_entry(path: Path, folder: Path) -> FileEntry:
+    size = path.stat().st_size
+    sample = sample_sha256(path) if size >= SAMPLED_FROM_BYTES else ""
+    name = path.relative_to(folder).as_posix()
+    return FileEntry(path=name, size_bytes=size, sha256=file_sha256(path), sample_sha256=sample)
+
+
+def content_digest(entries: Iterable[FileEntry]) -> str:
+    """`sha256:…` over the sorted paths, sizes and digests: the identity of an artifact's content."""
+    digest = hashlib.sha256()
+    for entry in sorted(entries, key=lambda item: item.path):
+        digest.update(f"{entry.path}\0{entry.size_bytes}\0{entry.sha256}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def artifact_digest(manifest: Manifest) -> str:
+    """`sha256:…` of what an artifact holds for others; what only describes how it was made is left out.
+
+    So a filter that looks for one more suite and drops nothing more leaves the pairs what they were, and no model is
+    trained again. The manifest still has every file.
+    """
+    return content_digest(entry for entry in manifest.files if not entry.path.startswith(DESCRIBING_FILES))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an artifact folder.
+
+    Raises:
+        DamagedArtifactError: there is none, or it cannot be read.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise DamagedArtifactError(f"{path} is missing: the artifact was never finished.") from error
+    except ValueError as error:
+        raise DamagedArtifactError(f"{path} cannot be read: {error}") from error
+
+
+def verify_artifact(folder: Path, *, whole_up_to_bytes: int | None = None) -> Manifest:
+    """The manifest of `folder`, after every file's presence, size and sha256 were compared with it.
+
+    Args:
+        whole_up_to_bytes: larger files are compared by size and samples, where the manifest has them; None: none are.
+
+    Raises:
+        DamagedArtifactError: a file is missing, changed or not listed; the message names it.
+    """
+    manifest = read_manifest(folder)
+    try:
+        found = set(_regular_files(str(folder)))
+        found.discard(MANIFEST_FILE)
+        for wanted in manifest.files:
+            if wanted.path not in found:
+                raise DamagedArtifactError(f"{folder}/{wanted.path} is missing.")
+            found.remove(wanted.path)
+            _compare(f"{folder}/{wanted.path}", wanted, whole_up_to_bytes=whole_up_to_bytes)
+    except (UnsafeFileError, OSError) as error:
+        raise DamagedArtifactError(f"{folder} cannot be verified: {error}") from error
+    if found:
+        raise DamagedArtifactError(f"{folder}/{min(found)} is not in the manifest.")
+    return manifest
+
+
+def _compare(path: str, wanted: FileEntry, *, whole_up_to_bytes: int | None) -> None:
+    size = os.stat(path).st_size  # noqa: PTH116 - as `_regular_files`
+    if size != wanted.size_bytes:
+        raise DamagedArtifactError(f"{path} has {size} bytes; the manifest says {wanted.size_bytes}.")
+    sampled = whole_up_to_bytes is not None and size > whole_up_to_bytes and bool(wanted.sample_sha256)
+    digest, said = (sample_sha256(path), wanted.sample_sha256) if sampled else (file_sha256(path), wanted.sha256)
+    if digest != said:
+        what = "a sample of it" if sampled else "sha256"
+        raise DamagedArtifactError(f"{path} was changed: {what} is {digest[:12]}…, the manifest says {said[:12]}…")
+
+
+def source_digest(package: Path) -> str:
+    """`sha256:…` over the sources below `package` that an image receives: what the stage programs are."""
+    sources = (path for pattern in ("*.py", "*.jinja") for path in package.rglob(pattern))
+    return content_digest(
+        FileEntry(path=path.relative_to(package).as_posix(), size_bytes=path.stat().st_size, sha256=file_sha256(path))
+        for path in sources
+        if "__pycache__" not in path.parts and path.relative_to(package).parts[0] not in ("launch", "images", "compose")
+    )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Put `text` into `path` so that a reader sees all of it or nothing, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,131 @@
+"""The content key of a stage: the same work has the same key, whoever runs it, wherever, in whatever attempt."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from containers.contracts.configs.stages import EvaluateRewardModelConfig, StageConfig, TrainPolicyConfig
+from containers.contracts.hardware import BatchPlan, GpuProfile
+from containers.contracts.names import CERTIFICATE_INPUT, StageName
+from containers.contracts.schedule import plan_batch
+from containers.contracts.spec import StageInput
+
+# The installed versions that can change a number, for the process runtime; an image's digest covers them in Docker.
+_VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy")
+
+Identity = dict[str, Any]
+
+_TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+# They sort, count and draw: the hardware changes nothing that they make.
+_SAME_EVERYWHERE = (StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL, StageName.WRITE_REPORT)
+_NUMERICS = {"num_gpus", "precision", "tf32", "num_threads", "distribution"}
+_EVALUATION_STAGES = (StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY)
+SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_processes=1, gradient_accumulation_steps=1)
+
+
+def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
+    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none.
+
+    The policy writes completions in every step, for which each rank needs the whole of it: its ranks never divide it.
+    """
+    if stage in _TRAINING_STAGES:
+        return profile.model_copy(update={"distribution": "ddp"}) if stage is StageName.TRAIN_POLICY else profile
+    num_gpus = min(1, profile.num_gpus) if stage in _EVALUATION_STAGES else 0
+    precision = profile.precision if num_gpus else "float32"
+    return profile.model_copy(
+        update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision, "distribution": "ddp"}
+    )
+
+
+def config_profile(profile: GpuProfile, config: StageConfig) -> GpuProfile:
+    """The part of the profile that a stage so configured uses; GPUs that vLLM has to itself have no rank."""
+    found = stage_profile(profile, StageName(config.stage))
+    if not isinstance(config, TrainPolicyConfig) or not config.vllm_gpus:
+        return found
+    ranks = found.num_processes - config.vllm_gpus
+    return found.model_copy(update={"num_processes": ranks, "num_rollout_gpus": config.vllm_gpus})
+
+
+def policy_batch(config: TrainPolicyConfig, profile: GpuProfile) -> BatchPlan:
+    """The completions of a step, cut over the ranks that train the policy.
+
+    Raises:
+        ScheduleError: they cannot be divided so.
+    """
+    return plan_batch(config.global_batch_size, config_profile(profile, config), multiple_of=config.num_generations)
+
+
+def stage_key(
+    config: StageConfig,
+    *,
+    seed: int,
+    inputs: Sequence[StageInput],
+    code_digest: str,
+    profile: GpuProfile,
+    batch: BatchPlan,
+) -> str:
+    """64 hexadecimal digits over the stage's identity; see `stage_identity` for the arguments."""
+    identity = stage_identity(config, seed=seed, inputs=inputs, code_digest=code_digest, profile=profile, batch=batch)
+    return identity_key(identity)
+
+
+def stage_identity(
+    config: StageConfig,
+    *,
+    seed: int,
+    inputs: Sequence[StageInput],
+    code_digest: str,
+    profile: GpuProfile,
+    batch: BatchPlan,
+) -> Identity:
+    """Everything that can change the stage's result, as JSON values.
+
+    Paths, run id, attempt, time-out and tracking are left out: they change where and when, not what.
+
+    Args:
+        code_digest: the image's digest, or `process_code_digest` without an image.
+    """
+    return {
+        "config": _what_matters(config).model_dump(mode="json"),
+        "seed": seed,
+        "inputs": sorted([item.name, item.digest] for item in inputs if item.name != CERTIFICATE_INPUT),
+        "code": code_digest,
+        "numerics": profile.model_dump(mode="json", include=_NUMERICS) if config.stage not in _SAME_EVERYWHERE else {},
+        "batch": batch.model_dump(mode="json"),
+    }
+
+
+def identity_key(identity: Identity) -> str:
+    """64 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def process_code_digest(stages_digest: str) -> str:
+    """Identity of the programs where there is no image: their sources and the installed versions that matter."""
+    text = json.dumps({"sources": stages_digest, "versions": package_versions()}, sort_keys=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def package_versions() -> dict[str, str]:
+    """The installed packages that can change a number, with their versions."""
+    return {name: _version(name) for name in _VERSIONS_THAT_MATTER}
+
+
+def _what_matters(config: StageConfig) -> StageConfig:
+    """Suites count by the content of their inputs, not by where they lie; what only checks counts not at all."""
+    if isinstance(config, TrainPolicyConfig):
+        return config.model_copy(update={"evaluation_prompt_length": None})
+    if not isinstance(config, EvaluateRewardModelConfig):
+        return config
+    nowhere = {"path": "", "hub_id": None, "revision": None}
+    suites = tuple(item.model_copy(update=nowhere) for item in config.suites)
+    return config.model_copy(update={"suites": suites})
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"

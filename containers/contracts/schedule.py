@@ -1,0 +1,105 @@
+"""Arithmetic of batches, steps and schedules; pure. Used by `rlhf plan`, and by the stage before it loads a model."""
+
+import math
+from dataclasses import dataclass
+
+from containers.contracts.configs.stages import TrainingSchedule
+from containers.contracts.hardware import BatchPlan, GpuProfile
+
+
+class ScheduleError(ValueError):
+    """A batch or schedule that cannot work; the message has the numbers."""
+
+
+@dataclass(frozen=True)
+class ResolvedSchedule:
+    """A schedule with every number filled in."""
+
+    num_steps: int
+    steps_per_epoch: int
+    eval_steps: int
+    save_steps: int
+    logging_steps: int
+
+
+def plan_batch(global_batch_size: int | None, profile: GpuProfile, *, multiple_of: int = 1) -> BatchPlan:
+    """Cut a global batch over the profile's ranks, with the largest per-device batch that fits and divides.
+
+    Args:
+        global_batch_size: examples per optimizer step; None takes the profile's.
+        multiple_of: the global batch must be a multiple of this (RLOO: completions per prompt).
+
+    Raises:
+        ScheduleError: it cannot be divided, and the nearest sizes that can; or there is no rank.
+
+    Example: 112 on 7 ranks with at most 4 per device gives 4 × 7 × 4 accumulation steps.
+    """
+    if profile.num_processes < 1:
+        raise ScheduleError(f"profile {profile.name} has no GPU left for a rank")
+    size = global_batch_size or profile.default_global_batch_size
+    unit = math.lcm(profile.num_processes, multiple_of)
+    if size % unit:
+        below, above = size // unit * unit, (size // unit + 1) * unit
+        choices = f"{below} or {above}" if below else f"{above}"
+        raise ScheduleError(
+            f"global_batch_size {size} cannot be divided over {profile.num_processes} ranks"
+            + (f" in groups of {multiple_of}" if multiple_of > 1 else "")
+            + f": it must be a multiple of {unit}. Nearest: {choices}."
+        )
+    per_rank = size // profile.num_processes
+    per_device = max(
+        divisor for divisor in range(1, min(per_rank, profile.max_per_device_batch_size) + 1) if per_rank % divisor == 0
+    )
+    return BatchPlan(
+        global_batch_size=size,
+        per_device_batch_size=per_device,
+        num_processes=profile.num_processes,
+        gradient_accumulation_steps=per_rank // per_device,
+    )
+
+
+def resolve_schedule(
+    schedule: TrainingSchedule, *, num_examples: int, global_batch_size: int, num_eval_examples: int | None = None
+) -> ResolvedSchedule:
+    """Fill in steps, and refuse a schedule that would never evaluate or save in the run's actual number of steps.
+
+    Args:
+        num_examples: training examples (pairs; RLOO: prompts × completions).
+        num_eval_examples: 0 refuses a schedule that evaluates; None where nothing is evaluated.
+
+    Raises:
+        ScheduleError: no step at all, or `eval_steps`/`save_steps` beyond the last step; has the numbers.
+
+    Example: 20,142 pairs at 112 are 180 steps; `eval_steps: 200` is refused.
+    """
+    steps_per_epoch = math.ceil(num_examples / global_batch_size)
+    if num_examples < global_batch_size and schedule.max_steps is None:
+        raise ScheduleError(
+            f"{num_examples:,} examples are fewer than one global batch of {global_batch_size}: not one full step. "
+            f"Lower global_batch_size or bring more data."
+        )
+    num_steps = schedule.max_steps or max(1, math.ceil(steps_per_epoch * schedule.num_epochs))
+    default = max(1, num_steps // 10)
+    eval_steps = schedule.eval_steps or default
+    save_steps = schedule.save_steps or eval_steps
+    mistakes = []
+    if num_eval_examples is not None and eval_steps > num_steps:
+        mistakes.append(f"eval_steps {eval_steps} would never evaluate")
+    if save_steps > num_steps:
+        mistakes.append(f"save_steps {save_steps} would never save")
+    if mistakes:
+        epochs = "1 epoch" if schedule.num_epochs == 1 else f"{schedule.num_epochs:g} epochs"
+        often = "at every step" if default == 1 else f"every {default} steps"
+        raise ScheduleError(
+            f"{' and '.join(mistakes)}: the run has {num_steps} steps ({num_examples:,} examples in batches of "
+            f"{global_batch_size}, {epochs}). Use at most {num_steps}, or leave them out: then {often}."
+        )
+    if num_eval_examples == 0:
+        raise ScheduleError("There is not one validation example, so nothing could be evaluated.")
+    return ResolvedSchedule(
+        num_steps=num_steps,
+        steps_per_epoch=steps_per_epoch,
+        eval_steps=eval_steps,
+        save_steps=save_steps,
+        logging_steps=min(schedule.logging_steps, num_steps),
+    )

@@ -1,0 +1,138 @@
+"""Prompts of evaluation suites that stand in other data: whoever trains on them is judged on what it has seen. Pure.
+
+A prompt of eight words or more is found in another text by its runs of eight words: the share of its words that lie in
+a run which the other text has too (the rule of Tülu 3, arXiv:2411.15124, section 3.2, which takes 8 words and 50 %). A
+shorter prompt must be the whole of the other text, or of its last turn. All turns but the system's count.
+
+A run that five or more different prompts share, of the suites or of the data, is a turn of phrase or a template and
+says nothing; words that stand in such runs only are left out of the share. Without that, one "I like to host guests at
+my home …" of RM-Bench condemned 168 rows of HH-RLHF about other countries' kitchens.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from containers.data.filters.prompt_words import Prompts, Turns
+from containers.data.filters.run_numbers import Flags, Numbers, in_several_places, run_numbers, span_numbers
+
+_RUN_WORDS = 8
+_COMMON_PROMPTS = 5
+# Of a table that tells most runs of the data from those of suites.
+_BITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePrompt:
+    """One item of a suite; `line` is where it stands in the suite's file."""
+
+    suite: str
+    item_id: str
+    line: int
+    prompt: Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Contamination:
+    """An item of a suite found in a text; `overlap` is the share of its words that the text repeats."""
+
+    item: SuitePrompt
+    overlap: float
+
+
+@dataclass(slots=True)
+class _Text:
+    """A prompt of the data as the index sees it: the item that is the whole of it, and its runs that a suite has."""
+
+    whole: int | None = None
+    runs: set[int] = field(default_factory=set)
+
+
+class SuiteIndex:
+    """Finds the prompts of suites in the prompts of data; words and runs are numbers (`run_numbers`)."""
+
+    def __init__(self, items: Iterable[SuitePrompt]) -> None:
+        self._items = list(items)
+        words = Prompts({str(place): item.prompt for place, item in enumerate(self._items)}).words
+        numbers = span_numbers(words.numbers, words.begins, words.ends).tolist()
+        self._whole: dict[int, int] = {}
+        for position in np.flatnonzero(words.lengths).tolist():
+            self._whole.setdefault(numbers[position], position)
+        # Of items with the same prompt the first one.
+        self._first = [self._whole.get(number, position) for position, number in enumerate(numbers)]
+        self._runs, _, self._owners = run_numbers(words.numbers, words.lengths, length=_RUN_WORDS)
+        self._may_have = np.zeros(1 << _BITS, dtype=np.bool_)
+        self._may_have[self._runs >> np.uint64(64 - _BITS)] = True
+
+    def find(self, prompts: Prompts, *, overlap: float) -> dict[str, Contamination]:
+        """For each prompt that repeats an item the one that it repeats most of.
+
+        Args:
+            prompts: the different prompts of the data.
+            overlap: share of an item's words from which on it counts as repeated.
+        """
+        texts = self._read(prompts)
+        prompts_with = Counter(run for text in texts.values() for run in text.runs)
+        common = {run for run, count in prompts_with.items() if count >= _COMMON_PROMPTS} | self._common_in_suites()
+        found = {}
+        for key, text in texts.items():
+            best = self._best(text, common)
+            if best is not None and best.overlap >= overlap:
+                found[key] = best
+        return found
+
+    def _read(self, prompts: Prompts) -> dict[str, _Text]:
+        """The prompts that have a run of a suite, or are an item, whole or in their last turn."""
+        keys, texts = list(prompts.turns), defaultdict[str, _Text](_Text)
+        known_runs, wholes = np.unique(self._runs), np.sort(np.fromiter(self._whole, dtype=np.uint64))
+        for begin, words in prompts.batches():
+            runs, _, owners = run_numbers(words.numbers, words.lengths, length=_RUN_WORDS)
+            likely = np.flatnonzero(self._may_have[runs >> np.uint64(64 - _BITS)])
+            places = likely[_are_among(runs[likely], known_runs)]
+            for run, owner in zip(runs[places].tolist(), owners[places].tolist(), strict=True):
+                texts[keys[begin + owner]].runs.add(run)
+            # The whole prompt counts before its last turn.
+            for begins in (words.last_begins, words.begins):
+                numbers = span_numbers(words.numbers, begins, words.ends)
+                for position in np.flatnonzero(_are_among(numbers, wholes)).tolist():
+                    texts[keys[begin + position]].whole = self._whole[int(numbers[position])]
+        return texts
+
+    def _common_in_suites(self) -> set[int]:
+        """Runs of many different prompts; the same prompt in two suites, or twice in one, is one prompt."""
+        several = in_several_places(self._runs)
+        owners = zip(self._runs[several].tolist(), self._owners[several].tolist(), strict=True)
+        num_prompts = Counter(run for run, _ in {(run, self._first[owner]) for run, owner in owners})
+        return {run for run, count in num_prompts.items() if count >= _COMMON_PROMPTS}
+
+    def _best(self, text: _Text, common: set[int]) -> Contamination | None:
+        if text.whole is not None:
+            return Contamination(self._items[text.whole], 1.0)
+        telling = text.runs - common
+        positions = set(self._owners[np.isin(self._runs, np.fromiter(telling, dtype=np.uint64))].tolist())
+        shares = [(self._share(position, telling, common), -position) for position in positions]
+        share, position = max(shares, default=(0.0, 0))
+        return Contamination(self._items[-position], share) if shares else None
+
+    def _share(self, position: int, telling: set[int], common: set[int]) -> float:
+        """Words of the item in runs that the text has, over its words in runs that are not common."""
+        own: set[int] = set()
+        covered: set[int] = set()
+        begin, end = np.searchsorted(self._owners, (position, position + 1))
+        for place, run in enumerate(self._runs[begin:end].tolist()):
+            if run not in common:
+                own.update(range(place, place + _RUN_WORDS))
+            if run in telling:
+                covered.update(range(place, place + _RUN_WORDS))
+        return len(covered) / len(own)
+
+
+def _are_among(numbers: Numbers, known: Numbers) -> Flags:
+    """Whether each number is one of the known ones, which are sorted."""
+    if not known.size:
+        return np.zeros(numbers.size, dtype=np.bool_)
+    places = np.minimum(np.searchsorted(known, numbers), known.size - 1)
+    flags: Flags = known[places] == numbers
+    return flags

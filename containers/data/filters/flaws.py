@@ -1,0 +1,78 @@
+"""Which rows teach nothing or teach wrongly: small pure functions over rows."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from containers.data.formats.schemas import PreferenceRow
+
+# What separates turns in the chat templates in use. In a user's text they would end the turn and forge the next one.
+# Each pattern begins with one character, which the search skips to.
+_IN_ANGLES = re.compile(
+    r"<(?:[|｜][^\s<>|｜]{1,40}[|｜]>"  # <|im_start|>, <|eot_id|>, <｜begin▁of▁sentence｜>
+    r"|</?SYS>>"
+    r"|(?:start|end)_of_turn>"
+    r"|extra_id_\d+>"
+    r"|/?think>)"  # templates of thinking models cut an answer there
+)
+_IN_SQUARES = re.compile(r"\[/?INST\]")
+
+
+def control_token(row: PreferenceRow) -> str:
+    """The first control token of a chat template in any text of the row; empty where there is none."""
+    pair = row.pair
+    return control_token_in((*[turn["content"] for turn in pair.prompt], pair.chosen, pair.rejected))
+
+
+def control_token_in(texts: Iterable[str]) -> str:
+    """The first control token in any of the texts; empty where there is none."""
+    for text in texts:
+        if "<" in text or "[" in text:
+            found = [match for match in (_IN_ANGLES.search(text), _IN_SQUARES.search(text)) if match]
+            if found:
+                return min(found, key=lambda match: match.start()).group()
+    return ""
+
+
+def num_characters(row: PreferenceRow) -> int:
+    """Characters of the prompt plus its longer response."""
+    pair = row.pair
+    return sum([len(turn["content"]) for turn in pair.prompt]) + max(len(pair.chosen), len(pair.rejected))
+
+
+def has_equal_responses(row: PreferenceRow) -> bool:
+    """Whether the two responses are the same but for white space at their ends."""
+    return row.pair.chosen.strip() == row.pair.rejected.strip()
+
+
+# In the order in which they are asked: the first that holds names the reason.
+FLAWS: tuple[tuple[str, Callable[[PreferenceRow], bool]], ...] = (
+    ("tie", lambda row: row.is_tie),
+    ("equal_responses", has_equal_responses),
+    ("control_tokens", lambda row: bool(control_token(row))),
+    ("contradicts_annotators", lambda row: row.contradicts_annotators),
+)
+
+
+def first_flaw(row: PreferenceRow) -> str:
+    """The name of the first flaw that a row has by itself; empty for a good one."""
+    return next((name for name, holds in FLAWS if holds(row)), "")
+
+
+def repeated(rows: Sequence[PreferenceRow]) -> set[int]:
+    """Positions of rows that say again what an earlier row said: same prompt, same chosen, same rejected."""
+    seen: set[str] = set()
+    positions = set()
+    for position, row in enumerate(rows):
+        if row.pair.pair_id in seen:
+            positions.add(position)
+        seen.add(row.pair.pair_id)
+    return positions
+
+
+def contradictory(rows: Sequence[PreferenceRow]) -> set[int]:
+    """Positions of rows that say the opposite of another row: same prompt, chosen and rejected exchanged. Both fall."""
+    asked = Counter([row.prompt_id for row in rows])
+    likely = [(position, row.prompt_id, row.pair) for position, row in enumerate(rows) if asked[row.prompt_id] > 1]
+    said = {(prompt_id, pair.chosen, pair.rejected) for _, prompt_id, pair in likely}
+    return {position for position, prompt_id, pair in likely if (prompt_id, pair.rejected, pair.chosen) in said}

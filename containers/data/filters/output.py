@@ -1,0 +1,147 @@
+"""Writes what filter_dataset keeps, and the records of what it dropped."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.names import (
+    DROPPED_FILE,
+    FUNNEL_FILE,
+    FUNNEL_TABLE_FILE,
+    PLOTS_FOLDER,
+    POLICY_EVAL_PROMPTS_FILE,
+    POLICY_TRAIN_PROMPTS_FILE,
+    TRAIN_PAIRS_FILE,
+    VALIDATION_PAIRS_FILE,
+)
+from containers.contracts.records import Funnel, PolarityCheck, ReferenceCheck
+from containers.data.filters.chain import Rows
+from containers.data.filters.overlaps import Overlaps
+from containers.data.funnel import UNKNOWN, FunnelCounter, counted
+from containers.data.funnel_plot import FUNNEL_PLOT_FILE, write_funnel_plot
+from containers.data.funnel_table import write_funnel_table
+from containers.data.language import detector_name
+from containers.data.rows import PreferenceRow
+from containers.data.sources import PlacedRow, Source
+from containers.data.splits import PolicyPrompts
+from containers.data.tables import write_comparisons, write_pairs, write_prompts
+from containers.harness.context import StageContext
+
+# NeMo-Aligner's names for the two files.
+TRAIN_COMPARISONS_FILE = "train_comparisons.jsonl"
+TEST_COMPARISONS_FILE = "test_comparisons.jsonl"
+
+
+@dataclass(frozen=True)
+class Division:
+    """Where the surviving rows went."""
+
+    train: Rows
+    validation: Rows
+    set_aside: Rows
+    prompts: PolicyPrompts
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found on the way, for the records."""
+
+    polarity: tuple[PolarityCheck, ...]
+    reference: tuple[ReferenceCheck, ...]
+    overlaps: Overlaps
+
+
+def write_artifact(
+    context: StageContext,
+    config: FilterDatasetConfig,
+    division: Division,
+    *,
+    counter: FunnelCounter,
+    sources: Sequence[Source],
+    findings: Findings,
+) -> Funnel:
+    """Write tables, records and the plot; returns the funnel."""
+    output = context.output
+    write_pairs(output / TRAIN_PAIRS_FILE, _rows(division.train))
+    write_pairs(output / VALIDATION_PAIRS_FILE, _rows(division.validation))
+    everything = _rows(division.train + division.validation + division.set_aside)
+    prompts = {
+        file: write_prompts(output / file, (row for row in everything if row.prompt_id in ids))
+        for file, ids in (
+            (POLICY_TRAIN_PROMPTS_FILE, division.prompts.train),
+            (POLICY_EVAL_PROMPTS_FILE, division.prompts.evaluation),
+        )
+    }
+    funnel = _funnel(config, division, counter=counter, sources=sources, findings=findings, prompts=prompts)
+    (output / FUNNEL_FILE).write_text(funnel.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_funnel_table(output / FUNNEL_TABLE_FILE, funnel)
+    (output / PLOTS_FOLDER).mkdir(exist_ok=True)
+    write_funnel_plot(output / PLOTS_FOLDER / FUNNEL_PLOT_FILE, funnel)
+    findings.overlaps.write(output)
+    lines = [json.dumps(example, ensure_ascii=False) + "\n" for example in counter.examples]
+    (output / DROPPED_FILE).write_text("".join(lines), encoding="utf-8")
+    if config.write_comparisons:
+        _write_comparisons(context, division)
+    return funnel
+
+
+def _write_comparisons(context: StageContext, division: Division) -> None:
+    for file, rows in ((TRAIN_COMPARISONS_FILE, division.train), (TEST_COMPARISONS_FILE, division.validation)):
+        left_out = write_comparisons(context.output / file, _rows(rows))
+        if left_out:
+            context.recorder.note(
+                f"{file}: {left_out:,} of {len(rows):,} pairs are not in it, since NeMo-Aligner's form cannot hold "
+                f"their system turn or a text with the mark of a turn."
+            )
+
+
+def _funnel(
+    config: FilterDatasetConfig,
+    division: Division,
+    *,
+    counter: FunnelCounter,
+    sources: Sequence[Source],
+    findings: Findings,
+    prompts: Mapping[str, int],
+) -> Funnel:
+    kept = division.train + division.validation
+    strengths = counted(item.strength for item in kept)
+    duplicates = findings.overlaps.near_duplicates
+    return Funnel(
+        sources=tuple(source.origin for source in sources),
+        rows_read=counter.total.rows_read,
+        steps=tuple(counter.total.steps),
+        train_pairs=len(division.train),
+        validation_pairs=len(division.validation),
+        policy_train_prompts=prompts[POLICY_TRAIN_PROMPTS_FILE],
+        policy_eval_prompts=prompts[POLICY_EVAL_PROMPTS_FILE],
+        pairs_set_aside_for_policy=len(division.set_aside),
+        kept_by_domain=counted(item.row.pair.domain for item in kept),
+        kept_by_strength=tuple(sorted((int(strength), count) for strength, count in strengths)),
+        **_rows_read_by_group(sources),
+        train_by_source=counted(item.source for item in division.train),
+        polarity=findings.polarity,
+        reference=findings.reference,
+        num_similar_prompts=findings.overlaps.num_similar_prompts,
+        num_near_duplicates=None if duplicates is None else len(duplicates),
+        contamination=tuple(findings.overlaps.suites),
+        language_detector=detector_name() if config.check_language_on_text else "",
+    )
+
+
+def _rows_read_by_group(sources: Sequence[Source]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Rows read by domain, language (detected, where the column says nothing), strength and source."""
+    malformed = [row for source in sources for rows in source.malformed.values() for row in rows]
+    good = [item for source in sources for item in source.rows]
+    groups = {
+        "domain": [row.domain for row in malformed] + [item.row.pair.domain for item in good],
+        "language": [row.language for row in malformed] + [item.row.pair.language for item in good],
+        "strength": [row.strength for row in malformed] + [item.strength for item in good],
+        "source": [row.source for row in malformed] + [item.source for item in good],
+    }
+    return {f"read_by_{kind}": counted([name or UNKNOWN for name in names]) for kind, names in groups.items()}
+
+
+def _rows(items: Iterable[PlacedRow]) -> list[PreferenceRow]:
+    return [item.row for item in items]

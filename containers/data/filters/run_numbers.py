@@ -1,0 +1,232 @@
+"""Words and runs of words as numbers, of many texts at once: ten times as fast as `word_runs`. Pure numpy.
+
+A word or run becomes 64 bits; two that differ have the same ones with probability 2^-64. None is kept as a string.
+"""
+
+import functools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from containers.data.filters.word_runs import IDEOGRAPHS
+
+Numbers = NDArray[np.uint64]
+Places = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+# Odd, so that multiplying by them modulo 2^64 loses nothing and can be undone.
+_FACTOR = 0x9E3779B97F4A7C15
+# A character's number is its code plus one, 0 between words; the highest bits say what is peculiar about it.
+_IDEOGRAPH, _FOLDS_INTO_SEVERAL = 1 << 62, 1 << 63
+_CODE = (1 << 32) - 1
+# Letters whose codes differ by a multiple of this weigh the same where only letters are counted.
+_LETTER_WEIGHTS = 2**10
+# Arrays of so many numbers stay in the processor's second cache.
+_CHARACTERS_AT_ONCE = 2**15
+_WORDS_AT_ONCE = 2**14
+# Places of runs in `in_several_places`: at least so many for each, and at most 2^26, which take 320 MiB.
+_PLACES_PER_RUN = 4
+_FEWEST_BITS, _MOST_BITS = 10, 26
+
+
+def word_numbers(texts: Sequence[str]) -> tuple[Numbers, Places]:
+    """The number of every word of all texts in order, and how many words each text has.
+
+    The words are those of `word_runs.words_of`.
+    """
+    numbers, lengths = [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
+    for batch in _batches(texts):
+        of_batch, lengths_of_batch = _word_numbers(*_letters(batch))
+        numbers.append(of_batch)
+        lengths.append(lengths_of_batch)
+    return np.concatenate(numbers), np.concatenate(lengths)
+
+
+def word_and_letter_numbers(texts: Sequence[str]) -> tuple[Numbers, Places, Numbers]:
+    """The same, and a number for each text that is equal where its words have the same letters, however divided.
+
+    Other letters give another number with a probability of about 1 - 2^-10 for each, so the texts are to be compared.
+    """
+    found: list[tuple[Numbers, Places, Numbers]] = []
+    for batch in _batches(texts):
+        letters, ends = _letters(batch)
+        weights = _powers(_FACTOR, _LETTER_WEIGHTS)[letters & np.uint64(_LETTER_WEIGHTS - 1)]
+        weights[letters == 0] = 0
+        sums = np.append(np.uint64(0), np.cumsum(weights))
+        found.append((*_word_numbers(letters, ends), sums[ends] - sums[np.append(0, ends[:-1] + 1)]))
+    if not found:
+        return *word_numbers([]), np.zeros(0, dtype=np.uint64)
+    numbers, lengths, sums_of_letters = zip(*found, strict=True)
+    return np.concatenate(numbers), np.concatenate(lengths), np.concatenate(sums_of_letters)
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The texts in order, as many at once as have about so many characters together that arrays stay in the cache."""
+    begin, size = 0, 0
+    for end, text in enumerate(texts, start=1):
+        size += len(text)
+        if size >= _CHARACTERS_AT_ONCE or end == len(texts):
+            yield texts[begin:end]
+            begin, size = end, 0
+
+
+def _letters(texts: Sequence[str]) -> tuple[Numbers, Places]:
+    """The number of every character of the texts, folded to one case, one character between two; where each ends."""
+    letters = _number_of_characters()[_codes(texts)]
+    if letters.max(initial=0) >= _FOLDS_INTO_SEVERAL:
+        texts = [text.casefold() for text in texts]
+        letters = _number_of_characters()[_codes(texts)]
+    return letters, np.cumsum([len(text) + 1 for text in texts]) - 1
+
+
+def _codes(texts: Sequence[str]) -> NDArray[np.uint32]:
+    return np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+def _word_numbers(letters: Numbers, ends_of_texts: Places) -> tuple[Numbers, Places]:
+    begins, ends = _places_of_words(letters)
+    if letters.max(initial=0) >= _IDEOGRAPH:
+        letters = letters & np.uint64(_CODE)
+    numbers = _polynomials(letters, begins, ends)
+    last_word = np.searchsorted(begins, ends_of_texts)
+    return numbers, np.diff(last_word, prepend=0)
+
+
+def _places_of_words(letters: Numbers) -> tuple[Places, Places]:
+    """Where each word begins and ends; an ideograph is a word by itself."""
+    is_word = np.zeros(letters.size + 2, dtype=np.bool_)
+    np.not_equal(letters, 0, out=is_word[1:-1])
+    changes = is_word[1:] != is_word[:-1]
+    if letters.max(initial=0) < _IDEOGRAPH:
+        edges = np.flatnonzero(changes)
+        return edges[::2], edges[1::2]
+    parts = changes.copy()
+    is_ideograph = letters >= _IDEOGRAPH
+    parts[:-1] |= is_ideograph
+    parts[1:] |= is_ideograph
+    return np.flatnonzero(parts & is_word[1:]), np.flatnonzero(parts & is_word[:-1])
+
+
+def span_numbers(numbers: Numbers, begins: Places, ends: Places) -> Numbers:
+    """The number of each span of words from its begin up to its end; equal spans have equal numbers."""
+    return _polynomials(numbers, begins, ends)
+
+
+def _polynomials(numbers: Numbers, begins: Places, ends: Places) -> Numbers:
+    """For each span the sum of its numbers times factor to the power of their place in it, mixed.
+
+    Each place is counted from the beginning of all, and brought back to the first of the span.
+    """
+    powers, backwards = _powers(_FACTOR, numbers.size), _powers(pow(_FACTOR, -1, 2**64), numbers.size + 1)
+    sums = np.zeros(numbers.size + 1, dtype=np.uint64)
+    np.cumsum(numbers * powers, out=sums[1:])
+    found = sums[ends]
+    found -= sums[begins]
+    found *= backwards[begins]
+    return _mixed(found)
+
+
+def run_numbers(words: Numbers, lengths: Places, *, length: int) -> tuple[Numbers, Places, Places]:
+    """The number of each run, the place of its first word among all words, and the position of its text.
+
+    Args:
+        words: of all texts, as `word_numbers` gives them.
+        lengths: words of each text; one with fewer words than a run has no run.
+        length: words of a run.
+    """
+    counts = np.maximum(lengths - length + 1, 0)
+    size = max(words.size - length + 1, 0)
+    runs = np.empty(size, dtype=np.uint64)
+    for begin in range(0, size, _WORDS_AT_ONCE):
+        end = min(begin + _WORDS_AT_ONCE, size)
+        batch = words[begin:end].copy()
+        for place in range(1, length):
+            batch *= np.uint64(_FACTOR)
+            batch += words[begin + place : end + place]
+        runs[begin:end] = _mixed(batch)
+    is_start = np.ones(words.size, dtype=np.bool_)
+    ends = np.cumsum(lengths)
+    for place in range(1, length):
+        # Of a text with fewer words, these places lie in an earlier one, where they are no starts either.
+        is_start[ends[ends >= place] - place] = False
+    starts = np.flatnonzero(is_start[:size])
+    return runs[starts], starts, np.repeat(np.arange(lengths.size), counts)
+
+
+def with_at_least(words: Numbers, lengths: Places, *, length: int) -> tuple[Numbers, Places]:
+    """The same texts, those with fewer words than `length` filled up with a word that is none."""
+    filled = np.maximum(lengths, length)
+    if words.size == filled.sum():
+        return words, lengths
+    shift = (np.cumsum(filled) - filled) - (np.cumsum(lengths) - lengths)
+    numbers = np.zeros(int(filled.sum()), dtype=np.uint64)
+    numbers[np.arange(words.size) + np.repeat(shift, lengths)] = words
+    return numbers, filled
+
+
+def in_several_places(numbers: Numbers) -> Flags:
+    """Whether each number stands in several places of the array: surely where it does, else seldom.
+
+    So who is told no stands alone. It takes a fifth of the time of sorting.
+    """
+    bits = min(max((_PLACES_PER_RUN * numbers.size).bit_length(), _FEWEST_BITS), _MOST_BITS)
+    slots = (numbers >> np.uint64(64 - bits)).astype(np.int64)
+    order = np.arange(numbers.size, dtype=np.uint32)
+    last = np.empty(1 << bits, dtype=np.uint32)
+    last[slots] = order
+    is_several = np.zeros(1 << bits, dtype=np.bool_)
+    is_several[slots[last[slots] != order]] = True
+    flags: Flags = is_several[slots]
+    return flags
+
+
+def _mixed(numbers: Numbers) -> Numbers:
+    """Every bit of the number in every bit of the result (the finalizer of splitmix64)."""
+    mixed = numbers ^ (numbers >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def _powers(base: int, count: int) -> Numbers:
+    """The first powers of the base modulo 2^64, from 1 on."""
+    most = 2 * _CHARACTERS_AT_ONCE
+    while most < count:
+        most *= 2
+    return _powers_up_to(base, most)[:count]
+
+
+@functools.lru_cache(maxsize=4)
+def _powers_up_to(base: int, count: int) -> Numbers:
+    factors = np.full(count, base, dtype=np.uint64)
+    factors[:1] = 1
+    powers: Numbers = np.multiply.accumulate(factors)
+    return powers
+
+
+@functools.cache
+def _number_of_characters() -> Numbers:
+    """The number of every character, folded to one case."""
+    every = np.arange(sys.maxunicode + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    codes = np.arange(1, len(every) + 1, dtype=np.uint64)
+    several = []
+    for begin in range(0, len(every), 256):
+        block = every[begin : begin + 256]
+        if block != block.casefold():
+            folded = [(code, character.casefold()) for code, character in enumerate(block, start=begin)]
+            codes[begin : begin + 256] = [ord(text[0]) + 1 for _, text in folded]
+            several += [code for code, text in folded if len(text) > 1]
+    is_letter = np.zeros(len(every), dtype=np.bool_)
+    for match in re.finditer(r"\w+", every):
+        is_letter[match.start() : match.end()] = True
+    # A character stands for what it is folded to.
+    numbers: Numbers = np.where(is_letter[codes.astype(np.int64) - 1], codes, np.uint64(0))
+    for match in re.finditer(rf"[{IDEOGRAPHS}]+", every):
+        numbers[match.start() : match.end()] = codes[match.start() : match.end()] | np.uint64(_IDEOGRAPH)
+    numbers[several] = _FOLDS_INTO_SEVERAL
+    return numbers

@@ -1,0 +1,97 @@
+"""The schemas of preference data by their columns, and which of them some rows have. Pure; used by check and stage.
+
+    HelpSteer3       context, response1, response2, overall_preference   negative: response 1 is better
+    TRL preference   chosen, rejected, with prompt or sharing their beginning: conversations, plain texts, or
+                     transcripts of HH-RLHF ("\\n\\nHuman: …"); scores, where given, tell the strength (UltraFeedback)
+    arena            prompt, response_a, response_b, winner              a, b or tie
+    UltraFeedback    instruction, completions                            best against worst by `overall_score`
+    comparisons      text, and nothing else                              NeMo-Aligner: good line before bad line
+
+`domain` and `language` are optional everywhere else: a pair and its label are whole without them.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from containers.formatting import one_line
+
+_COLUMNS_SHOWN = 20
+_NAME_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceSchema:
+    """A way of writing preferences: `columns` must be there, `optional` ones are read where they are there.
+
+    `stands_alone`: no other column may be there, since the names alone say too little. `num_lines` make one row.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    stands_alone: bool = False
+    num_lines: int = 1
+
+    def fits(self, names: Collection[str]) -> bool:
+        """Whether a row with columns of these names can be of this schema."""
+        return set(self.columns).issubset(names) and (len(names) == len(self.columns) or not self.stands_alone)
+
+
+HELPSTEER3 = PreferenceSchema(
+    "HelpSteer3", ("context", "response1", "response2", "overall_preference"), ("individual_preference",)
+)
+TRL = PreferenceSchema("TRL preference", ("chosen", "rejected"), ("prompt", "margin", "score_chosen", "score_rejected"))
+ARENA = PreferenceSchema("arena", ("prompt", "response_a", "response_b", "winner"))
+ULTRAFEEDBACK = PreferenceSchema("UltraFeedback", ("instruction", "completions"))
+COMPARISONS = PreferenceSchema("NeMo-Aligner comparisons", ("text",), stands_alone=True, num_lines=2)
+SCHEMAS = (HELPSTEER3, TRL, ARENA, ULTRAFEEDBACK, COMPARISONS)
+
+
+class UnknownSchemaError(ValueError):
+    """Rows that have the columns of no schema: `problem` shows the columns found, `advice` those wanted."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        self.problem = problem
+        self.advice = advice
+        super().__init__(f"{problem} {advice}")
+
+
+def schema_of(rows: Iterable[Iterable[str]], *, file: str) -> PreferenceSchema:
+    """The schema whose columns most of `rows` have; of equals the first in `SCHEMAS`.
+
+    Args:
+        rows: the column names of each row.
+        file: how messages name the file.
+
+    Raises:
+        UnknownSchemaError: not one row has the columns of any schema.
+    """
+    hits: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    for row in rows:
+        names = tuple(row)
+        found.update(names)
+        hits.update(schema.name for schema in SCHEMAS if schema.fits(names))
+    if not hits:
+        raise UnknownSchemaError(
+            f"{file} has no schema that is known here. Columns found: {_shown(found)}.",
+            f"Columns wanted, one of: {'; '.join(_wanted(schema) for schema in SCHEMAS)}. "
+            "Rename the columns, or convert the file.",
+        )
+    best = max(hits.values())
+    return next(schema for schema in SCHEMAS if hits[schema.name] == best)
+
+
+def _shown(found: Counter[str]) -> str:
+    """The names, most frequent first. They are foreign text: cleaned and shortened."""
+    names = [one_line(name, _NAME_CHARACTERS) for name, _ in found.most_common(_COLUMNS_SHOWN)]
+    if len(found) > _COLUMNS_SHOWN:
+        names.append(f"and {len(found) - _COLUMNS_SHOWN:,} more")
+    return ", ".join(names) or "none"
+
+
+def _wanted(schema: PreferenceSchema) -> str:
+    more = f"; optional: {', '.join(schema.optional)}" if schema.optional else ""
+    more = "; no other" if schema.stands_alone else more
+    return f"{schema.name} ({', '.join(schema.columns)}{more})"

@@ -1,0 +1,254 @@
+"""One object of a file of preferences to one row, in the schema that the file has (see `columns`)."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from containers.data.formats.columns import (
+    ARENA,
+    COMPARISONS,
+    HELPSTEER3,
+    TRL,
+    ULTRAFEEDBACK,
+    UnknownSchemaError,
+    schema_of,
+)
+from containers.data.formats.transcripts import turns_of_text
+from containers.data.rows import (
+    MAX_STRENGTH,
+    MalformedRowError,
+    Pair,
+    PreferenceRow,
+    Turn,
+    Value,
+    annotator_scores,
+    column,
+    integer,
+    make_row,
+    read_prompt,
+    read_response,
+)
+from containers.harness.errors import BadDataError
+
+__all__ = ["MalformedRowError", "Pair", "PreferenceRow", "Schema", "Turn", "Value", "detect_schema", "known_schemas"]
+
+# Names of the two scores as UltraFeedback's editions write them.
+_SCORES_OF_SIDES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"))
+_WINNERS = {"a": "a", "b": "b", "tie": "tie", "model_a": "a", "model_b": "b", "tie (bothbad)": "tie"}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A way of writing preferences, and the function that reads one object of it; `num_lines` give one row."""
+
+    name: str
+    parse: Callable[[Value], PreferenceRow]
+    num_lines: int = 1
+
+
+def detect_schema(values: Iterable[Value], *, file: str) -> Schema:
+    """The schema whose columns most of `values` have.
+
+    Raises:
+        BadDataError: not one of them has the columns of any schema; shows the columns found.
+    """
+    try:
+        known = schema_of(values, file=file)
+    except UnknownSchemaError as error:
+        raise BadDataError(str(error)) from error
+    return Schema(known.name, _PARSERS[known.name], known.num_lines)
+
+
+def known_schemas() -> dict[str, Callable[[Value], PreferenceRow]]:
+    """The reader of every schema by its name."""
+    return dict(_PARSERS)
+
+
+def _parse_helpsteer3(value: Value) -> PreferenceRow:
+    prompt = read_prompt(column(value, "context"))
+    response1 = read_response(column(value, "response1"))
+    response2 = read_response(column(value, "response2"))
+    preference = integer(column(value, "overall_preference"), "label_not_an_integer", "label_out_of_range")
+    scores = annotator_scores(value.get("individual_preference"))
+    first_is_better = preference <= 0
+    return make_row(
+        value,
+        prompt=prompt,
+        chosen=response1 if first_is_better else response2,
+        rejected=response2 if first_is_better else response1,
+        margin=abs(preference),
+        signs=[score * preference for score in scores],
+    )
+
+
+def _parse_trl(value: Value) -> PreferenceRow:
+    chosen, rejected = column(value, "chosen"), column(value, "rejected")
+    if value.get("prompt") is None:
+        shared, chosen, rejected = _split_at_first_difference(chosen, rejected)
+        prompt = read_prompt(shared)
+    else:
+        turns = _turns_of_prompt(value["prompt"])
+        if turns is not None:
+            chosen, rejected = _turns_or_text(chosen), _turns_or_text(rejected)
+        prompt = read_prompt(value["prompt"] if turns is None else turns)
+    difference = _score_difference(value)
+    if value.get("margin") is not None:
+        margin = _score(value["margin"])
+        if margin is None or margin < 0:
+            raise MalformedRowError("margin_not_a_strength", value["margin"])
+    else:
+        margin = 1.0 if difference is None else _strength(difference)
+    return make_row(
+        value,
+        prompt=prompt,
+        chosen=_last_turn(chosen, prompt),
+        rejected=_last_turn(rejected, prompt),
+        margin=margin,
+        signs=() if difference is None else (difference,),
+    )
+
+
+def _parse_arena(value: Value) -> PreferenceRow:
+    prompt = read_prompt(column(value, "prompt"))
+    response_a = read_response(column(value, "response_a"))
+    response_b = read_response(column(value, "response_b"))
+    winner = column(value, "winner")
+    name = _WINNERS.get(winner.strip().lower()) if isinstance(winner, str) else None
+    if name is None:
+        raise MalformedRowError("winner_unknown", winner)
+    return make_row(
+        value,
+        prompt=prompt,
+        chosen=response_b if name == "b" else response_a,
+        rejected=response_a if name == "b" else response_b,
+        margin=0.0 if name == "tie" else 1.0,
+    )
+
+
+def _parse_ultrafeedback(value: Value) -> PreferenceRow:
+    """The completion with the highest `overall_score` against the one with the lowest.
+
+    The mean of the scores by aspect stands beside it: the published set has answers of 1 written as 10, whose aspects
+    say otherwise (issue of the set, found by Argilla's edition).
+    """
+    prompt = read_prompt(column(value, "instruction"))
+    completions = column(value, "completions")
+    if not isinstance(completions, list | tuple) or not all(isinstance(item, Mapping) for item in completions):
+        raise MalformedRowError("completions_not_objects", repr(completions)[:80])
+    scored = [(score, item) for item in completions if (score := _score(item.get("overall_score"))) is not None]
+    if len(scored) < 2:
+        raise MalformedRowError("fewer_than_two_scores", f"{len(scored)} of {len(completions)} completions")
+    best_score, best = max(scored, key=lambda item: item[0])
+    worst_score, worst = min(reversed(scored), key=lambda item: item[0])
+    aspects = [_score(item.get("fine-grained_score")) for item in (best, worst)]
+    return make_row(
+        value,
+        prompt=prompt,
+        chosen=read_response(best.get("response")),
+        rejected=read_response(worst.get("response")),
+        margin=_strength(best_score - worst_score),
+        signs=() if aspects[0] is None or aspects[1] is None else (aspects[0] - aspects[1],),
+    )
+
+
+def _parse_comparison(value: Value) -> PreferenceRow:
+    """Two lines as one object: `text` holds the text of the good line and that of the bad one."""
+    texts = column(value, "text")
+    if not isinstance(texts, list | tuple) or len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+        raise MalformedRowError("comparison_not_two_texts", repr(texts)[:80])
+    shared, chosen, rejected = _split_at_first_difference(*texts)
+    prompt = read_prompt(shared)
+    return make_row(
+        {}, prompt=prompt, chosen=_last_turn(chosen, prompt), rejected=_last_turn(rejected, prompt), margin=1
+    )
+
+
+_PARSERS: dict[str, Callable[[Value], PreferenceRow]] = {
+    HELPSTEER3.name: _parse_helpsteer3,
+    TRL.name: _parse_trl,
+    ARENA.name: _parse_arena,
+    ULTRAFEEDBACK.name: _parse_ultrafeedback,
+    COMPARISONS.name: _parse_comparison,
+}
+
+
+def _score(value: object) -> float | None:
+    """A finite number; None where there is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _score_difference(value: Value) -> float | None:
+    """Score of the chosen side minus score of the rejected one, where both stand beside the pair."""
+    for names in _SCORES_OF_SIDES:
+        chosen, rejected = (_score(value.get(name)) for name in names)
+        if chosen is not None and rejected is not None:
+            return chosen - rejected
+    return None
+
+
+def _strength(difference: float) -> float:
+    """Scores of 1 to 10 as strength: one point is 1, two are 2, more is 3. Equal scores are a tie.
+
+    Example: 8.5 against 7 is 2.
+    """
+    return float(min(MAX_STRENGTH, math.ceil(abs(difference))))
+
+
+def _turns_or_text(value: object) -> object:
+    """The turns of a transcript; anything else as it is."""
+    turns = turns_of_text(value) if isinstance(value, str) else None
+    return value if turns is None else turns
+
+
+def _turns_of_prompt(value: object) -> list[Turn] | None:
+    """The turns of a transcript, which may end with the word `Assistant:`; None where it is none."""
+    turns = turns_of_text(value) if isinstance(value, str) else None
+    if turns and turns[-1] == {"role": "assistant", "content": ""}:
+        return turns[:-1]
+    return turns
+
+
+def _split_at_first_difference(chosen: object, rejected: object) -> tuple[object, object, object]:
+    """What two conversations or texts share, and how each goes on."""
+    left, right = _turns_or_text(chosen), _turns_or_text(rejected)
+    if isinstance(left, str) and isinstance(right, str):
+        return _split_texts(left, right)
+    if not isinstance(left, list) or not isinstance(right, list) or min(len(left), len(right)) < 2:
+        raise MalformedRowError("prompt_not_to_be_found", f"{chosen!r:.60} …")
+    length, longest = 0, min(len(left), len(right)) - 1
+    while length < longest and left[length] == right[length]:
+        length += 1
+    return left[:length], left[length:], right[length:]
+
+
+def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
+    """The words that two texts begin with, and the rest of each."""
+    length, longest = 0, min(len(chosen), len(rejected))
+    while length < longest and chosen[length] == rejected[length]:
+        length += 1
+    while length and not chosen[length - 1].isspace():
+        length -= 1
+    if not chosen[:length].strip():
+        raise MalformedRowError("prompt_not_to_be_found", f"{chosen!r:.60} …")
+    return chosen[:length].rstrip(), chosen[length:], rejected[length:]
+
+
+def _last_turn(value: object, prompt: Sequence[Turn]) -> str:
+    """The one assistant turn of a completion; a conversation that repeats the prompt is cut there."""
+    if not isinstance(value, list):
+        return read_response(value)
+    turns: list[Any] = value
+    if len(turns) == len(prompt) + 1 and tuple(turns[:-1]) == tuple(prompt):
+        turns = turns[-1:]
+    if len(turns) != 1:
+        raise MalformedRowError("completion_not_one_turn", f"{len(turns)} turns")
+    if isinstance(turns[0], Mapping) and turns[0].get("content") is not None and turns[0].get("role") == "assistant":
+        return read_response(turns[0]["content"])
+    raise MalformedRowError("completion_not_one_turn", repr(turns[0])[:80])

@@ -1,0 +1,52 @@
+r"""Conversations written as one text: read into turns, and written for NeMo-Aligner. Pure.
+
+HH-RLHF          "\n\nHuman: Name a colour.\n\nAssistant: Red."
+NeMo-Aligner     "User: Name a colour.\n\nAssistant: Red."      its HH script; its manual has one line break
+NeMo templates   "<extra_id_0>System\n\n<extra_id_1>User\nName a colour.\n<extra_id_1>Assistant\nRed."
+"""
+
+import re
+from collections.abc import Sequence
+
+from containers.data.rows import Turn
+
+_ROLES = {"Human": "user", "User": "user", "Assistant": "assistant", "System": "system"}
+
+# How a text of the form begins, and what separates its turns; of equals the first.
+_TEMPLATE = (re.compile(r"<extra_id_[01]>"), re.compile(r"\n?<extra_id_[01]>(System|User|Assistant)\n"))
+_DIALOGUES = tuple(
+    (
+        re.compile(rf"\s*{person}:.*?{gap}Assistant:", re.DOTALL),
+        re.compile(rf"(?:\A\s*|{gap})({person}|Assistant):[ ]?"),
+    )
+    for gap in (r"\n\n", r"\n")
+    for person in ("Human", "User")
+)
+_FORMS = (_TEMPLATE, *_DIALOGUES)
+_MARK_OF_A_TURN = re.compile(r"(?:\A|\n\n)(?:User|Assistant):")
+
+
+def turns_of_text(text: str) -> list[Turn] | None:
+    """The turns of a text in one of the forms above; None where it has none of them.
+
+    An empty system turn, as templates write it, is left out; any other empty turn stays, for the reader to refuse.
+    """
+    for beginning, mark in _FORMS:
+        if beginning.match(text):
+            _, *parts = mark.split(text)
+            roles = (_ROLES[name] for name in parts[::2])
+            turns = [{"role": role, "content": part.strip()} for role, part in zip(roles, parts[1::2], strict=True)]
+            return [turn for turn in turns if turn["content"] or turn["role"] != "system"]
+    return None
+
+
+def comparison_text(prompt: Sequence[Turn], response: str) -> str | None:
+    """The conversation in NeMo-Aligner's form; None where it cannot be read back as it is.
+
+    That is so with a system turn, and where a text holds the mark of a turn.
+    """
+    turns = [*prompt, {"role": "assistant", "content": response}]
+    if any(turn["role"] == "system" or _MARK_OF_A_TURN.search(turn["content"]) for turn in turns):
+        return None
+    names = {"user": "User", "assistant": "Assistant"}
+    return "\n\n".join(f"{names[turn['role']]}: {turn['content']}" for turn in turns)

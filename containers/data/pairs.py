@@ -1,0 +1,55 @@
+"""Reads the pairs that filter_dataset wrote."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
+from containers.harness.errors import BadDataError, MissingPrerequisiteError
+
+Row = dict[str, Any]
+_COLUMNS = {"prompt", "chosen", "rejected", "margin", "domain", "language", "pair_id"}
+
+
+def read_pair_rows(artifact: Path, file: str) -> list[Row]:
+    """The rows of `train.parquet` or `validation.parquet`: prompt, chosen and rejected as lists of messages.
+
+    Raises:
+        MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
+        BadDataError: it has no row.
+    """
+    path = artifact / file
+    try:
+        table = pq.read_table(path)
+    except Exception as error:
+        raise MissingPrerequisiteError(f"{path} is no readable parquet file of pairs: {error}") from error
+    lacking = sorted(_COLUMNS - set(table.column_names))
+    if lacking:
+        raise MissingPrerequisiteError(f"{path} lacks the columns {lacking}; it has {table.column_names}.")
+    rows: list[Row] = table.to_pylist()
+    if not rows:
+        raise BadDataError(f"{path} has no row. See the funnel of filter_dataset: every row was dropped there.")
+    return rows
+
+
+def read_policy_prompts(artifact: Path) -> list[list[dict[str, str]]]:
+    """The prompts that are set aside for the policy, to train on and to be judged by; none where there are no files.
+
+    Raises:
+        MissingPrerequisiteError: a file is damaged.
+    """
+    found: list[list[dict[str, str]]] = []
+    for path in (artifact / POLICY_TRAIN_PROMPTS_FILE, artifact / POLICY_EVAL_PROMPTS_FILE):
+        if path.is_file():
+            try:
+                found += pq.read_table(path, columns=["prompt"])["prompt"].to_pylist()
+            except Exception as error:
+                raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
+    return found
+
+
+def both_sides(row: Mapping[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The two conversations of a pair: prompt plus chosen, prompt plus rejected."""
+    return row["prompt"] + row["chosen"], row["prompt"] + row["rejected"]

@@ -1,0 +1,131 @@
+"""A data file to preference rows, in any schema of `formats.schemas`. Every row comes out: good, or with a reason."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from containers.data.filters.flaws import first_flaw
+from containers.data.formats.files import Line, read_lines
+from containers.data.formats.schemas import MalformedRowError, Pair, PreferenceRow, Schema, detect_schema
+
+__all__ = ["Pair", "PairRows", "RowRead", "read_pairs", "read_rows", "rows_of_lines"]
+
+_ROWS_THAT_SHOW_THE_SCHEMA = 200
+
+
+class RowRead(NamedTuple):
+    """What one line of a file gave: a row, or the reason why there is none, and what was seen.
+
+    Where two lines make a row, `line` is the first.
+    """
+
+    line: int
+    row: PreferenceRow | None
+    reason: str = ""
+    seen: str = ""
+    domain: str = ""
+    language: str = ""
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """The pairs of a file, and how many of its rows were left out under which reason."""
+
+    pairs: tuple[Pair, ...]
+    left_out: dict[str, int]
+
+
+def read_rows(path: Path) -> Iterator[RowRead]:
+    """One item per line of the file, in order; of comparisons, per two lines.
+
+    Raises:
+        BadDataError: the schema is unknown, or the file is damaged.
+    """
+    return rows_of_lines(read_lines(path, fast=True), file=path.name)
+
+
+def rows_of_lines(lines: Iterator[Line], *, file: str) -> Iterator[RowRead]:
+    """The same of lines that were read already; the schema is that of most of the first ones.
+
+    Raises:
+        BadDataError: the schema is unknown; the message names `file`.
+    """
+    head: list[Line] = []
+    objects = 0
+    for line in lines:
+        head.append(line)
+        objects += line.value is not None
+        if objects == _ROWS_THAT_SHOW_THE_SCHEMA:
+            break
+    schema = detect_schema((line.value for line in head if line.value is not None), file=file) if objects else None
+    everything: Iterable[Line] = itertools.chain(head, lines)
+    if schema is not None and schema.num_lines > 1:
+        everything = _two_lines_as_one(line.exactly() for line in everything)
+    for line in everything:
+        yield _read_row(line, schema)
+
+
+def _two_lines_as_one(lines: Iterable[Line]) -> Iterator[Line]:
+    """Good line and bad line as one object of lists; a damaged line spoils its pair, a blank one is passed over."""
+    first: Line | None = None
+    for line in lines:
+        if line.reason == "blank_line":
+            yield line
+        elif first is None:
+            first = line
+        else:
+            yield _joined(first, line)
+            first = None
+    if first is not None:
+        yield Line(first.number, None, "comparison_without_second_line", first.seen)
+
+
+def _joined(first: Line, second: Line) -> Line:
+    if first.value is None or second.value is None:
+        bad = first if first.value is None else second
+        return Line(first.number, None, bad.reason, bad.seen)
+    return Line(first.number, {name: [first.value[name], second.value.get(name)] for name in first.value})
+
+
+def read_pairs(path: Path) -> PairRows:
+    """The pairs of one file that have an order: for evaluation, so no filter on language, length or repetition.
+
+    Left out are malformed rows, ties, equal responses, control tokens, and labels against every annotator.
+
+    Raises:
+        BadDataError: the file is missing or damaged, or its schema is unknown.
+    """
+    pairs: list[Pair] = []
+    left_out: Counter[str] = Counter()
+    for item in read_rows(path):
+        reason = item.reason if item.row is None else first_flaw(item.row)
+        if item.row is None or reason:
+            left_out[reason] += 1
+        else:
+            pairs.append(item.row.pair)
+    return PairRows(pairs=tuple(pairs), left_out=dict(left_out))
+
+
+def _read_row(line: Line, schema: Schema | None) -> RowRead:
+    if line.value is None or schema is None:
+        return RowRead(line.number, None, line.reason, line.seen)
+    try:
+        return RowRead(line.number, schema.parse(line.value))
+    except (MalformedRowError, RecursionError) as error:
+        # What is wrong is shown as it stands in the file.
+        if line.raw:
+            return _read_row(line.exactly(), schema)
+        if isinstance(error, RecursionError):
+            return RowRead(line.number, None, "invalid_json", "nested too deeply")
+        domain, language = line.value.get("domain"), line.value.get("language")
+        return RowRead(
+            line.number,
+            None,
+            error.reason,
+            error.seen,
+            domain if isinstance(domain, str) else "",
+            language if isinstance(language, str) else "",
+        )

@@ -1,0 +1,74 @@
+"""Which prompt goes where: decided by a seeded hash of the prompt, so order and neighbours do not matter.
+
+The same prompt falls on the same side whatever else the data holds; a prompt that validated one run does not train
+the next one, which has more data. Only prompts that are like one another go together, by the hash of their group.
+"""
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from containers.data.filters.similar_prompts import PromptGroups
+
+
+@dataclass(frozen=True)
+class PolicyPrompts:
+    """Prompt ids for the policy; `train` and `evaluation` are disjoint."""
+
+    train: frozenset[str]
+    evaluation: frozenset[str]
+
+
+def share_of(ids: Collection[str], *, fraction: float, seed: int, purpose: str) -> frozenset[str]:
+    """About `fraction` of `ids`, and at least one where there are two or more and the fraction is above zero.
+
+    Args:
+        purpose: makes the choices for different purposes independent of one another.
+
+    Example: with 0.05, each id has a chance of 5 %; 1000 ids give about 50.
+    """
+    if fraction <= 0:
+        return frozenset()
+    drawn = {item: _uniform(item, seed=seed, purpose=purpose) for item in ids}
+    chosen = frozenset(item for item, number in drawn.items() if number < fraction)
+    if chosen or len(drawn) < 2:
+        return chosen
+    return frozenset((min(drawn, key=lambda item: (drawn[item], item)),))
+
+
+def sample_of(ids: Collection[str], *, size: int, seed: int, purpose: str) -> frozenset[str]:
+    """Exactly `size` of `ids`, or all where there are fewer."""
+    ranked = sorted(set(ids), key=lambda item: (_uniform(item, seed=seed, purpose=purpose), item))
+    return frozenset(ranked[:size])
+
+
+def split_policy_prompts(
+    *,
+    train_ids: Collection[str],
+    validation_ids: Collection[str],
+    fraction: float,
+    eval_fraction: float,
+    seed: int,
+    groups: PromptGroups,
+) -> PolicyPrompts:
+    """Prompts for policy training and evaluation; a group of prompts stays together.
+
+    They are set aside from the training prompts. With `fraction` 0 nothing is: the policy trains on the prompts that
+    train the reward model, and is evaluated on those that validate it.
+    """
+    if fraction <= 0:
+        return PolicyPrompts(train=frozenset(train_ids), evaluation=frozenset(validation_ids))
+    names = {prompt_id: groups.of(prompt_id) for prompt_id in train_ids}
+    aside = share_of(set(names.values()), fraction=fraction, seed=seed, purpose="policy")
+    evaluation = share_of(aside, fraction=eval_fraction, seed=seed, purpose="policy evaluation")
+    train = aside - evaluation
+    return PolicyPrompts(
+        train=frozenset(prompt_id for prompt_id, name in names.items() if name in train),
+        evaluation=frozenset(prompt_id for prompt_id, name in names.items() if name in evaluation),
+    )
+
+
+def _uniform(item: str, *, seed: int, purpose: str) -> float:
+    """A number in [0, 1) that depends on its arguments alone."""
+    digest = hashlib.sha256(f"{seed}\0{purpose}\0{item}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64

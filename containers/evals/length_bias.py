@@ -1,0 +1,170 @@
+"""How much the length of a response moves its score, apart from how good the response is. Pure numpy.
+
+Lengths are characters. x is log2(length of the better response / length of the worse one), in doublings; it and the
+margin are differences within one prompt, so that prompts whose answers are long by nature do not count.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from containers.contracts.certificate import LengthBias, PaddingAttack
+from containers.contracts.outcome import Metric
+from containers.evals.scored_suite import ScoredPair
+from containers.evals.statistics import accuracy_metric, wilson_interval
+from containers.evals.suites.base import Intervals
+
+Floats = NDArray[np.float64]
+
+# Better minus worse, characters: upper end (exclusive) and label of each group, in order.
+_LENGTH_GROUPS = (
+    (-300, "shorter by more than 300"),
+    (-50, "shorter by 51 to 300"),
+    (51, "within 50"),
+    (301, "longer by 51 to 300"),
+)
+_MUCH_LONGER = "longer by more than 300"
+LENGTH_LABELS = (*(label for _, label in _LENGTH_GROUPS), _MUCH_LONGER)
+
+# Weighted values held at once while resampling: 32 MB.
+_RESAMPLED_VALUES = 4_000_000
+# Below this spread of x (doublings) nothing can be said about length.
+_SMALLEST_SPREAD = 1e-6
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Per pair: margin, x, the place of its prompt among `num_prompts`."""
+
+    margins: Floats
+    doublings: Floats
+    prompts: NDArray[np.int64]
+    num_prompts: int
+
+    def weights(self, intervals: Intervals) -> Iterator[Floats]:
+        """[B, N] how often each pair is drawn in each of B resamples of the prompts, piece by piece."""
+        generator = np.random.default_rng(intervals.seed)
+        at_once = max(1, _RESAMPLED_VALUES // max(self.num_prompts, self.margins.size))
+        shares = np.full(self.num_prompts, 1 / self.num_prompts)
+        for start in range(0, intervals.num_bootstrap, at_once):
+            rows = min(at_once, intervals.num_bootstrap - start)
+            yield generator.multinomial(self.num_prompts, shares, size=rows)[:, self.prompts].astype(np.float64)
+
+
+def length_bias(
+    pairs: Sequence[ScoredPair], intervals: Intervals, *, score_std: float, padding: PaddingAttack
+) -> LengthBias:
+    """All figures of length for these pairs; those that cannot be had, as where no length differs, are null.
+
+    slope: least squares of margin on x with an intercept. The intercept is what quality adds at equal lengths, so a
+    model that rightly prefers longer answers, because they are better, has no slope. Standard slope: over `score_std`.
+    controlled_accuracy: accuracy of margin − slope · x, which is the margin as if both responses were equally long; the
+    linear form of what Huang et al. 2024 (arXiv:2409.17407) take off a reward to remove its length bias. Intervals
+    resample prompts with all their pairs.
+
+    Args:
+        score_std: standard deviation of the scores of all responses.
+    """
+    if not pairs:
+        return LengthBias(padding=padding)
+    sample = _sample(pairs)
+    slope = _figure(sample, intervals, _slope, name="length_slope", unit="per doubling")
+    return LengthBias(
+        num_pairs=len(pairs),
+        slope=slope,
+        standard_slope=_scaled(slope, 1 / score_std, name="standard_length_slope", unit="SD per doubling")
+        if slope and score_std > 0
+        else None,
+        controlled_accuracy=_accuracy_at_equal_lengths(sample, intervals),
+        by_length_difference=_by_length(pairs, confidence=intervals.confidence),
+        padding=padding,
+    )
+
+
+def length_group(difference: int) -> str:
+    """The label of a length difference. Example: −120 is `shorter by 51 to 300`."""
+    return next((label for end, label in _LENGTH_GROUPS if difference < end), _MUCH_LONGER)
+
+
+def _by_length(pairs: Sequence[ScoredPair], *, confidence: float) -> tuple[Metric, ...]:
+    groups: dict[str, list[ScoredPair]] = {label: [] for label in LENGTH_LABELS}
+    for pair in pairs:
+        groups[length_group(pair.length_difference)].append(pair)
+    return tuple(
+        accuracy_metric(
+            [pair.margin for pair in found],
+            name=label,
+            confidence=confidence,
+            clusters=[pair.prompt_id for pair in found],
+        )
+        for label, found in groups.items()
+        if found
+    )
+
+
+def _sample(pairs: Sequence[ScoredPair]) -> _Sample:
+    numbers: dict[str, int] = {}
+    prompts = [numbers.setdefault(pair.prompt_id, len(numbers)) for pair in pairs]
+    ratios = [math.log2(max(1, len(pair.better)) / max(1, len(pair.worse))) for pair in pairs]
+    return _Sample(
+        margins=np.array([pair.margin for pair in pairs], dtype=np.float64),
+        doublings=np.array(ratios, dtype=np.float64),
+        prompts=np.array(prompts, dtype=np.int64),
+        num_prompts=len(numbers),
+    )
+
+
+def _figure(
+    sample: _Sample,
+    intervals: Intervals,
+    measure: Callable[[_Sample, Floats], Floats],
+    *,
+    name: str,
+    unit: str = "fraction",
+) -> Metric | None:
+    """The figure with its percentile interval over resamples of the prompts; None where length does not vary."""
+    if sample.num_prompts < 3 or float(sample.doublings.std()) < _SMALLEST_SPREAD:
+        return None
+    value = float(measure(sample, np.ones((1, sample.margins.size)))[0])
+    resampled = np.concatenate([measure(sample, weights) for weights in sample.weights(intervals)])
+    resampled = resampled[np.isfinite(resampled)]
+    tail = (1 - intervals.confidence) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail]) if resampled.size else (value, value)
+    return Metric(name=name, value=value, unit=unit, ci_low=float(low), ci_high=float(high), count=sample.margins.size)
+
+
+def _accuracy_at_equal_lengths(sample: _Sample, intervals: Intervals) -> Metric | None:
+    """With Wilson's interval where all pairs are right, or all wrong: resamples of them are all the same."""
+    found = _figure(sample, intervals, _controlled_accuracy, name="controlled_accuracy")
+    if found is None or 0 < found.value < 1:
+        return found
+    count = sample.num_prompts
+    low, high = wilson_interval(found.value * count, count, confidence=intervals.confidence)
+    return found.model_copy(update={"ci_low": low, "ci_high": high})
+
+
+def _slope(sample: _Sample, weights: Floats) -> Floats:
+    """[B] weighted least-squares slopes; NaN where a resample has but one x."""
+    total = weights.sum(axis=1)
+    mean_x, mean_y = weights @ sample.doublings / total, weights @ sample.margins / total
+    covariance = weights @ (sample.doublings * sample.margins) / total - mean_x * mean_y
+    variance = weights @ sample.doublings**2 / total - mean_x**2
+    return np.where(variance > _SMALLEST_SPREAD**2, covariance / np.maximum(variance, _SMALLEST_SPREAD**2), np.nan)
+
+
+def _controlled_accuracy(sample: _Sample, weights: Floats) -> Floats:
+    """[B] accuracy of the margins without what the slope of each resample gives to length; a tie is half right."""
+    left = sample.margins - _slope(sample, weights)[:, None] * sample.doublings
+    right = (left > 0) + 0.5 * (left == 0)
+    return np.where(np.isfinite(left).all(axis=1), (weights * right).sum(axis=1) / weights.sum(axis=1), np.nan)
+
+
+def _scaled(metric: Metric, factor: float, *, name: str, unit: str) -> Metric:
+    ends = {
+        end: None if old is None else old * factor
+        for end, old in (("ci_low", metric.ci_low), ("ci_high", metric.ci_high))
+    }
+    return metric.model_copy(update={"name": name, "unit": unit, "value": metric.value * factor, **ends})

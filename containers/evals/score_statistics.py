@@ -1,0 +1,62 @@
+"""Mean and standard deviation of a reward model's scores: made where it is trained, read where its scores are used."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from containers.contracts.certificate import SCORE_STATISTICS_FILE, ScoreStatistics
+from containers.harness.errors import MissingPrerequisiteError
+
+# Below this share of the mean's size, and of 1, scores do not tell conversations apart.
+_LEAST_SPREAD = 1e-6
+
+
+def score_statistics(scores: Sequence[float], *, scores_of: str) -> ScoreStatistics:
+    """The statistics of these scores; there is at least one."""
+    return ScoreStatistics(
+        mean=statistics.fmean(scores),
+        standard_deviation=statistics.pstdev(scores),
+        num_scores=len(scores),
+        scores_of=scores_of,
+    )
+
+
+def write_score_statistics(folder: Path, found: ScoreStatistics) -> None:
+    """Put them beside the weights in `folder`."""
+    (folder / SCORE_STATISTICS_FILE).write_text(found.model_dump_json(indent=2), encoding="utf-8")
+
+
+def normalisation_of(folder: Path, *, origin: str) -> ScoreStatistics:
+    """The statistics of the reward model in `folder`, by which its scores can be normalised.
+
+    Args:
+        origin: what the model is called outside, for people.
+
+    Raises:
+        MissingPrerequisiteError: there are none, they cannot be read, or the scores do not differ.
+    """
+    path = folder / SCORE_STATISTICS_FILE
+    advice = "Set train_policy.normalise_rewards to false, or train the reward model with this pipeline."
+    try:
+        found = ScoreStatistics.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it holds something else"
+        raise MissingPrerequisiteError(
+            f"train_policy.normalise_rewards wants the mean and standard deviation of the reward model's scores, and "
+            f"{path.name} of {origin or folder} cannot be read: {why}. {advice}"
+        ) from error
+    if found.standard_deviation < _LEAST_SPREAD * max(1.0, abs(found.mean)):
+        raise MissingPrerequisiteError(
+            f"train_policy.normalise_rewards cannot divide by the standard deviation of the reward model's scores: it "
+            f"is {found.standard_deviation:g} over {found.num_scores:,} scores ({origin or folder}). The model gives "
+            f"everything the same score."
+        )
+    return found
+
+
+def normalised(scores: Sequence[float], by: ScoreStatistics) -> list[float]:
+    """(score - mean) / standard deviation.
+
+    Example: mean 1 and standard deviation 2 turn the scores [1, 5] into [0, 2].
+    """
+    return [(score - by.mean) / by.standard_deviation for score in scores]

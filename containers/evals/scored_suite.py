@@ -1,0 +1,131 @@
+"""A suite with its scores: what was read, what was scored, and the comparisons as pairs with margins. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from containers.contracts.records import SamplePrediction
+from containers.evals.suites.base import Benchmark, Comparison, ScoredItem, SuiteItem, SuiteRows
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPair:
+    """One comparison of an item, and what the reward model thinks of its two sides.
+
+    Attributes:
+        prompt_id: of the item; pairs of one prompt are not independent.
+    """
+
+    item: SuiteItem
+    comparison: Comparison
+    prompt_id: str
+    score_better: float
+    score_worse: float
+    strength: float | None = None
+
+    @property
+    def better(self) -> str:
+        """The response that should score higher."""
+        return self.item.responses[self.comparison.better]
+
+    @property
+    def worse(self) -> str:
+        """The other one."""
+        return self.item.responses[self.comparison.worse]
+
+    @property
+    def margin(self) -> float:
+        """score(better) − score(worse); positive is right."""
+        return self.score_better - self.score_worse
+
+    @property
+    def length_difference(self) -> int:
+        """Characters of the better response minus those of the worse one."""
+        return len(self.better) - len(self.worse)
+
+    @property
+    def pair_id(self) -> str:
+        """The item's own id where it has one comparison; else with the places of both responses."""
+        if len(self.item.comparisons) == 1:
+            return self.item.item_id
+        return f"{self.item.item_id}:{self.comparison.better}>{self.comparison.worse}"
+
+    def as_sample(self) -> SamplePrediction:
+        """The pair as the report shows it."""
+        return SamplePrediction.model_validate(
+            {
+                "prompt": self.item.prompt,
+                "chosen": self.better,
+                "rejected": self.worse,
+                "score_chosen": self.score_better,
+                "score_rejected": self.score_worse,
+                "domain": self.item.subset,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class ScoredSuite:
+    """What a suite's files gave, and the scores of every item of which all responses fit in max_length.
+
+    Attributes:
+        strengths: strength of the preference by item id, where the data has one.
+    """
+
+    name: str
+    benchmark: Benchmark
+    rows: SuiteRows
+    origin: str = ""
+    digest: str = ""
+    minimum_accuracy: float | None = None
+    strengths: dict[str, float] = field(default_factory=dict)
+    num_over_long: int = 0
+    items: tuple[ScoredItem, ...] = ()
+    pairs: tuple[ScoredPair, ...] = ()
+
+    def with_scores(self, items: Sequence[ScoredItem], *, num_over_long: int) -> "ScoredSuite":
+        """This suite, scored."""
+        pairs = tuple(
+            ScoredPair(
+                item=scored.item,
+                comparison=comparison,
+                prompt_id=prompt_id,
+                score_better=scored.scores[comparison.better],
+                score_worse=scored.scores[comparison.worse],
+                strength=self.strengths.get(scored.item.item_id),
+            )
+            for scored in items
+            for prompt_id in [scored.item.prompt_id]
+            for comparison in scored.item.comparisons
+        )
+        return replace(self, items=tuple(items), pairs=pairs, num_over_long=num_over_long)
+
+    def write_pair_scores(self, path: Path) -> None:
+        """A row for each pair, from which every accuracy can be worked out again."""
+        table = {
+            "pair_id": [pair.pair_id for pair in self.pairs],
+            "item_id": [pair.item.item_id for pair in self.pairs],
+            "prompt_id": [pair.prompt_id for pair in self.pairs],
+            "subset": [pair.item.subset for pair in self.pairs],
+            "cell": [pair.comparison.cell for pair in self.pairs],
+            "strength": pa.array([pair.strength for pair in self.pairs], pa.float64()),
+            "score_chosen": pa.array([pair.score_better for pair in self.pairs], pa.float64()),
+            "score_rejected": pa.array([pair.score_worse for pair in self.pairs], pa.float64()),
+            "margin": pa.array([pair.margin for pair in self.pairs], pa.float64()),
+            "length_difference": pa.array([pair.length_difference for pair in self.pairs], pa.int64()),
+        }
+        pq.write_table(pa.table(table), path)
+
+    def write_item_scores(self, path: Path) -> None:
+        """A row for each item with the scores of all its responses, also where none of them is the better one."""
+        table = {
+            "item_id": [scored.item.item_id for scored in self.items],
+            "prompt_id": [scored.item.prompt_id for scored in self.items],
+            "subset": [scored.item.subset for scored in self.items],
+            "line": pa.array([scored.item.line for scored in self.items], pa.int64()),
+            "scores": pa.array([list(scored.scores) for scored in self.items], pa.list_(pa.float64())),
+        }
+        pq.write_table(pa.table(table), path)

@@ -1,0 +1,145 @@
+"""A scored suite to its figures: the benchmark's own score, then accuracy, margins and calibration of its pairs."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from containers.contracts.certificate import LengthBias, PaddingAttack, SuiteEvaluation
+from containers.contracts.outcome import Metric
+from containers.contracts.records import Histogram
+from containers.evals.length_bias import length_bias
+from containers.evals.scored_suite import ScoredPair, ScoredSuite
+from containers.evals.statistics import (
+    accuracy_metric,
+    calibration_bins,
+    expected_calibration_error,
+    margin_histogram,
+    mean_metric,
+    pair_losses,
+)
+from containers.evals.suites.base import Intervals
+
+_NUM_SCORE_BINS = 30
+# Scores that are all equal still get bins.
+_SMALLEST_REACH = 1e-3
+
+
+def evaluate_suite(
+    suite: ScoredSuite, intervals: Intervals, *, padding: PaddingAttack | None = None
+) -> SuiteEvaluation:
+    """All figures of one suite. In `accuracy` a tie is half right; `score` follows the benchmark's own rule.
+
+    A suite of which nothing is left has no figures, and so fails a gate that asks for one.
+    """
+    judged = suite.benchmark.judge(suite.items, intervals) if suite.items else None
+    known = SuiteEvaluation(
+        name=suite.name,
+        benchmark=suite.benchmark.name,
+        title=suite.benchmark.title,
+        origin=suite.origin,
+        digest=suite.digest,
+        source=suite.benchmark.source,
+        tie_rule=suite.benchmark.tie_rule,
+        rows_read=suite.rows.rows_read,
+        num_items=len(suite.items),
+        num_prompts=len({scored.item.prompt_id for scored in suite.items}),
+        num_pairs=len(suite.pairs),
+        num_over_long=suite.num_over_long,
+        left_out_because=tuple(sorted(suite.rows.left_out.items())),
+        left_out_examples=suite.rows.examples[:5],
+        score=judged.score if judged else None,
+        sections=judged.sections if judged else (),
+        subsets=judged.subsets if judged else (),
+        missing=judged.missing if judged else (),
+        minimum_accuracy=suite.minimum_accuracy,
+    )
+    return known.model_copy(update=_pair_figures(suite.pairs, intervals, padding or PaddingAttack()))
+
+
+def score_spread(pairs: Sequence[ScoredPair]) -> float:
+    """Standard deviation of the scores of both sides; 0 where there is no pair."""
+    scores = [score for pair in pairs for score in (pair.score_better, pair.score_worse)]
+    return float(np.std(scores)) if scores else 0.0
+
+
+def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, padding: PaddingAttack) -> dict[str, object]:
+    """The fields of a SuiteEvaluation that rest on pairs; none where there is no pair."""
+    if not pairs:
+        return {"length": LengthBias(padding=padding)}
+    margins = [pair.margin for pair in pairs]
+    figures = _Figures(pairs, intervals)
+    calibration = calibration_bins(margins)
+    better, worse = _score_histograms(pairs)
+    return {
+        "num_ties": margins.count(0.0),
+        "accuracy": figures.accuracy(),
+        "mean_margin": figures.mean(margins, "mean_margin", "score"),
+        "log_loss": figures.mean(pair_losses(margins), "log_loss", "nats"),
+        "expected_calibration_error": Metric(
+            name="expected_calibration_error",
+            value=expected_calibration_error(calibration),
+            unit="fraction",
+            count=len(margins),
+        ),
+        "margins": margin_histogram(margins),
+        "better_scores": better,
+        "worse_scores": worse,
+        "calibration": calibration,
+        "by_strength": figures.accuracy_by(lambda pair: "" if pair.strength is None else f"{pair.strength:g}"),
+        "length": length_bias(pairs, intervals, score_std=score_spread(pairs), padding=padding),
+    }
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Means and accuracies of these pairs; their intervals are over prompts."""
+
+    pairs: Sequence[ScoredPair]
+    intervals: Intervals
+
+    def mean(self, values: list[float], name: str, unit: str) -> Metric:
+        return mean_metric(
+            values,
+            name=name,
+            unit=unit,
+            confidence=self.intervals.confidence,
+            num_bootstrap=self.intervals.num_bootstrap,
+            seed=self.intervals.seed,
+            clusters=[pair.prompt_id for pair in self.pairs],
+        )
+
+    def accuracy(self) -> Metric:
+        return _accuracy(self.pairs, "accuracy", self.intervals)
+
+    def accuracy_by(self, group: Callable[[ScoredPair], str]) -> tuple[Metric, ...]:
+        """Accuracy of each group that has a name and a pair, sorted by name."""
+        groups: dict[str, list[ScoredPair]] = defaultdict(list)
+        for pair in self.pairs:
+            if name := group(pair):
+                groups[name].append(pair)
+        return tuple(_accuracy(groups[name], name, self.intervals) for name in sorted(groups))
+
+
+def _accuracy(pairs: Sequence[ScoredPair], name: str, intervals: Intervals) -> Metric:
+    return accuracy_metric(
+        [pair.margin for pair in pairs],
+        name=name,
+        confidence=intervals.confidence,
+        clusters=[pair.prompt_id for pair in pairs],
+    )
+
+
+def _score_histograms(pairs: Sequence[ScoredPair]) -> tuple[Histogram, Histogram]:
+    """Scores of better and worse responses, in the same bins."""
+    better, worse = [pair.score_better for pair in pairs], [pair.score_worse for pair in pairs]
+    low, high = min(*better, *worse), max(*better, *worse)
+    middle, reach = (low + high) / 2, max((high - low) / 2, _SMALLEST_REACH)
+    edges = np.linspace(middle - reach, middle + reach, _NUM_SCORE_BINS + 1)
+    shared = tuple(float(edge) for edge in edges)
+    first, second = (
+        Histogram(edges=shared, counts=tuple(int(count) for count in np.histogram(values, bins=edges)[0]))
+        for values in (better, worse)
+    )
+    return first, second

@@ -1,0 +1,182 @@
+"""Human preference: votes of people between two responses, ties included.
+
+The rule is this project's own, for votes as Chatbot Arena collects them (Chiang et al. 2024, arXiv:2403.04132): the
+score is the share of decided votes whose winner scores higher, ties left out. What the model makes of ties is told
+apart as `tie_separation`: how often the size of the margin of a decided vote is larger than that of a tie (the area
+under the ROC curve, equal sizes count half). 0.5 means that the margin does not know ties, 1 that a threshold on it
+would find them all.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from containers.data.rows import MalformedRowError
+from containers.evals.suites.base import (
+    Benchmark,
+    Comparison,
+    Intervals,
+    ScoredItem,
+    SuiteFigures,
+    SuiteItem,
+    SuiteRows,
+)
+from containers.evals.suites.columns import Row, list_column, row_id, text_column
+from containers.evals.suites.figures import (
+    Estimate,
+    by_subset,
+    joined,
+    pair_credits,
+    resamples,
+    share,
+    shares,
+)
+from containers.evals.suites.rows import Layout, read_suite, suite_item
+
+Floats = NDArray[np.float64]
+
+_A, _B, _TIE = "a", "b", "tie"
+_WINNERS = {
+    "a": _A,
+    "b": _B,
+    "model_a": _A,
+    "model_b": _B,
+    "tie": _TIE,
+    "tie (bothbad)": _TIE,
+    "both_bad": _TIE,
+}
+_FLAGS = {"winner_model_a": _A, "winner_model_b": _B, "winner_tie": _TIE}
+_ALL = "all"
+
+
+def read(path: Path) -> SuiteRows:
+    """The votes, in any of three forms: this project's, LMSYS' human preference (flags), LMSYS' conversations.
+
+    Left out are battles whose conversations differ before the last answer: they have no common prompt.
+
+    Raises:
+        BadDataError: a file is missing or damaged, or columns are missing.
+    """
+    layouts = (
+        Layout(("prompt", "response_a", "response_b", "winner"), _parse_named),
+        Layout(("prompt", "response_a", "response_b", *_FLAGS), _parse_flags),
+        Layout(("conversation_a", "conversation_b", "winner"), _parse_conversations),
+    )
+    return read_suite(path, layouts, title=ARENA.title)
+
+
+def _parse_named(row: Row) -> SuiteItem:
+    return _vote(row, row["prompt"], row["response_a"], row["response_b"], _winner(row))
+
+
+def _parse_flags(row: Row) -> SuiteItem:
+    """Prompt and responses are JSON lists of turns, as text; one of the three flags is 1."""
+    raised = [winner for name, winner in _FLAGS.items() if row[name] == 1]
+    if len(raised) != 1:
+        raise MalformedRowError("winner_unknown", ", ".join(f"{name}={row[name]}" for name in _FLAGS))
+    prompt, response_a, response_b = (_only_turn(row[name]) for name in ("prompt", "response_a", "response_b"))
+    return _vote(row, prompt, response_a, response_b, raised[0])
+
+
+def _only_turn(value: object) -> object:
+    """The text of a JSON list with one entry; a value that is no such list is taken as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        turns = json.loads(value)
+    except ValueError:
+        return value
+    if not isinstance(turns, list) or len(turns) != 1:
+        raise MalformedRowError("turns_differ_before_the_last", f"{len(turns)} turns")
+    return turns[0]
+
+
+def _parse_conversations(row: Row) -> SuiteItem:
+    turns_a, turns_b = list_column(row, "conversation_a"), list_column(row, "conversation_b")
+    if turns_a[:-1] != turns_b[:-1]:
+        raise MalformedRowError("turns_differ_before_the_last", f"{len(turns_a)} and {len(turns_b)} turns")
+    return _vote(row, turns_a[:-1], turns_a[-1:], turns_b[-1:], _winner(row))
+
+
+def _winner(row: Row) -> str:
+    winner = row["winner"]
+    name = _WINNERS.get(winner.strip().casefold()) if isinstance(winner, str) else None
+    if name is None:
+        raise MalformedRowError("winner_unknown", repr(winner))
+    return name
+
+
+def _vote(row: Row, prompt: object, response_a: object, response_b: object, winner: str) -> SuiteItem:
+    comparisons = {_A: (Comparison(0, 1),), _B: (Comparison(1, 0),), _TIE: ()}[winner]
+    column = next((name for name in ("source", "subset", "language") if row.get(name) is not None), "")
+    return suite_item(
+        prompt=prompt,
+        responses=(response_a, response_b),
+        subset=text_column(row, column) if column else _ALL,
+        comparisons=comparisons,
+        item_id=row_id(row, "id", "question_id"),
+    )
+
+
+def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
+    """Accuracy over decided votes, as a whole and by source; `tie_separation` where there are both kinds."""
+    groups = by_subset(scored)
+    entries = [entry for group in groups.values() for entry in group]
+    decided = {name: [entry for entry in group if entry.item.comparisons] for name, group in groups.items()}
+    credits = pair_credits({name: group for name, group in decided.items() if group}, tie=0.5)
+    has_both = 0 < sum(bool(entry.item.comparisons) for entry in entries) < len(entries)
+    separation = (_separation(entries, intervals).metric("tie_separation", intervals),) if has_both else ()
+    return SuiteFigures(
+        score=share(joined(credits.values()), "score", intervals) if credits else None,
+        sections=separation,
+        subsets=shares(credits, intervals),
+    )
+
+
+def _separation(entries: Sequence[ScoredItem], intervals: Intervals) -> Estimate:
+    """Area under the ROC curve of the margin's size; prompts are drawn with all their votes, decided ones and ties."""
+    sizes = np.array([abs(entry.scores[0] - entry.scores[1]) for entry in entries])
+    decided = np.array([bool(entry.item.comparisons) for entry in entries])
+    _, prompts = np.unique([entry.item.prompt_id for entry in entries], return_inverse=True)
+    area = _Area(sizes[decided], sizes[~decided])
+    value = area.weighted(np.ones(decided.sum()), np.ones((~decided).sum()))
+    num_prompts = int(prompts.max()) + 1
+    draws: list[float] = []
+    for block in resamples(num_prompts, intervals, stratum="votes"):
+        for row in block:
+            drawn = np.bincount(row, minlength=num_prompts)[prompts].astype(np.float64)
+            draws.append(area.weighted(drawn[decided], drawn[~decided]))
+    found = np.array(draws)
+    return Estimate(value, np.where(np.isnan(found), value, found), len(entries))
+
+
+class _Area:
+    """How often a value of `larger` is above one of `smaller`, equal ones count half. [1, 2] and [0, 1] give 0.875."""
+
+    def __init__(self, larger: Floats, smaller: Floats) -> None:
+        self._order = np.argsort(smaller)
+        ordered = smaller[self._order]
+        self._left = np.searchsorted(ordered, larger, side="left")
+        self._right = np.searchsorted(ordered, larger, side="right")
+
+    def weighted(self, of_larger: Floats, of_smaller: Floats) -> float:
+        """The area where each value counts as often as its weight says; NaN where one side weighs nothing."""
+        below = np.concatenate([[0.0], np.cumsum(of_smaller[self._order])])
+        whole = float(of_larger.sum() * below[-1])
+        return float(of_larger @ (below[self._left] + below[self._right])) / (2 * whole) if whole else np.nan
+
+
+ARENA = Benchmark(
+    name="arena",
+    title="Human preference (arena votes)",
+    read=read,
+    judge=judge,
+    tie_rule=(
+        "Votes that people called a tie are left out of the score and judged by `tie_separation`; equal scores of a "
+        "decided vote count as half right."
+    ),
+    source="Votes: Chiang et al. 2024, arXiv:2403.04132; the rule is this project's own",
+)

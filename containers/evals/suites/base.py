@@ -1,0 +1,116 @@
+"""What a benchmark of reward models is here: rows to prompts with responses, and scores to its published figures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from containers.contracts.outcome import Metric
+from containers.data.prompt_identity import prompt_identity
+
+Turn = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One response that should score higher than another, of the same item.
+
+    Attributes:
+        better: place of the better response in the item's responses.
+        worse: place of the worse one.
+        cell: where the comparison stands in a grid, for example `concise-detailed`; empty: nowhere.
+    """
+
+    better: int
+    worse: int
+    cell: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteItem:
+    """A prompt, the responses to it, and which of them should score higher than which.
+
+    Attributes:
+        item_id: stable within the suite; from the row itself, or made from its content.
+        prompt: messages, the last one the user's.
+        responses: texts of the assistant's last turn.
+        subset: the part of the suite that the item belongs to.
+        comparisons: empty where people found the responses equally good.
+        line: of the file, counted from 1.
+    """
+
+    item_id: str
+    prompt: tuple[Turn, ...]
+    responses: tuple[str, ...]
+    subset: str
+    comparisons: tuple[Comparison, ...]
+    line: int = 0
+
+    @property
+    def prompt_id(self) -> str:
+        """The same for items that ask the same, which are no independent evidence."""
+        return prompt_identity(self.prompt)
+
+
+@dataclass(frozen=True)
+class SuiteRows:
+    """What a file gave. `left_out` counts rows by reason, `examples` shows some as `line: what was seen`."""
+
+    items: tuple[SuiteItem, ...]
+    rows_read: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredItem:
+    """An item and one score per response, in the order of its responses."""
+
+    item: SuiteItem
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SuiteFigures:
+    """The figures of a suite by its own rule.
+
+    Attributes:
+        score: the one figure that the suite publishes, named `score`, a fraction with interval and count.
+        sections: its weighted parts, in the suite's order; empty where it has none.
+        subsets: one figure per subset.
+        missing: subsets or sections that the suite has and this file has not, so that `score` is not the published one.
+    """
+
+    score: Metric | None
+    sections: tuple[Metric, ...] = ()
+    subsets: tuple[Metric, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How intervals are made: level, resamples of the bootstrap over prompts, seed."""
+
+    confidence: float
+    num_bootstrap: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A kind of suite.
+
+    Attributes:
+        name: as configurations name it.
+        title: as people write it.
+        read: the rows of a file or of a folder of files; raises BadDataError where columns are missing or damaged.
+        judge: scored items to figures.
+        tie_rule: what equal scores, or equally good responses, count; one sentence for the certificate.
+        source: paper or repository that the rule comes from.
+    """
+
+    name: str
+    title: str
+    read: Callable[[Path], SuiteRows]
+    judge: Callable[[Sequence[ScoredItem], Intervals], SuiteFigures]
+    tie_rule: str
+    source: str

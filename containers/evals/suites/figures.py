@@ -1,0 +1,200 @@
+"""Scores of items to figures with intervals: shares with Wilson's, weighted means with a bootstrap.
+
+Items that ask the same prompt are no independent evidence. Wilson's interval counts them as the fewer items that say
+as much, and the bootstrap draws prompts with all their items. It is stratified: each subset is resampled by itself, as
+the published weights of the subsets are fixed.
+"""
+
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from containers.contracts.outcome import Metric
+from containers.evals.statistics import cluster_sums, share_metric
+from containers.evals.suites.base import Intervals, ScoredItem, SuiteFigures
+from containers.harness.errors import DivergedError
+
+Floats = NDArray[np.float64]
+# Resamples drawn at once: 64 MB for a million values.
+_RESAMPLED_VALUES = 8_000_000
+
+
+@dataclass(frozen=True)
+class Credits:
+    """What each item counts (0 wrong, 1 right, between them a tie), and the prompt that it asks."""
+
+    values: tuple[float, ...]
+    prompts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure, its value in every resample of the prompts, and the items that it rests on."""
+
+    value: float
+    draws: Floats
+    count: int
+
+    def metric(self, name: str, intervals: Intervals) -> Metric:
+        """The figure with its percentile interval."""
+        tail = (1 - intervals.confidence) / 2
+        low, high = np.quantile(self.draws, [tail, 1 - tail])
+        return Metric(
+            name=name, value=self.value, unit="fraction", ci_low=float(low), ci_high=float(high), count=self.count
+        )
+
+
+def mean_estimate(credits: Credits, intervals: Intervals, *, stratum: str) -> Estimate:
+    """The mean over items; the same stratum with as many prompts is resampled the same way."""
+    sums, sizes = cluster_sums(credits.values, credits.prompts)
+    draws = [
+        sums[places].sum(axis=1) / sizes[places].sum(axis=1)
+        for places in resamples(sums.size, intervals, stratum=stratum)
+    ]
+    return Estimate(float(sums.sum() / sizes.sum()), np.concatenate(draws), len(credits.values))
+
+
+def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
+    """The weighted mean of parts; the weights need not add up to one.
+
+    Example: 0.5 with weight 1 and 1.0 with weight 3 give 0.875.
+    """
+    total = math.fsum(weight for weight, _ in parts)
+    return Estimate(
+        value=math.fsum(weight * part.value for weight, part in parts) / total,
+        draws=np.sum([weight * part.draws for weight, part in parts], axis=0) / total,
+        count=sum(part.count for _, part in parts),
+    )
+
+
+def resamples(size: int, intervals: Intervals, *, stratum: str) -> Iterator[NDArray[np.int64]]:
+    """Places drawn with replacement, [resamples, size] in blocks; they depend on seed, stratum and size only."""
+    generator = np.random.default_rng([intervals.seed, zlib.crc32(stratum.encode())])
+    at_once = max(1, _RESAMPLED_VALUES // size)
+    for start in range(0, intervals.num_bootstrap, at_once):
+        yield generator.integers(0, size, size=(min(at_once, intervals.num_bootstrap - start), size))
+
+
+def share(credits: Credits, name: str, intervals: Intervals) -> Metric:
+    """The mean of the credits with Wilson's interval."""
+    return share_metric(credits.values, name=name, confidence=intervals.confidence, clusters=credits.prompts)
+
+
+def shares(groups: Mapping[str, Credits], intervals: Intervals) -> tuple[Metric, ...]:
+    """One share per group, in the order of the groups."""
+    return tuple(share(credits, name, intervals) for name, credits in groups.items())
+
+
+def plain_figures(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
+    """The share of pairs ordered rightly, as a whole and by subset; a tie counts half. For suites without weights."""
+    if not scored:
+        return SuiteFigures(score=None)
+    credits = pair_credits(by_subset(scored), tie=0.5)
+    return SuiteFigures(score=share(joined(credits.values()), "score", intervals), subsets=shares(credits, intervals))
+
+
+def section_figures(
+    scored: Sequence[ScoredItem],
+    intervals: Intervals,
+    *,
+    sections: Mapping[str, Mapping[str, float]],
+    tie: float,
+    score_of: Literal["sections", "subsets"],
+) -> SuiteFigures:
+    """Sections that are weighted means of their subsets of pairs, and a score that is a plain mean.
+
+    Where a subset is missing, its section is the mean of the others.
+
+    Args:
+        sections: section → subset → its weight in the section.
+        tie: what equal scores count.
+        score_of: what the score is the mean of.
+    """
+    known = [subset for weights in sections.values() for subset in weights]
+    credits = pair_credits(by_subset(scored, known), tie=tie)
+    missing = tuple(subset for subset in known if subset not in credits)
+    if not credits:
+        return SuiteFigures(score=None, missing=missing)
+    means = {name: mean_estimate(found, intervals, stratum=name) for name, found in credits.items()}
+    parts = {
+        section: [(weight, means[subset]) for subset, weight in weights.items() if subset in means]
+        for section, weights in sections.items()
+    }
+    estimates = {section: weighted(found) for section, found in parts.items() if found}
+    counted = estimates if score_of == "sections" else means
+    return SuiteFigures(
+        score=weighted([(1.0, part) for part in counted.values()]).metric("score", intervals),
+        sections=tuple(estimate.metric(name, intervals) for name, estimate in estimates.items()),
+        subsets=shares(credits, intervals),
+        missing=missing,
+    )
+
+
+def by_subset(scored: Sequence[ScoredItem], order: Sequence[str] = ()) -> dict[str, list[ScoredItem]]:
+    """Items by subset: first those of `order` that are there, then the others by name.
+
+    Within a subset they are sorted by id, so that figures do not depend on the order of the rows.
+
+    Raises:
+        DivergedError: a score is not finite.
+        ValueError: an item has not as many scores as responses.
+    """
+    groups: dict[str, list[ScoredItem]] = defaultdict(list)
+    for entry in sorted(scored, key=lambda entry: entry.item.item_id):
+        _check(entry)
+        groups[entry.item.subset].append(entry)
+    names = [*(name for name in order if name in groups), *sorted(set(groups) - set(order))]
+    return {name: groups[name] for name in names}
+
+
+def _check(entry: ScoredItem) -> None:
+    if len(entry.scores) != len(entry.item.responses):
+        raise ValueError(
+            f"Item {entry.item.item_id} has {len(entry.item.responses)} responses and {len(entry.scores)} scores."
+        )
+    bad = next((score for score in entry.scores if not math.isfinite(score)), None)
+    if bad is not None:
+        raise DivergedError(
+            f"The reward model's score of item {entry.item.item_id} ({entry.item.subset}) is {bad}. "
+            "No figure can rest on it; the model or its precision is broken. Score it in float32, or train it again "
+            "with a lower learning rate."
+        )
+
+
+def pair_credit(entry: ScoredItem, *, tie: float) -> float:
+    """1 if the better response of the item's first comparison scores higher, 0 if lower, `tie` if equal."""
+    margin = pair_margin(entry)
+    return tie if margin == 0 else float(margin > 0)
+
+
+def pair_margin(entry: ScoredItem) -> float:
+    """Score of the better minus score of the worse response of the item's first comparison."""
+    pair = entry.item.comparisons[0]
+    return entry.scores[pair.better] - entry.scores[pair.worse]
+
+
+def pair_credits(groups: Mapping[str, Sequence[ScoredItem]], *, tie: float) -> dict[str, Credits]:
+    """The credits of pairs, by group."""
+    return {name: credits_of(entries, lambda entry: pair_credit(entry, tie=tie)) for name, entries in groups.items()}
+
+
+def credits_of(entries: Sequence[ScoredItem], credit: Callable[[ScoredItem], float]) -> Credits:
+    """The credits of items by a rule."""
+    return Credits(
+        values=tuple(credit(entry) for entry in entries), prompts=tuple(entry.item.prompt_id for entry in entries)
+    )
+
+
+def joined(groups: Iterable[Credits]) -> Credits:
+    """The credits of all groups."""
+    known = list(groups)
+    return Credits(
+        values=tuple(value for credits in known for value in credits.values),
+        prompts=tuple(prompt for credits in known for prompt in credits.prompts),
+    )

@@ -1,0 +1,81 @@
+"""JudgeBench: pairs of which one response is objectively correct, from four kinds of questions.
+
+Published rule: the share of pairs whose preferred response is the correct one, over all pairs; the four kinds are told
+by the beginning of `source`. A judge is asked in both orders, and a pair counts as correct only if it wins on balance,
+so equal scores are not correct.
+
+Source: Tan et al. 2024, arXiv:2410.12784; ScalerLab/JudgeBench, `run_judge.py`, `utils/metrics.py`, `utils/judges.py`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from containers.data.rows import MalformedRowError
+from containers.evals.suites.base import Benchmark, Intervals, ScoredItem, SuiteFigures, SuiteItem, SuiteRows
+from containers.evals.suites.columns import Row, UnknownSubsetError, row_id, text_column
+from containers.evals.suites.figures import by_subset, joined, pair_credits, share, shares
+from containers.evals.suites.rows import Layout, pair_item, read_suite
+
+# Section: how the source of its pairs begins.
+SECTIONS = {
+    "Knowledge": "mmlu-pro",
+    "Reasoning": "livebench-reasoning",
+    "Math": "livebench-math",
+    "Coding": "livecodebench",
+}
+
+
+def read(path: Path) -> SuiteRows:
+    """The pairs. The published column `source` may also be called `subset`, and `pair_id` may be `id`.
+
+    Raises:
+        BadDataError: a file is missing or damaged, columns are missing, or all sources are unknown.
+    """
+    texts = ("question", "response_A", "response_B", "label")
+    layouts = tuple(Layout((*texts, column), _parse) for column in ("source", "subset"))
+    return read_suite(path, layouts, title=JUDGE_BENCH.title)
+
+
+def _parse(row: Row) -> SuiteItem:
+    source = text_column(row, "source" if "source" in row else "subset")
+    if not source.startswith(tuple(SECTIONS.values())):
+        raise UnknownSubsetError(source, [f"{beginning}…" for beginning in SECTIONS.values()])
+    label = text_column(row, "label")
+    if label not in ("A>B", "B>A"):
+        raise MalformedRowError("label_unknown", label)
+    better, worse = ("response_A", "response_B") if label == "A>B" else ("response_B", "response_A")
+    return pair_item(
+        prompt=row["question"],
+        chosen=row[better],
+        rejected=row[worse],
+        subset=source,
+        item_id=row_id(row, "pair_id", "id"),
+    )
+
+
+def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
+    """Accuracy over all pairs, by section and by source."""
+    credits = pair_credits(by_subset(scored), tie=0.0)
+    sections = {
+        section: joined(found for source, found in credits.items() if source.startswith(beginning))
+        for section, beginning in SECTIONS.items()
+    }
+    missing = tuple(section for section, found in sections.items() if not found.values)
+    if not credits:
+        return SuiteFigures(score=None, missing=missing)
+    return SuiteFigures(
+        score=share(joined(credits.values()), "score", intervals),
+        sections=shares({section: found for section, found in sections.items() if found.values}, intervals),
+        subsets=shares(credits, intervals),
+        missing=missing,
+    )
+
+
+JUDGE_BENCH = Benchmark(
+    name="judge_bench",
+    title="JudgeBench",
+    read=read,
+    judge=judge,
+    tie_rule="Equal scores count as wrong.",
+    source="Tan et al. 2024, arXiv:2410.12784; code of ScalerLab/JudgeBench",
+)

@@ -1,0 +1,55 @@
+"""Plain preference pairs in any schema that the project reads: the share of pairs that the model orders rightly."""
+
+from collections import Counter
+from pathlib import Path
+
+from containers.data.filters.flaws import first_flaw
+from containers.data.formats.files import data_files
+from containers.data.reader import read_rows
+from containers.evals.suites.base import Benchmark, Comparison, SuiteItem, SuiteRows
+from containers.evals.suites.figures import plain_figures
+from containers.evals.suites.rows import RowTally
+
+
+def read(path: Path) -> SuiteRows:
+    """The pairs that have an order; left out are malformed rows, ties, and pairs that teach nothing.
+
+    Raises:
+        BadDataError: a file is missing or damaged, or its schema is unknown.
+    """
+    tally = RowTally(title=PAIRS.title)
+    votes: Counter[str] = Counter()
+    for file in data_files(path):
+        for line in read_rows(file):
+            place = f"{file.name} line {line.line}"
+            reason = line.reason if line.row is None else first_flaw(line.row)
+            if line.row is None or reason:
+                tally.leave_out(reason, place, line.seen)
+                continue
+            pair = line.row.pair
+            votes[pair.pair_id] += 1
+            item = SuiteItem(
+                item_id=_vote_id(pair.pair_id, votes[pair.pair_id]),
+                prompt=pair.prompt,
+                responses=(pair.chosen, pair.rejected),
+                subset=pair.domain,
+                comparisons=(Comparison(0, 1),),
+                line=line.line,
+            )
+            tally.add(item, place)
+    return tally.rows()
+
+
+def _vote_id(pair_id: str, vote: int) -> str:
+    """The id of a pair; a file of votes may hold one more than once, and each of them counts."""
+    return pair_id if vote == 1 else f"{pair_id}:{vote}"
+
+
+PAIRS = Benchmark(
+    name="pairs",
+    title="Preference pairs",
+    read=read,
+    judge=plain_figures,
+    tie_rule="Equal scores count as half right; pairs that people found equally good are left out.",
+    source="Accuracy of a Bradley-Terry model: Christiano et al. 2017, arXiv:1706.03741",
+)

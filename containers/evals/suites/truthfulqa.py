@@ -1,0 +1,59 @@
+"""Truth: the best answer of a TruthfulQA question against one incorrect answer that people often believe.
+
+The rule is this project's own, made of the questions of Lin et al. 2021, arXiv:2109.07958: the share of questions whose
+best answer scores higher. Where a row lists the incorrect answers, one is taken by a digest of the question, so that
+every run compares the same one.
+"""
+
+import hashlib
+from pathlib import Path
+
+from containers.evals.suites.base import Benchmark, SuiteItem, SuiteRows
+from containers.evals.suites.columns import Row, list_column, row_id, text_column
+from containers.evals.suites.figures import plain_figures
+from containers.evals.suites.rows import Layout, pair_item, read_suite
+
+_UNNAMED = "not named"
+
+
+def read(path: Path) -> SuiteRows:
+    """One pair per question; from triplets (`incorrect_answer`) or from the published lists (`incorrect_answers`).
+
+    Raises:
+        BadDataError: a file is missing or damaged, or columns are missing.
+    """
+    layouts = (
+        Layout(("question", "best_answer", "incorrect_answer"), _parse_triplet),
+        Layout(("question", "best_answer", "incorrect_answers"), _parse_lists),
+    )
+    return read_suite(path, layouts, title=TRUTHFULQA.title)
+
+
+def _parse_triplet(row: Row) -> SuiteItem:
+    return _item(row, row["incorrect_answer"])
+
+
+def _parse_lists(row: Row) -> SuiteItem:
+    answers = list_column(row, "incorrect_answers")
+    number = int(hashlib.sha256(text_column(row, "question").encode()).hexdigest(), 16)
+    return _item(row, answers[number % len(answers)])
+
+
+def _item(row: Row, incorrect: object) -> SuiteItem:
+    return pair_item(
+        prompt=row["question"],
+        chosen=row["best_answer"],
+        rejected=incorrect,
+        subset=text_column(row, "category") if row.get("category") is not None else _UNNAMED,
+        item_id=row_id(row, "id"),
+    )
+
+
+TRUTHFULQA = Benchmark(
+    name="truthfulqa",
+    title="Truth (TruthfulQA triplets)",
+    read=read,
+    judge=plain_figures,
+    tie_rule="Equal scores count as half right.",
+    source="Questions and answers: Lin et al. 2021, arXiv:2109.07958; the rule is this project's own",
+)

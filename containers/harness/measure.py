@@ -1,0 +1,213 @@
+"""Measures what the stage really got, before torch is imported, and compares it with what the spec promises."""
+
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from containers.contracts.digests import source_digest
+from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredContract
+from containers.contracts.spec import StageSpec
+from containers.formatting import size
+from containers.harness.confinement import confinement_findings
+from containers.host.control_groups import group_cpus, group_memory
+
+_MIB = 1024**2
+_UUID = re.compile(r"\(UUID: (GPU-[^)]+)\)")
+_PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "tokenizers", "pyarrow")
+# A tmpfs of the size asked for reports exactly that size; a page of slack covers rounding.
+_SHM_SLACK_BYTES = 4096
+# Where the driver is not kept loaded it starts each GPU for this question, in one to three seconds each.
+_NVIDIA_SMI_S = 60
+
+
+def measure_contract(spec: StageSpec) -> MeasuredContract:
+    """Everything that was measured, with a verdict on each demand of `spec.required`."""
+    status = _process_status()
+    return MeasuredContract(
+        findings=(
+            _shared_memory(spec),
+            _limit("memlock", resource.RLIMIT_MEMLOCK, spec.required.memlock_bytes, spec=spec),
+            _limit("stack", resource.RLIMIT_STACK, spec.required.stack_bytes, spec=spec),
+            _memory_limit(spec),
+            _gpus(spec),
+            *_environment(spec),
+            *(confinement_findings(spec, status) if spec.required.enforced and spec.runtime == "docker" else ()),
+            _sources(spec),
+        ),
+        hostname=socket.gethostname(),
+        python=platform.python_version(),
+        packages=tuple((name, _version(name)) for name in _PACKAGES),
+        gpus=visible_gpus(),
+        cpu=cpu_model(),
+        num_cpus=_num_cpus(),
+        memory_bytes=_memory_bytes(),
+        user_id=os.getuid(),
+        capabilities=status.get("CapEff", ""),
+        no_new_privileges=status.get("NoNewPrivs") == "1",
+        runtime=spec.runtime,
+        image_digest=spec.image_digest,
+    )
+
+
+def drift_message(measured: MeasuredContract) -> str:
+    """One line per demand that is not met: what, wanted, found, what to do. Empty where all is well."""
+    return "\n".join(
+        f"{finding.name}: the spec asks for {finding.wanted}, this process has {finding.found}. {finding.advice}"
+        for finding in measured.drifted
+    )
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Name and UUID of each GPU that `nvidia-smi` shows here; empty where there is none or the tool is missing."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return ()
+    try:
+        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    if listing.returncode != 0:
+        return ()
+    lines = tuple(line.strip() for line in listing.stdout.splitlines() if line.startswith("GPU "))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")  # nvidia-smi does not heed it
+    return lines if chosen is None else _named(lines, chosen)
+
+
+def _named(lines: tuple[str, ...], chosen: str) -> tuple[str, ...]:
+    """The lines that CUDA_VISIBLE_DEVICES names by index or UUID, in its order; an unknown entry ends the list."""
+    found: list[str] = []
+    for entry in (entry.strip() for entry in chosen.split(",")):
+        match = [line for line in lines if line.startswith(f"GPU {entry}:") or f"(UUID: {entry}" in line]
+        if not entry or len(match) != 1:
+            break
+        found.append(match[0])
+    return tuple(found)
+
+
+def _shared_memory(spec: StageSpec) -> ContractFinding:
+    wanted = spec.required.shm_size_bytes
+    try:
+        stats = os.statvfs("/dev/shm")  # noqa: S108 - the shared memory mount itself is what is measured
+        found = stats.f_frsize * stats.f_blocks
+    except OSError:
+        found = 0
+    return ContractFinding(
+        name="/dev/shm",  # noqa: S108
+        wanted=f"{wanted / _MIB:,.0f} MiB" if wanted else "any",
+        found=f"{found / _MIB:,.0f} MiB",
+        verdict="drift" if found + _SHM_SLACK_BYTES < wanted else "ok",
+        advice="Start the container with that --shm-size, or lower shm_size_gib in the GPU profile.",
+    )
+
+
+def _limit(name: str, which: int, wanted: int, *, spec: StageSpec) -> ContractFinding:
+    found = resource.getrlimit(which)[0]
+    enough = found == resource.RLIM_INFINITY or (wanted != UNLIMITED and found >= wanted)
+    lacking: Literal["drift", "not enforced"] = "drift" if spec.required.enforced else "not enforced"
+    return ContractFinding(
+        name=f"ulimit {name}",
+        wanted={UNLIMITED: "unlimited", 0: "any"}.get(wanted, size(wanted)),
+        found="unlimited" if found == resource.RLIM_INFINITY else size(found),
+        verdict="ok" if enough else lacking,
+        advice=f"Raise the {name} limit of the host or of the Docker daemon.",
+    )
+
+
+def _gpus(spec: StageSpec) -> ContractFinding:
+    found = visible_gpus()
+    wanted_uuids, found_uuids = spec.required.gpu_uuids, tuple(_UUID.findall(" ".join(found)))
+    are_as_wanted = len(found) == spec.required.num_gpus and sorted(wanted_uuids or found_uuids) == sorted(found_uuids)
+    needs_none = spec.required.num_gpus == 0 and spec.runtime == "process"
+    return ContractFinding(
+        name="GPUs",
+        wanted=", ".join(wanted_uuids) or str(spec.required.num_gpus),
+        found=(", ".join(found_uuids) if wanted_uuids else "") or str(len(found)),
+        verdict="ok" if are_as_wanted or needs_none else "drift",
+        advice="Check the driver, the NVIDIA container toolkit and CUDA_VISIBLE_DEVICES, or choose another profile.",
+    )
+
+
+def _environment(spec: StageSpec) -> tuple[ContractFinding, ...]:
+    return tuple(
+        ContractFinding(
+            name=f"variable {name}",
+            wanted=wanted,
+            found=os.environ.get(name, "not set"),
+            verdict="ok" if os.environ.get(name) == wanted else "drift",
+            advice="Something between the orchestrator and this process changed it.",
+        )
+        for name, wanted in spec.required.environment
+    )
+
+
+def _sources(spec: StageSpec) -> ContractFinding:
+    found = source_digest(Path(__file__).resolve().parents[1])
+    wanted = spec.required.stages_digest
+    return ContractFinding(
+        name="stage programs",
+        wanted=wanted[:19] or "any",
+        found=found[:19],
+        verdict="ok" if wanted in ("", found) else "drift",
+        advice="The image was built from other sources than the orchestrator's: run `make image` with its name "
+        "and its base again (IMAGE=…, BASE_IMAGE=…; README, On GPUs)."
+        if spec.image_digest
+        else "The sources were edited while the run was going on: start it again.",
+    )
+
+
+def _process_status() -> dict[str, str]:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def cpu_model() -> str:
+    """`Intel(R) Xeon(R) Processor`; where Linux does not name it, `x86_64`."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _num_cpus() -> int:
+    """Whole CPUs by affinity, or by the quota of the control groups, whichever is less; at least one."""
+    count, quota = len(os.sched_getaffinity(0)), group_cpus()
+    return count if quota is None else max(1, min(count, int(quota)))
+
+
+def _memory_bytes() -> int:
+    """The machine's memory, or what the control groups of this process allow, whichever is less."""
+    physical, group = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), group_memory()
+    return physical if group is None else min(physical, group.limit_bytes)
+
+
+def _memory_limit(spec: StageSpec) -> ContractFinding:
+    wanted, group = spec.required.host_memory_bytes, group_memory()
+    lacking: Literal["drift", "not enforced"] = "drift" if spec.required.enforced else "not enforced"
+    return ContractFinding(
+        name="memory limit",
+        wanted=size(wanted) if wanted else "any",
+        found=size(group.limit_bytes) if group else "none",
+        verdict="ok" if not wanted or (group is not None and group.limit_bytes <= wanted) else lacking,
+        advice="The limit of the control group is not what the container was started with; look at the Docker daemon.",
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return f"not installed (Python {sys.version_info.major}.{sys.version_info.minor})"

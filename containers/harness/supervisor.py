@@ -1,0 +1,237 @@
+"""Starts a stage's program, passes signals on to those who understand them, and leaves none of its processes alive.
+
+    python -m containers.harness.supervisor [--confine] [--events FILE] -- PROGRAM [ARGUMENT …]
+
+    SIGTERM   the ranks (or the program, where there are none) are asked to stop; killed after the grace
+    SIGUSR1   every process that catches SIGUSR1 writes its stacks, one process after the other
+    SIGUSR2   every process is killed
+
+With --confine the program lives in a PID namespace of its own, where the kernel allows one: whatever it starts dies
+with it, also where this process is killed. Elsewhere this process is a child subreaper: what the program leaves behind
+becomes its child, and is killed by it. A container is a PID namespace already.
+
+When the process that started this one dies, the program is stopped as by SIGTERM: it saves, and nothing goes on
+unseen. Standard library only: it starts in a moment, and before anything that can fail.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from containers.contracts.names import PARENT_VARIABLE
+from containers.contracts.stop_grace import stop_grace
+from containers.harness.pid_namespace import (
+    NOT_STARTED,
+    adopt_orphans,
+    namespace_is_allowed,
+    run_as_init,
+    shell_code,
+    started,
+    unshare_pids,
+)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_LOOK_EVERY_S = 0.5
+# Between the stacks of two processes, which would stand among each other in the log otherwise.
+STACKS_APART_S = 0.25
+# After SIGKILL a process is gone at once, unless the kernel holds it.
+_KILL_LIMIT_S = 10.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Supervise the program. Returns its exit code as a shell shows it."""
+    parser = argparse.ArgumentParser(prog="python -m containers.harness.supervisor")
+    parser.add_argument("--confine", action="store_true", help="in a PID namespace, where that is allowed")
+    parser.add_argument("--events", type=Path, default=Path("events.jsonl"), help="events of the stage")
+    parser.add_argument("command", nargs="+")
+    arguments = parser.parse_args(argv)
+    parent = os.getppid()
+    if os.environ.get(PARENT_VARIABLE, str(parent)) != str(parent):
+        return 1  # who started this died meanwhile
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    adopt_orphans()
+    return Supervisor(arguments.command, events=arguments.events, confine=arguments.confine, parent=parent).run()
+
+
+class Supervisor:
+    """One program and all that it starts.
+
+    Args:
+        events: the stage's events, from which the grace follows.
+        confine: use a PID namespace where one is allowed.
+        parent: the process that started this one; 0 and 1, of a container, do not die before it.
+    """
+
+    def __init__(self, command: Sequence[str], *, events: Path, confine: bool, parent: int) -> None:
+        self._command = command
+        self._events = events
+        self._parent = parent
+        self._is_confined = confine and namespace_is_allowed()
+        if confine and not self._is_confined:
+            _say("No PID namespace is allowed here; processes that the stage leaves behind are killed one by one.")
+        self._child = 0
+        self._stops_at: float | None = None
+        self._is_asked = False
+
+    def run(self) -> int:
+        """The program's exit code, when nothing of it is alive any more."""
+        self._child = self._start()
+        if not self._child:
+            return NOT_STARTED
+        while (status := self._reaped()) is None:
+            received = signal.sigtimedwait(_SIGNALS, _LOOK_EVERY_S)
+            self._answer(received.si_signo if received else None)
+        self._kill()
+        return shell_code(status)
+
+    def _start(self) -> int:
+        if not self._is_confined:
+            program = started(self._command)
+            return program.pid if program else 0
+        # Who asks the kernel for a namespace has its next child in it, and no other outside: so this is the last child.
+        unshare_pids()
+        lives, held = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(held)
+            try:
+                run_as_init(self._command, parent_lives=lives)
+            except BaseException as error:
+                _say(f"The stage's namespace cannot be set up: {error}")
+                os._exit(NOT_STARTED)
+        os.close(lives)
+        return child
+
+    def _answer(self, number: int | None) -> None:
+        if number == signal.SIGTERM:
+            self._stop()
+        elif number == signal.SIGUSR1:
+            self._ask_for_stacks()
+        elif number == signal.SIGUSR2:
+            self._kill()
+        if self._stops_at is None and os.getppid() != self._parent:
+            _say("The orchestrator is gone.")
+            self._stop()
+        if self._stops_at is not None and not self._is_asked:
+            self._ask_to_stop()  # the namespace had no program yet
+        if self._stops_at is not None and time.monotonic() >= self._stops_at:
+            self._kill()
+
+    def _stop(self) -> None:
+        """SIGTERM to the ranks, not to torchrun, which would kill them after half a minute."""
+        if self._stops_at is None:
+            grace = stop_grace(self._events)
+            self._stops_at = time.monotonic() + grace.seconds
+            _say(f"Stopping; killed after {grace}.")
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        asked = self._ranks() or self._program()
+        for pid in asked:
+            _send(pid, signal.SIGTERM)
+        self._is_asked = bool(asked)
+
+    def _ask_for_stacks(self) -> None:
+        """SIGUSR1 to those alone that catch it: it would end the others, torchrun among them."""
+        for pid in descendants(os.getpid()):
+            if _catches(pid, signal.SIGUSR1):
+                rank = _variable(pid, "RANK")
+                _say(f"Stacks of process {pid}" + (f", rank {rank}:" if rank else ":"))
+                _send(pid, signal.SIGUSR1)
+                time.sleep(STACKS_APART_S)
+
+    def _kill(self) -> None:
+        """SIGKILL to everything, and wait until it is dead; a namespace does both when its init is killed."""
+        deadline = time.monotonic() + _KILL_LIMIT_S
+        while (alive := descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in [self._child] if self._is_confined and self._child in alive else alive:
+                _send(pid, signal.SIGKILL)
+            time.sleep(0.02)
+            self._reap_orphans()
+        if alive:
+            _say(f"Processes {', '.join(map(str, alive))} do not die from SIGKILL: `ps -o pid,stat,wchan` tells where.")
+
+    def _program(self) -> list[int]:
+        return _children(self._child) if self._is_confined else [self._child]
+
+    def _ranks(self) -> list[int]:
+        """The children of torchrun, which takes the program's place where there are several ranks."""
+        return [pid for program in self._program() for pid in _children(program) if _variable(pid, "LOCAL_RANK")]
+
+    def _reaped(self) -> int | None:
+        """The wait status of the program (or of its init) once it ended; others that ended are only reaped."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if pid in (0, self._child):
+                return status if pid else None
+
+    def _reap_orphans(self) -> None:
+        """Reap all but the program, whose status `_reaped` wants."""
+        for pid in _children(os.getpid(), dead=True):
+            if pid != self._child:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+
+def descendants(of: int) -> list[int]:
+    """Process ids of all living descendants, parents before their children."""
+    found: list[int] = []
+    table = list(_processes())
+    parents = {of}
+    while parents:
+        children = [(pid, state) for pid, parent, state in table if parent in parents]
+        found += [pid for pid, state in children if state not in "ZX"]
+        parents = {pid for pid, _ in children}
+    return found
+
+
+def _children(of: int, *, dead: bool = False) -> list[int]:
+    return [pid for pid, parent, state in _processes() if parent == of and (state in "ZX") is dead]
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Process id, parent and state of every process of the machine that can be seen."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name, in brackets, may hold anything.
+            state, parent = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
+            yield int(path.parent.name), int(parent), state
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _variable(pid: int, name: str) -> str:
+    """A variable of the environment with which a process was started; empty where it has none."""
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(f"{name}=".encode()):
+                return entry.partition(b"=")[2].decode("utf-8", errors="replace")
+    return ""
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"[supervisor] {text}", flush=True)  # noqa: T201 - the stage's log
+
+
+if __name__ == "__main__":
+    sys.exit(main())

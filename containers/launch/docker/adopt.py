@@ -1,0 +1,224 @@
+"""Whose is the name of the stage's container? A dead orchestrator's container is taken over, not replaced, if it can.
+
+| holder of the name                        | what happens                                                    |
+|-------------------------------------------|-----------------------------------------------------------------|
+| none                                      | a container is started                                          |
+| not ours, or its run lives                | NameTakenError; it is not touched                               |
+| does this very work, runs                 | taken over: log, events, time-out and end, as if started here   |
+| did this very work, ended by itself       | taken over: its end is read at once                             |
+| was stopped or killed from outside        | removed; a new one goes on from its last checkpoint             |
+| other image, other spec, paused, created  | stopped in good order and removed; a new one is started         |
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+from docker.models.containers import Container
+from pydantic import ValidationError
+
+from containers.contracts.digests import write_atomically
+from containers.contracts.names import SPEC_FILE
+from containers.contracts.outcome import FailureKind, StageFailure
+from containers.contracts.spec import StageSpec
+from containers.contracts.stop_grace import LONGEST_S, StopGrace
+from containers.formatting import duration
+from containers.launch.arguments import INSIDE_SPEC, INSIDE_WORK, container_name, docker_spec
+from containers.launch.base import Launch, NameTakenError
+from containers.launch.collect import read_outcome
+from containers.launch.docker.cleanup import Owner, age_s, grace_s, lock_of, owner_of, remove_container, why_left_alone
+from containers.launch.lease import LOCK_LABEL, taken_if_free
+
+logger = logging.getLogger(__name__)
+
+_SIGKILL_CODE, _SIGTERM_CODE = 137, 143
+_NOT_COMPARED = ("run_id", "attempt", "timeout_s")
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A container that another process started for the same work.
+
+    Attributes:
+        age_s: how long it has run already.
+        text: what was found, for people.
+    """
+
+    container: Container
+    age_s: float
+    text: str
+
+
+def take_name(
+    client: docker.DockerClient,
+    launch: Launch,
+    *,
+    image_id: str,
+    command: tuple[str, ...],
+    owner: Owner,
+    grace: StopGrace,
+    tell: Callable[[str], None],
+) -> Adopted | None:
+    """The container that does this work already, taken over; None where the name is free now.
+
+    The caller holds the lock that `launch.labels` names, so no other run can do the same meanwhile.
+
+    Args:
+        tell: gets one line for people where there was a container.
+
+    Raises:
+        NameTakenError: a live run holds the name, or a container that is not ours.
+    """
+    try:
+        holder = client.containers.get(container_name(launch.spec))
+    except docker.errors.NotFound:
+        return None
+    # The caller holds the lock of this work; a container of another store can have another.
+    lock = lock_of(holder.labels)
+    is_ours = lock is not None and str(lock) == launch.labels.get(LOCK_LABEL)
+    with taken_if_free(None if is_ours else lock) as is_free:
+        if not _is_left(holder, owner=owner, is_free=is_free, may_be_mine=is_ours):
+            raise _taken(holder)
+        spec_text = _spec_text(holder)
+        objection = _objection(holder, launch, spec_text=spec_text, image_id=image_id, command=command)
+        if objection:
+            own = grace if is_ours else StopGrace(grace_s(holder.labels))
+            _replace(holder, objection, grace=own, tell=tell)
+            return None
+    # The attempt's own folder shows what the program was told, although another folder is mounted.
+    write_atomically(launch.spec_folder / SPEC_FILE, spec_text)
+    text = _adopted_text(holder, owner=owner)
+    tell(text)
+    return Adopted(holder, age_s(holder.attrs), text)
+
+
+def _is_left(holder: Container, *, owner: Owner, is_free: bool, may_be_mine: bool) -> bool:
+    """Whether nobody works with the container any more: its owner is dead, or it is ourselves.
+
+    Args:
+        may_be_mine: whether one that runs can be ours, of an attempt that lost sight of it. Without the lock of its
+            key, only one that ended can: another thread may be at work with it.
+    """
+    if owner_of(holder.labels) == owner:
+        return may_be_mine or holder.status in ("exited", "dead", "created")
+    return not why_left_alone(holder.labels, owner=owner, is_free=is_free)
+
+
+def _replace(holder: Container, objection: str, *, grace: StopGrace, tell: Callable[[str], None]) -> None:
+    works = holder.status in ("running", "paused")
+    then = f"it has {grace} to save its state, then" if works else "it is removed, and"
+    tell(f"{holder.name} of an earlier attempt cannot be taken over: {objection}; {then} a new one starts.")
+    remove_container(holder, stop_grace_s=grace.seconds)
+
+
+def _taken(holder: Container) -> NameTakenError:
+    starter = owner_of(holder.labels)
+    if starter is None:
+        return NameTakenError(
+            f"Container {holder.name} ({str(holder.id)[:12]}, {holder.status}) has the name that this stage needs, and "
+            f"no run of this project started it. It is left as it is; rename it: docker rename {holder.name} NEW_NAME"
+        )
+    return NameTakenError(
+        f"Container {holder.name} ({str(holder.id)[:12]}, {holder.status}, run "
+        f"{holder.labels.get('rlhf.run_id') or 'unknown'}, started by process {starter.pid}) works on the same key. "
+        f"Wait for it, or stop it: docker stop --time {LONGEST_S:.0f} {holder.name} (at most that long, until it has "
+        "saved its state; without --time Docker kills it after 10 s)"
+    )
+
+
+def _spec_text(holder: Container) -> str:
+    """The spec that is mounted into the container; empty where it cannot be read."""
+    folder = _mounted(holder, INSIDE_SPEC)
+    try:
+        return "" if folder is None else (folder / SPEC_FILE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        logger.warning("The spec of %s cannot be read: %s", holder.name, error)
+        return ""
+
+
+def _mounted(holder: Container, inside: str) -> Path | None:
+    """The host's folder that the container has at `inside`."""
+    sources = (mount.get("Source") for mount in holder.attrs["Mounts"] if mount.get("Destination") == inside)
+    return next((Path(source) for source in sources if source), None)
+
+
+def _objection(holder: Container, launch: Launch, *, spec_text: str, image_id: str, command: tuple[str, ...]) -> str:
+    """Why the container cannot stand for this attempt; empty where it can."""
+    if holder.status not in ("running", "exited"):
+        return "it was never started" if holder.status == "created" else f"it is {holder.status}"
+    if holder.attrs["Image"] != image_id:
+        return "it was started from another image"
+    if tuple(holder.attrs["Config"]["Cmd"] or ()) != command:
+        return "it runs another program"
+    if _mounted(holder, INSIDE_WORK) != launch.work_folder.resolve():
+        return "it works in another folder"
+    return spec_difference(spec_text, launch.spec) or (_stopped_from_outside(holder, launch) if _ended(holder) else "")
+
+
+def spec_difference(spec_text: str, wanted: StageSpec) -> str:
+    """What the spec inside says otherwise than the one that is wanted now; empty where nothing that counts."""
+    if not spec_text:
+        return "its spec is gone"
+    try:
+        inside = StageSpec.model_validate_json(spec_text)
+    except ValidationError:
+        return "its spec is of another version"
+    expected = _without_reason(docker_spec(wanted, refused_limits=_refused_limits(inside, wanted)))
+    inside = _without_reason(inside)
+    if inside.required.gpu_uuids != expected.required.gpu_uuids:
+        return "it works on other GPUs"
+    for name in StageSpec.model_fields:
+        if name not in _NOT_COMPARED and getattr(inside, name) != getattr(expected, name):
+            return f"its `{name}` is another"
+    return ""
+
+
+def _without_reason(spec: StageSpec) -> StageSpec:
+    """The spec without words for people, and without a memory limit that nobody set: it changes with the machine."""
+    unset = {"host_memory_bytes": 0} if spec.profile.host_memory_gib is None else {}
+    return spec.model_copy(
+        update={
+            "profile": spec.profile.model_copy(update={"chosen_because": ""}),
+            "required": spec.required.model_copy(update={"host_memory_reason": "", **unset}),
+        }
+    )
+
+
+def _refused_limits(inside: StageSpec, wanted: StageSpec) -> frozenset[str]:
+    """The limits that the host refused when the container was started, and that are demanded no more."""
+    names = ("memlock", "stack")
+    return frozenset(
+        name
+        for name in names
+        if getattr(wanted.required, f"{name}_bytes") != getattr(inside.required, f"{name}_bytes") == 0
+    )
+
+
+def _stopped_from_outside(holder: Container, launch: Launch) -> str:
+    """Whether its end says nothing of the work: somebody stopped or killed it, or the machine went down."""
+    state = holder.attrs["State"]
+    code, outcome = int(state["ExitCode"]), read_outcome(launch.work_folder)
+    if code == _SIGKILL_CODE and not state.get("OOMKilled"):
+        return "it was killed (137, not out of memory)"
+    if code == _SIGTERM_CODE or (isinstance(outcome, StageFailure) and outcome.kind is FailureKind.CANCELLED):
+        return "it was stopped from outside"
+    return ""
+
+
+def _ended(holder: Container) -> bool:
+    return bool(holder.status == "exited")
+
+
+def _adopted_text(holder: Container, *, owner: Owner) -> str:
+    starter = owner_of(holder.labels)
+    whose = "this run had lost sight of it" if starter == owner else f"{starter}, which started it, is gone"
+    attempt = f"{holder.name} of attempt {holder.labels.get('rlhf.attempt', 'unknown')}"
+    age = duration(age_s(holder.attrs))
+    if _ended(holder):
+        code = holder.attrs["State"]["ExitCode"]
+        return (
+            f"{attempt} ended with exit code {code} after {age} while nobody watched: {whose}. Its end is taken over."
+        )
+    return f"{attempt} still works after {age}, although {whose}; this run goes on with it."

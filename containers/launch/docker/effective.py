@@ -1,0 +1,124 @@
+"""What a container really got, as the daemon tells it, against what was asked of the daemon; pure.
+
+A daemon may alter what it is asked for (an `ipc` mode of its own drops the size of /dev/shm), and an image may bring
+volumes. The daemon is asked before the program starts; the program measures again inside.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from containers.contracts.base import Frozen
+from containers.contracts.hardware import ContractFinding
+from containers.formatting import short_digest, size
+
+# Beside spec.json, where the stage cannot write.
+CONTAINER_FILE = "container.json"
+
+
+class ContainerFindings(Frozen):
+    """`container.json` of an attempt: every limit of the container as the daemon has it."""
+
+    findings: tuple[ContractFinding, ...]
+
+    @property
+    def drift(self) -> str:
+        """One sentence per demand that is not met; empty where all is well."""
+        return " ".join(
+            f"{finding.name}: {finding.wanted} was asked for, the container has {finding.found}."
+            for finding in self.findings
+            if finding.verdict == "drift"
+        )
+
+
+def container_findings(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> ContainerFindings:
+    """The container as `docker inspect` shows it, compared with the arguments of `docker create`."""
+    return ContainerFindings(
+        findings=tuple(
+            ContractFinding(name=name, wanted=wanted, found=found, verdict="ok" if wanted == found else "drift")
+            for name, wanted, found in _compared(attrs, arguments)
+        )
+    )
+
+
+def _compared(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Name, wanted and found as text."""
+    host, config = attrs.get("HostConfig") or {}, attrs.get("Config") or {}
+    yield "image", short_digest(str(arguments["image"])), short_digest(str(attrs.get("Image", "")))
+    yield "user", str(arguments["user"]), str(config.get("User", ""))
+    yield "/dev/shm", size(arguments["shm_size"]), size(int(host.get("ShmSize") or 0))  # noqa: S108 - a mount
+    yield from _limits(host, arguments)
+    yield "capabilities", "none", _capabilities(host)
+    yield "new privileges", "none", "none" if _forbids_privileges(host) else "possible"
+    yield "root folder", "read-only", "read-only" if host.get("ReadonlyRootfs") else "writable"
+    yield "network", str(arguments["network_mode"]), str(host.get("NetworkMode", ""))
+    yield "shared with the host", "nothing", _shared_namespaces(host)
+    yield "processes", str(arguments["pids_limit"]), str(host.get("PidsLimit") or "unlimited")
+    wanted_memory = int(arguments.get("mem_limit") or 0)
+    yield "memory", _memory(wanted_memory), _memory(int(host.get("Memory") or 0))
+    yield "GPUs", *_gpus(host, arguments)
+    yield "mounts", *_mounts(attrs, arguments)
+    given = dict(item.partition("=")[::2] for item in config.get("Env") or ())
+    for name, value in sorted(arguments["environment"].items()):
+        yield f"variable {name}", value, given.get(name, "not set")
+
+
+def _limits(host: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    found = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in host.get("Ulimits") or ()}
+    for limit in arguments["ulimits"]:
+        wanted = (limit["Soft"], limit["Hard"])
+        yield f"ulimit {limit['Name']}", _limit(wanted), _limit(found.get(limit["Name"]))
+
+
+def _limit(values: tuple[int, int] | None) -> str:
+    if values is None:
+        return "the daemon's own"
+    return " to ".join("unlimited" if value == -1 else f"{value:,}" for value in dict.fromkeys(values))
+
+
+def _capabilities(host: Mapping[str, Any]) -> str:
+    if host.get("Privileged"):
+        return "all (privileged)"
+    dropped = {str(name).upper().removeprefix("CAP_") for name in host.get("CapDrop") or ()}
+    added = ", ".join(host.get("CapAdd") or ())
+    if "ALL" not in dropped:
+        return "the daemon's own"
+    return added or "none"
+
+
+def _forbids_privileges(host: Mapping[str, Any]) -> bool:
+    return any(str(item) in ("no-new-privileges", "no-new-privileges:true") for item in host.get("SecurityOpt") or ())
+
+
+def _shared_namespaces(host: Mapping[str, Any]) -> str:
+    """Namespaces of the host; with its `ipc`, the size of /dev/shm is the host's, whatever was asked for."""
+    names = {"IpcMode": "ipc", "PidMode": "pid", "UTSMode": "uts"}
+    shared = [name for key, name in names.items() if str(host.get(key, "")) == "host"]
+    return ", ".join(shared) or "nothing"
+
+
+def _memory(limit_bytes: int) -> str:
+    return size(limit_bytes) if limit_bytes else "no limit"
+
+
+def _gpus(host: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
+    wanted, found = arguments.get("device_requests") or (), host.get("DeviceRequests") or ()
+    return _requests(wanted), _requests(found)
+
+
+def _requests(requests: Any) -> str:
+    parts = []
+    for request in requests:
+        ids = request.get("DeviceIDs") or ()
+        parts.append(", ".join(ids) if ids else f"any {request.get('Count')}")
+    return "; ".join(parts) or "none"
+
+
+def _mounts(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
+    """Destinations and whether each is writable. A folder that the image declares as a volume is one too many."""
+    wanted = {mount["Target"]: not mount.get("ReadOnly") for mount in arguments["mounts"]}
+    found = {mount["Destination"]: bool(mount.get("RW")) for mount in attrs.get("Mounts") or ()}
+    return _mounts_text(wanted), _mounts_text(found)
+
+
+def _mounts_text(mounts: Mapping[str, bool]) -> str:
+    return ", ".join(f"{path} ({'writable' if writable else 'read-only'})" for path, writable in sorted(mounts.items()))

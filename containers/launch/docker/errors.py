@@ -1,0 +1,52 @@
+"""What the Docker daemon's words mean: a pure function from its errors to the tree in `runtime.py`."""
+
+import docker
+
+from containers.launch.base import (
+    CreateRefusedError,
+    DaemonInfrastructureError,
+    DaemonUnreachableError,
+    GpuUnavailableError,
+    ImageMissingError,
+    InputUnusableError,
+    Launch,
+    LaunchError,
+    NameTakenError,
+)
+from containers.launch.docker.state import why_no_image
+
+
+def launch_error(error: Exception, launch: Launch) -> LaunchError:
+    """The launch error that a failed create or start means."""
+    stage, text = launch.spec.stage, str(getattr(error, "explanation", None) or error)
+    if isinstance(error, docker.errors.ImageNotFound):
+        return image_missing(error, str(launch.image))
+    if isinstance(error, docker.errors.APIError):
+        return _daemon_error(text, error.status_code, launch)
+    return DaemonUnreachableError(f"The Docker daemon stopped answering before {stage} was started: {text}")
+
+
+def _daemon_error(text: str, status_code: int | None, launch: Launch) -> LaunchError:
+    stage = launch.spec.stage
+    if status_code == 409 and "is already in use by container" in text:
+        return NameTakenError(f"{stage} with this key was started by somebody else this moment: {text}")
+    if "could not select device driver" in text or "nvidia-container-cli" in text:
+        return GpuUnavailableError(
+            f"{stage} needs {launch.spec.profile.num_gpus} GPUs and Docker cannot hand them out: {text}\n"
+            "Install the NVIDIA container toolkit, or check the driver with `nvidia-smi`; `rlhf check` shows both."
+        )
+    if "bind source path does not exist" in text:
+        return InputUnusableError(f"{stage}: the daemon does not see a folder that is to be mounted: {text}")
+    infrastructure = ("could not find bridge", "no space left on device", "shim", "containerd", "layer does not exist")
+    if any(words in text.lower() for words in infrastructure):
+        return DaemonInfrastructureError(
+            f"The Docker daemon could not start {stage}; its own machinery is broken: {text}\n"
+            "Look at the daemon's log, free its disk, or restart it (`systemctl restart docker`)."
+        )
+    return CreateRefusedError(f"The Docker daemon refused the container of {stage}: {text}")
+
+
+def image_missing(error: docker.errors.APIError, image: str) -> ImageMissingError:
+    """The launch error for an image that the daemon does not show."""
+    problem, advice = why_no_image(error, image)
+    return ImageMissingError(f"The stage image {image} {problem}. {advice}")

@@ -1,0 +1,264 @@
+"""Runs a stage in a container of its own, behind the policy that stands in `arguments.docker_arguments`."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import docker
+from docker.models.containers import Container
+
+from containers.contracts.digests import write_atomically
+from containers.launch.arguments import DOCKER_COMMAND, docker_arguments, docker_spec, refused_limit
+from containers.launch.base import (
+    STAGE_LOG_FILE,
+    CreateRefusedError,
+    DaemonUnreachableError,
+    ImageChangedError,
+    ImageMissingError,
+    Launch,
+    StageExit,
+)
+from containers.launch.docker.adopt import take_name
+from containers.launch.docker.cleanup import current_owner
+from containers.launch.docker.container import CONNECTION_ERRORS, DAEMON_ERRORS, LOST_AFTER_S, ContainerProgram, removed
+from containers.launch.docker.effective import CONTAINER_FILE, container_findings
+from containers.launch.docker.errors import image_missing, launch_error
+from containers.launch.docker.state import open_client, why_no_daemon
+from containers.launch.folders import prepare_folders, stage_user
+from containers.launch.inputs import check_inputs
+from containers.launch.stage_log import StageLog
+from containers.launch.supervise import ChunkReader, Watch, grace_of, watch
+
+_CLIENT_TIMEOUT_S = 30
+_STATE_FACTS = ("Status", "ExitCode", "OOMKilled", "Error", "StartedAt", "FinishedAt")
+_MAX_FACT_CHARACTERS = 300
+
+
+def connect() -> docker.DockerClient:
+    """A client of the daemon that the environment names.
+
+    Raises:
+        DaemonUnreachableError: none answers.
+    """
+    try:
+        return open_client(timeout_s=_CLIENT_TIMEOUT_S)
+    except (*CONNECTION_ERRORS, ValueError) as error:
+        problem, advice = why_no_daemon(error, timeout_s=_CLIENT_TIMEOUT_S)
+        raise DaemonUnreachableError(f"No Docker daemon can be used: {problem}. {advice}") from error
+
+
+def stage_image_digest(image: str) -> str:
+    """`sha256:…` of the image's configuration: what a tag means on this machine now.
+
+    Raises:
+        DaemonUnreachableError: no daemon answers.
+        ImageMissingError: there is no such image here.
+    """
+    with closing(connect()) as client:
+        return _image_id(client, image)
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A container to be followed.
+
+    Attributes:
+        facts: what its exit should show.
+        age_s: how long it had run before; 0 where this process started it.
+    """
+
+    container: Container
+    facts: dict[str, str] = field(default_factory=dict)
+    age_s: float = 0.0
+
+
+class DockerRuntime:
+    """A stage as a container without network, capabilities or root, with exactly one writable folder.
+
+    Args:
+        command: replaces the entry program; for tests of the runtime itself.
+        stop_grace_s: between SIGTERM and SIGKILL; None: as long as the stage's own steps and saves take.
+        lost_after_s: how long the daemon may be silent before the container counts as lost.
+        say: gets one line where a container of an earlier attempt is taken over, or stopped.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: tuple[str, ...] = DOCKER_COMMAND,
+        stop_grace_s: float | None = None,
+        lost_after_s: float = LOST_AFTER_S,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._command = command
+        self._stop_grace_s = stop_grace_s
+        self._lost_after_s = lost_after_s
+        self._say = say
+
+    @property
+    def name(self) -> Literal["docker", "process"]:
+        """The value of `StageSpec.runtime`."""
+        return "docker"
+
+    def run(self, launch: Launch) -> StageExit:
+        """The container's end, read before it is removed; when this returns or raises, the container is gone.
+
+        A container of an earlier attempt that does the same work already is taken over; see `adopt`.
+
+        Raises:
+            LaunchError: it was not started; see the tree in `runtime.py`.
+        """
+        with closing(connect()) as client, closing(connect()) as log_client:
+            image_id = _checked_image(client, launch)
+            user = stage_user(launch)
+            check_inputs(launch.spec.inputs, uid=user[0], gid=user[1])
+            with StageLog(launch.spec_folder / STAGE_LOG_FILE, launch.on_line) as log:
+                started = self._adopted(client, launch, image_id=image_id, log=log) or self._started(
+                    client, launch, image_id=image_id, user=user, log=log
+                )
+                try:
+                    stage_exit = self._supervise(started, log_client, launch, image_id=image_id, log=log)
+                    return replace(stage_exit, state={**stage_exit.state, **started.facts})
+                finally:
+                    removed(started.container)
+
+    def _adopted(self, client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog) -> _Started | None:
+        """The container that does this work already; None where the name is free.
+
+        Nothing in the work folder is touched: a program may be at work there, or have left its result.
+        """
+
+        def tell(text: str) -> None:
+            log.note(text)
+            self._say(f"{launch.spec.stage}: {text}")
+
+        try:
+            adopted = take_name(
+                client,
+                launch,
+                image_id=image_id,
+                command=self._command,
+                owner=current_owner(),
+                grace=grace_of(launch, self._stop_grace_s)(),
+                tell=tell,
+            )
+        except DAEMON_ERRORS as error:
+            raise launch_error(error, launch) from error
+        if adopted is None:
+            return None
+        return _Started(adopted.container, facts={"taken over": adopted.text}, age_s=adopted.age_s)
+
+    def _supervise(
+        self, started: _Started, log_client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog
+    ) -> StageExit:
+        program = ContainerProgram(started.container, log_client, lost_after_s=self._lost_after_s)
+        reader = ChunkReader(program.chunks)
+        try:
+            grace = grace_of(launch, self._stop_grace_s)
+            seen = watch(program, launch, log=log, reader=reader, grace=grace, age_s=started.age_s)
+        finally:
+            program.close()
+        return _stage_exit(program, seen, container_id=str(started.container.id), image_id=image_id, log=log)
+
+    def _started(
+        self,
+        client: docker.DockerClient,
+        launch: Launch,
+        *,
+        image_id: str,
+        user: tuple[int, int],
+        log: StageLog,
+    ) -> _Started:
+        """Create and start; a ulimit that the host refuses is left out, demanded no more, and said so.
+
+        The container's name is the lock on the key, so nothing in the work folder is touched before it exists.
+        """
+        refused: frozenset[str] = frozenset()
+        while True:
+            arguments = docker_arguments(
+                launch,
+                image_id=image_id,
+                user=f"{user[0]}:{user[1]}",
+                labels=current_owner().labels(),
+                command=self._command,
+                refused_limits=refused,
+            )
+            container = None
+            try:
+                container = client.containers.create(**arguments)
+                prepare_folders(launch, docker_spec(launch.spec, refused_limits=refused), user=user)
+                _refuse_drift(container, arguments, launch)
+                container.start()
+                return _Started(container, {f"ulimit {name}": "refused by the host" for name in sorted(refused)})
+            except BaseException as error:
+                if container is not None:
+                    # A refused start leaves the container in `created`, where it would block the name.
+                    removed(container)
+                if not isinstance(error, DAEMON_ERRORS):
+                    raise
+                limit = refused_limit(str(error))
+                if limit is None or limit in refused:
+                    raise launch_error(error, launch) from error
+                refused |= {limit}
+                log.note(f"The host refuses the ulimit {limit} of the profile; the stage runs with the daemon's own.")
+
+
+def _refuse_drift(container: Container, arguments: Mapping[str, Any], launch: Launch) -> None:
+    """Keep what the container got beside its spec, and refuse where that is not what was asked for."""
+    effective = container_findings(container.attrs, arguments)
+    write_atomically(launch.spec_folder / CONTAINER_FILE, effective.model_dump_json(indent=2))
+    if effective.drift:
+        raise CreateRefusedError(
+            f"{launch.spec.stage} does not start: the Docker daemon made another container than it was asked for. "
+            f"{effective.drift} Look at the daemon's configuration (/etc/docker/daemon.json) and at the image."
+        )
+
+
+def _image_id(client: docker.DockerClient, image: str) -> str:
+    try:
+        return str(client.images.get(image).id)
+    except docker.errors.APIError as error:
+        raise image_missing(error, image) from error
+
+
+def _checked_image(client: docker.DockerClient, launch: Launch) -> str:
+    if launch.image is None:
+        raise ImageMissingError(
+            "The docker runtime needs an image, and the launch names none. Build one with `make image` (for GPUs "
+            "with BASE_IMAGE=… too: README, On GPUs)."
+        )
+    image_id, wanted = _image_id(client, launch.image), launch.spec.image_digest
+    if wanted and image_id != wanted:
+        raise ImageChangedError(
+            f"{launch.image} is {image_id[:19]} now; the spec was made for {wanted[:19]}. It was rebuilt meanwhile: "
+            "start the run again."
+        )
+    return image_id
+
+
+def _stage_exit(
+    program: ContainerProgram, seen: Watch, *, container_id: str, image_id: str, log: StageLog
+) -> StageExit:
+    state = program.state
+    code = None if program.lost or seen.unkillable else int(state.get("ExitCode", -1))
+    facts = {name: str(state.get(name, ""))[:_MAX_FACT_CHARACTERS] for name in _STATE_FACTS if state.get(name) != ""}
+    if program.unreachable_s:
+        facts["daemon_unreachable_s"] = f"{program.unreachable_s:.0f}"
+    problem = program.problem or ("it did not die from SIGKILL" if seen.unkillable else "")
+    if problem:
+        facts["problem"] = problem
+    return StageExit(
+        exit_code=code,
+        oom_killed=bool(state.get("OOMKilled")),
+        timed_out=seen.timed_out,
+        cancelled=seen.cancelled,
+        signal=code - 128 if code is not None and 128 < code <= 192 else None,
+        duration_s=seen.duration_s,
+        log_tail=log.tail,
+        container_id=container_id,
+        image_digest=image_id,
+        lost=bool(problem),
+        stalled=seen.stalled,
+        state=facts,
+    )

@@ -1,0 +1,272 @@
+"""What the death of a stage means: a pure function from exit, log and outcome to a classified failure.
+
+| outcome | exit                               | meaning                                                          |
+|---------|------------------------------------|------------------------------------------------------------------|
+| any     | lost                               | container_lost                                                   |
+| result  | 0                                  | a true result                                                    |
+| result  | anything else                      | unexpected: the program died after it wrote its result           |
+| failure | any                                | that failure; `cancelled` becomes `timed_out` where we stopped   |
+|         |                                    | it for that, `unexpected` is refined by OOM flag and known texts |
+| none    | cancelled, timed out by us         | cancelled, timed_out                                             |
+| none    | OOM flag (exit 137, but also 1, 3) | out_of_host_memory                                               |
+| none    | 137 without the flag               | container_lost: somebody killed it                               |
+| none    | torchrun: a rank died of SIGKILL   | container_lost; also with `unexpected`, for that rank's peers    |
+| none    | 143                                | cancelled: somebody stopped it                                   |
+| none    | 137, 143 while the daemon was away | container_lost: the daemon restarted; also with `cancelled`      |
+| none    | a known text in the log            | what the text says                                               |
+| none    | 135 (SIGBUS)                       | shm_exhausted                                                    |
+| none    | 0 or anything else                 | unexpected: no outcome                                           |
+"""
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from containers.contracts.outcome import FailureKind, StageFailure, StageResult
+from containers.contracts.spec import StageSpec
+from containers.launch.base import StageExit
+from containers.launch.failures.evidence import exit_evidence
+from containers.launch.failures.torchrun import RankDeath, killed_rank, rank_deaths
+
+_SIGNAL_BASE = 128
+_MAX_QUOTE_CHARACTERS = 300
+_MAX_EVIDENCE_LINES = 120
+
+
+@dataclass(frozen=True)
+class KnownText:
+    """A text that real programs write when they die of `kind`; `origin` says who writes it."""
+
+    pattern: re.Pattern[str]
+    kind: FailureKind
+    origin: str
+
+
+def _known(kind: FailureKind, pattern: str, origin: str) -> KnownText:
+    return KnownText(pattern=re.compile(pattern), kind=kind, origin=origin)
+
+
+# In order: the first that is found counts. Shared memory stands before disk, both say "No space left on device".
+KNOWN_TEXTS = (
+    _known(
+        FailureKind.SHM_EXHAUSTED,
+        r"unable to allocate shared memory\(shm\)|unable to (?:write to|resize|stretch|open) file </torch_",
+        "torch 2.13, a DataLoader worker; followed by `No space left on device (28)`",
+    ),
+    _known(
+        FailureKind.SHM_EXHAUSTED,
+        r"is killed by signal: Bus error|workers are out of shared memory|caused by insufficient shared memory",
+        "torch 2.13, libtorch_python.so, and the worker itself",
+    ),
+    _known(
+        FailureKind.SHM_EXHAUSTED,
+        r"Error while creating shared memory segment|failed to extend /dev/shm/nccl-",
+        "NCCL 2.18 to 2.27, misc/shmutils.cc (NVIDIA/nccl issues 525, 1518)",
+    ),
+    _known(FailureKind.SHM_EXHAUSTED, r"/dev/shm\S*.*No space left on device", "any program that names its file"),  # noqa: S108
+    _known(
+        FailureKind.NCCL_TIMEOUT,
+        r"Watchdog caught collective operation timeout",
+        "torch ProcessGroupNCCL.cpp (pytorch/pytorch issue 118369)",
+    ),
+    _known(
+        FailureKind.NCCL_TIMEOUT,
+        r"Timed out waiting \d+ms for (?:send|recv) operation to complete",
+        "gloo transport/tcp/unbound_buffer.cc",
+    ),
+    _known(FailureKind.NCCL_TIMEOUT, r"could not add up \d+ MiB: no connection within", "stages/collective_probe.py"),
+    _known(
+        FailureKind.OUT_OF_GPU_MEMORY,
+        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
+        "torch CUDACachingAllocator",
+    ),
+    _known(FailureKind.OUT_OF_GPU_MEMORY, r"CUBLAS_STATUS_ALLOC_FAILED", "cuBLAS through torch, no room for a handle"),
+    _known(
+        FailureKind.OUT_OF_HOST_MEMORY,
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|\[Errno 12\] Cannot allocate memory|"
+        r"is killed by signal: Killed",
+        "torch alloc_cpu.cpp; Python's OSError; torch DataLoader",
+    ),
+    _known(FailureKind.DISK_FULL, r"No space left on device", "Python's OSError 28, safetensors `os error 28`, tar"),
+    _known(FailureKind.DISK_FULL, r"Disk quota exceeded", "Python's OSError 122"),
+    _known(
+        FailureKind.DISK_FULL,
+        r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+",
+        "torch.save on a full disk: the archive is shorter than what was written",
+    ),
+)
+
+
+def classify(spec: StageSpec, stage_exit: StageExit, outcome: StageResult | StageFailure | None) -> StageFailure | None:
+    """The failure that this end means, or None where the outcome is a true result.
+
+    Args:
+        outcome: what `collect.read_outcome` found; an outcome of another stage or key counts as none.
+    """
+    if outcome is not None and (outcome.stage, outcome.key) != (spec.stage, spec.key):
+        outcome = None
+    if stage_exit.lost:
+        return _lost(spec, stage_exit)
+    if isinstance(outcome, StageResult):
+        return None if stage_exit.exit_code == 0 else _died_after_result(spec, stage_exit)
+    if isinstance(outcome, StageFailure):
+        return _refined(spec, stage_exit, outcome)
+    return _without_outcome(spec, stage_exit)
+
+
+def _lost(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
+    reason = stage_exit.state.get("problem", "the daemon or somebody else took it away")
+    return _failure(spec, stage_exit, FailureKind.CONTAINER_LOST, f"the stage was lost: {reason}")
+
+
+def _died_after_result(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
+    reason = f"it wrote a result and then ended with exit code {_named_code(stage_exit)}: the result is not believed"
+    return _failure(spec, stage_exit, FailureKind.UNEXPECTED, reason)
+
+
+def _refined(spec: StageSpec, stage_exit: StageExit, failure: StageFailure) -> StageFailure:
+    """The program's own failure, with what only the outside knows."""
+    if failure.kind is FailureKind.CANCELLED and stage_exit.timed_out:
+        return _failure(spec, stage_exit, FailureKind.TIMED_OUT, _time_out_reason(spec))
+    if failure.kind is FailureKind.CANCELLED and _daemon_restarted(stage_exit):
+        return _failure(spec, stage_exit, FailureKind.CONTAINER_LOST, _daemon_reason(stage_exit))
+    if failure.kind is not FailureKind.UNEXPECTED:
+        return failure
+    if stage_exit.oom_killed:
+        reason = f"{_out_of_memory_reason(spec)}; the program saw: {_quoted(failure.message)}"
+        return _failure(spec, stage_exit, FailureKind.OUT_OF_HOST_MEMORY, reason, before=failure.evidence)
+    # What the program itself caught comes first; the log may hold an older, survived trouble.
+    if found := _find_known((failure.message, *failure.evidence)):
+        known, line = found
+        kind, reason = known.kind, _known_reason(spec, known.kind, line)
+    elif told := _told_by_log(spec, stage_exit):
+        kind, reason = told[0], f"{told[1]}; the program saw: {_quoted(failure.message)}"
+    else:
+        return failure
+    return _failure(spec, stage_exit, kind, reason, before=failure.evidence)
+
+
+def _without_outcome(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
+    kind, reason = _death(spec, stage_exit)
+    return _failure(spec, stage_exit, kind, reason)
+
+
+def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
+    code = stage_exit.exit_code
+    if stage_exit.cancelled:
+        return FailureKind.CANCELLED, "it was cancelled"
+    if stage_exit.timed_out:
+        return FailureKind.TIMED_OUT, _time_out_reason(spec)
+    if stage_exit.stalled:
+        limit_s = spec.silence_limit_s or 0
+        return FailureKind.STALLED, f"it gave no sign of life for {limit_s:g} s (runtime.silence_limit_s)"
+    if stage_exit.oom_killed:
+        return FailureKind.OUT_OF_HOST_MEMORY, f"{_out_of_memory_reason(spec)} (exit code {_named_code(stage_exit)})"
+    if _daemon_restarted(stage_exit) and code in (_SIGNAL_BASE + signal.SIGKILL, _SIGNAL_BASE + signal.SIGTERM):
+        return FailureKind.CONTAINER_LOST, f"{_daemon_reason(stage_exit)} (exit code {_named_code(stage_exit)})"
+    if code == _SIGNAL_BASE + signal.SIGKILL:
+        return FailureKind.CONTAINER_LOST, "it was killed (137, not out of memory)"
+    if code == _SIGNAL_BASE + signal.SIGTERM:
+        return FailureKind.CANCELLED, "somebody stopped it (143, SIGTERM) before it could write its outcome"
+    if told := _told_by_log(spec, stage_exit):
+        return told
+    if code == _SIGNAL_BASE + signal.SIGBUS:
+        return FailureKind.SHM_EXHAUSTED, f"it died of SIGBUS (135), as when {_shm_reason(spec)}"
+    if code == 0:
+        return FailureKind.UNEXPECTED, "it ended with exit code 0 but wrote no outcome"
+    return FailureKind.UNEXPECTED, f"it ended with exit code {_named_code(stage_exit)} and wrote no outcome"
+
+
+def _told_by_log(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str] | None:
+    """A rank that was killed, a known text, or a rank that a signal of its own ended; in that order.
+
+    A rank that NCCL's watchdog aborts has written why, so the text counts before the signal.
+    """
+    deaths = rank_deaths(stage_exit.log_tail)
+    if killed := killed_rank(deaths):
+        return FailureKind.CONTAINER_LOST, f"rank {killed.rank} was killed (SIGKILL)"
+    if found := _find_known(stage_exit.log_tail):
+        known, line = found
+        return known.kind, _known_reason(spec, known.kind, line)
+    return _first_death(spec, deaths[0]) if deaths else None
+
+
+def _first_death(spec: StageSpec, death: RankDeath) -> tuple[FailureKind, str] | None:
+    if death.signal is signal.SIGBUS:
+        return FailureKind.SHM_EXHAUSTED, f"rank {death.rank} died of SIGBUS, as when {_shm_reason(spec)}"
+    if death.signal in (None, signal.SIGTERM):
+        return None
+    return FailureKind.UNEXPECTED, f"rank {death.rank} died of {death.signal.name}"
+
+
+def _daemon_restarted(stage_exit: StageExit) -> bool:
+    """Whether its daemon was away meanwhile: without live-restore a restart stops every container."""
+    return "daemon_unreachable_s" in stage_exit.state
+
+
+def _daemon_reason(stage_exit: StageExit) -> str:
+    return f"the Docker daemon was away for {stage_exit.state['daemon_unreachable_s']} s and took the stage with it"
+
+
+def _find_known(lines: Iterable[str]) -> tuple[KnownText, str] | None:
+    kept = tuple(lines)
+    for known in KNOWN_TEXTS:
+        for line in kept:
+            if found := known.pattern.search(line):
+                return known, line[max(0, found.start() - _MAX_QUOTE_CHARACTERS // 2) :]
+    return None
+
+
+def _known_reason(spec: StageSpec, kind: FailureKind, line: str) -> str:
+    causes = {
+        FailureKind.SHM_EXHAUSTED: _shm_reason(spec),
+        FailureKind.OUT_OF_GPU_MEMORY: "the GPU's memory was full",
+        FailureKind.OUT_OF_HOST_MEMORY: _out_of_memory_reason(spec),
+        FailureKind.NCCL_TIMEOUT: (
+            f"ranks waited longer than collective_timeout_s ({spec.profile.collective_timeout_s} s) for each other"
+        ),
+        FailureKind.DISK_FULL: "the disk of the output folder was full",
+    }
+    return f"{causes[kind]}: {_quoted(line)}"
+
+
+def _shm_reason(spec: StageSpec) -> str:
+    size_mib = spec.profile.shm_size_gib * 1024
+    return f"shared memory (/dev/shm) was full: shm_size_gib of profile `{spec.profile.name}` gives {size_mib:,.0f} MiB"
+
+
+def _out_of_memory_reason(spec: StageSpec) -> str:
+    return f"the kernel ran out of memory ({spec.required.host_memory_reason or 'no limit was asked for'})"
+
+
+def _time_out_reason(spec: StageSpec) -> str:
+    return f"it ran longer than its timeout_s of {spec.timeout_s or 0:g}"
+
+
+def _named_code(stage_exit: StageExit) -> str:
+    if stage_exit.exit_code is None:
+        return "unknown"
+    try:
+        return f"{stage_exit.exit_code} ({signal.Signals(stage_exit.exit_code - _SIGNAL_BASE).name})"
+    except ValueError:
+        return str(stage_exit.exit_code)
+
+
+def _quoted(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= _MAX_QUOTE_CHARACTERS else f"{line[: _MAX_QUOTE_CHARACTERS - 1]}…"
+
+
+def _failure(
+    spec: StageSpec, stage_exit: StageExit, kind: FailureKind, reason: str, *, before: tuple[str, ...] = ()
+) -> StageFailure:
+    evidence = (*before, *exit_evidence(stage_exit))
+    return StageFailure(
+        stage=spec.stage,
+        key=spec.key,
+        kind=kind,
+        message=f"{spec.stage} failed: {reason.rstrip('.')}. What to change: {kind.change_before_retry}.",
+        evidence=evidence[-_MAX_EVIDENCE_LINES:],
+        duration_s=stage_exit.duration_s,
+    )

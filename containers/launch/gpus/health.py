@@ -1,0 +1,177 @@
+"""What a GPU does and suffers beside its memory: use, power, throttling, remapped rows, Xid errors.
+
+Cards and drivers report different parts of it. What they do not report stays unknown and stops nobody.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from containers.launch.gpus.nvidia_smi import NvidiaSmiError, find_tool, number, query
+
+KERNEL_LOG = Path("/dev/kmsg")
+_MAX_LOG_BYTES = 8 * 1024**2
+
+# Xid errors after which a card is not to be trusted before it was reset or looked at; most others are a program's own.
+_TELLING_XIDS = {
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    64: "a bad row could not be retired",
+    74: "NVLink error",
+    79: "fell off the bus",
+    92: "many single-bit ECC errors",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "no answer from its system processor",
+    120: "error of its system processor",
+}
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+_BUS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})")
+
+_BASE_FIELDS = (
+    "uuid",
+    "index",
+    "utilization.gpu",
+    "memory.used",
+    "memory.total",
+    "power.draw",
+    "temperature.gpu",
+    "ecc.errors.uncorrected.volatile.total",
+)
+_THROTTLE_REASONS = {
+    "hw_thermal_slowdown": "too hot (the card slows itself down)",
+    "sw_thermal_slowdown": "too hot (the driver slows it down)",
+    "hw_power_brake_slowdown": "the power supply asks it to slow down",
+}
+# The older name is the one that drivers before 535 know; a driver that knows neither reports no throttling.
+_THROTTLE_PREFIXES = ("clocks_event_reasons", "clocks_throttle_reasons")
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """One sample of a GPU. None means that this card or driver does not report the figure."""
+
+    uuid: str
+    index: int
+    utilization_percent: float | None
+    memory_used_mib: float | None
+    memory_total_mib: float | None
+    power_w: float | None
+    temperature_c: float | None
+    ecc_uncorrected: float | None
+    throttled: tuple[str, ...]
+    bus: str
+
+
+@dataclass(frozen=True)
+class Health:
+    """What speaks against a GPU beside its counters of memory errors.
+
+    Attributes:
+        throttled: why it runs slower than it could now; heat and power only.
+        remap_pending: a bad row of memory waits for a reset to be replaced.
+        remap_failed: a bad row of memory could not be replaced.
+        xids: Xid errors in the kernel's log that speak of the card itself, as `79 (fell off the bus)`.
+    """
+
+    throttled: tuple[str, ...] = ()
+    remap_pending: bool = False
+    remap_failed: bool = False
+    xids: tuple[str, ...] = ()
+
+
+def read_states(tool: str | None = None, *, timeout_s: float = 10) -> tuple[GpuState, ...]:
+    """One sample of each GPU; empty where nvidia-smi gives none. Never raises, never hangs."""
+    for prefix in (*_THROTTLE_PREFIXES, ""):
+        reasons = tuple(_THROTTLE_REASONS) if prefix else ()
+        fields = (*_BASE_FIELDS, *(f"{prefix}.{reason}" for reason in reasons), "pci.bus_id")
+        try:
+            rows = query(tool or find_tool(), "--query-gpu", fields, timeout_s=timeout_s)
+            return tuple(_state(dict(zip(fields, row, strict=True)), prefix=prefix) for row in rows)
+        except NvidiaSmiError as error:
+            if "exit code" not in str(error):
+                break
+    return ()
+
+
+def read_health(tool: str, *, timeout_s: float, kernel_log: Path = KERNEL_LOG) -> dict[str, Health]:
+    """GPU UUID → what speaks against it; GPUs of which nothing is known are left out. Never raises."""
+    states = read_states(tool, timeout_s=timeout_s)
+    if not states:
+        return {}
+    remapped, errors = _remapped_rows(tool, timeout_s=timeout_s), _xid_errors(kernel_log)
+    return {
+        state.uuid: replace(
+            remapped.get(state.uuid, Health()), throttled=state.throttled, xids=errors.get(_bus_key(state.bus), ())
+        )
+        for state in states
+    }
+
+
+def _state(cells: Mapping[str, str], *, prefix: str) -> GpuState:
+    if not cells["index"].isdigit() or not cells["uuid"].startswith("GPU-"):
+        raise NvidiaSmiError("nvidia-smi's answer cannot be read")
+    throttled = tuple(
+        words for reason, words in _THROTTLE_REASONS.items() if cells.get(f"{prefix}.{reason}", "").lower() == "active"
+    )
+    return GpuState(
+        uuid=cells["uuid"],
+        index=int(cells["index"]),
+        utilization_percent=number(cells["utilization.gpu"], float),
+        memory_used_mib=number(cells["memory.used"], float),
+        memory_total_mib=number(cells["memory.total"], float),
+        power_w=number(cells["power.draw"], float),
+        temperature_c=number(cells["temperature.gpu"], float),
+        ecc_uncorrected=number(cells["ecc.errors.uncorrected.volatile.total"], float),
+        throttled=throttled,
+        bus=cells["pci.bus_id"],
+    )
+
+
+def _remapped_rows(tool: str, *, timeout_s: float) -> dict[str, Health]:
+    fields = ("gpu_uuid", "remapped_rows.failure", "remapped_rows.pending")
+    try:
+        rows = query(tool, "--query-remapped-rows", fields, timeout_s=timeout_s)
+    except NvidiaSmiError:
+        return {}
+    said = ("yes", "1")
+    return {
+        uuid: Health(remap_failed=failure.lower() in said, remap_pending=pending.lower() in said)
+        for uuid, failure, pending in rows
+    }
+
+
+def _xid_errors(kernel_log: Path) -> dict[tuple[int, ...], tuple[str, ...]]:
+    """Bus of the GPU → its telling Xid errors since the log begins; empty where this user may not read the log."""
+    found: dict[tuple[int, ...], dict[str, None]] = {}
+    for line in _log_lines(kernel_log):
+        match = _XID.search(line)
+        if match and int(match.group(2)) in _TELLING_XIDS:
+            number_, words = match.group(2), _TELLING_XIDS[int(match.group(2))]
+            found.setdefault(_bus_key(match.group(1)), {})[f"{number_} ({words})"] = None
+    return {bus: tuple(errors) for bus, errors in found.items()}
+
+
+def _log_lines(path: Path) -> Iterator[str]:
+    """What stands in the log now; the kernel's own gives one record per read, and blocks at its end if it may."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    left = _MAX_LOG_BYTES
+    try:
+        while left > 0 and (record := os.read(descriptor, 64 * 1024)):
+            left -= len(record)
+            yield from record.decode("utf-8", errors="replace").splitlines()
+    except OSError:  # the end of the kernel's log, or a record that was overwritten meanwhile
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _bus_key(text: str) -> tuple[int, ...]:
+    """Domain, bus and device as numbers: `00000000:02:00.0` and `0000:02:00` are one GPU."""
+    match = _BUS.search(text)
+    return tuple(int(part, 16) for part in match.groups()) if match else ()

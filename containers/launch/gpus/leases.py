@@ -1,0 +1,222 @@
+"""Leases of GPUs, one per UUID: on one machine no two stages of this project have the same GPU.
+
+A lease is a kernel lock (flock) on a file: it ends with its holder, however that dies, so none is left behind. Beside
+it stands a record of who holds it, with a heartbeat. A holder that lives and gives no sign of life keeps its lease,
+since its stage may still compute; a waiting run is told. A program that is a process of this machine has locks of its
+own on its GPUs, since it may outlive the run that leased them: killed runs leave a stage that saves its state first.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from containers.contracts.digests import write_atomically
+from containers.launch.lease import taken_if_free
+from containers.launch.leftovers import processes_with
+
+FOLDER_VARIABLE = "RLHF_GPU_LEASES"
+QUEUE = "queue"
+HEARTBEAT_S = 10.0
+# A holder that is silent for so long hangs or was stopped.
+SILENT_AFTER_S = 90.0
+# Several users may share the folder: what one makes, the others must be able to lock.
+_SHARED_MODE = 0o666
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease; `beat` is when its heart beat last, in seconds since the epoch."""
+
+    name: str
+    pid: int
+    host: str
+    since: str
+    beat: float
+
+    def __str__(self) -> str:
+        text = f"Run {self.name} (process {self.pid} on {self.host}, since {self.since})"
+        if time.time() - self.beat > SILENT_AFTER_S:
+            last = datetime.fromtimestamp(self.beat, UTC).isoformat(timespec="seconds")
+            text += f", without a sign of life since {last}: look at process {self.pid}, it may hang,"
+        return text
+
+
+def lease_folder() -> Path:
+    """Where the leases lie: the folder that RLHF_GPU_LEASES names, else one for all runs of this user."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named) if named else Path(tempfile.gettempdir()) / f"rlhf-flows-{os.getuid()}"
+
+
+def open_lease_folder() -> Path:
+    """The folder of the leases, there, with a queue's lock in it that other users of the folder may take too."""
+    folder = lease_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    queue = _lock_path(folder, QUEUE)
+    queue.touch()
+    with contextlib.suppress(PermissionError):  # whoever made it has done so
+        queue.chmod(_SHARED_MODE)
+    return folder
+
+
+def leased_gpus(uuids: Iterable[str], *, folder: Path) -> dict[str, str]:
+    """GPU UUID → who holds it, in words; GPUs that nobody holds are left out."""
+    held = {}
+    for uuid in uuids:
+        with taken_if_free(_lock_path(folder, uuid)) as is_free:
+            if not (is_free and _has_no_program(uuid, folder)):
+                held[uuid] = str(_read_holder(folder, uuid) or "Another run")
+    return held
+
+
+@contextmanager
+def leased(uuids: Iterable[str], *, count: int, holder: str, folder: Path) -> Iterator[tuple[str, ...] | None]:
+    """Hold the leases of the first `count` of these GPUs that nobody holds; None, and none of them, if too few.
+
+    Args:
+        uuids: in the order in which they are wanted.
+        holder: who this is, for those who wait.
+    """
+    with contextlib.ExitStack() as stack:
+        taken: list[str] = []
+        for uuid in uuids:
+            if len(taken) == count:
+                break
+            lock = FileLock(_lock_path(folder, uuid), mode=_SHARED_MODE)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue
+            if not _has_no_program(uuid, folder):
+                lock.release()
+                continue
+            stack.callback(lock.release)
+            taken.append(uuid)
+        if len(taken) < count:
+            stack.close()
+            yield None
+            return
+        stack.enter_context(_heartbeat(taken, holder=holder, folder=folder))
+        yield tuple(taken)
+
+
+@contextmanager
+def program_locks(uuids: Iterable[str], *, folder: Path, token: str) -> Iterator[tuple[int, ...]]:
+    """Locks of a program on GPUs that its run has leased; nobody else gets these until the program is dead.
+
+    Args:
+        token: in the environment of every process of the program (`leftovers.new_token`). Kept in the lock until no
+            process has it: one may outlive everybody who holds the lock.
+
+    Yields:
+        Descriptors for the program's supervisor to inherit.
+
+    Raises:
+        OSError: a lock cannot be opened, or is a link.
+    """
+    descriptors: list[int] = []
+    try:
+        for uuid in uuids:
+            path = _program_lock_path(folder, uuid)
+            descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _SHARED_MODE))
+            with contextlib.suppress(PermissionError):  # another user made it, and has done so
+                os.fchmod(descriptors[-1], _SHARED_MODE)
+            # Free, or looked at for a moment: the lease was given only where no program had the GPU.
+            fcntl.flock(descriptors[-1], fcntl.LOCK_EX)
+            os.ftruncate(descriptors[-1], 0)
+            os.pwrite(descriptors[-1], token.encode(), 0)
+        yield tuple(descriptors)
+    finally:
+        is_dead = not processes_with(token)
+        for descriptor in descriptors:
+            if is_dead:
+                os.ftruncate(descriptor, 0)
+            os.close(descriptor)
+
+
+def _has_no_program(uuid: str, folder: Path) -> bool:
+    path = _program_lock_path(folder, uuid)
+    with taken_if_free(path) as is_free:
+        return is_free and not _program_lives(path)
+
+
+def _program_lives(path: Path) -> bool:
+    token = ""
+    with contextlib.suppress(OSError):
+        token = path.read_text(encoding="ascii", errors="replace").strip()
+    return bool(token) and bool(processes_with(token))
+
+
+@contextmanager
+def _heartbeat(uuids: Iterable[str], *, holder: str, folder: Path) -> Iterator[None]:
+    facts = {
+        "holder": holder,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    paths = [_holder_path(folder, uuid) for uuid in uuids]
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(timeout=HEARTBEAT_S):
+            _write_holders(paths, facts)
+
+    _write_holders(paths, facts)
+    thread = threading.Thread(target=beat, name="gpu-leases", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=HEARTBEAT_S)
+        for path in paths:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _write_holders(paths: Iterable[Path], facts: Mapping[str, object]) -> None:
+    """Write who holds; the lock itself does not depend on it."""
+    text = json.dumps({**facts, "beat": time.time()})
+    for path in paths:
+        with contextlib.suppress(OSError):
+            write_atomically(path, text)
+            path.chmod(_SHARED_MODE & ~stat.S_IWOTH)
+
+
+def _read_holder(folder: Path, uuid: str) -> Holder | None:
+    try:
+        facts = json.loads(_holder_path(folder, uuid).read_text(encoding="utf-8"))
+        return Holder(
+            name=str(facts["holder"]),
+            pid=int(facts["pid"]),
+            host=str(facts["host"]),
+            since=str(facts["since"]),
+            beat=float(facts["beat"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def _lock_path(folder: Path, uuid: str) -> Path:
+    return folder / f"{uuid}.lock"
+
+
+def _program_lock_path(folder: Path, uuid: str) -> Path:
+    return folder / f"{uuid}.program.lock"
+
+
+def _holder_path(folder: Path, uuid: str) -> Path:
+    return folder / f"{uuid}.holder.json"

@@ -1,0 +1,94 @@
+"""A reward model that was saved as a LoRA adapter: its base model is loaded, and the adapter merged into it."""
+
+import warnings
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from safetensors import safe_open
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from containers.contracts.names import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, BASE_FOLDER
+from containers.formatting import one_line
+from containers.harness.errors import MissingPrerequisiteError
+from containers.models.score_token import give_embedding_row
+from containers.models.weights import SCORE_HEAD, demand_trunk, first_of, load_weights
+
+
+def is_adapted_model(folder: Path) -> bool:
+    """Whether the folder holds an adapter, with its base model in `base/`."""
+    return (folder / ADAPTER_CONFIG_FILE).is_file()
+
+
+def load_adapted_model(folder: Path, *, dtype: torch.dtype) -> PreTrainedModel:
+    """The base model with the adapter merged into its weights, and with the adapter's score head; on the CPU.
+
+    Args:
+        folder: adapter files, with the base model in `base/`.
+
+    Raises:
+        MissingPrerequisiteError: the adapter has no score head, does not fit its base model, or one of the two is
+            missing or damaged.
+    """
+    base_folder = folder / BASE_FOLDER
+    if not base_folder.is_dir():
+        raise MissingPrerequisiteError(f"{folder} is an adapter without its base model, which is looked for in `base`.")
+    saved = _saved_names(folder)
+    _demand_head(saved, folder)
+    base, missing = load_weights(AutoModelForSequenceClassification, base_folder, dtype=dtype, num_labels=1)
+    demand_trunk(missing, folder=base_folder)
+    try:
+        settings = LoraConfig.from_pretrained(str(folder))
+        for token_id in _trained_tokens(settings):
+            give_embedding_row(base, token_id)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # weights that do not fit are refused below
+            adapted = PeftModel.from_pretrained(base, str(folder), torch_device="cpu")
+    except Exception as error:  # whatever peft raises for settings and shapes that do not fit
+        raise MissingPrerequisiteError(
+            f"The adapter in {folder} cannot be put onto its base model: {one_line(str(error), 300)}. Name the right "
+            "base model with --base, or reward_model.base in a run."
+        ) from error
+    _demand_fit(adapted, saved, folder)
+    merged: PreTrainedModel = adapted.merge_and_unload()
+    # The head is saved in float32, and would stay so on a trunk in bfloat16.
+    return merged.to(dtype)
+
+
+def _trained_tokens(settings: LoraConfig) -> list[int]:
+    """Ids of the tokens whose rows of the embedding are saved with the adapter: a score token is new to the base."""
+    named = settings.trainable_token_indices or []
+    ids = named.get("embed_tokens", []) if isinstance(named, dict) else named
+    return sorted(int(token_id) for token_id in ids)
+
+
+def _saved_names(folder: Path) -> frozenset[str]:
+    path = folder / ADAPTER_WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            return frozenset(tensors.keys())
+    except Exception as error:  # a missing file, or what safetensors raises for a damaged one
+        raise MissingPrerequisiteError(f"The adapter's weights {path} cannot be read: {error}") from error
+
+
+def _demand_head(saved: frozenset[str], folder: Path) -> None:
+    wanted = f"{SCORE_HEAD}.weight"
+    if not any(name == wanted or name.endswith(f".{wanted}") for name in saved):
+        raise MissingPrerequisiteError(
+            f"The adapter in {folder} holds no {wanted}: its scores would come from a random head. Save it with task "
+            f"type SEQ_CLS, or with modules_to_save [{SCORE_HEAD}]."
+        )
+
+
+def _demand_fit(adapted: PeftModel, saved: frozenset[str], folder: Path) -> None:
+    """PEFT only warns of adapter weights that are missing, and drops those that the base has no place for."""
+    wanted = frozenset(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+    lost = sorted(wanted - saved)
+    if lost:
+        raise MissingPrerequisiteError(f"The adapter in {folder} lacks weights for its base model: {first_of(lost)}.")
+    homeless = sorted(saved - wanted - frozenset(adapted.state_dict()))
+    if homeless:
+        raise MissingPrerequisiteError(
+            f"The adapter in {folder} was made for another base model: this one has no place for {first_of(homeless)}. "
+            f"Name the right one with --base, or reward_model.base in a run."
+        )

@@ -1,0 +1,193 @@
+"""Loads and saves models, and refuses those that would train or score silently wrong."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from containers.contracts.names import MERGED_FOLDER
+from containers.harness.errors import DivergedError, MissingPrerequisiteError
+from containers.models.adapters import is_adapted_model, load_adapted_model
+from containers.models.generation_settings import mend_generation_config
+from containers.models.lora import TaskType as TaskType
+from containers.models.lora import apply_lora as apply_lora
+from containers.models.lora import freeze_all_but_head as freeze_all_but_head
+from containers.models.lora import peft_config as peft_config
+from containers.models.padding_token import give_pad_token
+from containers.models.score_token import give_embedding_row
+from containers.models.tokenizer_loading import demand_own_tokenizer as demand_own_tokenizer
+from containers.models.tokenizer_loading import demand_rows as demand_rows
+from containers.models.tokenizer_loading import load_tokenizer as load_tokenizer
+from containers.models.tokenizer_loading import num_embedding_rows as num_embedding_rows
+from containers.models.weights import SCORE_HEAD as SCORE_HEAD
+from containers.models.weights import demand_trunk, first_of, load_weights
+
+logger = logging.getLogger(__name__)
+# Of models whose positions have no end.
+_WITHOUT_END = 2**31 - 1
+
+
+def load_causal_model(
+    folder: Path, *, dtype: torch.dtype, device: torch.device | str, note: Callable[[str], None] = logger.warning
+) -> PreTrainedModel:
+    """A language model with every weight from the folder, finite, in evaluation mode.
+
+    Args:
+        note: told, if need be, how its generation config was mended so that it can be saved again.
+
+    Raises:
+        MissingPrerequisiteError: the folder is no such model, is damaged, or lacks weights.
+        DivergedError: a weight is NaN or infinite.
+    """
+    model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype)
+    if missing:
+        raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {first_of(missing)}.")
+    if mended := mend_generation_config(model):
+        note(mended)
+    return _ready(model, folder, device=device)
+
+
+def reward_model_folder(given: Path) -> Path:
+    """Where the weights lie of a reward model that was trained here (`merged/`) or elsewhere (the folder itself)."""
+    merged = given / MERGED_FOLDER
+    return merged if merged.is_dir() else given
+
+
+def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
+    """A trained reward model, score head included, in evaluation mode; an adapter is merged into its base model.
+
+    Raises:
+        MissingPrerequisiteError: as `load_causal_model`; also where the score head is missing (plain transformers makes
+            a random one and goes on) or has more than one output, or where there is no token to pad batches with.
+        DivergedError: a weight is NaN or infinite.
+    """
+    if is_adapted_model(folder):
+        adapted, tokenizer = load_adapted_model(folder, dtype=dtype), load_tokenizer(folder)
+        demand_own_tokenizer(adapted, tokenizer, folder=folder)
+        adapted.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+        return _ready(adapted, folder, device=device)
+    model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype)
+    demand_trunk(missing, folder=folder)
+    if not hasattr(model, SCORE_HEAD):
+        raise MissingPrerequisiteError(
+            f"{folder} is a {type(model).__name__}, which has no `{SCORE_HEAD}` head: only causal language models with "
+            "one linear score head are read. Name a reward model of such a family (Qwen, Llama, Mistral and others)."
+        )
+    if missing:
+        raise MissingPrerequisiteError(
+            f"{folder} is no trained reward model: {first_of(missing)} is not in its files and would be made at "
+            f"random. A LoRA adapter must be saved with modules_to_save [{SCORE_HEAD}]."
+        )
+    if model.config.num_labels != 1:
+        raise MissingPrerequisiteError(
+            f"{folder} has {model.config.num_labels} outputs; a reward model has one. Name one that was trained with "
+            "num_labels 1."
+        )
+    give_pad_token(model, folder)
+    return _ready(model, folder, device=device)
+
+
+def load_new_reward_model(
+    folder: Path,
+    *,
+    pad_token_id: int,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    score_token_id: int | None = None,
+) -> PreTrainedModel:
+    """A reward model on the trunk of a language model, with a new score head made from `seed`.
+
+    Args:
+        score_token_id: the token whose position carries the score, which gets a row of the embedding; None: no such.
+
+    Raises:
+        MissingPrerequisiteError: a weight other than the score head's is missing.
+        DivergedError: a weight is NaN or infinite.
+    """
+    set_seed(seed)
+    model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype, num_labels=1)
+    demand_trunk(missing, folder=folder)
+    model.config.get_text_config().pad_token_id = pad_token_id
+    if score_token_id is not None:
+        give_embedding_row(model, score_token_id)
+    return _ready(model, folder, device=device)
+
+
+def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, base_model: str) -> None:
+    """Write the adapter (with its score head, where it has one) and the tokenizer into `folder`.
+
+    Args:
+        base_model: `hub id@commit`, or where else the base model comes from, for people; PEFT would write the path of
+            this machine. Hub id and commit are written apart, as `AutoPeftModel` wants them.
+    """
+    name, _, revision = (base_model, "", "") if base_model.startswith("/") else base_model.partition("@")
+    for config in model.peft_config.values():
+        config.base_model_name_or_path, config.revision = name or None, revision or None
+        if isinstance(config.target_modules, set):
+            # It hashes differently in each process: sorted, the same run writes the same file.
+            config.target_modules = sorted(config.target_modules)
+    # Without this, PEFT asks the hub for the base model's vocabulary.
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)
+    tokenizer.save_pretrained(folder)
+
+
+def save_merged(
+    model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path
+) -> PreTrainedModel:
+    """Write a plain model folder (safetensors, config, tokenizer, chat template) and return what was written.
+
+    Adapters are merged into the weights of `model` itself, which is used up by that.
+    """
+    merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
+    # One type for all weights: the score head and others that were trained in float32 follow the first one.
+    merged = merged.to(merged.dtype)
+    merged.config.use_cache = True
+    merged.name_or_path = ""
+    merged.config.name_or_path = ""
+    merged.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return merged
+
+
+def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
+    """Trainable and total number of parameters; shared ones count once."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
+
+
+def max_positions(model: torch.nn.Module) -> int | None:
+    """Tokens that the model has positions for; None where its configuration names no end, as with ALiBi."""
+    config: Any = model.config
+    found = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return None if found is None else int(found)
+
+
+def position_limit(model: torch.nn.Module) -> int:
+    """As `max_positions`, for comparing lengths: more than any text has where there is no end."""
+    return max_positions(model) or _WITHOUT_END
+
+
+def check_finite(model: torch.nn.Module, *, name: str) -> None:
+    """Raise DivergedError where a weight of the model is NaN or infinite; names the weight."""
+    for parameter_name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise DivergedError(f"{name}: the weight {parameter_name} is not finite. The model cannot be used.")
+
+
+def _ready(model: PreTrainedModel, folder: Path, *, device: torch.device | str) -> PreTrainedModel:
+    # On the device first: one core took 56 s for as many weights as 8B has (2^28 zeros in bfloat16, 1.8 s).
+    model = model.to(device).eval()
+    check_finite(model, name=str(folder))
+    return model

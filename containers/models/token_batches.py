@@ -1,0 +1,47 @@
+"""Tokens of many conversations: together, so that the tokenizer works on every core."""
+
+from collections.abc import Mapping, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from containers.models.chat_template import ANSWER_AT_ONCE
+from containers.models.template_losses import TemplateLosses, demand_no_refusal
+
+# More at once are no faster, and what the tokenizer notes about each token takes memory until they are done.
+_AT_ONCE = 512
+
+
+def tokens_of_all(
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Sequence[Sequence[Mapping[str, str]]],
+    *,
+    add_generation_prompt: bool = False,
+    for_the_policy: bool = False,
+    losses: TemplateLosses | None = None,
+) -> list[list[int]]:
+    """The tokens of each conversation in the tokenizer's chat template, in order.
+
+    Args:
+        add_generation_prompt: end with the words after which the assistant begins.
+        for_the_policy: as rollouts write prompts, with `ANSWER_AT_ONCE`.
+        losses: counts what the template leaves out.
+
+    Raises:
+        BadConfigError: the template refuses some of the conversations; says how many of all, and why.
+    """
+    settings = {"add_generation_prompt": add_generation_prompt, **(ANSWER_AT_ONCE if for_the_policy else {})}
+    found: list[list[int]] = []
+    for begin in range(0, len(conversations), _AT_ONCE):
+        batch = [[dict(turn) for turn in conversation] for conversation in conversations[begin : begin + _AT_ONCE]]
+        try:
+            texts: list[str] = tokenizer.apply_chat_template(batch, tokenize=False, **settings)
+        except Exception:
+            demand_no_refusal(tokenizer, conversations, settings=settings)
+            raise
+        if losses is not None:
+            for conversation, text in zip(batch, texts, strict=True):
+                losses.look_at(conversation, text)
+        # As apply_chat_template makes tokens: the template has written the special ones.
+        encoded: Mapping[str, list[list[int]]] = tokenizer(texts, add_special_tokens=False)
+        found += [list(ids) for ids in encoded["input_ids"]]
+    return found

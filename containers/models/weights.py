@@ -1,0 +1,78 @@
+"""Reads the weights of a model folder, and says which the files lack; no code of the folder is run."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from containers.formatting import one_line
+from containers.harness.errors import MissingPrerequisiteError
+
+SCORE_HEAD = "score"
+
+
+def load_weights(
+    auto_class: Any, folder: Path, *, dtype: torch.dtype, **settings: Any
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model and the names of the weights that its files lack. Safetensors only; no code of the folder is run.
+
+    Raises:
+        MissingPrerequisiteError: the folder is no model, is damaged, or has weights of another shape than its config.
+    """
+    if not (folder / "config.json").is_file():
+        raise MissingPrerequisiteError(f"{folder} is no model folder: it has no config.json.")
+    try:
+        with _quiet_transformers():
+            model, info = auto_class.from_pretrained(
+                folder,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                # Only so that they come back by name; they are refused below.
+                ignore_mismatched_sizes=True,
+                **settings,
+            )
+    except Exception as error:
+        raise MissingPrerequisiteError(
+            f"The model in {folder} cannot be loaded: {one_line(str(error), 300)}. Download or save it again, or name "
+            "another one."
+        ) from error
+    if info["mismatched_keys"]:
+        name, found, wanted = min(info["mismatched_keys"])
+        raise MissingPrerequisiteError(
+            f"{folder}: {name} has the shape {tuple(found)} in its files, its config wants {tuple(wanted)}."
+        )
+    return model, sorted(info["missing_keys"])
+
+
+def demand_trunk(missing: Sequence[str], *, folder: Path) -> None:
+    """Refuse a model that lacks a weight other than the score head's.
+
+    Raises:
+        MissingPrerequisiteError: names the first such weight.
+    """
+    lost = [name for name in missing if not name.startswith(f"{SCORE_HEAD}.")]
+    if lost:
+        raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {first_of(lost)}.")
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first name, and how many more there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No load report: it warns of a new score head, which is wanted; what is not wanted is an error here."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)

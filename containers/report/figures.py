@@ -1,0 +1,238 @@
+"""The report's plots, each a function from records to a `Plot`. No text in a plot comes from a dataset unshortened."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
+
+from containers.contracts.certificate import SuiteEvaluation
+from containers.contracts.outcome import Metric
+from containers.contracts.records import CalibrationBin, Funnel, Histogram
+from containers.formatting import humanize, number, percent
+from containers.report.plot import (
+    AQUA,
+    BLUE,
+    GREY,
+    INK,
+    INK_2,
+    MUTED,
+    ORANGE,
+    Plot,
+    axes,
+    axis_label,
+    tick_number,
+)
+
+Points = Sequence[tuple[int, float]]
+
+_MAX_POINTS = 400
+_SMOOTH_FROM = 40
+_MAX_ROWS = 14
+_COLOURS = (BLUE, ORANGE, AQUA)
+
+
+def curve_plot(
+    title: str, series: Sequence[tuple[str, Points]], *, unit: str, salt: str, note: str = ""
+) -> Plot | None:
+    """Curves over optimizer steps; None where nothing was recorded.
+
+    A series of more than 40 points is drawn faint, with its running mean over a twentieth of the points on top.
+    """
+    drawn = [(label, points) for label, points in series if points]
+    if not drawn:
+        return None
+    smoothed = 0
+    with axes(2.5, salt=salt) as (ax, svg):
+        for (label, points), colour in zip(drawn, _COLOURS, strict=False):
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            if len(points) > _SMOOTH_FROM:
+                smoothed = max(3, len(points) // 20 | 1)
+                ax.plot(*_thin(steps, values), color=colour, alpha=0.28, linewidth=1)
+                values = running_mean(values, smoothed)
+            few = len(points) <= 12
+            ax.plot(*_thin(steps, values), color=colour, label=label, marker="o" if few else None, markersize=4)
+        ax.set_xlabel("optimizer step")
+        ax.set_ylabel(unit)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        ax.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        ax.xaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.yaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.grid(axis="x", visible=False)
+        if len(drawn) > 1:
+            ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
+        names = [f"{label} " if len(drawn) > 1 else "" for label, _ in drawn]
+        ends = ", ".join(
+            f"{name}{number(points[0][1])} → {number(points[-1][1])}"
+            for name, (_, points) in zip(names, drawn, strict=True)
+        )
+        mean = f" Bold: running mean over {smoothed} points." if smoothed else ""
+        return Plot(title, svg(), note=f"First to last: {ends}.{mean} {note}".rstrip())
+
+
+def accuracy_plot(
+    title: str,
+    groups: Sequence[tuple[str, Metric]],
+    *,
+    salt: str,
+    minimums: Sequence[float | None] = (),
+    note: str = "",
+) -> Plot | None:
+    """Accuracy with interval, one row per group; dashed at chance, a tick where a gate demands a minimum."""
+    rows = list(groups)[:_MAX_ROWS]
+    if not rows:
+        return None
+    with axes(0.75 + 0.3 * len(rows), salt=salt) as (ax, svg):
+        ax.axvline(0.5, color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)))
+        lowest = 0.45
+        for row, (_, metric) in enumerate(rows):
+            low = metric.value if metric.ci_low is None else metric.ci_low
+            high = metric.value if metric.ci_high is None else metric.ci_high
+            lowest = min(lowest, low)
+            ax.plot([low, high], [row, row], color=BLUE, linewidth=2.2, alpha=0.45)
+            hollow = metric.origin == "estimated"
+            face = "none" if hollow else BLUE
+            ax.plot([metric.value], [row], "o", color=BLUE, markerfacecolor=face, markersize=6.5, clip_on=False)
+            count = f"n = {metric.count:,}" if metric.count is not None else ""
+            for text, offset, side, colour in ((percent(metric.value), 50, "right", INK), (count, 58, "left", INK_2)):
+                ax.annotate(
+                    text, (1, row), (offset, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
+                    ha=side, va="center", color=colour, annotation_clip=False,
+                )  # fmt: skip
+        for row, minimum in enumerate(list(minimums)[: len(rows)]):
+            if minimum is not None:
+                ax.plot([minimum, minimum], [row - 0.32, row + 0.32], color=ORANGE, linewidth=2)
+                lowest = min(lowest, minimum)
+        ax.set_yticks(range(len(rows)), [axis_label(name) for name, _ in rows])
+        ax.set_ylim(len(rows) - 0.4, -0.6)
+        start = max(0.0, math.floor(lowest * 10 - 1e-9) / 10)
+        ax.set_xlim(start, 1.0)
+        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        ax.xaxis.set_major_locator(MultipleLocator(0.2 if start <= 0.4 else 0.1))
+        ax.grid(axis="y", visible=False)
+        ax.spines["left"].set_visible(False)
+        left_out = len(groups) - len(rows)
+        parts = (note, "Dashed: chance." + (" Orange: the gate's minimum." if any(minimums) else ""))
+        more = f"{left_out:,} smaller groups are not drawn." if left_out > 0 else ""
+        return Plot(title, svg(), note=" ".join(part for part in (*parts, more) if part))
+
+
+def histogram_plot(title: str, histogram: Histogram | None, *, unit: str, count_of: str, salt: str) -> Plot | None:
+    """Bars below zero orange, above it blue, the one that holds zero grey; None where there is nothing to count."""
+    if histogram is None or not sum(histogram.counts) or len(histogram.edges) != len(histogram.counts) + 1:
+        return None
+    with axes(2.5, salt=salt) as (ax, svg):
+        for (left, right), count in zip(pairwise(histogram.edges), histogram.counts, strict=True):
+            colour = BLUE if left >= 0 else ORANGE if right <= 0 else GREY
+            gap = (right - left) * 0.05
+            ax.bar(left + gap, count, width=right - left - 2 * gap, align="edge", color=colour, linewidth=0)
+        ax.axvline(0, color=INK_2, linewidth=0.9)
+        ax.set_xlabel(unit)
+        ax.set_ylabel(count_of)
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        ax.yaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.xaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.grid(axis="x", visible=False)
+        straddles = any(left < 0 < right for left, right in pairwise(histogram.edges))
+        grey = "; grey: the bar that holds zero" if straddles else ""
+        note = f"{sum(histogram.counts):,} {count_of}. Blue: above zero; orange: below{grey}."
+        return Plot(title, svg(), note=note)
+
+
+def score_distribution_plot(suite: SuiteEvaluation, *, salt: str) -> Plot | None:
+    """How the scores of better and of worse responses are spread; None where there is no pair."""
+    better, worse = suite.better_scores, suite.worse_scores
+    if better is None or worse is None:
+        return None
+    with axes(2.5, salt=salt) as (ax, svg):
+        for histogram, colour, label in ((worse, ORANGE, "worse"), (better, BLUE, "better")):
+            ax.stairs(histogram.counts, histogram.edges, fill=True, color=colour, alpha=0.4, linewidth=0, label=label)
+            ax.stairs(histogram.counts, histogram.edges, color=colour, linewidth=1.2)
+        ax.set_xlabel("score")
+        ax.set_ylabel("responses")
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        ax.yaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.xaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.grid(axis="x", visible=False)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderaxespad=0.2, columnspacing=1.4)
+        note = f"{suite.num_pairs:,} pairs. The less the two overlap, the surer the order."
+        return Plot(f"{humanize(suite.name)}: scores", svg(), note=note)
+
+
+def calibration_plot(title: str, bins: Sequence[CalibrationBin], *, salt: str) -> Plot | None:
+    """Predicted probability against how often it was right; the area of a point is the number of pairs."""
+    if not bins:
+        return None
+    largest = max(item.count for item in bins)
+    with axes(2.7, salt=salt) as (ax, svg):
+        low = min(0.5, *(min(item.mean_predicted, item.observed) for item in bins))
+        ax.plot([low, 1], [low, 1], color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)))
+        predicted, observed = [item.mean_predicted for item in bins], [item.observed for item in bins]
+        ax.plot(predicted, observed, color=BLUE, alpha=0.45, linewidth=1.4)
+        areas = [18 + 130 * item.count / largest for item in bins]
+        ax.scatter(predicted, observed, s=areas, color=BLUE, linewidths=0, clip_on=False, zorder=3)
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+            axis.set_major_locator(MultipleLocator(0.1 if low > 0.3 else 0.2))
+        ax.set_xlim(low - 0.02, 1.02)
+        ax.set_ylim(low - 0.02, 1.02)
+        ax.set_xlabel("confidence of the prediction")
+        ax.set_ylabel("how often it was right")
+        pairs = sum(item.count for item in bins)
+        return Plot(title, svg(), note=f"{pairs:,} pairs in {len(bins)} bins. On the dashed line it is calibrated.")
+
+
+def funnel_plot(funnel: Funnel, *, salt: str) -> Plot | None:
+    """Where every row went, one bar per fate; the bars add up to the rows read."""
+    if not funnel.rows_read:
+        return None
+    used = [
+        ("Train the reward model", funnel.train_pairs, BLUE),
+        ("Validate the reward model", funnel.validation_pairs, BLUE),
+        ("Set aside for the policy", funnel.pairs_set_aside_for_policy, AQUA),
+    ]
+    dropped = [(humanize(step.reason), step.dropped, GREY) for step in funnel.steps]
+    bars = [bar for bar in used if bar[1]] + sorted((bar for bar in dropped if bar[1]), key=lambda bar: -bar[1])
+    bars, rest = bars[:_MAX_ROWS], bars[_MAX_ROWS:]
+    if rest:
+        bars.append((f"{len(rest)} more reasons", sum(bar[1] for bar in rest), GREY))
+    largest = max((bar[1] for bar in bars), default=1)
+    with axes(0.35 + 0.27 * len(bars), salt=salt) as (ax, svg):
+        for row, (_, count, colour) in enumerate(bars):
+            ax.barh(row, count, height=0.62, color=colour, linewidth=0)
+            share = percent(count / funnel.rows_read)
+            for text, offset, tint in ((f"{count:,}", 40, INK), (share, 88, INK_2)):
+                ax.annotate(
+                    text, (1, row), (offset, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
+                    ha="right", va="center", color=tint, annotation_clip=False,
+                )  # fmt: skip
+        ax.set_yticks(range(len(bars)), [axis_label(name) for name, _, _ in bars])
+        ax.set_ylim(len(bars) - 0.4, -0.6)
+        ax.set_xlim(0, largest)
+        ax.set_xticks([])
+        ax.grid(visible=False)
+        ax.spines["bottom"].set_visible(False)
+        note = f"Shares of the {funnel.rows_read:,} rows read. Blue: used; green: set aside; grey: dropped."
+        return Plot("Where every row went", svg(), note=note)
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """Mean over the `window` values centred on each place; fewer at the ends.
+
+    Example: [0, 3, 6] with window 3 gives [1.5, 3, 4.5].
+    """
+    half = window // 2
+    means = []
+    for place in range(len(values)):
+        near = values[max(0, place - half) : place + half + 1]
+        means.append(sum(near) / len(near))
+    return means
+
+
+def _thin(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    """At most 400 points, the last one always among them."""
+    stride = -(-len(steps) // _MAX_POINTS)
+    chosen = list(range(0, len(steps), stride))
+    if chosen and chosen[-1] != len(steps) - 1:
+        chosen.append(len(steps) - 1)
+    return [steps[place] for place in chosen], [values[place] for place in chosen]

@@ -1,0 +1,176 @@
+"""What the page says about each gate: its rules, who had the last word, when and why, and what still waits."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from containers.contracts.names import StageName
+from containers.contracts.records import GateDecision, GateRule, GateVerdict
+from containers.formatting import humanize, moment, one_line
+from containers.report.inputs import ReportInputs
+
+Tone = Literal["good", "warn", "bad", "plain"]
+
+GATE_STAGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_POLICY: "policy"}
+MESSAGE_LIMIT = 600
+_NAME_LIMIT = 80
+_MAX_EARLIER = 5
+_WORDS: dict[str, tuple[str, Tone]] = {
+    "approved": ("passed and approved", "good"),
+    "waived": ("not passed, waived", "warn"),
+    "rejected": ("rejected", "bad"),
+    "waiting": ("waits for a decision", "warn"),
+    "timed_out": ("not decided in time", "bad"),
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing that happened, and the facts behind it."""
+
+    tone: Tone
+    text: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class GateBlock:
+    """One gate in the section about gates; `facts` are label and value, `caveat` is what must not be overlooked."""
+
+    title: str
+    outcome: str
+    tone: Tone
+    rules: tuple[GateRule, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    caveat: str = ""
+
+
+def gate_outcome(verdict: GateVerdict) -> tuple[str, Tone]:
+    """What became of a gate in a few words, and how good that is."""
+    if verdict.decision is not None:
+        words, tone = _WORDS[verdict.decision.outcome]
+        contradicts = verdict.decision.outcome in ("approved", "waived") and not verdict.opens
+        return ("decided against its figures", "bad") if contradicts else (words, tone)
+    if verdict.passed:
+        return "passed", "good"
+    return ("not passed, waived", "warn") if verdict.opens else ("not passed", "bad")
+
+
+def gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> Statement:
+    """What became of a gate as a sentence, with the figures."""
+    name = f"The {verdict.model}"
+    rules = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in verdict.rules)
+    figures = sentence(one_line(rules, MESSAGE_LIMIT))
+    if verdict.decision is not None and verdict.decision.outcome != "waived":
+        return _decided(inputs, verdict, verdict.decision, figures)
+    if verdict.passed:
+        return Statement("good", f"{name} passed its gate.", f"{figures} {verdict.advice}".rstrip())
+    if verdict.opens:
+        detail = f"{_waiver(verdict)} {figures} {verdict.advice}".rstrip()
+        return Statement("warn", f"{name} did not pass its gate, and the gate was waived.", detail)
+    detail = f"{figures} {_warning(verdict)} {verdict.advice}"
+    return Statement("bad", f"{name} did not pass its gate{_stopped(inputs, verdict)}.", " ".join(detail.split()))
+
+
+def gate_blocks(inputs: ReportInputs) -> tuple[GateBlock, ...]:
+    """Every gate that was reached, in order."""
+    return tuple(_block(verdict) for verdict in inputs.pipeline.gates)
+
+
+def gate_lines(inputs: ReportInputs) -> tuple[tuple[str, str], ...]:
+    """Gate and what became of it, with who, when and why, for the short report."""
+    lines = []
+    for block in gate_blocks(inputs):
+        facts = "; ".join(f"{label.lower()}: {value}" for label, value in block.facts)
+        facts = f"{facts[:1].upper()}{facts[1:]}"
+        lines.append((block.title, ". ".join(part for part in (block.outcome, facts, block.caveat) if part)))
+    return tuple(lines)
+
+
+def sentence(text: str) -> str:
+    """`text` with a full stop and a capital, save before a stage's name; empty for an empty one."""
+    if not text:
+        return ""
+    start = text[:1] if text.split()[0] in list(StageName) else text[:1].upper()
+    return f"{start}{text[1:].rstrip('.')}."
+
+
+def _decided(inputs: ReportInputs, verdict: GateVerdict, decision: GateDecision, figures: str) -> Statement:
+    name, who = f"The {verdict.model}", one_line(decision.by, _NAME_LIMIT) or "nobody named"
+    reason = sentence(one_line(decision.reason, MESSAGE_LIMIT))
+    when = f" on {moment(decision.at)}" if decision.at else ""
+    because = f"{who} said{when}: {reason}" if reason else f"Decided{when}."
+    stopped = _stopped(inputs, verdict)
+    if decision.outcome == "approved" and verdict.opens:
+        return Statement("good", f"{name} passed its gate and was approved by {who}.", f"{figures} {because}")
+    if decision.outcome == "rejected":
+        return Statement(
+            "bad", f"{name} was rejected by {who}{stopped}.", f"{because} {figures} {_warning(verdict)}".rstrip()
+        )
+    if decision.outcome == "waiting":
+        detail = f"{_how_to_decide(verdict)} {_deadline(decision)} {figures} {verdict.advice}".rstrip()
+        return Statement("warn", f"The run waits for a person to decide about the {verdict.model}.", detail)
+    if decision.outcome == "timed_out":
+        detail = f"It was asked for on {moment(decision.asked_at)}; silence counts as a rejection. {figures}"
+        return Statement("bad", f"Nobody decided about the {verdict.model} in time{stopped}.", detail)
+    return Statement("bad", f"{name} was {decision.outcome} against its figures: the gate stays closed.", figures)
+
+
+def _block(verdict: GateVerdict) -> GateBlock:
+    outcome, tone = gate_outcome(verdict)
+    decision = verdict.decision
+    caveat = ""
+    if decision is None and verdict.opens and not verdict.passed:
+        caveat = _waiver(verdict)
+    elif decision is not None and decision.outcome == "waiting":
+        caveat = f"{_how_to_decide(verdict)} {_deadline(decision)}"
+    elif decision is not None and decision.outcome == "timed_out":
+        caveat = "Silence counts as a rejection. A late decision still counts: rlhf approve, then start the run again."
+    facts = _facts(decision) if decision is not None else ()
+    return GateBlock(humanize(verdict.name), outcome, tone, verdict.rules, facts, caveat)
+
+
+def _facts(decision: GateDecision) -> tuple[tuple[str, str], ...]:
+    earlier = decision.earlier[-_MAX_EARLIER:]
+    deadline = moment(decision.until) if decision.until else "none"
+    rows = (
+        ("Decided by", decision.by),
+        ("Reason", decision.reason),
+        ("On", moment(decision.at) if decision.at else ""),
+        ("Given by", decision.origin),
+        ("Asked on", moment(decision.asked_at) if decision.asked_at else ""),
+        ("Deadline", "" if decision.by else deadline),
+        *(("Before that", _earlier(old)) for old in reversed(earlier)),
+    )
+    return tuple((label, value) for label, value in rows if value)
+
+
+def _earlier(old: GateDecision) -> str:
+    reason = f": {old.reason}" if old.reason else ""
+    return f"{old.outcome} by {old.by or 'nobody named'}{f', {moment(old.at)}' if old.at else ''}{reason}"
+
+
+def _waiver(verdict: GateVerdict) -> str:
+    reason = sentence(one_line(verdict.waiver_reason, MESSAGE_LIMIT))
+    when = f" on {moment(verdict.decision.at)}" if verdict.decision and verdict.decision.at else ""
+    return f"Waived by {one_line(verdict.waived_by, _NAME_LIMIT) or 'nobody named'}{when} because: {reason}"
+
+
+def _how_to_decide(verdict: GateVerdict) -> str:
+    return f"Decide with rlhf approve --gate {verdict.name}, or by Resume in Prefect where the run is suspended there."
+
+
+def _deadline(decision: GateDecision) -> str:
+    if not decision.until:
+        return "It waits without limit."
+    return f"Without a decision by {moment(decision.until)} it counts as rejected."
+
+
+def _stopped(inputs: ReportInputs, verdict: GateVerdict) -> str:
+    """That the closed gate of the reward model saved the policy training, where it did."""
+    trained = inputs.stage(StageName.TRAIN_POLICY)
+    saved = verdict.name == "reward_model" and (trained is None or trained.status == "skipped")
+    return ": policy training was not started" if saved else ""
+
+
+def _warning(verdict: GateVerdict) -> str:
+    return "Do not use it in place of its reference." if verdict.name == "policy" else ""

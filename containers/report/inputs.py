@@ -1,0 +1,186 @@
+"""What the report is written from. Whatever is missing or unreadable is said on the page; it never stops the report."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from containers.contracts.certificate import Certificate
+from containers.contracts.champions import DECISIONS_INPUT, RunDecision, RunDecisions
+from containers.contracts.hardware import MeasuredContract
+from containers.contracts.manifest import Manifest
+from containers.contracts.names import (
+    CERTIFICATE_FILE,
+    CURVES_FILE,
+    FUNNEL_FILE,
+    MANIFEST_FILE,
+    POLICY_EVALUATION_FILE,
+    TRAINING_INFO_FILE,
+    StageName,
+)
+from containers.contracts.records import (
+    Funnel,
+    GateVerdict,
+    PipelineRecord,
+    PolicyEvaluation,
+    StageRecord,
+    TrainingInfo,
+)
+from containers.harness.context import StageContext
+from containers.harness.errors import BadDataError, MissingPrerequisiteError
+
+logger = logging.getLogger(__name__)
+
+PIPELINE_INPUT = "pipeline"
+TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves of one training: `points[name]` holds (step, value), steps rising."""
+
+    points: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    non_finite: tuple[str, ...] = ()
+
+    def get(self, name: str) -> tuple[tuple[int, float], ...]:
+        """The curve of that name; empty where none was recorded."""
+        return self.points.get(name, ())
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """Everything that the page shows. None or an absent key: the stage did not run, or left nothing readable."""
+
+    pipeline: PipelineRecord
+    seed: int
+    funnel: Funnel | None = None
+    reward_model: Certificate | None = None
+    policy: PolicyEvaluation | None = None
+    training: Mapping[StageName, TrainingInfo] = field(default_factory=dict)
+    curves: Mapping[StageName, Curves] = field(default_factory=dict)
+    manifests: Mapping[StageName, Manifest] = field(default_factory=dict)
+    measured: Mapping[str, MeasuredContract] = field(default_factory=dict)
+    decisions: tuple[RunDecision, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def stage(self, stage: StageName) -> StageRecord | None:
+        """What happened to that stage; None where the run never came to it."""
+        return next((record for record in self.pipeline.stages if record.stage is stage), None)
+
+    def gate(self, name: str) -> GateVerdict | None:
+        """The verdict of that gate; None where it was not reached."""
+        return next((verdict for verdict in self.pipeline.gates if verdict.name == name), None)
+
+
+def load_report_inputs(context: StageContext) -> ReportInputs:
+    """Read the pipeline record and what every stage left.
+
+    Raises:
+        MissingPrerequisiteError: there is no input `pipeline`.
+        BadDataError: the pipeline record cannot be read; there is nothing to report on.
+    """
+    pipeline = _pipeline(context.input_path(PIPELINE_INPUT))
+    problems: list[str] = []
+    folders = {
+        stage: Path(item.path) for item in context.spec.inputs for stage in StageName if item.name == stage.value
+    }
+    for stage, folder in folders.items():
+        if not folder.is_dir():
+            problems.append(f"The artifact of {stage} is not at {folder}: its section is empty.")
+
+    def record(stage: StageName, name: str, model: type[Record]) -> Record | None:
+        folder = folders.get(stage)
+        return _record(folder / name, model, stage, problems) if folder and folder.is_dir() else None
+
+    training = {stage: record(stage, TRAINING_INFO_FILE, TrainingInfo) for stage in TRAINING_STAGES}
+    manifests = {stage: record(stage, MANIFEST_FILE, Manifest) for stage in folders}
+    curves = {
+        stage: read_curves(folders[stage] / CURVES_FILE)
+        for stage in TRAINING_STAGES
+        if stage in folders and (folders[stage] / CURVES_FILE).is_file()
+    }
+    return ReportInputs(
+        pipeline=pipeline,
+        seed=context.spec.seed,
+        funnel=record(StageName.FILTER_DATASET, FUNNEL_FILE, Funnel),
+        reward_model=record(StageName.EVALUATE_REWARD_MODEL, CERTIFICATE_FILE, Certificate),
+        policy=record(StageName.EVALUATE_POLICY, POLICY_EVALUATION_FILE, PolicyEvaluation),
+        training={stage: info for stage, info in training.items() if info},
+        curves=curves,
+        manifests={stage: manifest for stage, manifest in manifests.items() if manifest},
+        measured=_measured(pipeline, problems),
+        decisions=_decisions(context, problems),
+        problems=tuple(problems),
+    )
+
+
+def read_curves(path: Path) -> Curves:
+    """The curves of `curves.jsonl`. Lines cut short by a kill are passed over; NaN and infinity are kept as words.
+
+    A resumed training writes steps again; the last word on a step stands.
+    """
+    points: dict[str, dict[int, float]] = {}
+    non_finite: list[str] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+            step, values = int(event["step"]), dict(event.get("values", {}))
+            finite = {str(name): float(value) for name, value in values.items()}
+            words = {str(name): str(value) for name, value in dict(event.get("non_finite", {})).items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        for name, value in finite.items():
+            points.setdefault(name, {})[step] = value
+        non_finite += [f"{name} was {value} at step {step}" for name, value in words.items()]
+    return Curves(
+        points={name: tuple(sorted(by_step.items())) for name, by_step in points.items()}, non_finite=tuple(non_finite)
+    )
+
+
+def _pipeline(path: Path) -> PipelineRecord:
+    try:
+        return PipelineRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise BadDataError(
+            f"The pipeline record {path} cannot be read, so there is nothing to report on: {error}\n"
+            "It is written by the orchestrator; run `rlhf report` again with the version that made the run."
+        ) from error
+
+
+def _record(path: Path, model: type[Record], stage: StageName, problems: list[str]) -> Record | None:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        problems.append(f"{path.name} of {stage} is missing: its section is empty.")
+    except (OSError, ValidationError) as error:
+        logger.warning("%s cannot be read: %s", path, error)
+        problems.append(f"{path.name} of {stage} cannot be read: {type(error).__name__}.")
+    return None
+
+
+def _decisions(context: StageContext, problems: list[str]) -> tuple[RunDecision, ...]:
+    """What a retraining decided; empty for every other run."""
+    if not context.has_input(DECISIONS_INPUT):
+        return ()
+    try:
+        return RunDecisions.model_validate_json(context.input_path(DECISIONS_INPUT).read_bytes()).decisions
+    except (OSError, ValidationError, MissingPrerequisiteError) as error:
+        logger.warning("The decisions of the retraining cannot be read: %s", error)
+        problems.append("What the retraining decided cannot be read. See the champion's history: rlhf champion.")
+        return ()
+
+
+def _measured(pipeline: PipelineRecord, problems: list[str]) -> dict[str, MeasuredContract]:
+    found = {}
+    for stage, text in pipeline.measured:
+        try:
+            found[stage] = MeasuredContract.model_validate_json(text)
+        except ValidationError:
+            problems.append(f"The measured contract of {stage} cannot be read.")
+    return found

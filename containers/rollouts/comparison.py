@@ -1,0 +1,133 @@
+"""The figures of policy against reference, from what both wrote. Pure.
+
+Intervals are over prompts: the completions of one prompt are no independent observations.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from containers.contracts.outcome import Metric
+from containers.contracts.records import SCORE_TOLERANCE, Message, PolicyEvaluation, SideBySide, Winner
+from containers.evals.statistics import histogram, mean_metric, wilson_interval
+from containers.rollouts.generate import Completion
+from containers.rollouts.prompts import PolicyPrompt
+
+_NUM_BINS = 24
+_POINTS: dict[Winner, float] = {"policy": 1.0, "tie": 0.5, "reference": 0.0}
+
+
+@dataclass(frozen=True)
+class ComparedPrompt:
+    """What both policies wrote on one held-out prompt; K completions each.
+
+    `log_ratios` are log policy − log reference of the policy's completions, summed over tokens, in nats.
+    """
+
+    prompt: PolicyPrompt
+    policy: tuple[Completion, ...]
+    reference: tuple[Completion, ...]
+    rewards_policy: tuple[float, ...]
+    rewards_reference: tuple[float, ...]
+    log_ratios: tuple[float, ...]
+
+    @property
+    def reward_difference(self) -> float:
+        """Mean reward of the policy's completions minus that of the reference's."""
+        return fmean(self.rewards_policy) - fmean(self.rewards_reference)
+
+    @property
+    def win_rate(self) -> float:
+        """Share of all pairs of completions that the policy wins; a tie counts half.
+
+        Example: policy [1, 3] against reference [2, 3] wins one pair of four and ties one: 0.375.
+        """
+        size = range(len(self.policy))
+        return fmean(_POINTS[self.winner(own, other)] for own in size for other in size)
+
+    def winner(self, own: int, other: int) -> Winner:
+        """Whose completion scores higher, the policy's number `own` or the reference's number `other`.
+
+        The same text is a tie, and so are scores within `SCORE_TOLERANCE`: float32 does not tell them apart.
+        """
+        difference = self.rewards_policy[own] - self.rewards_reference[other]
+        if self.policy[own].text == self.reference[other].text or abs(difference) <= SCORE_TOLERANCE:
+            return "tie"
+        return "policy" if difference > 0 else "reference"
+
+    @property
+    def identical(self) -> tuple[bool, ...]:
+        """Of each completion: whether the reference wrote the same text with the same seed."""
+        return tuple(own.text == other.text for own, other in zip(self.policy, self.reference, strict=True))
+
+
+def compare_policies(
+    prompts: Sequence[ComparedPrompt], *, confidence: float, num_bootstrap: int, seed: int, num_samples: int
+) -> PolicyEvaluation:
+    """Every figure of `policy_evaluation.json`; `count` is the number of prompts, save that of identical completions.
+
+    Means have bootstrap intervals; shares have Wilson's, which stay honest at 0 and 1.
+
+    Args:
+        prompts: at least one.
+        confidence: level of the intervals, for example 0.95.
+        num_samples: prompts shown side by side, spread evenly from the largest loss of reward to the largest gain, so
+            that they show neither only the best nor only the worst.
+    """
+
+    def mean(name: str, unit: str, value: Callable[[ComparedPrompt], float]) -> Metric:
+        values = [value(prompt) for prompt in prompts]
+        return mean_metric(values, name=name, unit=unit, confidence=confidence, num_bootstrap=num_bootstrap, seed=seed)
+
+    def share(name: str, value: Callable[[ComparedPrompt], float]) -> Metric:
+        right, count = sum(value(prompt) for prompt in prompts), len(prompts)
+        low, high = wilson_interval(right, count, confidence=confidence)
+        return Metric(name=name, value=right / count, unit="fraction", ci_low=low, ci_high=high, count=count)
+
+    return PolicyEvaluation(
+        num_prompts=len(prompts),
+        reward_policy=mean("reward_policy", "score", lambda p: fmean(p.rewards_policy)),
+        reward_reference=mean("reward_reference", "score", lambda p: fmean(p.rewards_reference)),
+        reward_difference=mean("reward_difference", "score", lambda p: p.reward_difference),
+        win_rate=share("win_rate", lambda p: p.win_rate),
+        kl=mean("kl", "nats", lambda p: fmean(p.log_ratios)),
+        length_policy=mean("length_policy", "tokens", lambda p: _mean_length(p.policy)),
+        length_reference=mean("length_reference", "tokens", lambda p: _mean_length(p.reference)),
+        ended_policy=share("ended_policy", lambda p: _ended_share(p.policy)),
+        ended_reference=share("ended_reference", lambda p: _ended_share(p.reference)),
+        identical_completions=_identical_share(prompts),
+        reward_differences=histogram([prompt.reward_difference for prompt in prompts], num_bins=_NUM_BINS),
+        samples=_samples(prompts, num_samples),
+    )
+
+
+def _mean_length(completions: Sequence[Completion]) -> float:
+    return fmean(len(item.completion_ids) for item in completions)
+
+
+def _ended_share(completions: Sequence[Completion]) -> float:
+    return fmean(item.ended for item in completions)
+
+
+def _identical_share(prompts: Sequence[ComparedPrompt]) -> Metric:
+    same = [identical for prompt in prompts for identical in prompt.identical]
+    return Metric(name="identical_completions", value=fmean(same), unit="fraction", count=len(same))
+
+
+def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideBySide, ...]:
+    """The first completions of evenly spaced prompts in the order of reward difference."""
+    ordered = sorted(prompts, key=lambda prompt: prompt.reward_difference)
+    places = np.linspace(0, len(ordered) - 1, min(num_samples, len(ordered))).round().astype(int)
+    return tuple(
+        SideBySide(
+            prompt=tuple(Message.model_validate(message) for message in item.prompt.conversation),
+            policy=item.policy[0].text,
+            reference=item.reference[0].text,
+            reward_policy=item.rewards_policy[0],
+            reward_reference=item.rewards_reference[0],
+            winner=item.winner(0, 0),
+        )
+        for item in (ordered[place] for place in places)
+    )

@@ -1,0 +1,228 @@
+"""What a policy writes, and how likely it is under a policy: batched generation and log-probabilities."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from containers.models.chat_template import ANSWER_AT_ONCE
+from containers.models.template_losses import demand_no_refusal
+from containers.scoring.batches import length_batches
+
+Conversation: TypeAlias = Sequence[Mapping[str, str]]
+OnBatch: TypeAlias = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model wrote after one prompt.
+
+    `completion_ids` includes the token that ended it; `text` is without special tokens. `ended` says that the model
+    stopped by itself and was not cut off.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    text: str
+    ended: bool
+
+
+def turn_end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Ids of the tokens that end a completion: the tokenizer's, and those of the model's generation config.
+
+    The same rule as TRL's RLOOTrainer, so that training and evaluation stop at the same tokens.
+    """
+    of_model = model.generation_config.eos_token_id
+    listed = [of_model] if isinstance(of_model, int) else list(of_model or ())
+    return tuple(dict.fromkeys([tokenizer.eos_token_id, *listed]))
+
+
+@contextmanager
+def whole_distribution(model: PreTrainedModel) -> Iterator[None]:
+    """While this is open, `generate` asks the model's own generation config for nothing but token ids.
+
+    transformers fills what a caller leaves out (penalties, min-p, forbidden and forced tokens, beams) from the config
+    that came with the model's files. What is sampled would be another distribution than the one whose log-probabilities
+    are computed. The own config is back afterwards, and is saved with the model.
+    """
+    own = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+    )
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+def prompt_token_ids(tokenizer: Any, prompts: Sequence[Conversation]) -> list[list[int]]:
+    """Token ids of each prompt in the chat template, up to where the assistant begins to write.
+
+    Raises:
+        BadConfigError: the template refuses some of the prompts; says how many of all, and why.
+    """
+    if not prompts:
+        return []
+    settings = {"add_generation_prompt": True, **ANSWER_AT_ONCE}
+    try:
+        encoded = tokenizer.apply_chat_template(
+            [[dict(message) for message in prompt] for prompt in prompts], tokenize=True, return_dict=True, **settings
+        )
+    except Exception:
+        demand_no_refusal(tokenizer, prompts, settings=settings)
+        raise
+    return [list(ids) for ids in encoded["input_ids"]]
+
+
+def generate_completions(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    batch_size: int,
+    seed: int,
+    on_batch: OnBatch | None = None,
+) -> list[Completion]:
+    """One completion per prompt, in the order of the prompts.
+
+    The same seed, prompts and batch size give the same completions, and two models draw with the same random numbers:
+    equal models write equal completions. Sampling is from the whole distribution (no top-p, no top-k, no penalty,
+    whatever the model's generation config says). The global random state is left as it was.
+
+    Args:
+        prompts: token ids of each prompt, not padded, at least one each.
+        max_new_tokens: tokens after which a completion is cut off.
+        temperature: 0 is greedy.
+        batch_size: prompts per forward.
+        on_batch: called with the number of completions so far.
+    """
+    end_ids = turn_end_ids(model, tokenizer)
+    pad_id = _pad_id(tokenizer)
+    settings = _generation_config(max_new_tokens, temperature=temperature, end_ids=end_ids, pad_id=pad_id)
+    completions: dict[int, Completion] = {}
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), _own_random_state(model.device), whole_distribution(model):
+            for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
+                torch.manual_seed(seed + number)
+                input_ids, mask = _pad([prompts[i] for i in indices], pad_id, side="left", device=model.device)
+                sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
+                for index, tail in zip(indices, sequences[:, input_ids.shape[1] :].tolist(), strict=True):
+                    completions[index] = _completion(prompts[index], tail, tokenizer, end_ids=end_ids)
+                if on_batch is not None:
+                    on_batch(len(completions))
+    finally:
+        model.train(was_training)
+    return [completions[index] for index in range(len(prompts))]
+
+
+def completion_logprobs(
+    model: Any,
+    completions: Sequence[Completion],
+    *,
+    pad_id: int,
+    batch_size: int,
+    temperature: float = 1.0,
+    on_batch: OnBatch | None = None,
+) -> list[float]:
+    """Log-probability (nats) of each whole completion given its prompt, the ending token included.
+
+    Args:
+        pad_id: fills up a batch; its positions are masked and count nothing.
+        temperature: above 0; the logits are divided by it, so that the probabilities are those that were sampled from.
+        on_batch: called with the number of completions so far.
+
+    Example: two tokens of probability 0.5 and 0.25 give ln 0.125 = -2.079.
+    """
+    totals: dict[int, float] = {}
+    lengths = [len(item.prompt_ids) + len(item.completion_ids) for item in completions]
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for indices in length_batches(lengths, max_items=batch_size):
+                batch = [completions[i] for i in indices]
+                for index, total in zip(indices, _batch_logprobs(model, batch, pad_id, temperature), strict=True):
+                    totals[index] = total
+                if on_batch is not None:
+                    on_batch(len(totals))
+    finally:
+        model.train(was_training)
+    return [totals[index] for index in range(len(completions))]
+
+
+def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temperature: float) -> list[float]:
+    """Sum of token log-probabilities per completion of one right-padded forward.
+
+    Logits [B, L, V] are kept only from the earliest completion on, and are normalised row by row: a vocabulary of 152k
+    makes them the largest tensor by far.
+    """
+    input_ids, mask = _pad(
+        [[*item.prompt_ids, *item.completion_ids] for item in batch], pad_id, side="right", device=model.device
+    )
+    width = input_ids.shape[1]
+    keep = width - min(len(item.prompt_ids) for item in batch) + 1
+    logits = model(input_ids=input_ids, attention_mask=mask, logits_to_keep=keep, use_cache=False).logits
+    totals = []
+    for row, item in enumerate(batch):
+        # The logits at position t predict token t + 1; position `width - keep` is the first one kept.
+        start = len(item.prompt_ids) - 1 - (width - keep)
+        own = logits[row, start : start + len(item.completion_ids)].float() / temperature
+        tokens = torch.tensor(item.completion_ids, device=own.device)
+        chosen = own.gather(1, tokens[:, None])[:, 0]
+        totals.append(float((chosen - own.logsumexp(dim=1)).sum()))
+    return totals
+
+
+def _generation_config(
+    max_new_tokens: int, *, temperature: float, end_ids: tuple[int, ...], pad_id: int
+) -> GenerationConfig:
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(end_ids),
+        pad_token_id=pad_id,
+        **{"do_sample": False, **sampling},
+    )
+
+
+def _completion(prompt: Sequence[int], tail: list[int], tokenizer: Any, *, end_ids: tuple[int, ...]) -> Completion:
+    """Cut what follows the first ending token."""
+    end = next((position for position, token in enumerate(tail) if token in end_ids), None)
+    ids = tail if end is None else tail[: end + 1]
+    return Completion(
+        prompt_ids=tuple(prompt),
+        completion_ids=tuple(ids),
+        text=tokenizer.decode(ids, skip_special_tokens=True),
+        ended=end is not None,
+    )
+
+
+def _pad(sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids [B, L] and attention mask [B, L], padded on one side to the longest."""
+    width = max(len(ids) for ids in sequences)
+    rows, masks = [], []
+    for ids in sequences:
+        missing = width - len(ids)
+        left, right = (missing, 0) if side == "left" else (0, missing)
+        rows.append([pad_id] * left + list(ids) + [pad_id] * right)
+        masks.append([0] * left + [1] * len(ids) + [0] * right)
+    return torch.tensor(rows, device=device), torch.tensor(masks, device=device)
+
+
+def _pad_id(tokenizer: Any) -> int:
+    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+
+@contextmanager
+def _own_random_state(device: torch.device) -> Iterator[None]:
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        yield

@@ -1,0 +1,206 @@
+"""The prompts set aside for the policy: read, measured in tokens, and put into a repeatable order."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+
+from containers.contracts.configs.stages import EvaluatePolicyConfig, TrainPolicyConfig
+from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
+from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
+from containers.models.tokenizer_loading import token_without_row, without_row_in_words
+from containers.rollouts.generate import prompt_token_ids
+
+# One prompt alone has an interval of width zero, which any gate would take for certainty.
+_MIN_EVAL_PROMPTS = 2
+
+
+@dataclass(frozen=True)
+class PolicyPrompt:
+    """One prompt of the policy: its conversation, and its token ids up to where the assistant begins to write."""
+
+    prompt_id: str
+    domain: str
+    conversation: tuple[dict[str, str], ...]
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PolicyPrompts:
+    """Prompts that the policy can be asked, and how many cannot.
+
+    Attributes:
+        num_over_long: longer than max_prompt_length.
+        num_without_row: of the others, those with a token that the policy, or its reward model, has no row for.
+        left_out_in_words: empty where none is left out.
+    """
+
+    prompts: tuple[PolicyPrompt, ...]
+    num_over_long: int
+    num_without_row: int
+    left_out_in_words: str
+
+    def without(self, tokens: Sequence[str], *, num_rows: int, of: str) -> "PolicyPrompts":
+        """Those prompts that spell no token without a row.
+
+        Args:
+            tokens: of each prompt that token, or "".
+            num_rows: rows of the embedding in question.
+            of: whose it is.
+
+        Raises:
+            BadDataError: too many spell one.
+        """
+        if not any(tokens):
+            return self
+        kept = tuple(prompt for prompt, token in zip(self.prompts, tokens, strict=True) if not token)
+        words = without_row_in_words(tokens, name="prompts", num_rows=num_rows, of=of)
+        return PolicyPrompts(
+            prompts=kept,
+            num_over_long=self.num_over_long,
+            num_without_row=self.num_without_row + len(self.prompts) - len(kept),
+            left_out_in_words=f"{self.left_out_in_words} {words}".lstrip(),
+        )
+
+
+def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig, *, num_rows: int) -> PolicyPrompts:
+    """The prompts that the policy trains on, of those that fit, in file order.
+
+    Args:
+        pairs: artifact of filter_dataset.
+        num_rows: of the policy's embedding.
+
+    Raises:
+        MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
+        BadDataError: it holds no prompt, or none that fits; or too many have a token without a row.
+    """
+    return _that_fit(
+        pairs / POLICY_TRAIN_PROMPTS_FILE,
+        tokenizer,
+        num_rows=num_rows,
+        max_length=config.max_prompt_length,
+        setting="train_policy.max_prompt_length",
+        minimum=1,
+        purpose="train the policy on",
+    )
+
+
+def read_evaluation_prompts(
+    pairs: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig, *, num_rows: int
+) -> PolicyPrompts:
+    """The held-out prompts that the policy is judged on, of those that fit, in file order.
+
+    train_policy reads them too, before it trains a policy that could not be judged; by the length of evaluate_policy
+    where it is told, else by its own, which is never the longer one.
+
+    Args:
+        pairs: artifact of filter_dataset.
+        num_rows: of the policy's embedding.
+
+    Raises:
+        MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
+        BadDataError: fewer than two fit; or too many have a token without a row.
+    """
+    max_length, setting = config.max_prompt_length, f"{config.stage}.max_prompt_length"
+    if isinstance(config, TrainPolicyConfig) and config.evaluation_prompt_length is not None:
+        max_length, setting = config.evaluation_prompt_length, "evaluate_policy.max_prompt_length"
+    return _that_fit(
+        pairs / POLICY_EVAL_PROMPTS_FILE,
+        tokenizer,
+        num_rows=num_rows,
+        max_length=max_length,
+        setting=setting,
+        minimum=_MIN_EVAL_PROMPTS,
+        purpose="judge the policy on",
+    )
+
+
+def _that_fit(
+    path: Path, tokenizer: Any, *, num_rows: int, max_length: int, setting: str, minimum: int, purpose: str
+) -> PolicyPrompts:
+    rows = _read_rows(path)
+    if not rows:
+        raise BadDataError(
+            f"{path.name} has no prompt to {purpose}. Raise filter_dataset.policy_prompt_fraction or "
+            f"policy_eval_prompt_fraction."
+        )
+    conversations = [[_message(message) for message in row["prompt"]] for row in rows]
+    encoded = prompt_token_ids(tokenizer, conversations)
+    short = [
+        PolicyPrompt(
+            prompt_id=row["prompt_id"], domain=row["domain"] or "", conversation=tuple(turns), token_ids=tuple(ids)
+        )
+        for row, turns, ids in zip(rows, conversations, encoded, strict=True)
+        if len(ids) <= max_length
+    ]
+    num_over_long = len(rows) - len(short)
+    words = f"{num_over_long:,} of {len(rows):,} prompts are left out: longer than {max_length} tokens ({setting})."
+    found = PolicyPrompts(
+        prompts=tuple(short),
+        num_over_long=num_over_long,
+        num_without_row=0,
+        left_out_in_words=words if num_over_long else "",
+    )
+    tokens = [token_without_row(tokenizer, prompt.token_ids, num_rows=num_rows) for prompt in short]
+    found = found.without(tokens, num_rows=num_rows, of="the policy")
+    if len(found.prompts) < minimum:
+        lengths = [len(ids) for ids in encoded]
+        raise BadDataError(
+            f"{path.name} has {len(rows):,} prompts to {purpose}, of which {len(found.prompts)} fit in {setting} "
+            f"{max_length}; at least {minimum} must. The shortest has {min(lengths):,} tokens, the "
+            f"longest {max(lengths):,}. Raise {setting}, or set more prompts aside "
+            f"(filter_dataset.policy_prompt_fraction, policy_eval_prompt_fraction)."
+        )
+    return found
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(path, columns=["prompt", "domain", "prompt_id"]).to_pylist()
+    except Exception as error:
+        raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
+    return rows
+
+
+def check_lengths(config: TrainPolicyConfig | EvaluatePolicyConfig, *, max_positions: int, name: str) -> None:
+    """Refuse a longest prompt plus completion that a model has no positions for.
+
+    Raises:
+        BadConfigError: it has fewer; has the numbers.
+    """
+    wanted = config.max_prompt_length + config.max_completion_length
+    if wanted > max_positions:
+        raise BadConfigError(
+            f"{config.stage}.max_prompt_length {config.max_prompt_length} + max_completion_length "
+            f"{config.max_completion_length} = {wanted} tokens; the {name} has {max_positions} positions. "
+            f"Lower one of the two."
+        )
+
+
+def shuffled_passes(num_items: int, *, length: int, seed: int) -> list[int]:
+    """`length` indices below `num_items`: one seeded shuffle after the other, cut at the end.
+
+    Each item comes once before any comes twice.
+
+    Example: 3 items and length 5 may give [2, 0, 1, 0, 2].
+    """
+    rng = random.Random(seed)  # noqa: S311  (an order, not a secret)
+    indices: list[int] = []
+    while len(indices) < length:
+        indices += rng.sample(range(num_items), num_items)
+    return indices[:length]
+
+
+def seeded_subset(prompts: Sequence[PolicyPrompt], *, limit: int | None, seed: int) -> tuple[PolicyPrompt, ...]:
+    """At most `limit` prompts, drawn by the seed and kept in their order; all of them where the limit is None."""
+    if limit is None or limit >= len(prompts):
+        return tuple(prompts)
+    rng = random.Random(seed)  # noqa: S311  (a sample, not a secret)
+    return tuple(prompts[index] for index in sorted(rng.sample(range(len(prompts)), limit)))
+
+
+def _message(message: dict[str, Any]) -> dict[str, str]:
+    return {"role": str(message["role"]), "content": str(message["content"])}

@@ -1,0 +1,135 @@
+"""Completions of one prompt are generated from one prefill: the prompt is computed once for all of them, and kept once.
+
+transformers' `generate` takes rows: a prompt with K completions is K equal rows, each computed and kept by itself, and
+padded on the left to the longest prompt. Here each prompt is computed once, without padding, all but its last token;
+`generate` then goes on from there, so what it does with the logits (temperature, top-p, stopping, drawing) is its own.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from containers.models.trial import trial
+from containers.packing.scoring import why_padded
+from containers.rollouts.shared_prompt_attention import NAME, SharedPromptLayer, attending_to
+from containers.rollouts.trial import AskedRows, allowed_logit_difference
+
+
+@contextmanager
+def shared_prompts(model: PreTrainedModel) -> Iterator[None]:
+    """While this is open, `model.generate` computes a prompt once for all rows of it that stand one behind the other.
+
+    It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and gives what it gave before.
+
+    Args:
+        model: a causal model for which `why_each_row` finds no reason; adapters in it are used.
+    """
+
+    def generate(*, input_ids: Tensor, attention_mask: Tensor, **named: Any) -> Any:
+        plain = type(model).generate
+        if int(attention_mask.sum(dim=1).max()) < 2:
+            return plain(model, input_ids=input_ids, attention_mask=attention_mask, **named)
+        cache = _prefilled(model, input_ids, attention_mask)
+        with attending_to(model, cache):
+            return plain(model, input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, **named)
+
+    model.generate = generate
+    try:
+        yield
+    finally:
+        del model.generate
+
+
+@torch.no_grad()
+def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> Cache:
+    """All but the last token of each prompt; a run of equal rows is computed once.
+
+    Runs may be unlike in length, where a rank has some siblings of a prompt only: the longer ones are kept as several
+    prompts, so that all have equally many rows.
+    """
+    runs = equal_rows(input_ids, attention_mask)
+    lengths = (attention_mask.sum(dim=1) - 1).tolist()
+    siblings, longest = math.gcd(*map(len, runs)), max(lengths)
+    prompts = len(input_ids) // siblings
+    hidden = torch.zeros(prompts, 1, 1, longest, device=input_ids.device)
+    kept: list[tuple[Tensor, Tensor]] = []
+    for run in runs:
+        same, length = slice(run.start // siblings, run.stop // siblings), lengths[run.start]
+        hidden[same, ..., length:] = -math.inf
+        if not length:
+            continue
+        found = DynamicCache(config=model.config.get_text_config(decoder=True))
+        tokens = input_ids[run.start][attention_mask[run.start].bool()][None, :-1]
+        model(input_ids=tokens, past_key_values=found, use_cache=True, logits_to_keep=1)
+        if not kept:
+            room = (prompts, -1, longest, -1)
+            kept = [(_zeros(layer.keys, room), _zeros(layer.values, room)) for layer in found.layers]
+        for (keys, values), layer in zip(kept, found.layers, strict=True):
+            keys[same, :, :length], values[same, :, :length] = layer.keys, layer.values
+    num_places = input_ids.shape[1] - 1
+    return Cache(
+        layers=[
+            SharedPromptLayer(keys, values, hidden=hidden.to(keys.dtype), num_places=num_places)
+            for keys, values in kept
+        ]
+    )
+
+
+def equal_rows(input_ids: Tensor, attention_mask: Tensor) -> list[range]:
+    """Stretches of rows that are one prompt, in order."""
+    changes = (input_ids[1:] != input_ids[:-1]).any(dim=1) | (attention_mask[1:] != attention_mask[:-1]).any(dim=1)
+    borders = [0, *(changes.nonzero().flatten() + 1).tolist(), len(input_ids)]
+    return [range(start, end) for start, end in pairwise(borders)]
+
+
+def _zeros(states: Tensor, shape: Sequence[int]) -> Tensor:
+    """Zeros of this shape; where it says -1, as long as the states."""
+    sizes = [own if size == -1 else size for own, size in zip(states.shape, shape, strict=True)]
+    return states.new_zeros(sizes)
+
+
+def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
+    """Why this causal model has to compute a prompt for each of its completions, a clause; empty where it need not.
+
+    The shortest and the longest prompt are generated from, both ways, and the logits compared.
+
+    Args:
+        prompts: token ids of each prompt.
+        max_length: tokens of a prompt with its completion, at most.
+    """
+    if reason := why_padded(model, max_length=max_length):
+        return reason
+    layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    if odd := sorted({type(layer).__name__ for layer in layers} - {DynamicLayer.__name__}):
+        return f"its cache is no plain one of all tokens ({', '.join(odd)})"
+    if not model._supports_logits_to_keep():
+        return f"{type(model).__name__} computes the logits of all tokens of a prompt"
+    return _why_different(model, [min(prompts, key=len), max(prompts, key=len)], max_length=max_length)
+
+
+def _why_different(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
+    """Why logits of these prompts are not those of whole rows; empty where they are."""
+    asked = AskedRows.of(model, prompts, max_length=max_length)
+    plain = asked.answered()
+    with trial() as tried, shared_prompts(model):
+        shared = asked.answered()
+    if tried.failure:
+        return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
+    for step, (one, other) in enumerate(zip(shared.logits, plain.logits, strict=False)):
+        # Equal words so far: where two are equally likely, rounding chooses.
+        end = asked.width + step
+        alike = (shared.sequences[:, :end] == plain.sequences[:, :end]).all(dim=1)
+        difference = float((one - other)[alike].abs().max()) if alike.any() else 0.0
+        bound = allowed_logit_difference(model, largest=float(other.abs().max()))
+        if not difference <= bound:
+            return (
+                f"logits of {type(model).__name__} are {difference:.2g} apart from whole rows', more than {bound:.2g}"
+            )
+    return ""

@@ -1,0 +1,113 @@
+"""Before a way to write completions is used, it is tried on the shortest prompt and the longest, beside generate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from containers.rollouts.generate import whole_distribution
+from containers.scoring.scorer import allowed_difference, num_layers_of
+
+# Both are asked for two completions each, this many tokens long.
+_SIBLINGS, _NEW_TOKENS = 2, 4
+_PAD = 0
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """Greedy completions of two prompts are asked for, twice each.
+
+    Attributes:
+        input_ids: [4, L], padded on the left.
+        attention_mask: [4, L].
+        settings: greedy, some tokens, logits returned.
+    """
+
+    model: PreTrainedModel
+    input_ids: Tensor
+    attention_mask: Tensor
+    settings: GenerationConfig
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> "AskedRows":
+        """The shortest and the longest of the prompts, token ids each.
+
+        Args:
+            max_length: tokens of a prompt with its completion, at most.
+        """
+        two = [min(prompts, key=len), max(prompts, key=len)]
+        width = len(two[1])
+        rows = [prompt for prompt in two for _ in range(_SIBLINGS)]
+        missing = [width - len(prompt) for prompt in rows]
+        ids = [[_PAD] * num + list(prompt) for num, prompt in zip(missing, rows, strict=True)]
+        return cls(
+            model=model,
+            input_ids=torch.tensor(ids, device=model.device),
+            attention_mask=torch.tensor([[0] * num + [1] * (width - num) for num in missing], device=model.device),
+            settings=GenerationConfig(
+                max_new_tokens=max(1, min(_NEW_TOKENS, max_length - width)),
+                do_sample=False,
+                pad_token_id=_PAD,
+                return_dict_in_generate=True,
+                output_logits=True,
+                disable_compile=True,
+            ),
+        )
+
+    @property
+    def width(self) -> int:
+        """Tokens of a row before its completion, padding among them."""
+        return self.input_ids.shape[1]
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """Token ids of the four rows, without padding."""
+        return [ids[mask.bool()].tolist() for ids, mask in zip(self.input_ids, self.attention_mask, strict=True)]
+
+    def answered(self) -> Any:
+        """What `generate` gives, `sequences` [4, L + C] and `logits`, C times [4, V]; the model's mode is kept."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with whole_distribution(self.model):
+                return self.model.generate(
+                    input_ids=self.input_ids, attention_mask=self.attention_mask, generation_config=self.settings
+                )
+        finally:
+            self.model.train(was_training)
+
+    def why_others(self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]) -> str:
+        """Why these are not the greedy completions of the four rows, a clause; empty where they are.
+
+        Args:
+            tokens: of each completion.
+            logprobs: of each token (nats).
+        """
+        plain = self.answered()
+        written = plain.sequences[:, self.width :].tolist()
+        for row, (own, own_logprobs) in enumerate(zip(tokens, logprobs, strict=True)):
+            for step, (token, logprob) in enumerate(zip(own, own_logprobs, strict=True)):
+                logits = plain.logits[step][row].float()
+                bound = allowed_logit_difference(self.model, largest=float(logits.abs().max()))
+                wanted = float(torch.log_softmax(logits, dim=-1)[token])
+                # Where two tokens are equally likely, rounding chooses; what follows is then another text.
+                if not abs(wanted - logprob) <= bound:
+                    return (
+                        f"log-probabilities are {abs(wanted - logprob):.2g} apart from those of "
+                        f"{type(self.model).__name__}'s own generate, more than {bound:.2g}"
+                    )
+                likeliest = float(torch.log_softmax(logits, dim=-1).max())
+                if likeliest - wanted > bound:
+                    return f"token {token} is written where another is {likeliest - wanted:.2g} likelier (nats)"
+                if token != written[row][step]:
+                    break
+        return ""
+
+
+def allowed_logit_difference(model: PreTrainedModel, *, largest: float) -> float:
+    """As that of scores, but logits of a large vocabulary are larger than scores, and so is their rounding."""
+    bound = allowed_difference(model.dtype, [largest], num_layers=num_layers_of(model))
+    return bound * max(1.0, largest) if model.dtype == torch.float32 else bound

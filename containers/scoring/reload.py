@@ -1,0 +1,100 @@
+"""Writes the copies of a trained reward model, loads them back from disk, and compares their scores with its own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from transformers import PreTrainedTokenizerBase
+
+from containers.contracts.certificate import ScoreStatistics
+from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
+from containers.data.pairs import Row, both_sides
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.evals.sample_predictions import NUM_RELOAD_PAIRS, write_reloaded_scores
+from containers.evals.score_statistics import write_score_statistics
+from containers.harness.context import StageContext
+from containers.harness.errors import StageError
+from containers.models.loading import load_new_reward_model, save_adapter, save_merged
+from containers.models.score_token import SCORE_TOKEN
+from containers.scoring.scorer import RewardScorer, allowed_difference, num_layers_of
+
+
+def save_and_reload(
+    context: StageContext,
+    config: TrainRewardModelConfig,
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    rows: Sequence[Row],
+    scores: Sequence[tuple[float, float]],
+    statistics: ScoreStatistics,
+) -> float:
+    """Write `adapter/` and `merged/`, load both from disk, and return the largest difference to the trained scores.
+
+    Args:
+        model: with adapters it has both copies, without only `merged/`; it is used up by that.
+        rows: validation pairs, with the two `scores` that the trained model gave each.
+        statistics: of all scores; saved with each copy.
+
+    Raises:
+        StageError: a saved copy scores otherwise than the trained model.
+    """
+    dtype, num_layers = compute_dtype(context.spec.profile), num_layers_of(model)
+    merged, adapter = context.output / MERGED_FOLDER, context.output / ADAPTER_FOLDER
+    if isinstance(model, PeftModel):
+        save_adapter(model, tokenizer, adapter, base_model=context.input("start_model").origin)
+    else:
+        model.to(dtype)
+    # Off the GPU, to make room for the copies.
+    save_merged(model, tokenizer, merged).cpu()
+    conversations = [side for row in rows[:NUM_RELOAD_PAIRS] for side in both_sides(row)]
+    wanted = [score for pair in scores[:NUM_RELOAD_PAIRS] for score in pair]
+    reloaded: dict[str, list[float]] = {}
+    differences = []
+    for folder in (merged, adapter) if isinstance(model, PeftModel) else (merged,):
+        write_score_statistics(folder, statistics)
+        found = reloaded[folder.name] = _reloaded(context, config, folder, tokenizer).score(conversations)
+        differences.append(max(abs(a - b) for a, b in zip(wanted, found, strict=True)))
+        bound = allowed_difference(dtype, wanted, num_layers=num_layers, is_rounded=folder == merged)
+        if differences[-1] > bound:
+            raise StageError(
+                f"{folder.name}/, loaded from disk, scores up to {differences[-1]:.3g} away from the trained model; "
+                f"at most {bound:.3g} is allowed. What was saved is not what was trained."
+            )
+    write_reloaded_scores(context.output, reloaded)
+    return max(differences)
+
+
+def _reloaded(
+    context: StageContext, config: TrainRewardModelConfig, folder: Path, tokenizer: PreTrainedTokenizerBase
+) -> RewardScorer:
+    """The scorer of a saved copy: plain for `merged/`, through PEFT for `adapter/`."""
+    device, dtype = compute_device(context.spec.profile), compute_dtype(context.spec.profile)
+    batch_size = scoring_batch_size(context)
+    if folder.name == MERGED_FOLDER:
+        return RewardScorer.load(
+            folder, device=device, dtype=dtype, max_length=config.max_length, batch_size=batch_size
+        )
+    # Another seed: a score head that the adapter does not hold must show.
+    base = load_new_reward_model(
+        context.input_path("start_model"),
+        pad_token_id=tokenizer.pad_token_id,
+        score_token_id=score_token_id(config, tokenizer),
+        seed=context.spec.seed + 1,
+        dtype=dtype,
+        device=device,
+    )
+    adapted = PeftModel.from_pretrained(base, folder)
+    return RewardScorer(adapted, tokenizer, max_length=config.max_length, batch_size=batch_size)
+
+
+def score_token_id(config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Id of the token whose position carries the score; None without `use_cls`."""
+    return int(tokenizer.convert_tokens_to_ids(SCORE_TOKEN)) if config.use_cls else None
+
+
+def scoring_batch_size(context: StageContext) -> int:
+    """Conversations per forward: a pair of the training batch is two of them."""
+    return 2 * context.spec.profile.max_per_device_batch_size

@@ -1,0 +1,278 @@
+"""The one scorer: every score of a reward model, wherever it is used, is made here."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from safetensors import safe_open
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from containers.harness.errors import BadDataError, DivergedError, MissingPrerequisiteError
+from containers.models.loading import SCORE_HEAD, demand_own_tokenizer, demand_rows, load_reward_model, load_tokenizer
+from containers.models.token_batches import tokens_of_all
+from containers.models.tokenizer_loading import token_without_row
+from containers.models.trial import trial
+from containers.packing.scoring import packed_rows, score_rows, shared_groups, why_padded
+from containers.scoring.batches import length_batches
+from containers.scoring.token_budget import device_batch_tokens
+
+Conversation = Sequence[Mapping[str, str]]
+
+# Conversations that are scored both ways before a model's scores are believed packed.
+_TRIED = 3
+
+
+class RewardScorer:
+    """Scores conversations with a reward model.
+
+    The score is read at the last token that is no pad token, as in transformers and so in training; the head is applied
+    in float32 to the last tokens only. Conversations lie packed in rows: a prompt that several share is computed once,
+    and nothing is padding. A model that cannot be packed, by its configuration or by what it makes of the first
+    conversations, gets batches sorted by length and padded on the right, without a padding mask: under causal attention
+    a pad token behind a real one cannot reach it. Either way a score does not depend on its neighbours (but for the
+    last bits).
+
+    Args:
+        model: sequence classifier with one output, plain or with LoRA adapters; put into evaluation mode.
+        max_length: longest conversation in tokens; a longer one is an error, never cut.
+        batch_size: conversations per forward, at most.
+        batch_tokens: tokens per forward with their padding, at most; None: by the model's device.
+
+    Attributes:
+        padded_since: why conversations are padded, a clause; empty while they are packed.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | PeftModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int,
+        batch_size: int,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.batch_size = batch_size
+        self._classifier = classifier_of(model)
+        self.batch_tokens = batch_tokens or device_batch_tokens(self._classifier.device)
+        self._pad_token_id = int(self._classifier.config.get_text_config().pad_token_id)
+        self.padded_since = why_padded(self._classifier, max_length=max_length)
+        self._tried = False
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        max_length: int,
+        batch_size: int,
+        batch_tokens: int | None = None,
+    ) -> "RewardScorer":
+        """The scorer of a saved reward model with its tokenizer.
+
+        Raises:
+            MissingPrerequisiteError: weights are missing, above all the score head, or the folder is damaged.
+            DivergedError: a weight is NaN or infinite.
+        """
+        model, tokenizer = load_reward_model(folder, dtype=dtype, device=device), load_tokenizer(folder)
+        demand_own_tokenizer(model, tokenizer, folder=folder)
+        return cls(model, tokenizer, max_length=max_length, batch_size=batch_size, batch_tokens=batch_tokens)
+
+    def tokenize(self, conversation: Conversation) -> list[int]:
+        """The tokens that RewardTrainer trains on for prompt plus completion: the chat template over all messages."""
+        return conversation_tokens(self.tokenizer, conversation)
+
+    def tokenize_all(self, conversations: Sequence[Conversation]) -> list[list[int]]:
+        """The same for many, on all cores."""
+        return tokens_of_all(self.tokenizer, conversations)
+
+    def fits(self, conversation: Conversation) -> bool:
+        """Whether the conversation is at most `max_length` tokens."""
+        return len(self.tokenize(conversation)) <= self.max_length
+
+    def score(self, conversations: Sequence[Conversation]) -> list[float]:
+        """One score per conversation, in order; each ends with the assistant's message.
+
+        Raises:
+            BadDataError: a conversation has more than `max_length` tokens (ask `fits` first), or spells a special
+                token that the model has no row for.
+            DivergedError: a score is NaN or infinite.
+        """
+        return self.score_tokens(self.tokenize_all(conversations))
+
+    def score_tokens(self, token_ids: Sequence[Sequence[int]]) -> list[float]:
+        """One score per token sequence, in order; raises as `score`."""
+        sequences = [self._without_padding(ids, number=number) for number, ids in enumerate(token_ids, start=1)]
+        demand_rows(self._classifier, self.tokenizer, sequences)
+        if not self._tried and sequences and not self.padded_since:
+            self._try_packed(sequences)
+        scores = self._padded(sequences) if self.padded_since else self._packed(sequences)
+        self._refuse_non_finite(scores)
+        return scores
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the model's embedding."""
+        return int(self._classifier.get_input_embeddings().weight.shape[0])
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether the model has a row for every token of the tokenizer; Gemma 3's text models lack one."""
+        return max(self.tokenizer.get_vocab().values(), default=-1) < self.num_rows
+
+    def token_without_row(self, tokens: Sequence[int]) -> str:
+        """The token that such a sequence has no score for, and that `score_tokens` refuses; empty: there is none."""
+        return token_without_row(self.tokenizer, tokens, num_rows=self.num_rows)
+
+    def _try_packed(self, sequences: Sequence[list[int]]) -> None:
+        """Score a few both ways: attention that does more than mask and weigh shows here."""
+        self._tried = True
+        asked = sorted(sequences, key=len)[-1:] + list(sequences[:_TRIED])
+        padded = self._padded(asked)
+        with trial() as tried:
+            found = self._packed(asked)
+        if tried.failure:
+            self.padded_since = f"it fails on packed rows: {tried.failure}"
+            return
+        difference = max(abs(one - other) for one, other in zip(found, padded, strict=True))
+        num_layers = num_layers_of(self._classifier)
+        if difference > allowed_difference(self._classifier.dtype, padded, num_layers=num_layers):
+            self.padded_since = f"packed rows score {difference:.2g} apart from single ones"
+
+    def _packed(self, sequences: Sequence[list[int]]) -> list[float]:
+        bounds = {"max_items": self.batch_size, "max_tokens": self.batch_tokens}
+        rows = packed_rows(sequences, shared_groups(sequences, **bounds), **bounds)
+        found = score_rows(
+            self._classifier,
+            score_head_weight(self._classifier),
+            [[[sequences[place] for place in group] for group in row] for row in rows],
+        )
+        scores = [math.nan] * len(sequences)
+        for place, score in zip((place for row in rows for group in row for place in group), found, strict=True):
+            scores[place] = score
+        return scores
+
+    def _padded(self, sequences: Sequence[list[int]]) -> list[float]:
+        scores = [math.nan] * len(sequences)
+        lengths = [len(tokens) for tokens in sequences]
+        for batch in length_batches(lengths, max_items=self.batch_size, max_tokens=self.batch_tokens):
+            for index, score in zip(batch, self._forward([sequences[place] for place in batch]), strict=True):
+                scores[index] = score
+        return scores
+
+    def _without_padding(self, ids: Sequence[int], *, number: int) -> list[int]:
+        tokens = [int(token) for token in ids]
+        while len(tokens) > 1 and tokens[-1] == self._pad_token_id:
+            tokens.pop()
+        if not tokens:
+            raise BadDataError(f"Conversation {number} has no token, so it has no score.")
+        if len(tokens) > self.max_length:
+            raise BadDataError(
+                f"Conversation {number} has {len(tokens)} tokens, more than max_length {self.max_length}. "
+                f"Leave it out or raise max_length: a score of a cut conversation means nothing."
+            )
+        return tokens
+
+    @torch.no_grad()
+    def _forward(self, sequences: Sequence[list[int]]) -> list[float]:
+        """[B] scores of B sequences, the longest first."""
+        device = self._classifier.device
+        width = len(sequences[0])
+        padded = [tokens + [self._pad_token_id] * (width - len(tokens)) for tokens in sequences]
+        input_ids = torch.tensor(padded, dtype=torch.long, device=device)
+        last = torch.tensor([len(tokens) - 1 for tokens in sequences], device=device)
+        trunk: Any = getattr(self._classifier, self._classifier.base_model_prefix)
+        hidden: Tensor = trunk(input_ids=input_ids, use_cache=False).last_hidden_state
+        final = hidden[torch.arange(len(sequences), device=device), last].float()
+        scores: list[float] = (final @ score_head_weight(self._classifier).float().T).squeeze(-1).tolist()
+        return scores
+
+    def _refuse_non_finite(self, scores: Sequence[float]) -> None:
+        bad = [index for index, score in enumerate(scores, start=1) if not math.isfinite(score)]
+        if bad:
+            raise DivergedError(
+                f"{len(bad)} of {len(scores)} scores are not finite, the first one that of conversation {bad[0]} "
+                f"({scores[bad[0] - 1]}). The reward model cannot be used."
+            )
+
+
+def conversation_tokens(tokenizer: PreTrainedTokenizerBase, conversation: Conversation) -> list[int]:
+    """The tokens of a whole conversation in the tokenizer's chat template, as TRL's RewardTrainer makes them."""
+    messages = [dict(message) for message in conversation]
+    encoded: Mapping[str, list[int]] = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
+    return list(encoded["input_ids"])
+
+
+def allowed_difference(
+    dtype: torch.dtype, scores: Sequence[float], *, num_layers: int, is_rounded: bool = False
+) -> float:
+    """How far two scores of one conversation may lie apart that were made from the same weights on different roads.
+
+    1e-4 in float32 (adapter and merged copies agreed within 1.3e-7). In bfloat16 each layer rounds what it adds, twice,
+    by up to 2⁻⁹ of it, and such errors add up like a random walk: four times that of the largest score, and of 1 where
+    all are smaller; 2 % at least. benchmarks/bf16_roads.md has what was measured.
+
+    Args:
+        num_layers: of the model.
+        is_rounded: the weights of one road were rounded once more: adapters are merged, or float32 was saved shorter.
+    """
+    if dtype == torch.float32:
+        return 1e-4
+    largest = max(1.0, max((abs(score) for score in scores), default=0.0))
+    return largest * (2 if is_rounded else 1) * max(2e-2, 4 * 2**-9 * math.sqrt(2 * num_layers))
+
+
+def num_layers_of(model: PreTrainedModel | PeftModel) -> int:
+    """Blocks of the model's text part."""
+    return int(model.config.get_text_config().num_hidden_layers)
+
+
+def classifier_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    """The sequence classifier itself, with adapters in place where there are some."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def score_head_weight(model: PreTrainedModel | PeftModel) -> Tensor:
+    """[1, hidden] weight of the score head that is in use; with LoRA, the trained copy in modules_to_save."""
+    head: Any = getattr(classifier_of(model), SCORE_HEAD)
+    copies = getattr(head, "modules_to_save", None)
+    weight: Tensor = head.weight if copies is None else copies[head.active_adapters[0]].weight
+    return weight
+
+
+def score_head_sha256(folder_or_model: Path | PreTrainedModel | PeftModel) -> str:
+    """Digest of the score head's weight as float32, row-major; of a saved folder (merged or adapter) or a model.
+
+    Raises:
+        MissingPrerequisiteError: the folder's files hold no score head.
+    """
+    weight = (
+        saved_score_head(folder_or_model) if isinstance(folder_or_model, Path) else score_head_weight(folder_or_model)
+    )
+    values = weight.detach().float().cpu().contiguous().numpy().astype("<f4")
+    return hashlib.sha256(values.tobytes()).hexdigest()
+
+
+def saved_score_head(folder: Path) -> Tensor:
+    """[1, hidden] weight of the score head in a saved folder, merged or adapter.
+
+    Raises:
+        MissingPrerequisiteError: the folder's files hold none.
+    """
+    wanted = f"{SCORE_HEAD}.weight"
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                if name == wanted or name.endswith(f".{wanted}"):
+                    weight: Tensor = tensors.get_tensor(name)
+                    return weight
+    raise MissingPrerequisiteError(f"{folder} holds no {wanted}: its scores would come from a random head.")

@@ -1,0 +1,93 @@
+"""The Trainer's arguments that all training stages share, from schedule, batch plan and GPU profile."""
+
+import math
+from typing import Any
+
+from containers.contracts.configs.stages import OptimizerSettings
+from containers.contracts.hardware import BatchPlan, GpuProfile
+from containers.contracts.schedule import ResolvedSchedule
+from containers.harness.context import StageContext
+from containers.training.sharding import sharding_arguments
+
+
+def common_arguments(
+    context: StageContext,
+    *,
+    optimizer: OptimizerSettings,
+    schedule: ResolvedSchedule,
+    batch: BatchPlan,
+    evaluates: bool = True,
+) -> dict[str, Any]:
+    """Keyword arguments of TrainingArguments that all training stages share.
+
+    The best checkpoint is the one with the lowest `eval_loss`; SaveCallback sees to it that there is one. Same-seed
+    runs were bit-exact on CPU without the Trainer's full determinism, which slows GPUs down; so it stays off.
+
+    Args:
+        evaluates: False where the trainer has nothing to evaluate on; the last checkpoint then counts.
+    """
+    profile, seed = context.spec.profile, context.spec.seed
+    arguments: dict[str, Any] = {
+        "output_dir": str(context.checkpoints),
+        "max_steps": schedule.num_steps,
+        "per_device_train_batch_size": batch.per_device_batch_size,
+        "per_device_eval_batch_size": profile.max_per_device_batch_size,
+        "gradient_accumulation_steps": batch.gradient_accumulation_steps,
+        "learning_rate": optimizer.learning_rate,
+        "lr_scheduler_type": optimizer.scheduler,
+        "lr_scheduler_kwargs": _scheduler_arguments(optimizer),
+        "warmup_steps": math.ceil(optimizer.warmup_fraction * schedule.num_steps),
+        "weight_decay": optimizer.weight_decay,
+        "max_grad_norm": optimizer.max_grad_norm,
+        "logging_strategy": "steps",
+        "logging_steps": schedule.logging_steps,
+        "logging_first_step": True,
+        # The filter would replace a NaN loss by a number, and a dead run would look alive.
+        "logging_nan_inf_filter": False,
+        # Only the last step is saved by the Trainer itself, which has a rule of its own about the steps between: they
+        # would have to be multiples of those that are evaluated. SaveCallback knows the schedule.
+        "save_strategy": "steps",
+        "save_steps": schedule.num_steps,
+        # The Trainer would prune before the new checkpoint is known to be whole; see checkpoints.prune.
+        "save_total_limit": None,
+        "eval_strategy": "no",
+        "seed": seed,
+        "data_seed": seed,
+        # TensorBoard is a callback of ours, which writes where the stage may write; MLflow is fed from outside.
+        "report_to": "none",
+        "disable_tqdm": True,
+        **_hardware_arguments(profile, batch),
+    }
+    return arguments | _evaluation_arguments(schedule) if evaluates else arguments
+
+
+def _scheduler_arguments(optimizer: OptimizerSettings) -> dict[str, float] | None:
+    if optimizer.scheduler != "cosine_with_min_lr":
+        return None
+    return {"min_lr_rate": optimizer.minimum_learning_rate_fraction}
+
+
+def _evaluation_arguments(schedule: ResolvedSchedule) -> dict[str, Any]:
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": schedule.eval_steps,
+        "save_steps": math.ceil(schedule.num_steps / schedule.eval_steps) * schedule.eval_steps,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+    }
+
+
+def _hardware_arguments(profile: GpuProfile, batch: BatchPlan) -> dict[str, Any]:
+    """What a GPU can and a CPU cannot, and how ranks find each other."""
+    on_gpu = profile.num_gpus > 0
+    return {
+        "bf16": profile.precision == "bf16",
+        "tf32": profile.tf32 if on_gpu else None,
+        "use_cpu": not on_gpu,
+        "ddp_backend": None if on_gpu or batch.num_processes == 1 else "gloo",
+        "ddp_timeout": profile.collective_timeout_s,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": on_gpu,
+        **sharding_arguments(profile),
+    }

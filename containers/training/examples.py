@@ -1,0 +1,266 @@
+"""The examples of train_sft and train_reward_model: tokenised pairs, counted out where too long, and their schedule."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from containers.contracts.configs.stages import TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.names import TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
+from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.data.pairs import Row, read_pair_rows, read_policy_prompts
+from containers.distributed.ranks import any_rank, is_first_rank, of_all_ranks, spread_over_ranks
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, BadDataError, StageError
+from containers.models.template_losses import TemplateLosses
+from containers.models.token_batches import tokens_of_all
+from containers.models.tokenizer_loading import load_tokenizer, token_without_row, without_row_in_words
+from containers.training.token_cache import (
+    MadeTokens,
+    SplitTokens,
+    keep_tokens,
+    tokens_key,
+    tokens_of_earlier_attempt,
+)
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+# Most of the examples, where a message says how many tokens would keep them.
+_MOST = 0.95
+
+
+class Tokenised(Protocol):
+    """Makes the tokens of pairs; see `read_training_examples`."""
+
+    def __call__(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
+        """Of each pair the fields of its examples; `losses` counts what the chat template leaves out."""
+        ...
+
+
+@dataclass(frozen=True)
+class SplitExamples:
+    """The tokenised examples of a split that can be learnt from, and how many cannot.
+
+    Attributes:
+        num_over_long: longer than max_length.
+        num_without_row: of the others, those with a token that the model's embedding has no row for.
+        left_out_in_words: empty where none is left out.
+    """
+
+    kept: list[Row]
+    num_over_long: int
+    num_without_row: int
+    left_out_in_words: str
+
+    @property
+    def num_left_out(self) -> int:
+        """For whichever reason."""
+        return self.num_over_long + self.num_without_row
+
+
+@dataclass(frozen=True)
+class TrainingExamples:
+    """Both splits of a training stage."""
+
+    train: SplitExamples
+    validation: SplitExamples
+
+
+def read_training_examples(
+    context: StageContext,
+    config: TrainSftConfig | TrainRewardModelConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    tokenised: Tokenised,
+    token_fields: Sequence[str],
+    num_rows: int,
+    unit: str,
+) -> TrainingExamples:
+    """Both splits of the stage's pairs; examples that are too long, or have a token without a row, are counted out.
+
+    TRL would drop or cut long ones without a word, and die of such a token: a text may spell a special one. What the
+    chat template leaves out of the pairs, or of the policy's prompts, is noted. Each of several ranks makes the tokens
+    of its share of the pairs. They are kept, and the next attempt reads them.
+
+    Args:
+        tokenised: of each of the pairs the fields that its examples have beside its own: lists of whole numbers.
+        token_fields: the fields of an example that have token ids; each needs room by itself.
+        num_rows: of the model's embedding.
+        unit: what an example is, in the plural.
+
+    Raises:
+        BadDataError: no example of a split fits, with the lengths; or too many have a token without a row.
+        BadConfigError: the template refuses a pair, or an answered prompt of the policy.
+    """
+    key = tokens_key(context, config, tokenizer)
+    kept = tokens_of_earlier_attempt(context, key)
+    found: dict[str, SplitTokens] = {}
+    examples, losses = [], TemplateLosses()
+    for file, name in ((TRAIN_PAIRS_FILE, "training"), (VALIDATION_PAIRS_FILE, "validation")):
+        rows = read_pair_rows(context.input_path("pairs"), file)
+        if kept is None:
+            work = partial(_of_share, tokenised=partial(tokenised, losses=losses), all_rows=rows)
+            found[file] = _that_fit(
+                spread_over_ranks(rows, work),
+                tokenizer=tokenizer,
+                token_fields=token_fields,
+                num_rows=num_rows,
+                name=f"{name} {unit}",
+                setting=f"{config.stage}.max_length",
+                max_length=config.max_length,
+            )
+        split = found[file] if kept is None else kept.splits[file]
+        if split.left_out_in_words:
+            context.recorder.note(split.left_out_in_words)
+        examples.append(_with_their_pairs(split, rows))
+    words = _losses_in_words(context, tokenizer, losses) if kept is None else kept.losses_in_words
+    if words:
+        context.recorder.note(words)
+    if kept is None:
+        keep_tokens(context, MadeTokens(splits=found, losses_in_words=words), key)
+    return TrainingExamples(*examples)
+
+
+def _with_their_pairs(split: SplitTokens, rows: Sequence[Row]) -> SplitExamples:
+    kept = [{**rows[place], **example} for place, example in zip(split.places, split.examples, strict=True)]
+    return SplitExamples(
+        kept=kept,
+        num_over_long=split.num_over_long,
+        num_without_row=split.num_without_row,
+        left_out_in_words=split.left_out_in_words,
+    )
+
+
+def _of_share(
+    rows: Sequence[Item], *, tokenised: Callable[[Sequence[Item]], list[Value]], all_rows: Sequence[Item]
+) -> list[Value]:
+    """What `tokenised` gives. Its error is that of all rows, not of this rank's share, and comes up on every rank."""
+    found, error = [], None
+    try:
+        found = tokenised(rows)
+    except BadConfigError as raised:
+        error = raised
+    if any_rank(error is not None):
+        tokenised(all_rows)
+        raise error or StageError("Another rank could not make tokens of its share of the rows, and this one could.")
+    return found
+
+
+def _that_fit(
+    examples_of_pairs: Sequence[list[Row]],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    token_fields: Sequence[str],
+    num_rows: int,
+    name: str,
+    setting: str,
+    max_length: int,
+) -> SplitTokens:
+    """The examples that have at most `max_length` tokens, and a row of the embedding for each of them.
+
+    Args:
+        setting: the key of `max_length`, for the messages.
+
+    Raises:
+        BadDataError: none is short enough, and says which length would keep most of them; or too many have a token
+            without a row.
+    """
+    examples = [(place, example) for place, of_pair in enumerate(examples_of_pairs) for example in of_pair]
+    lengths = [max(len(example[field]) for field in token_fields) for _, example in examples]
+    short = [item for item, length in zip(examples, lengths, strict=True) if length <= max_length]
+    most = sorted(lengths)[math.ceil(_MOST * len(lengths)) - 1]
+    spread = f"{_MOST:.0%} of all have at most {most:,} tokens, the longest {max(lengths):,}"
+    if not short:
+        raise BadDataError(
+            f"Not one of {len(examples):,} {name} fits in {setting} {max_length}: the shortest has {min(lengths):,} "
+            f"tokens; {spread}. Raise {setting} to {most} to keep most of them."
+        )
+    without = [
+        next(filter(None, (token_without_row(tokenizer, item[field], num_rows=num_rows) for field in token_fields)), "")
+        for _, item in short
+    ]
+    kept = [item for item, token in zip(short, without, strict=True) if not token]
+    words = []
+    if num_over_long := len(examples) - len(short):
+        words.append(
+            f"{num_over_long:,} of {len(examples):,} {name} are left out: longer than {max_length} tokens ({setting}). "
+            f"{spread}."
+        )
+    if any(without):
+        words.append(without_row_in_words(without, name=name, num_rows=num_rows))
+    return SplitTokens(
+        places=[place for place, _ in kept],
+        examples=[example for _, example in kept],
+        num_over_long=num_over_long,
+        num_without_row=len(short) - len(kept),
+        left_out_in_words=" ".join(words),
+    )
+
+
+def _losses_in_words(context: StageContext, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> str:
+    """What the chat template leaves out of the pairs and of the policy's prompts, told before anything is trained.
+
+    The policy's prompts lie apart from the pairs, and the policy would meet them hours later.
+
+    Args:
+        losses: of this rank's share of the pairs; the prompts are counted with them.
+
+    Raises:
+        BadConfigError: the template refuses an answered prompt of the policy.
+    """
+    answer = {"role": "assistant", "content": "answer"}
+    prompts = read_policy_prompts(context.input_path("pairs"))
+
+    def tried(share: Sequence[Any]) -> list[None]:
+        tokens_of_all(tokenizer, [[*prompt, answer] for prompt in share], losses=losses)
+        return [None] * len(share)
+
+    spread_over_ranks(prompts, partial(_of_share, tokenised=tried, all_rows=prompts))
+    return TemplateLosses.together(of_all_ranks(losses)).in_words()
+
+
+def note_policy_template(context: StageContext) -> None:
+    """Warn where the start model's own chat template refuses the policy's prompts.
+
+    A policy without fine-tuning begins with it, hours later, whatever template the reward model was given.
+    """
+    if not is_first_rank():
+        return
+    start = context.input("start_model")
+    try:
+        tokenizer = load_tokenizer(Path(start.path), origin=start.origin)
+        prompts = read_policy_prompts(context.input_path("pairs"))
+        tokens_of_all(tokenizer, prompts, add_generation_prompt=True, for_the_policy=True)
+    except BadConfigError as error:
+        context.recorder.note(f"Warning: A policy that starts from this model without train_sft would fail: {error}")
+
+
+def resolve_training_schedule(
+    context: StageContext, config: TrainSftConfig | TrainRewardModelConfig, examples: TrainingExamples
+) -> ResolvedSchedule:
+    """The stage's schedule with every number filled in.
+
+    Raises:
+        BadConfigError: it cannot work with this number of examples; says how many max_length left out.
+    """
+    try:
+        return resolve_schedule(
+            config.schedule,
+            num_examples=len(examples.train.kept),
+            global_batch_size=context.spec.batch.global_batch_size,
+            num_eval_examples=len(examples.validation.kept),
+        )
+    except ScheduleError as error:
+        message = f"{config.stage}.schedule: {error} {examples.train.left_out_in_words}"
+        raise BadConfigError(message.rstrip()) from error
+
+
+def as_dataset(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Dataset:
+    """These columns of the rows as an in-memory dataset, which leaves no cache on disk."""
+    return Dataset.from_list([{name: row[name] for name in columns} for row in rows])

@@ -1,0 +1,166 @@
+"""What every training stage does with its Trainer: callbacks, resume, the training itself, and the proof of its end."""
+
+import contextlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from torch import distributed
+from transformers import PrinterCallback, TrainerCallback
+from transformers.integrations import TensorBoardCallback
+
+from containers.contracts.configs.stages import TrainPolicyConfig, TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.schedule import ResolvedSchedule
+from containers.distributed.ranks import is_first_rank
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, StageError
+from containers.models.loading import check_finite
+from containers.training.checkpoints import (
+    CheckpointManifestCallback,
+    best_of,
+    checkpoint_flaw,
+    checkpoint_step,
+)
+from containers.training.recorder_callback import RecorderCallback
+from containers.training.resume import newest_valid_checkpoint
+from containers.training.save_callback import SaveCallback
+from containers.training.sharding import DividedModelCallback, divides_model
+from containers.training.stop_callback import StopCallback
+
+
+def training_callbacks(
+    context: StageContext, *, schedule: ResolvedSchedule, checkpoint: Path | None, exact_every: int = 1
+) -> list[TrainerCallback]:
+    """When to save, curves and guards, checkpoint manifests, the stop, and TensorBoard files on the first rank.
+
+    Args:
+        checkpoint: from which training goes on.
+        exact_every: a resume is exact only at steps that are multiples of this.
+    """
+    config = context.spec.config
+    if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
+        raise BadConfigError(f"{config.stage} trains nothing, so it has no schedule.")
+    callbacks = [
+        SaveCallback(schedule),
+        RecorderCallback(context.recorder, planned_steps=schedule.num_steps),
+        CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
+        StopCallback(context.stop, context.recorder, exact_every=exact_every),
+    ]
+    if divides_model(context.spec.profile):
+        callbacks.append(DividedModelCallback(context.recorder))
+    if is_first_rank():
+        from torch.utils.tensorboard import SummaryWriter
+
+        # TensorBoard shows no step from here on that an earlier attempt wrote.
+        writer = SummaryWriter(str(context.tensorboard), purge_step=(checkpoint_step(checkpoint) or 0) + 1)
+        callbacks.append(TensorBoardCallback(writer))
+    return callbacks
+
+
+def quieten(trainer: Any) -> None:
+    """Take the Trainer's printing of every log line away; the recorder has the curves, and says how far it is."""
+    trainer.remove_callback(PrinterCallback)
+
+
+def resume_point(context: StageContext) -> Path | None:
+    """The newest checkpoint of an earlier attempt that is whole, the same on every rank; None starts at step 0.
+
+    Raises:
+        MissingPrerequisiteError: there are finished checkpoints, and all of them are damaged.
+    """
+    found: list[Path | None] = [None]
+    if is_first_rank():
+        found = [newest_valid_checkpoint(context.checkpoints, spec=context.spec, recorder=context.recorder)]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(found)
+    if found[0] is not None:
+        context.recorder.note(f"Resuming from {found[0].name}.")
+    return found[0]
+
+
+class _AlreadyTrainedError(Exception):
+    """The checkpoint holds the last step; there is nothing to train."""
+
+
+class _Resume(TrainerCallback):  # type: ignore[misc]
+    """Proves that training begins where the checkpoint ended, and brings back what the Trainer loses on the way."""
+
+    def __init__(self, trainer: Any, checkpoint: Path, *, planned_steps: int) -> None:
+        self._trainer = trainer
+        self._checkpoint = checkpoint
+        self._planned_steps = planned_steps
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        step = checkpoint_step(self._checkpoint)
+        if state.global_step != step:
+            raise StageError(
+                f"Training was to go on from {self._checkpoint.name} and began at step {state.global_step}."
+            )
+        # The Trainer keeps an absolute path, and forgets it where the folder has been moved since.
+        best = best_of(self._checkpoint)
+        state.best_model_checkpoint = None if best is None else str(best)
+        # TRL counts the tokens in the trainer alone.
+        tokens = [entry["num_tokens"] for entry in state.log_history if "num_tokens" in entry]
+        if tokens and hasattr(self._trainer, "_total_train_tokens"):
+            self._trainer._total_train_tokens = int(tokens[-1])
+        if step == self._planned_steps:
+            raise _AlreadyTrainedError
+
+
+def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, planned_steps: int) -> None:
+    """Train from `checkpoint` to the last step; from a checkpoint of the last step, only take its weights and state.
+
+    The Trainer itself does one step more when it resumes at the end (70 planned, 71 done), so that a stage killed
+    between its last checkpoint and its manifest could never be finished.
+
+    Raises:
+        StageCancelledError: it was told to stop; the message names the checkpoint.
+        StageError: the checkpoint lies behind the last step, or training does not begin where it ended.
+    """
+    step = checkpoint_step(checkpoint)
+    if step is not None and step > planned_steps:
+        raise StageError(
+            f"checkpoint-{step} lies behind the last step, {planned_steps}, so a resume would do nothing. Delete the "
+            "checkpoints of this stage to train anew."
+        )
+    # On a CPU ranks have `cpu:0`, `cpu:1`, which safetensors does not know.
+    if isinstance(trainer.model, PeftModel) and trainer.args.device.type == "cuda":
+        # PEFT itself would say `cuda`, which safetensors takes for the first GPU: every rank would read there.
+        trainer.model.load_adapter = partial(trainer.model.load_adapter, torch_device=str(trainer.args.device))
+    if checkpoint is not None:
+        trainer.add_callback(_Resume(trainer, checkpoint, planned_steps=planned_steps))
+    with context.stop.after_step(), contextlib.suppress(_AlreadyTrainedError):
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if step == planned_steps and trainer.args.load_best_model_at_end:
+        trainer._load_best_model()
+
+
+def verify_training(trainer: Any, *, planned_steps: int) -> None:
+    """Raise unless training did all its steps, kept its best checkpoint whole, and ended with finite weights.
+
+    The exit code of a Trainer says none of this.
+
+    Raises:
+        StageError: fewer steps than planned, or the best checkpoint, whose weights were taken, is damaged, gone, or not
+            that of the best step.
+        DivergedError: a weight is not finite.
+    """
+    state = trainer.state
+    if state.global_step != planned_steps:
+        raise StageError(f"Training ended at step {state.global_step}, {planned_steps} were planned.")
+    best = state.best_model_checkpoint
+    if trainer.args.load_best_model_at_end:
+        if best is None or not Path(best).is_dir():
+            raise StageError(f"The best checkpoint ({best}) is gone, so the last weights would have been taken for it.")
+        if checkpoint_step(Path(best)) != state.best_global_step:
+            raise StageError(
+                f"The weights are those of {Path(best).name}, and the lowest loss ({state.best_metric}) was found at "
+                f"step {state.best_global_step}, of which there is no checkpoint."
+            )
+        if is_first_rank() and (flaw := checkpoint_flaw(Path(best))):
+            raise StageError(
+                f"The best checkpoint, {Path(best).name}, was damaged since it was saved: {flaw}. Start the stage "
+                "again and it goes on from one that is whole."
+            )
+    check_finite(trainer.model, name=f"the model after {planned_steps} steps")

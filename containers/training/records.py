@@ -1,0 +1,109 @@
+"""The records of a finished training: what was trained on what, the Trainer's state, and the curves."""
+
+import json
+import platform
+import resource
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from containers.contracts.names import CURVES_FILE, EVENTS_FILE, TRAINING_INFO_FILE
+from containers.contracts.records import TrainingInfo
+from containers.harness.context import StageContext
+
+TRAINER_STATE_FILE = "trainer_state.json"
+_PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
+
+
+def training_info(
+    context: StageContext,
+    *,
+    trainer: Any,
+    algorithm: str,
+    planned_steps: int,
+    num_examples: int,
+    parameters: tuple[int, int],
+    started_at_s: float,
+    examples_left_out: int = 0,
+    examples_without_row: int = 0,
+    resumed_from_step: int | None = None,
+) -> TrainingInfo:
+    """The record of a finished training.
+
+    Args:
+        parameters: trainable and total number, as `models.parameter_counts` gives them.
+        started_at_s: `time.monotonic()` at the start of this attempt.
+    """
+    state, keeps_best = trainer.state, bool(trainer.args.load_best_model_at_end)
+    return TrainingInfo(
+        stage=context.spec.stage,
+        algorithm=algorithm,
+        num_steps=state.global_step,
+        planned_steps=planned_steps,
+        num_examples=num_examples,
+        examples_left_out=examples_left_out,
+        examples_without_row=examples_without_row,
+        global_batch_size=context.spec.batch.global_batch_size,
+        trainable_parameters=parameters[0],
+        total_parameters=parameters[1],
+        best_step=state.best_global_step if keeps_best else None,
+        best_metric_name=trainer.args.metric_for_best_model if keeps_best else "",
+        best_metric=state.best_metric if keeps_best else None,
+        resumed_from_step=resumed_from_step,
+        duration_s=time.monotonic() - started_at_s,
+        peak_memory_bytes=peak_memory_bytes(),
+        device=_device_name(),
+        precision=context.spec.profile.precision,
+        versions=(("python", platform.python_version()), *((name, metadata.version(name)) for name in _PACKAGES)),
+    )
+
+
+def write_training_records(context: StageContext, *, trainer: Any, info: TrainingInfo) -> None:
+    """Write training_info.json, trainer_state.json and curves.jsonl into the artifact."""
+    (context.output / TRAINING_INFO_FILE).write_text(info.model_dump_json(indent=2), encoding="utf-8")
+    state_file = context.output / TRAINER_STATE_FILE
+    trainer.state.save_to_json(str(state_file))
+    state = json.loads(state_file.read_text(encoding="utf-8"))
+    if state.get("best_model_checkpoint"):
+        # The Trainer writes this machine's path; the same run elsewhere must give the same artifact.
+        state["best_model_checkpoint"] = Path(state["best_model_checkpoint"]).name
+    state_file.write_text(json.dumps(state, indent=2), encoding="utf-8")
+    write_curves(context)
+
+
+def write_curves(context: StageContext) -> None:
+    """Copy the metrics lines of the events into curves.jsonl, one point per step and set of names.
+
+    An attempt that went on from a checkpoint records some steps a second time; the later line counts. A line that a
+    full disk or a power cut left unreadable is passed over, and a note says how many there were.
+    """
+    points: dict[tuple[int, tuple[str, ...]], str] = {}
+    num_unreadable = 0
+    events = context.work / EVENTS_FILE
+    text = events.read_text(encoding="utf-8", errors="replace") if events.is_file() else ""
+    for line in filter(None, text.split("\n")):
+        try:
+            event = json.loads(line)
+            if event["type"] == "metrics":
+                names = sorted([*event["values"], *event.get("non_finite", {})])
+                points[(int(event["step"]), tuple(names))] = line
+        except (ValueError, KeyError, TypeError, AttributeError):
+            num_unreadable += 1
+    if num_unreadable:
+        context.recorder.note(f"{num_unreadable} unreadable lines of {EVENTS_FILE} were left out of the curves.")
+    lines = [line for _, line in sorted(points.items(), key=lambda item: item[0])]
+    (context.output / CURVES_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def peak_memory_bytes() -> int:
+    """Peak memory of this rank: allocated on its GPU, or resident where there is no GPU."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"

@@ -1,0 +1,214 @@
+"""Tokens of the pairs, kept beside a training's checkpoints, so that its next attempt need not make them again.
+
+The file is believed only where its key says the same content and its sha256 is right; else tokens are made, and it is
+written anew. All ranks of a stage are on one machine and see the same folder.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jinja2
+import numpy as np
+import tokenizers
+import transformers
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from transformers import PreTrainedTokenizerBase
+
+from containers.contracts.configs.stages import TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.digests import file_sha256
+from containers.contracts.names import (
+    POLICY_EVAL_PROMPTS_FILE,
+    POLICY_TRAIN_PROMPTS_FILE,
+    TRAIN_PAIRS_FILE,
+    VALIDATION_PAIRS_FILE,
+)
+from containers.distributed.ranks import any_rank, is_first_rank
+from containers.harness.context import StageContext
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.integer[Any]]]"
+
+KEPT_TOKENS_FILE = "tokens.safetensors"
+_FORMAT = 2
+_DATA_FILES = (TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE, POLICY_TRAIN_PROMPTS_FILE, POLICY_EVAL_PROMPTS_FILE)
+_SETTINGS = {"stage", "max_length", "completions", "chat_template", "use_cls"}
+
+
+@dataclass(frozen=True)
+class SplitTokens:
+    """The examples of a split that can be learnt from, by the place of their pair in the split, and how many cannot."""
+
+    places: list[int]
+    examples: list[dict[str, list[int]]]
+    num_over_long: int
+    num_without_row: int
+    left_out_in_words: str
+
+
+@dataclass(frozen=True)
+class MadeTokens:
+    """All that comes of making tokens: each split by its file's name, and what the template loses, in words."""
+
+    splits: dict[str, SplitTokens]
+    losses_in_words: str
+
+
+class _UnusableFileError(Exception):
+    """The file is not what this attempt would write; the message says how."""
+
+
+def tokens_key(
+    context: StageContext, config: TrainSftConfig | TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
+) -> str:
+    """64 hexadecimal digits over everything that tokens, notes and counts come of; empty: nothing can be kept.
+
+    So it is with tokenizers that are Python programs: nothing says the whole of what they do. The stage's own key is
+    part of it, and so is our code.
+    """
+    try:
+        backend = tokenizer.backend_tokenizer.to_str()
+        data = {
+            file: file_sha256(context.input_path("pairs") / file)
+            for file in _DATA_FILES
+            if (context.input_path("pairs") / file).exists()
+        }
+    except Exception:  # a backend with a part in Python says so with a bare Exception
+        return ""
+    content = {
+        "format": _FORMAT,
+        "stage_key": context.spec.key,
+        "settings": config.model_dump(mode="json", include=_SETTINGS),
+        "data": data,
+        "tokenizer": [type(tokenizer).__qualname__, backend, getattr(tokenizer, "split_special_tokens", None)],
+        "template": [tokenizer.chat_template, tokenizer.special_tokens_map],
+        "versions": [module.__version__ for module in (transformers, tokenizers, jinja2)],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def tokens_of_earlier_attempt(context: StageContext, key: str) -> MadeTokens | None:
+    """What an earlier attempt kept, the same on every rank; None where tokens must be made, with a note why.
+
+    All ranks must ask: where one of them cannot use the file, none does, and all make their share.
+    """
+    found, flaw = None, ""
+    if key:
+        try:
+            found = _read(context.checkpoints / KEPT_TOKENS_FILE, key=key)
+        except FileNotFoundError:
+            pass
+        except _UnusableFileError as error:
+            flaw = str(error)
+    if any_rank(found is None):
+        flaw = flaw or ("another rank cannot use them" if found is not None else "")
+        if flaw:
+            context.recorder.note(f"Tokens are made again; those of an earlier attempt are not used: {flaw}.")
+        return None
+    context.recorder.note("Tokens of the pairs are those that an earlier attempt made.")
+    return found
+
+
+def keep_tokens(context: StageContext, tokens: MadeTokens, key: str) -> None:
+    """Leave the tokens to the next attempt; by the first rank. A full disk is noted, and nothing is kept."""
+    if not key or not is_first_rank():
+        return
+    path = context.checkpoints / KEPT_TOKENS_FILE
+    # safetensors has a temporary file of its own, which a kill leaves behind under a name that nobody knows.
+    unfinished = path.with_name(f"{path.name}-unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir()
+        arrays, words = _as_arrays(tokens)
+        metadata = {"key": key, "words": words, "sha256": _checksum(key, words, arrays)}
+        save_file(arrays, unfinished / path.name, metadata=metadata)
+        with open(unfinished / path.name, "rb") as stream:
+            os.fsync(stream.fileno())
+        (unfinished / path.name).replace(path)
+    except (OSError, SafetensorError) as error:
+        context.recorder.note(f"Tokens are not kept for a next attempt, which will make them again: {error}.")
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _read(path: Path, *, key: str) -> MadeTokens:
+    """What `keep_tokens` wrote.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        _UnusableFileError: it is damaged, or of another key.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata["key"] != key:
+                raise _UnusableFileError(f"{path.name} is of other pairs, settings, versions or another tokenizer")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        if metadata["sha256"] != _checksum(key, metadata["words"], arrays):
+            raise _UnusableFileError(f"{path.name} is damaged: its sha256 is another one")
+        return _from_arrays(arrays, metadata["words"])
+    except FileNotFoundError:
+        raise
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise _UnusableFileError(f"{path.name} cannot be read ({error})") from error
+
+
+def _as_arrays(tokens: MadeTokens) -> tuple[dict[str, Array], str]:
+    """The numbers as flat arrays, and the rest as JSON."""
+    arrays: dict[str, Array] = {}
+    words: dict[str, Any] = {"losses": tokens.losses_in_words, "splits": {}}
+    for name, split in tokens.splits.items():
+        fields = list(split.examples[0])
+        words["splits"][name] = [fields, split.num_over_long, split.num_without_row, split.left_out_in_words]
+        arrays[f"{name}/places"] = _flat([split.places])
+        for field in fields:
+            lists = [example[field] for example in split.examples]
+            arrays[f"{name}/{field}/values"] = _flat(lists)
+            arrays[f"{name}/{field}/lengths"] = _flat([[len(values) for values in lists]])
+    return arrays, json.dumps(words)
+
+
+def _from_arrays(arrays: Mapping[str, Array], words: str) -> MadeTokens:
+    told = json.loads(words)
+    splits = {}
+    for name, (fields, num_over_long, num_without_row, left_out_in_words) in told["splits"].items():
+        columns = [
+            _cut(arrays[f"{name}/{field}/values"], lengths=arrays[f"{name}/{field}/lengths"]) for field in fields
+        ]
+        splits[name] = SplitTokens(
+            places=arrays[f"{name}/places"].tolist(),
+            examples=[dict(zip(fields, values, strict=True)) for values in zip(*columns, strict=True)],
+            num_over_long=num_over_long,
+            num_without_row=num_without_row,
+            left_out_in_words=left_out_in_words,
+        )
+    return MadeTokens(splits=splits, losses_in_words=told["losses"])
+
+
+def _flat(lists: Sequence[Sequence[int]]) -> Array:
+    """All numbers behind each other, in the smallest kind that holds them."""
+    values = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=sum(map(len, lists)))
+    if not values.size:
+        return values
+    kind = np.promote_types(np.min_scalar_type(values.min()), np.min_scalar_type(values.max()))
+    return values.astype(kind, copy=False)
+
+
+def _cut(values: Array, *, lengths: Array) -> list[list[int]]:
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    return [values[start:end].tolist() for start, end in pairwise([0, *ends])]
+
+
+def _checksum(key: str, words: str, arrays: Mapping[str, Array]) -> str:
+    """Hexadecimal sha256 over all that the file says."""
+    digest = hashlib.sha256(f"{key}\0{words}\0".encode())
+    for name in sorted(arrays):
+        digest.update(f"{name}\0{arrays[name].dtype.str}\0{arrays[name].size}\0".encode())
+        digest.update(arrays[name].data.cast("B"))
+    return digest.hexdigest()

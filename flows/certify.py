@@ -1,0 +1,93 @@
+"""Judge a reward model from elsewhere as a run judges its own; for `rlhf certify`, `rlhf score` and the form."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from containers.contracts.names import StageName
+from tasks.config.errors import InvalidConfigError, Mistake, all_of, mistakes_of
+from tasks.config.loading import LoadedConfig, load_run_config
+from tasks.pipeline.named_model import reward_model_source
+from tasks.sources.errors import SourceError
+from tasks.sources.resolve import ModelSource
+
+_MAX_NAME_CHARACTERS = 63
+
+
+def certifying_run(
+    model: str, config: Path, *, settings: Sequence[str], profile: str | None, base: str | None = None
+) -> LoadedConfig:
+    """The run that judges the model by the data, suites and gate of another run, and ends with the certificate.
+
+    Args:
+        model: a folder, or `org/name@revision` on the hub.
+        config: the run whose data, suites, gate, profile and servers are used.
+        base: base model of an adapter, where it is not the one that the adapter names.
+
+    Raises:
+        ConfigError: the run has mistakes, or the model is named in neither way or cannot be had.
+    """
+    rest = [f"run.until={StageName.EVALUATE_REWARD_MODEL}", *settings]
+
+    def any_model() -> LoadedConfig:
+        return load_run_config(config, overrides=["reward_model={path: .}", *rest], profile=profile)
+
+    if "@" in model and not Path(model).exists():  # the mistakes of the file are told before anything is fetched
+        run, named = any_model(), model_settings(model, base=base)
+    else:
+        run, named = all_of(any_model, lambda: model_settings(model, base=base))
+    own_name, overrides = run.config.run.name, [*named, *rest]
+    if not any(item.startswith("run.name=") for item in settings):
+        overrides.append(f"run.name={certified_run_name(own_name, model)}")
+    return load_run_config(config, overrides=overrides, profile=profile)
+
+
+def model_settings(model: str, *, base: str | None = None) -> list[str]:
+    """`reward_model…=…` for a folder that is there, or for a model on the hub; adapters are put onto their base model.
+
+    Raises:
+        InvalidConfigError: it is neither, or it cannot be had.
+    """
+    source = command_line_model(model, base=base)
+    if source.path is not None:
+        return [f"reward_model={{path: '{_quoted(source.path)}'}}"]
+    named = f"hub_id: '{_quoted(source.hub_id or '')}', revision: '{_quoted(source.revision or '')}'"
+    return [f"reward_model={{{named}}}"]
+
+
+def command_line_model(model: str, *, base: str | None = None) -> ModelSource:
+    """The reward model that `--model` names.
+
+    Raises:
+        InvalidConfigError: it is named in no way that is known, or it cannot be had.
+    """
+    try:
+        source = reward_model_source(model, base=base)
+    except SourceError as error:
+        raise InvalidConfigError("The command line", [Mistake("--model", str(error))]) from error
+    except ValidationError as error:
+        raise InvalidConfigError("The command line", mistakes_of(error, ModelSource, prefix="--model")) from error
+    if source is None:
+        raise InvalidConfigError(
+            "The command line",
+            [
+                Mistake(
+                    "--model",
+                    f"`{model}` is no folder here, and not a model on the hub as `org/name@revision`. Name one of the "
+                    "two; a revision is a commit or a branch.",
+                )
+            ],
+        )
+    return source
+
+
+def certified_run_name(run_name: str, model: str) -> str:
+    """A name of its own for each model, so that each certificate keeps its folder."""
+    words = [word for word in re.split(r"[^a-z0-9]+", model.lower()) if word]
+    return f"{run_name}-certifies-{'-'.join(words[-4:])}"[:_MAX_NAME_CHARACTERS].rstrip("-")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")

@@ -1,0 +1,131 @@
+"""`rlhf serve` on the command line. Imports its own, late."""
+
+import argparse
+import os
+from pathlib import Path
+
+from flows.cli.options import Commands, add_command
+from flows.commands.cron_text import cron_problem
+
+_STATE_DIR = Path("outputs/.servers")
+_LOOPBACK = "127.0.0.1"
+
+
+def add_to(commands: Commands) -> None:
+    """Add the subcommands."""
+    parser = add_command(
+        commands,
+        "serve",
+        _serve,
+        summary="start runs from Prefect's pages: both servers, a form for each deployment, the runs themselves",
+        example="rlhf serve --configs configs/runs",
+    )
+    parser.add_argument(
+        "--configs",
+        type=Path,
+        default=Path("configs/runs"),
+        metavar="FOLDER",
+        help="the run configurations that the forms offer (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--allow-folder",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a folder outside of this one that runs from a form may write to and read from; may be repeated",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_at_least_one,
+        default=4,
+        metavar="RUNS",
+        help="runs at a time; more wait (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--host",
+        default=_LOOPBACK,
+        metavar="ADDRESS",
+        help="interface of servers started here; another than loopback demands authentication (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-login",
+        action="store_true",
+        help="a Prefect started here demands no login: every user of this machine can then have code run as you; by "
+        f"itself it demands one that is made and kept in {_STATE_DIR}/prefect/login",
+    )
+    parser.add_argument(
+        "--retrain",
+        metavar="NAME",
+        help="with --cron: the run configuration that is retrained on a schedule (example: demo)",
+    )
+    parser.add_argument(
+        "--cron",
+        type=_cron,
+        metavar="SCHEDULE",
+        help="with --retrain: when, as minute, hour, day of the month, month, day of the week, in UTC (example: "
+        "'0 6 * * 1', Mondays at six)",
+    )
+    for name, title, port, variable in (
+        ("prefect", "Prefect", 4200, "PREFECT_SERVER_DATABASE_CONNECTION_URL"),
+        ("mlflow", "MLflow", 5000, "MLFLOW_BACKEND_STORE_URI"),
+    ):
+        parser.add_argument(
+            f"--{name}-port",
+            type=int,
+            metavar="PORT",
+            help=f"port of a {title} started here; 0: any free one (default: {port}, or a free one if that is taken)",
+        )
+        parser.add_argument(
+            f"--{name}-database",
+            metavar="URL",
+            help=f"database of a {title} started here, for example PostgreSQL; with a password in it, set {variable} "
+            f"instead (default: SQLite in {_STATE_DIR})",
+        )
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` found, wanted a whole number, at least 1")
+    return int(text)
+
+
+def _cron(text: str) -> str:
+    problem = cron_problem(text)
+    if problem:
+        raise argparse.ArgumentTypeError(f"`{text}` is no schedule: {problem}")
+    return text
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    from flows.commands.serve import ServeSettings, serve
+    from flows.servers.local import ServerSettings
+    from tasks.config.errors import ConfigError
+
+    if bool(parsed.retrain) != bool(parsed.cron):
+        given, missing = ("--cron", "--retrain") if parsed.cron else ("--retrain", "--cron")
+        raise ConfigError(
+            f"{given} was given without {missing}: a schedule says what is retrained, and when. Example: "
+            "rlhf serve --retrain demo --cron '0 6 * * 1'"
+        )
+    servers = ServerSettings(
+        state_dir=_STATE_DIR,
+        prefect_api_url=os.environ.get("PREFECT_API_URL") or None,
+        mlflow_uri=os.environ.get("MLFLOW_TRACKING_URI") or None,
+        prefect_port=parsed.prefect_port,
+        mlflow_port=parsed.mlflow_port,
+        host=parsed.host,
+        prefect_login=not parsed.no_login,
+        prefect_database=parsed.prefect_database,
+        mlflow_database=parsed.mlflow_database,
+    )
+    return serve(
+        ServeSettings(
+            configs=parsed.configs,
+            allowed_folders=tuple(parsed.allow_folder),
+            limit=parsed.limit,
+            servers=servers,
+            retrain=parsed.retrain or "",
+            cron=parsed.cron or "",
+        )
+    )

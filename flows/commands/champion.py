@@ -1,0 +1,147 @@
+"""What `rlhf champion`, `promote` and `rollback` do: show the champions of a run, or move the champion by hand."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from flows.servers.process import LOOPBACK, health_problem
+from flows.servers.record import read_record
+from tasks.champions.book import ChampionBook, ChampionError, promoted_by_hand, rolled_back
+from tasks.champions.record import ChampionRecord, Kind
+from tasks.champions.registry import Registry
+from tasks.champions.retraining import champion_book
+from tasks.champions.text import standing_lines
+from tasks.config.errors import ConfigError
+from tasks.config.loading import LoadedConfig
+from tasks.config.login_addresses import login_problem
+
+_EXIT_FAILED = 1
+_STATE_DIR = Path("outputs") / ".servers"
+_MAX_WORD_CHARACTERS = 200
+_MAX_REASON_CHARACTERS = 2000
+
+
+def show(loaded: LoadedConfig, console: Console) -> int:
+    """Champions, other versions, history; MLflow is brought in line where it answers."""
+    for kind in _kinds(loaded):
+        book = champion_book(loaded.config, kind)
+        try:
+            record = book.read()
+        except ChampionError as error:
+            console.print(str(error), markup=False)
+            return _EXIT_FAILED
+        for line in standing_lines(record):
+            console.print(line, markup=False)
+        if record.champion is not None:
+            console.print(f"\nModel      {book.artifact(record.champion.model).path}", markup=False)
+            console.print(f"File       {book.path}", markup=False)
+            _tell(loaded, book, record, console)
+    return 0
+
+
+def promote(loaded: LoadedConfig, console: Console, *, kind: Kind, version: int, by: str, reason: str) -> int:
+    """Make that version champion. Returns 1 where it cannot be, and says why; nothing is changed then."""
+
+    def change(record: ChampionRecord) -> ChampionRecord:
+        moved = promoted_by_hand(record, version, by=by, reason=reason)
+        return _with_whole_champion(loaded, book, moved)
+
+    book = champion_book(loaded.config, kind)
+    return _move(loaded, book, change, console, by=by, reason=reason)
+
+
+def roll_back(loaded: LoadedConfig, console: Console, *, kind: Kind, by: str, reason: str) -> int:
+    """Bring the champion before the present one back. Returns 1 where that cannot be, and says why."""
+
+    def change(record: ChampionRecord) -> ChampionRecord:
+        return _with_whole_champion(loaded, book, rolled_back(record, by=by, reason=reason))
+
+    book = champion_book(loaded.config, kind)
+    return _move(loaded, book, change, console, by=by, reason=reason)
+
+
+def _move(
+    loaded: LoadedConfig,
+    book: ChampionBook,
+    change: Callable[[ChampionRecord], ChampionRecord],
+    console: Console,
+    *,
+    by: str,
+    reason: str,
+) -> int:
+    problem = _unusable(by, reason)
+    if not problem:
+        try:
+            record = book.update(change)
+        except ChampionError as error:
+            problem = str(error)
+    if problem:
+        console.print(problem, markup=False)
+        return _EXIT_FAILED
+    last = record.decisions[-1]
+    console.print(
+        f"{record.name}: version {last.champion_after} is champion"
+        + (f", in place of version {last.champion_before}" if last.champion_before else "")
+        + f". Noted: by {last.by}, because: {last.text}",
+        markup=False,
+    )
+    _tell(loaded, book, record, console)
+    return 0
+
+
+def _with_whole_champion(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord) -> ChampionRecord:
+    """The record, after every file of the model that is to reign was compared with its manifest."""
+    if record.champion is not None:
+        book.demand_whole(record.champion, whole_up_to_bytes=loaded.config.verify_whole_up_to_bytes)
+    return record
+
+
+def _unusable(by: str, reason: str) -> str:
+    """What is wrong with the words that a person gave; empty: nothing."""
+    for option, text, limit in (("--by", by, _MAX_WORD_CHARACTERS), ("--reason", reason, _MAX_REASON_CHARACTERS)):
+        if not text.strip():
+            return f"{option} is empty. Who moves the champion, and why, stands in its history: give both."
+        if len(text) > limit:
+            return f"{option} has {len(text):,} characters; at most {limit:,} are kept. Shorten it."
+    return ""
+
+
+def _kinds(loaded: LoadedConfig) -> tuple[Kind, ...]:
+    """The reward model's line, and the policy's where there is one or is to be one."""
+    has_policies = champion_book(loaded.config, "policy").path.exists()
+    if has_policies or loaded.config.retrain.models == "reward_model_and_policy":
+        return "reward_model", "policy"
+    return ("reward_model",)
+
+
+def _tell(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord, console: Console) -> None:
+    """Bring MLflow in line where a server is known and answers; what counts stands in the file."""
+    uri = _mlflow_uri(loaded)
+    if not uri:
+        console.print(
+            "MLflow is not running here, so it shows this with the next retraining, promotion or rollback, or "
+            "`rlhf champion`, while it runs.",
+            markup=False,
+        )
+        return
+    problem = Registry(uri, experiment=loaded.config.tracking.experiment).reconcile(book, record)
+    shown = re.sub(r"//[^/]*@", "//", uri)
+    console.print(problem or f"MLflow     {shown}/#/models/{record.name}", markup=False)
+
+
+def _mlflow_uri(loaded: LoadedConfig) -> str:
+    """The configured server, the environment's, or the one that runs for this folder; empty: none answers."""
+    given = loaded.config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if given:
+        if problem := login_problem("mlflow", given, os.environ):
+            raise ConfigError(f"tracking.mlflow_uri: {problem}")
+        is_web = given.lower().startswith("http")
+        return "" if is_web and health_problem(f"{given.rstrip('/')}/health") else given
+    for server in read_record(_STATE_DIR).servers:
+        uri = f"http://{LOOPBACK}:{server.port}"
+        if server.name == "mlflow" and server.lives and health_problem(f"{uri}/health") is None:
+            return uri
+    return ""

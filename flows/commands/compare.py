@@ -1,0 +1,39 @@
+"""What `rlhf compare` does: certificates side by side on the terminal, and as a page with a plot."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tasks.pages.certificate_files import CertificateError, read_certificates
+from tasks.pages.comparison import compare_certificates
+from tasks.pages.comparison_page import comparison_html, comparison_lines, comparison_note
+
+_EXIT_FAILED = 1
+
+
+def compare(places: Sequence[Path], console: Console, *, page: Path) -> int:
+    """Print the table and write the page. Returns 1 where a certificate cannot be read, and says which."""
+    try:
+        table = compare_certificates(read_certificates(places))
+    except CertificateError as error:
+        console.print(str(error), markup=False)
+        return _EXIT_FAILED
+    headers, rows = comparison_lines(table)
+    shown = Table(show_lines=True)
+    for header in headers:
+        shown.add_column(Text(header))
+    for row in rows:
+        shown.add_row(*(Text(cell) for cell in row))
+    console.print(shown)
+    console.print(comparison_note(table), markup=False)
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(comparison_html(table), encoding="utf-8")
+    except OSError as error:
+        console.print(f"The page could not be written: {error}. Name another place with --page.", markup=False)
+        return _EXIT_FAILED
+    console.print(f"Page       {page.absolute()}", markup=False)
+    return 0

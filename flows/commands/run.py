@@ -1,0 +1,259 @@
+"""What `rlhf run` does, once the configuration stands.
+
+Nothing here imports Prefect before `use_servers`: it reads its settings when it is imported, and would start a server
+of its own.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from rich.markup import escape
+
+from containers.contracts.records import PipelineRecord
+from flows.commands.standing_report import StandingReport, last_record, standing_report
+from flows.run_flow import import_flow, run_flow
+from flows.servers.local import Servers, ServerSettings, local_servers, login_hint
+from flows.servers.settings import STATE_DIR
+from flows.signals import EndedBySignal, exit_code_after, how_it_ended
+from flows.terminal import TerminalDisplay, printable
+from tasks.config.errors import InvalidConfigError, Mistake
+from tasks.config.loading import LoadedConfig
+from tasks.config.run import RunConfig
+from tasks.display import install_display
+from tasks.mlflow_sync.spool import SPOOL_FOLDER
+from tasks.mlflow_sync.start import install_mlflow_start
+from tasks.pipeline.reward_models import probe_reward_model
+from tasks.plan.run_plan import plan_run
+from tasks.prefect_sync.ledger import LEDGER_FOLDER
+from tasks.run.lock import RunFolderHeldError, refuse_held_folder
+from tasks.sources.resolve import Probe, SourceError, probe_dataset, probe_model
+from tasks.sources.suites import probe_suite
+from tasks.store.format import NewerStoreError, demand_known_store
+from tasks.store.lock import LockError
+
+_EXIT_FAILED = 1
+_EXIT_WAITS = 3
+_EXIT_CANCELLED = 130
+
+
+def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
+    """Run the pipeline with its servers behind it. Returns 0 only when every stage ran and every gate opened, and 3
+    where a gate waits for a person.
+    """
+    # What cannot work is refused before any server starts.
+    plan = plan_run(loaded)
+    require_folders(loaded)
+    display = TerminalDisplay()
+    for warning in plan.warnings:
+        display.say(f"Warning: {warning}")
+    install_display(display)
+    started = time.monotonic()
+    if (standing := _standing(loaded)) and not something_waits(loaded.config.output_dir):
+        return _nothing_to_do(standing, loaded, display, started=started)
+    if problem := _held(loaded.config) or _unusable_sources(loaded.config):
+        display.say(problem)
+        return _EXIT_FAILED
+    before = last_record(loaded.config.output_dir)
+    try:
+        settings = server_settings(loaded)
+        with local_servers(settings, say=display.say, meanwhile=_use_and_import) as servers:
+            install_mlflow_start(servers.mlflow_start)
+            hint = login_hint(settings.state_dir)
+            display.say(f"Prefect  {servers.prefect_ui_url}{hint}\nMLflow   {servers.mlflow_uri}")
+            exit_code = _run_flow(loaded, servers, command=command, display=display)
+    except (KeyboardInterrupt, EndedBySignal) as ending:
+        during = f" during {display.running}" if display.running else ""
+        with suppress(OSError):  # after SIGHUP the terminal may be gone
+            display.close()
+            display.say(
+                f"{how_it_ended(ending)}{during}. Nothing that was finished is lost; the same command goes on from "
+                f"the last good step: {command}"
+            )
+        return exit_code_after(ending)
+    display.say(f"{time.monotonic() - started:.0f} s in all.")
+    _where_to_look(loaded, display, before=before)
+    return exit_code
+
+
+def _standing(loaded: LoadedConfig) -> StandingReport | None:
+    """The report that stands, unless stages are to be made again."""
+    return None if loaded.config.run.again_from else standing_report(loaded)
+
+
+def something_waits(output_dir: Path) -> bool:
+    """Whether an earlier run left something that MLflow or Prefect was not told yet."""
+    return any(any((output_dir / folder).glob("*.json*")) for folder in (SPOOL_FOLDER, LEDGER_FOLDER))
+
+
+def require_folders(loaded: LoadedConfig) -> None:
+    """Refuse folders that cannot be written, both at once."""
+    named = (("run.output_dir", loaded.config.output_dir), ("run.store_dir", loaded.config.store_dir))
+    mistakes = [Mistake(key, text) for key, folder in named if (text := _why_not_writable(folder))]
+    if mistakes:
+        raise InvalidConfigError(str(loaded.path), mistakes)
+
+
+def _why_not_writable(folder: Path) -> str:
+    place = folder.absolute()
+    while not os.path.lexists(place):  # False also where it may not be looked at
+        place = place.parent
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return ""
+    what = "cannot be written" if place.is_dir() else "is a file"
+    return f"{place} {what}. Name a folder that can be written, or leave it out: then it lies below outputs/."
+
+
+def _held(config: RunConfig) -> str:
+    """Which run works in this run's folder now, or that a newer version wrote its store; empty: neither."""
+    try:
+        demand_known_store(config.store_dir)
+        refuse_held_folder(config.output_dir)
+    except (NewerStoreError, RunFolderHeldError, LockError) as error:
+        return f"The run does not start.\n  {error}"
+    return ""
+
+
+def _unusable_sources(config: RunConfig) -> str:
+    """What is wrong with local data and model; said here, no server has to start for it. Empty: nothing.
+
+    What lies on the hub is asked for by the system check.
+    """
+    probes: list[Callable[[], Probe]] = []
+    if config.dataset.is_local:
+        probes.append(partial(probe_dataset, config.dataset, token=None))
+    if config.base_model is not None and config.base_model.path is not None:
+        probes.append(partial(probe_model, config.base_model, token=None))
+    if config.reward_model is not None and config.reward_model.path is not None:
+        probes.append(partial(probe_reward_model, config.reward_model, token=None, ask_hub=False))
+    for suite in config.evaluate_reward_model.suites:
+        if suite.hub_id is None:
+            probes.append(partial(probe_suite, suite, token=None))
+    problems = []
+    for probe in probes:
+        try:
+            probe()
+        except SourceError as error:
+            problems.append(f"  {error}")
+    return "\n".join(("The run does not start; nothing was spent.", *problems)) if problems else ""
+
+
+def _nothing_to_do(standing: StandingReport, loaded: LoadedConfig, display: TerminalDisplay, *, started: float) -> int:
+    """Every stage has its verified artifact, and the report shows just that: no server, no program, no new report."""
+    for record in standing.stages:
+        display.stage_ended(record)
+    display.say(
+        f"Nothing to do: every stage has its artifact, compared with its manifest file by file, and the report of run "
+        f"{standing.record.run_id} shows just these.\n{time.monotonic() - started:.1f} s in all."
+    )
+    _show_report(standing.record, loaded, display)
+    return 0
+
+
+def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: TerminalDisplay) -> int:
+    """The exit code.
+
+    Raises:
+        KeyboardInterrupt, EndedBySignal: somebody stopped it.
+    """
+    tracking = loaded.config.tracking.model_copy(update={"mlflow_uri": servers.mlflow_uri})
+    config = loaded.config.model_copy(update={"tracking": tracking})
+    ended = run_flow(config, command=command, config_yaml=loaded.yaml_text)
+    display.close()
+    if not ended.prefect_knows:
+        display.say(
+            f"Prefect at {servers.prefect_ui_url} was not told how this run ended; the next `rlhf run` with that "
+            "server tells it."
+        )
+    return exit_code_of(ended.error, display)
+
+
+def exit_code_of(error: BaseException | None, display: TerminalDisplay) -> int:
+    """Say what ended the run; the terminal is the last place where it can be said plainly.
+
+    Raises:
+        KeyboardInterrupt, EndedBySignal: somebody stopped it.
+    """
+    from tasks.config.gates import GateWaitsError
+    from tasks.prefect_sync.cancellation import RunCancelledError
+
+    if error is None:
+        return 0
+    if isinstance(error, GateWaitsError):
+        display.say(f"\n{error}")
+        return _EXIT_WAITS
+    if isinstance(error, RunCancelledError):
+        display.say(f"{error} Nothing that was finished is lost; the same command goes on from the last good step.")
+        return _EXIT_CANCELLED
+    _raise_ending_behind(error)
+    if not isinstance(error, Exception):
+        raise error
+    display.console.print(f"\n[red]{escape(type(error).__name__)}[/]: {escape(printable(str(error)))}")
+    return _EXIT_FAILED
+
+
+def _raise_ending_behind(error: BaseException) -> None:
+    """Somebody stopped the run, and then Prefect could not tell its server: that it was stopped is what counts."""
+    from prefect.exceptions import TerminationSignal
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (KeyboardInterrupt, EndedBySignal)):
+            raise seen
+        if isinstance(seen, TerminationSignal):
+            raise EndedBySignal(seen.signal)
+        seen = seen.__cause__ or seen.__context__
+
+
+def server_settings(loaded: LoadedConfig) -> ServerSettings:
+    """The servers that this configuration asks for; the environment's own come first."""
+    tracking = loaded.config.tracking
+    return ServerSettings(
+        state_dir=STATE_DIR,
+        prefect_api_url=tracking.prefect_api_url or os.environ.get("PREFECT_API_URL") or None,
+        mlflow_uri=tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI") or None,
+        prefect_port=tracking.prefect_port,
+        mlflow_port=tracking.mlflow_port,
+        prefect_login=tracking.prefect_login,
+    )
+
+
+def use_servers(servers: Servers) -> None:
+    """Point this process at the servers, before Prefect is imported; its own console lines give way to the display."""
+    logging.raiseExceptions = False  # else Prefect's log handler writes into the display when its server is away
+    os.environ["PREFECT_API_URL"] = servers.prefect_api_url
+    os.environ["MLFLOW_TRACKING_URI"] = servers.mlflow_uri
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+
+
+def _use_and_import(servers: Servers) -> None:
+    """Two seconds of imports, while the servers come up."""
+    use_servers(servers)
+    import_flow()
+
+
+def _where_to_look(loaded: LoadedConfig, display: TerminalDisplay, *, before: PipelineRecord | None) -> None:
+    """The report of this very run, and where the rest lies."""
+    record = last_record(loaded.config.output_dir)
+    if record is not None and (before is None or record.run_id != before.run_id):
+        _show_report(record, loaded, display)
+    else:
+        display.say("This run came to no report.")
+
+
+def _show_report(record: PipelineRecord, loaded: LoadedConfig, display: TerminalDisplay) -> None:
+    folder = loaded.config.output_dir.resolve()
+    for gate in record.gates:
+        rules = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in gate.rules)
+        display.say(f"{gate.name.replace('_', ' ').capitalize()} gate {gate.outcome_text}. {rules}")
+    report = folder / "reports" / record.run_id / "report.html"
+    if report.is_file():
+        display.say(f"\nReport     {folder / 'report.html'}")
+    if (folder / "artifacts").is_dir():
+        display.say(f"Artifacts  {folder / 'artifacts'}")
+    display.say(f"Look again in Prefect and MLflow: rlhf ui -c {loaded.path}")

@@ -1,0 +1,233 @@
+"""What `rlhf score` does: the scores of any file by any reward model, one line of JSON per row, and a summary."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from containers.contracts.configs.score_file import ScoreFileConfig
+from containers.contracts.digests import DamagedArtifactError
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.outcome import Metric
+from containers.contracts.spec import StageInput
+from containers.formatting import duration, interval, number, percent
+from flows.certify import command_line_model
+from flows.terminal import TerminalDisplay, printable
+from tasks.config.errors import InvalidConfigError, Mistake, all_of, mistakes_of
+from tasks.config.loading import config_files, load_run_config, missing_profile
+from tasks.config.yaml_reader import read_yaml_file
+from tasks.display import install_display
+from tasks.pipeline.inputs import named_model_input
+from tasks.run.runtime import code_identity
+from tasks.score_file import LaunchError, ScoringPlace, StageFailedError, rows_input, score_file
+from tasks.sources.errors import SourceError
+from tasks.sources.resolve import ModelSource
+
+STANDARD_OUTPUT = "-"
+_EXIT_FAILED = 1
+_CPU_PROFILE = "cpu"
+_SAY_EVERY_S = 10.0
+_COMMAND_LINE = "The command line"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """With what is scored: from a run, a profile, or neither."""
+
+    profile: GpuProfile
+    runtime: Literal["auto", "docker", "process"]
+    image: str
+    silence_limit_s: float | None = None
+
+
+def score(
+    model: str,
+    file: str,
+    *,
+    out: str,
+    base: str | None,
+    config: Path | None,
+    profile: str | None,
+    runtime: Literal["auto", "docker", "process"] | None,
+    settings: Mapping[str, object],
+) -> int:
+    """Score the rows and say what came of it. Returns 1 where they could not be scored, and says why.
+
+    Args:
+        file: of rows, or a folder of such files.
+        out: where the scores go; `-`: to standard output, and what is said to standard error.
+        base: base model of an adapter, where it is not the one that the adapter names.
+        config: the run whose profile, runtime, image and lengths are used.
+        settings: keys of ScoreFileConfig that the command line names; None leaves a key to the run or the default.
+
+    Raises:
+        ConfigError: a name or setting is wrong; nothing was started.
+    """
+    console = Console(highlight=False, soft_wrap=True, stderr=out == STANDARD_OUTPUT)
+    install_display(TerminalDisplay(console))
+    hardware, scoring, target, rows, source = all_of(
+        lambda: _hardware(config, profile, runtime),
+        lambda: _scoring(config, profile, settings),
+        lambda: _target(out, file),
+        lambda: _rows(file),
+        lambda: command_line_model(model, base=base),
+    )
+    reward_model = _fetched(source)
+
+    def say(text: str) -> None:
+        console.print(printable(text), markup=False)
+
+    try:
+        code = code_identity(hardware.runtime, image=hardware.image)
+    except LaunchError as error:
+        say(str(error))
+        return _EXIT_FAILED
+    lies = "" if reward_model.origin == model else f" ({reward_model.origin})"
+    say(f"Model      {model}{lies}\nRuntime    {code.reason}; profile {hardware.profile.name}")
+    folder = Path(tempfile.mkdtemp(prefix=".rlhf-score-", dir=target.parent if target else Path()))
+    image = hardware.image if code.runtime == "docker" else None
+    place = ScoringPlace(folder, hardware.profile, code, image=image, silence_limit_s=hardware.silence_limit_s)
+    try:
+        scores, metrics = score_file(
+            scoring, model=reward_model, rows=rows, place=place, say=say, on_progress=_Progress(say)
+        )
+        _hand_over(scores, target)
+    except (StageFailedError, LaunchError, DamagedArtifactError) as error:
+        say(str(error))
+        return _EXIT_FAILED
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    say(summary_text(metrics, rows=rows.origin, scores=str(target or "standard output")))
+    return 0
+
+
+def summary_text(metrics: tuple[Metric, ...], *, rows: str, scores: str) -> str:
+    """What a person reads at the end: rows, those left out by reason, spread of the scores, accuracy, speed."""
+    found = {metric.name: metric for metric in metrics}
+
+    def value(name: str) -> float:
+        return found[name].value if name in found else 0.0
+
+    left_out = {name.partition("/")[2]: metric for name, metric in found.items() if name.startswith("not_scored/")}
+    reasons = ", ".join(f"{reason} {metric.value:,.0f}" for reason, metric in left_out.items())
+    not_scored = f", {value('rows') - value('scored'):,.0f} not ({reasons})" if reasons else ""
+    lines = [
+        f"Rows       {value('rows'):,.0f} in {rows}: {value('scored'):,.0f} scored{not_scored}",
+        f"Scores     mean {number(value('score_mean'))}, standard deviation {number(value('score_std'))}, from "
+        f"{number(value('score_min'))} to {number(value('score_max'))} (n = {found['score_mean'].count:,})",
+    ]
+    ties = f"{value('ties'):,.0f} ties by label, not counted" if "ties" in found else ""
+    if accuracy := found.get("accuracy"):
+        equal = f"{value('equal_scores'):,.0f} with equal scores, half right" if "equal_scores" in found else ""
+        notes = "".join(f"; {note}" for note in (ties, equal) if note)
+        lines.append(
+            f"Accuracy   {percent(accuracy.value)} of pairs ({interval(accuracy)}, n = {accuracy.count:,}){notes}"
+        )
+    elif ties:
+        lines.append(f"Accuracy   none: {ties}")
+    lines.append(f"Speed      {number(value('rows_per_second'))} rows/s ({duration(value('seconds'))} of scoring)")
+    return "\n".join([*lines, f"Scores in  {scores}"])
+
+
+def _hardware(
+    config: Path | None, profile: str | None, runtime: Literal["auto", "docker", "process"] | None
+) -> Hardware:
+    """By the command line, then the run, then the defaults."""
+    if config is None:
+        gpus = named_profile(profile or _CPU_PROFILE)
+        return Hardware(gpus, runtime or "auto", "rlhf-stage:gpu" if gpus.num_gpus else "rlhf-stage:cpu")
+    run = load_run_config(config, profile=profile).config
+    return Hardware(run.gpu_profile, runtime or run.runtime.kind, run.image, run.runtime.silence_limit_s)
+
+
+def _scoring(config: Path | None, profile: str | None, settings: Mapping[str, object]) -> ScoreFileConfig:
+    """The command line's settings, then the run's, then the defaults."""
+    named = {key: value for key, value in settings.items() if value is not None}
+    if config is not None:
+        evaluated = load_run_config(config, profile=profile).config.evaluate_reward_model
+        named = {"max_length": evaluated.max_length, "batch_tokens": evaluated.batch_tokens, **named}
+    try:
+        return ScoreFileConfig.model_validate(named)
+    except ValidationError as error:
+        raise InvalidConfigError(_COMMAND_LINE, mistakes_of(error, ScoreFileConfig)) from error
+
+
+def named_profile(name: str) -> GpuProfile:
+    """The profile of that name in configs/gpu_profiles, or in that YAML file.
+
+    Raises:
+        ConfigError: there is none, or it has mistakes.
+    """
+    files = {path.stem: path for path in config_files("gpu_profiles")}
+    path = Path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
+    if path is None or not path.is_file():
+        text = f"`{name}`: {missing_profile(name, path, files)}"
+        raise InvalidConfigError(_COMMAND_LINE, [Mistake("--profile", text)])
+    try:
+        return GpuProfile.model_validate(read_yaml_file(path, shown=str(path)))
+    except ValidationError as error:
+        raise InvalidConfigError(str(path), mistakes_of(error, GpuProfile)) from error
+
+
+def _rows(file: str) -> StageInput:
+    try:
+        return rows_input(file)
+    except SourceError as error:
+        raise InvalidConfigError(_COMMAND_LINE, [Mistake("", str(error))]) from error
+
+
+def _fetched(model: ModelSource) -> StageInput:
+    """The model, fetched where it is not here yet."""
+    try:
+        return named_model_input(model, name="reward_model")
+    except SourceError as error:
+        raise InvalidConfigError(_COMMAND_LINE, [Mistake("--model", str(error))]) from error
+
+
+def _target(out: str, file: str) -> Path | None:
+    """The file for the scores; None for standard output."""
+    if out == STANDARD_OUTPUT:
+        return None
+    target = Path(out)
+    problem = ""
+    if target.is_dir():
+        problem = f"{out} is a folder. Name a file."
+    elif target.exists() and Path(file).exists() and target.samefile(file):
+        problem = f"{out} is the file that is to be scored. Name another one."
+    elif not target.parent.is_dir() or not os.access(target.parent, os.W_OK | os.X_OK):
+        problem = f"{target.parent.absolute()} is no folder that can be written. Name another place."
+    if problem:
+        raise InvalidConfigError(_COMMAND_LINE, [Mistake("--out", problem)])
+    return target
+
+
+def _hand_over(scores: Path, target: Path | None) -> None:
+    if target is None:
+        with open(scores, encoding="utf-8") as stream:
+            shutil.copyfileobj(stream, sys.stdout)
+        sys.stdout.flush()
+    else:
+        scores.replace(target)
+
+
+class _Progress:
+    """Says how far the program is, now and then."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said_at = time.monotonic()
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        if done < total and time.monotonic() - self._said_at >= _SAY_EVERY_S:
+            self._said_at = time.monotonic()
+            self._say(f"  {done:,} of {total:,} {text}")

@@ -1,0 +1,74 @@
+"""The report that is still true: every stage of the run has its verified artifact, and nothing that it shows changed.
+
+Then `rlhf run` has nothing to do, and starts neither servers nor programs.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from containers.contracts.names import REPORT_HTML_FILE, REPORT_INPUT_FILE, StageName
+from containers.contracts.records import PipelineRecord, StageRecord
+from containers.contracts.spec import ArtifactRef
+from tasks.config.loading import LoadedConfig
+from tasks.pipeline.lookup import finished_artifacts
+from tasks.store.decisions import decision_stands
+
+_WITHOUT_ARTIFACT = (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)
+
+
+@dataclass(frozen=True)
+class StandingReport:
+    """A finished run that would come out the same again."""
+
+    record: PipelineRecord
+    report: Path
+    stages: tuple[StageRecord, ...]
+
+
+def standing_report(loaded: LoadedConfig) -> StandingReport | None:
+    """The last report of this run where a new run would reuse every stage; None where there is something to do."""
+    record = last_record(loaded.config.output_dir)
+    if record is None or not _was_complete(record) or record.config_yaml != loaded.yaml_text:
+        return None
+    store_dir = loaded.config.store_dir.resolve()
+    if not all(decision_stands(gate, store_dir) for gate in record.gates):
+        return None
+    found = finished_artifacts(loaded.config)
+    if found is None:
+        return None
+    recorded = {stage.stage: stage for stage in record.stages if stage.stage not in _WITHOUT_ARTIFACT}
+    if {stage: record.key for stage, record in recorded.items()} != {stage: made.key for stage, made in found.items()}:
+        return None
+    report = loaded.config.output_dir / REPORT_HTML_FILE
+    own = loaded.config.output_dir / "reports" / record.run_id / REPORT_HTML_FILE
+    if not _same_file(report, own):
+        return None
+    stages = tuple(_reused(recorded[stage], made) for stage, made in found.items())
+    return StandingReport(record=record, report=report, stages=stages)
+
+
+def last_record(output_dir: Path) -> PipelineRecord | None:
+    """What the newest run of this folder came to; run ids begin with the time. None where no run came to a report."""
+    newest = max(
+        (output_dir / "reports").glob(f"*/{REPORT_INPUT_FILE}"), key=lambda path: path.parent.name, default=None
+    )
+    try:
+        return None if newest is None else PipelineRecord.model_validate_json(newest.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _was_complete(record: PipelineRecord) -> bool:
+    done = all(stage.status in ("ran", "reused") for stage in record.stages)
+    return done and bool(record.gates) and all(gate.opens for gate in record.gates)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
+
+
+def _reused(before: StageRecord, made: ArtifactRef) -> StageRecord:
+    return before.model_copy(update={"status": "reused", "path": made.path, "digest": made.digest, "message": ""})

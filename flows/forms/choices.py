@@ -1,0 +1,119 @@
+"""What a form leaves to the run configuration: whatever decides which code runs, and where a database's options lead.
+
+Code comes by the runtime and its image, by a reader of rows, and by variables that name libraries to load.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flows.forms.folders import require_outputs_inside
+from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
+from tasks.config.loading import config_files
+from tasks.config.run import RunConfig, RuntimeSection
+from tasks.config.yaml_reader import read_yaml_file
+
+_RUNTIME_KEYS = ("kind", "image")
+_DATABASE = "tracking.mlflow_uri"
+
+
+def require_allowed(config: RunConfig, path: Path) -> None:
+    """Refuse a run in which a form decides what is left to the run configuration.
+
+    Values are compared, not lines: there are many ways to write a key.
+
+    Args:
+        config: the run as the form changed it.
+        path: the run configuration that it starts from.
+
+    Raises:
+        InvalidConfigError: with every such value; also as `require_outputs_inside`.
+        ConfigError: the file cannot be read any more.
+    """
+    tree = read_yaml_file(path, shown=str(path))
+    mistakes = [
+        *_runtime_mistakes(config, tree, path),
+        *_reader_mistakes(config, tree, path),
+        *_variable_mistakes(config, tree, path),
+        *_database_mistakes(config, tree, path),
+    ]
+    if mistakes:
+        raise InvalidConfigError("The form", mistakes)
+    require_outputs_inside(config)
+
+
+def _runtime_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+    section, default = _section(tree, "runtime"), RuntimeSection()
+    for name in _RUNTIME_KEYS:
+        served, found = section.get(name, getattr(default, name)), getattr(config.runtime, name)
+        if found != served:
+            yield Mistake(
+                f"runtime.{name}",
+                f"`{_shown(found)}` found, but a form does not choose it: with what a stage is started decides what "
+                f"its code can reach. The run configuration {path} does, and says `{_shown(served)}`. Leave it out of "
+                "the form, or start from a run configuration that sets it.",
+            )
+
+
+def _reader_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+    """A reader is a program: a file that a form brought along from the hub is none that somebody looked at."""
+    served = _section(tree, "dataset")
+    shares = served.get("mixture")
+    parts = [served, *(part for part in (shares if isinstance(shares, list) else ()) if isinstance(part, Mapping))]
+    known = {str(part["reader"]) for part in parts if part.get("reader") is not None}
+    named = {f"dataset.mixture.{number}.reader": part.reader for number, part in enumerate(config.dataset.mixture)}
+    for key, reader in {"dataset.reader": config.dataset.reader, **named}.items():
+        if reader is not None and str(reader) not in known:
+            yield Mistake(
+                key,
+                f"`{_shown(reader)}` found, but a form does not choose it: a reader is a program, which runs with the "
+                f"rights of who serves where there is no Docker. Name it in a run configuration such as {path}.",
+            )
+
+
+def _variable_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+    """Variables name libraries that NCCL, CUDA or OpenMP load, and files that they write."""
+    profile = tree.get("gpu_profile")
+    own = [Path(profile)] if isinstance(profile, str) and profile.endswith((".yaml", ".yml")) else []
+    served = [_section(tree, "gpu_profile"), *_readable_trees([*own, *config_files("gpu_profiles")])]
+    found = dict(config.gpu_profile.environment)
+    known = ({str(name): str(value) for name, value in _section(each, "environment").items()} for each in served)
+    if not found or found in known:
+        return
+    yield Mistake(
+        "gpu_profile.environment",
+        f"`{_shown(', '.join(f'{name}={value}' for name, value in sorted(found.items())))}` found, but a form does not "
+        "choose variables: some name libraries to load and files to write. Set them in a GPU profile in "
+        f"configs/gpu_profiles, or in a run configuration such as {path}.",
+    )
+
+
+def _database_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+    found = config.tracking.mlflow_uri
+    if found is None or found == _section(tree, "tracking").get("mlflow_uri"):
+        return
+    if found.lower().startswith(("http://", "https://")):
+        return
+    if "?" in found or "%" in found or found.partition("://")[2].lstrip("/").lower().startswith("file:"):
+        yield Mistake(
+            _DATABASE,
+            f"`{_shown(found)}` has options (`?`), escaped characters (`%`) or a second address (`file:`), which can "
+            "lead to another place than it seems. A form names a database without them, such as sqlite:///outputs/"
+            f"mlflow.db; one with options stands in a run configuration such as {path}.",
+        )
+
+
+def _readable_trees(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
+    for file in files:
+        with suppress(ConfigError):  # told where a run uses it
+            yield read_yaml_file(file, shown=str(file))
+
+
+def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = tree.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value)[:200]

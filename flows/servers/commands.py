@@ -1,0 +1,143 @@
+"""With what the two servers are started: commands and environment.
+
+No password stands in a command, which every user of the machine can read; the environment is its owner's only.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from flows.servers.databases import DATABASE_VARIABLES, secrets_in_url, shown_database, with_driver
+from flows.servers.logins import flask_secret_key, is_loopback, names_of_this_machine
+from flows.servers.process import LOOPBACK, ServerPlan
+from flows.servers.statistics import statistics_variables
+
+TITLES = {"prefect": "Prefect", "mlflow": "MLflow"}
+HEALTH_PATHS = {"prefect": "/api/health", "mlflow": "/health"}
+URL_KEYS = {"prefect": "tracking.prefect_api_url", "mlflow": "tracking.mlflow_uri"}
+PORT_KEYS = {"prefect": "tracking.prefect_port", "mlflow": "tracking.mlflow_port"}
+USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
+
+# Of no use to a server, so not in its environment.
+_OTHERS_PREFIXES = ("PREFECT_", "MLFLOW_", "WANDB_")
+_OTHERS_NAMES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_HUB_TOKEN"})
+_EXTRA_HOSTS = "MLFLOW_SERVER_ALLOWED_HOSTS"
+_EXTRA_ORIGINS = {"prefect": "PREFECT_SERVER_CORS_ALLOWED_ORIGINS", "mlflow": "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"}
+
+
+def server_plan(
+    name: str, state_dir: Path, port: int, *, host: str = LOOPBACK, database: str | None = None, login: str = ""
+) -> ServerPlan:
+    """How to start the server `prefect` or `mlflow` on that port, with its state in `state_dir`/`name`.
+
+    Args:
+        database: its URL; None: the one that the server's own variable names, else SQLite in that folder.
+        login: `user:password` that it demands; empty: none.
+    """
+    url = with_driver(name, database or os.environ.get(DATABASE_VARIABLES[name]) or "")
+    make = _prefect_plan if name == "prefect" else _mlflow_plan
+    return make(state_dir / name, port, host, url, login)
+
+
+def _prefect_plan(folder: Path, port: int, host: str, database: str, login: str) -> ServerPlan:
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_SERVER_")}
+    # Relative to the server's folder: Prefect's own absolute default breaks where the path holds a `?`.
+    database = database or "sqlite+aiosqlite:///prefect.db"
+    return ServerPlan(
+        name="prefect",
+        command=(sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)),
+        environment=_environment()
+        | statistics_variables()
+        # Its own default lets every page that the user's browser opens ask the API.
+        | {
+            _EXTRA_ORIGINS["prefect"]: ",".join(_origins(names_of_this_machine(host), port)),
+            # Else every page that the user's browser opens can start runs here: a POST without a content type is asked
+            # of no origin beforehand.
+            "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        }
+        | kept
+        | ({"PREFECT_SERVER_API_AUTH_STRING": login} if login else {})
+        | {
+            DATABASE_VARIABLES["prefect"]: database,
+            "PREFECT_HOME": str(folder),
+            # Relative, so that the page finds the API under any name and port.
+            "PREFECT_SERVER_UI_API_URL": "/api",
+            # With the default, in memory, slots held at a restart are never freed.
+            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        },
+        folder=folder,
+        port=port,
+        host=host,
+        database=shown_database(database),
+        login=login,
+        secrets=(*secrets_in_url(database), *_secrets_of(login)),
+    )
+
+
+def _mlflow_plan(folder: Path, port: int, host: str, database: str, login: str) -> ServerPlan:
+    database = database or "sqlite:///mlflow.db"
+    where = ("--host", host, "--port", str(port), "-w", "1", "--artifacts-destination", (folder / "artifacts").as_uri())
+    return ServerPlan(
+        name="mlflow",
+        command=(sys.executable, "-m", "mlflow", "server", *where, *(("--app-name", "basic-auth") if login else ())),
+        environment=_environment()
+        | statistics_variables()
+        | _mlflow_names(host, port)
+        | (_mlflow_login(folder, login) if login else {})
+        | {
+            DATABASE_VARIABLES["mlflow"]: database,
+            # Its eight job processes serve GenAI judges only: start 5.5 s instead of 11 s, 0.5 GB instead of 1.1 GB.
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        },
+        folder=folder,
+        port=port,
+        host=host,
+        database=shown_database(database),
+        login=login,
+        secrets=(*secrets_in_url(database), *_secrets_of(login)),
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what is another program's: above all its secrets."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_OTHERS_PREFIXES) and name not in _OTHERS_NAMES
+    }
+
+
+def _mlflow_names(host: str, port: int) -> dict[str, str]:
+    """Under which names MLflow answers; with none it takes its own list of local and private addresses.
+
+    A page asks with its own origin even where that is MLflow's, so the origins have to be named too.
+    """
+    extra = [name.strip() for name in os.environ.get(_EXTRA_HOSTS, "").split(",") if name.strip()]
+    if is_loopback(host) and not extra:
+        return {}
+    names = [*names_of_this_machine(host), *extra]
+    origins = [*_origins(names, port), *filter(None, os.environ.get(_EXTRA_ORIGINS["mlflow"], "").split(","))]
+    # A list in which a name stands twice would do no harm, but is hard to read in its log.
+    hosts = dict.fromkeys(form for name in names for form in (name, f"{name}:{port}"))
+    return {_EXTRA_HOSTS: ",".join(hosts), _EXTRA_ORIGINS["mlflow"]: ",".join(dict.fromkeys(origins))}
+
+
+def _origins(names: tuple[str, ...] | list[str], port: int) -> tuple[str, ...]:
+    """What a browser calls pages of these names: on the server's port, or behind a proxy that speaks TLS."""
+    return tuple(dict.fromkeys(form for name in names for form in (f"http://{name}:{port}", f"https://{name}")))
+
+
+def _mlflow_login(folder: Path, login: str) -> dict[str, str]:
+    user, _, password = login.partition(":")
+    return {
+        # Read when the file of users is made; later the users in it count.
+        "MLFLOW_AUTH_ADMIN_USERNAME": user,
+        "MLFLOW_AUTH_ADMIN_PASSWORD": password,
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": flask_secret_key(folder),
+        # Its default lets routes without a rule of their own through without a login.
+        "MLFLOW_BASIC_AUTH_FAIL_CLOSED": "true",
+    }
+
+
+def _secrets_of(login: str) -> tuple[str, ...]:
+    return (login, login.partition(":")[2]) if login else ()

@@ -1,0 +1,48 @@
+"""What is asked of the two servers of a state folder."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.servers.databases import DATABASE_VARIABLES
+from flows.servers.process import LOOPBACK
+
+# Of the servers that the runs of a folder share: the one in which a command is typed.
+STATE_DIR = Path("outputs") / ".servers"
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where the servers are, or where and on which ports to start them.
+
+    Attributes:
+        prefect_port, mlflow_port: 0 is any free one; None is the usual one, or any free one where that is taken.
+        host: interface that servers started here listen on; beyond loopback they demand a login.
+        prefect_login: whether a Prefect started here demands a login where nobody chose one; it is made then.
+        prefect_database: URL of the database of a Prefect started here; None: PREFECT_SERVER_DATABASE_CONNECTION_URL,
+            else SQLite in `state_dir`.
+        mlflow_database: the same for MLflow and MLFLOW_BACKEND_STORE_URI.
+        idle_limit_s: a server that is on its way up and does nothing for so long is given up.
+        longest_start_s: how long one that is at work is waited for; a migration of a large database takes minutes.
+    """
+
+    state_dir: Path
+    prefect_api_url: str | None = None
+    mlflow_uri: str | None = None
+    prefect_port: int | None = 0
+    mlflow_port: int | None = 0
+    host: str = LOOPBACK
+    prefect_login: bool = True
+    prefect_database: str | None = None
+    mlflow_database: str | None = None
+    idle_limit_s: float = 120.0
+    longest_start_s: float = 3600.0
+
+    def port(self, name: str) -> int | None:
+        """The port that `prefect` or `mlflow` is to listen on, as above."""
+        return self.prefect_port if name == "prefect" else self.mlflow_port
+
+    def database(self, name: str) -> str | None:
+        """URL of the database that `prefect` or `mlflow` is to use; None: SQLite in `state_dir`."""
+        own = self.prefect_database if name == "prefect" else self.mlflow_database
+        return own or os.environ.get(DATABASE_VARIABLES[name]) or None

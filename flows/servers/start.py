@@ -1,0 +1,216 @@
+"""Servers on their way up: asked for their health until they answer, or given up with the reason."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from flows.servers.commands import HEALTH_PATHS, PORT_KEYS, TITLES, URL_KEYS
+from flows.servers.log_reasons import masked, read_log, reason_in
+from flows.servers.logins import is_loopback
+from flows.servers.process import ServerError, ServerPlan, health_problem, log_tail, port_problem
+from flows.servers.progress import ServerProgress
+from flows.servers.record import ServerEntry
+from tasks.config.logins import LOGIN_VARIABLES
+
+Say = Callable[[str], None]
+
+_ASK_EVERY_S = 0.1
+_SAY_EVERY_S = 15.0
+WITHOUT_MLFLOW = (
+    "MLflow is not there, and the run goes on without it: curves stand in each stage's events.jsonl, and what MLflow "
+    "is to be told waits on disk. The next run in the same folder delivers it, once MLflow starts."
+)
+
+
+@dataclass(frozen=True)
+class StartedServer:
+    """A server whose process was started by this one a moment ago."""
+
+    plan: ServerPlan
+    entry: ServerEntry
+    child: subprocess.Popen[bytes]
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self.began
+
+
+def entry_of(plan: ServerPlan, pid: int) -> ServerEntry:
+    """The server's line in the record."""
+    return ServerEntry(
+        name=plan.name,
+        pid=pid,
+        created=psutil.Process(pid).create_time(),
+        port=plan.port,
+        log_path=str(plan.log_path),
+        host=plan.host,
+        database=plan.database,
+        wants_login=bool(plan.login),
+        has_own_login=plan.has_own_login,
+    )
+
+
+def server_answer(server: ServerEntry) -> str | None:
+    """None where the server is healthy; else what was seen."""
+    return health_problem(f"{server.url}{HEALTH_PATHS[server.name]}")
+
+
+def wait_until_healthy(
+    servers: Sequence[StartedServer],
+    *,
+    idle_limit_s: float,
+    longest_s: float,
+    say: Say,
+    say_every_s: float = _SAY_EVERY_S,
+    given_up: threading.Event | None = None,
+) -> bool:
+    """Whether all of them answer; False where `given_up` was set before.
+
+    Args:
+        idle_limit_s: a server that is not at work for so long is given up; one that is at work is waited for.
+        longest_s: but no longer than this.
+
+    Raises:
+        ServerError: one has ended, does nothing, takes longer than `longest_s`, or waits for what will not come.
+    """
+    stop = given_up or threading.Event()
+    waiting = [_Awaited(server, say_every_s) for server in servers]
+    while waiting:
+        for awaited in list(waiting):
+            server = awaited.server
+            # Another program may answer in place of a server that has ended.
+            if server.child.poll() is None and server_answer(server.entry) is None:
+                waiting.remove(awaited)
+                say(f"{TITLES[server.entry.name]} is ready after {server.waited_s:.1f} s: {server.entry.url}")
+                _say_where_else(server.entry, say)
+            else:
+                awaited.require_still_starting(idle_limit_s=idle_limit_s, longest_s=longest_s)
+                awaited.say_that_it_takes_long(say)
+        if waiting and stop.wait(_ASK_EVERY_S):
+            return False
+    return True
+
+
+def _say_where_else(server: ServerEntry, say: Say) -> None:
+    if not is_loopback(server.host):
+        say(
+            f"  From other machines: http://{socket.gethostname()}:{server.port}, with the login of "
+            f"{LOGIN_VARIABLES[server.name]}. It crosses the network unencrypted (docs/servers.md)."
+        )
+
+
+class _Awaited:
+    """A server that does not answer yet."""
+
+    def __init__(self, server: StartedServer, say_every_s: float) -> None:
+        self.server = server
+        self._progress = ServerProgress(server.child.pid, server.plan.log_path)
+        self._say_every_s = self._say_at_s = say_every_s
+
+    def say_that_it_takes_long(self, say: Say) -> None:
+        """A line now and then, so that nobody believes that the command hangs."""
+        waited_s = self.server.waited_s
+        if waited_s < self._say_at_s:
+            return
+        self._say_at_s = waited_s + self._say_every_s
+        plan, idle_s = self.server.plan, self._progress.idle_s
+        seen = "is at work" if idle_s < self._say_every_s else f"has done nothing for {idle_s:.0f} s"
+        say(f"{TITLES[plan.name]} {seen} but not ready after {waited_s:.0f} s; waiting. Its log: {plan.log_path}")
+
+    def require_still_starting(self, *, idle_limit_s: float, longest_s: float) -> None:
+        """Give up a server that has ended, does nothing any more, or waits for what will not come.
+
+        Raises:
+            ServerError: with the reason from its log where that is known, else with what was seen and the log's end.
+        """
+        plan, waited_s = self.server.plan, self.server.waited_s
+        title = TITLES[plan.name]
+        code, idle_s = self.server.child.poll(), self._progress.idle_s
+        reason = reason_in(read_log(plan.log_path), database=plan.database, python=sys.executable)
+        if reason is not None:
+            raise ServerError(
+                f"The {title} server does not start: {masked(reason, plan.secrets)} Its log: {plan.log_path}"
+            )
+        if code is not None:
+            problem = _why_it_ended(plan, code)
+        elif idle_s >= idle_limit_s:
+            problem = (
+                f"has done nothing for {idle_s:.0f} s: neither its log nor its use of the processor grew. It may wait "
+                f"for a disk, a database or a lock; see its log, and start again. {_your_own(plan)}"
+            )
+        elif waited_s >= longest_s:
+            problem = f"is at work, but still not healthy after {waited_s:.0f} s. {_your_own(plan)}"
+        else:
+            return
+        raise ServerError(
+            f"The {title} server {problem} Last lines of {plan.log_path}:\n"
+            f"{masked(log_tail(plan.log_path), plan.secrets)}"
+        )
+
+
+def _why_it_ended(plan: ServerPlan, code: int) -> str:
+    """Its port may have been taken between the look at it and the start; else its log has to tell."""
+    problem = port_problem(plan.port, host=plan.host)
+    if problem is None:
+        return f"ended with exit code {code}."
+    return (
+        f"ended with exit code {code}: port {plan.port} was taken while it started: {problem}. Start again, or set "
+        f"{PORT_KEYS[plan.name]} to another port."
+    )
+
+
+def _your_own(plan: ServerPlan) -> str:
+    return f"Or set {URL_KEYS[plan.name]} to a server of your own."
+
+
+class BackgroundStart:
+    """Waits for MLflow in a thread of its own; a `tasks.mlflow_sync.start.MlflowStart`.
+
+    Args:
+        wait: returns whether it is up; told by its event that nobody wants to know any more.
+        say: gets the reason where it does not start. That ends nothing: a run keeps on disk what MLflow is to be told.
+    """
+
+    def __init__(self, wait: Callable[[threading.Event], bool], *, say: Say) -> None:
+        self._wait = wait
+        self._say = say
+        self._up = threading.Event()
+        self._given_up = threading.Event()
+        self._problem = ""
+        self._thread = threading.Thread(target=self._work, name="server-start", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answered."""
+        return self._up.is_set()
+
+    @property
+    def problem(self) -> str:
+        """Why it does not start; empty while it may still come up."""
+        return self._problem
+
+    def wait(self, *, limit_s: float | None = None) -> None:
+        """Return when it is up, or does not start, or after the limit."""
+        self._thread.join(timeout=limit_s)
+
+    def give_up(self) -> None:
+        """Wait no longer; nothing of it is at work after that."""
+        self._given_up.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            if self._wait(self._given_up):
+                self._up.set()
+        except Exception as error:
+            self._problem = str(error) or type(error).__name__
+            self._say(f"{self._problem}\n{WITHOUT_MLFLOW}")

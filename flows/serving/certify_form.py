@@ -1,0 +1,91 @@
+"""The form of `certify` in Prefect: a reward model from anywhere in the place of the run's own, and its certificate."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from containers.formatting import one_line
+from flows.certify import certified_run_name, model_settings
+from flows.forms.pipeline import JsonSchema, SetsKeys, bounded_text, further_settings, load_form, values_given
+from flows.rlhf import train_and_judge
+from flows.serving.form_run import NOT_STARTED, present_values, served_run_name
+from tasks.config.errors import InvalidConfigError, Mistake
+from tasks.config.loading import LoadedConfig
+from tasks.config.run import RunConfig
+from tasks.prefect_sync.certificate import show_certificate
+from tasks.run.state import PipelineRun
+
+_FIELD = "reward_model"
+_NAME_CHARACTERS = 80
+# Stands for the model while the rest of the form is checked: what only the run's own training forbids is no mistake.
+_ANY_MODEL = "reward_model={path: .}"
+
+
+class NamesRewardModel(SetsKeys):
+    """In an annotation: a folder, or a model on the hub at a revision, in the place of the reward model's training."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        """Text; whether there is such a model is seen when the run starts."""
+        return bounded_text(
+            {
+                "type": "string",
+                "title": "Reward Model",
+                "description": "The reward model to judge: a folder on the machine that serves, for example "
+                "`outputs/demo`, or a model on the hub at a commit or branch, as `org/name@revision`. An adapter is "
+                "put onto the base model that it names. Empty: the reward model of the run itself, trained if need be.",
+            }
+        )
+
+    def overrides(self, value: object) -> list[str]:
+        """The model in the place of the run's own.
+
+        Raises:
+            InvalidConfigError: it is named in no way that is known, or cannot be had; in the form's words.
+        """
+        try:
+            return model_settings(str(value).strip())
+        except InvalidConfigError as error:
+            told = [Mistake(_FIELD, mistake.text) for mistake in error.mistakes]
+            raise InvalidConfigError("The form", told) from error
+
+
+RewardModel: TypeAlias = Annotated[str | None, NamesRewardModel()]
+
+
+def load_certify_form(
+    form: Callable[..., object], values: Mapping[str, Any], *, fixed: Sequence[str] = ()
+) -> tuple[LoadedConfig, str]:
+    """As `load_form`; a model from elsewhere gets a run of its own, so that each certificate keeps its folder.
+
+    The run's own mistakes are told first, before a hub is asked for the model.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    given = values_given(values)
+    model = given.pop(_FIELD, None)
+    if model is None:
+        return load_form(form, given, fixed=fixed)
+    loaded, _ = load_form(form, given, fixed=(*fixed, _ANY_MODEL))
+    is_named = "save_as" in given or any(item.startswith("run.name=") for item in further_settings(given))
+    own_name = {} if is_named else {"save_as": certified_run_name(loaded.config.run.name, str(model))}
+    return load_form(form, {**given, **own_name, _FIELD: model}, fixed=fixed)
+
+
+def certify_name() -> str:
+    """What the run is called in Prefect: the model that is judged, and by which run; asks no hub."""
+    values = present_values()
+    model = values.get(_FIELD)
+    if model is None:
+        return served_run_name()
+    return f"certify {one_line(str(model), _NAME_CHARACTERS)} by {values.get('start_from', NOT_STARTED)}"
+
+
+def certified(run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:
+    """`train_and_judge`; whether the gate opens or not, the certificate stands among the run's artifacts."""
+    try:
+        yield from train_and_judge(run, config, checked)
+    finally:
+        show_certificate(run)

@@ -1,0 +1,182 @@
+"""What `rlhf serve` offers in Prefect: the deployments, and the automation that notices a run that died."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from prefect import Flow
+from prefect.automations import AutomationCore
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.deployments.runner import RunnerDeployment
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.types.entrypoint import EntrypointType
+from prefect.utilities.callables import ParameterSchema
+
+from tasks.prefect_sync.run_ends import GOES_ON
+
+_DEPLOYMENT = "rlhf-retrain/rlhf-retrain"
+# Tells this schedule from those that people make on the deployment's page.
+_SLUG = "rlhf-serve"
+_TIMEZONE = "UTC"
+
+
+@dataclass(frozen=True)
+class RetrainSchedule:
+    """Retrain the run configuration of that name whenever the cron expression says, in UTC."""
+
+    start_from: str
+    cron: str
+
+    def __str__(self) -> str:
+        return f"rlhf-retrain of `{self.start_from}` at `{self.cron}` ({_TIMEZONE})"
+
+
+def set_retrain_schedule(wanted: RetrainSchedule) -> None:
+    """See that the server has this schedule; the one that was set here before is replaced, others stay.
+
+    Raises:
+        Exception: whatever the server or Prefect's client says against it.
+    """
+    schedule = CronSchedule(cron=wanted.cron, timezone=_TIMEZONE)
+    parameters = {"start_from": wanted.start_from}
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name(_DEPLOYMENT)
+        for found in deployment.schedules:
+            if found.slug == _SLUG:
+                client.delete_deployment_schedule(deployment.id, found.id)
+        made = DeploymentScheduleCreate(schedule=schedule, parameters=parameters, slug=_SLUG)
+        client.create_deployment_schedules(deployment.id, [made])
+
+
+# Each by the entrypoint of its module: the code is found wherever the project is installed.
+ENTRYPOINTS = (
+    "flows.served.rlhf_pipeline",
+    "flows.served.filter_dataset",
+    "flows.served.train_reward_model",
+    "flows.served.certify",
+    "flows.served.train_policy",
+    "flows.served.rlhf_retrain",
+)
+WATCHDOG = "rlhf: a run that gives no sign of life has crashed"
+_SECOND_STEP = "rlhf: a run that was found silent has crashed"
+HEARTBEAT_EVERY_S = 30
+# Three beats: one or two get lost where a server is restarted.
+_SILENT_FOR_S = 3 * HEARTBEAT_EVERY_S
+_RUN_EVENT = "prefect.flow-run."
+_HEARTBEAT = f"{_RUN_EVENT}heartbeat"
+_ANY_RUN = {"prefect.resource.id": "prefect.flow-run.*"}
+_SILENT = "NoSignOfLife"
+_TAG = "rlhf"
+
+
+class _ClosedSchema(ParameterSchema):
+    """The schema of a form that has these fields and no others."""
+
+    additionalProperties: bool  # noqa: N815 - JSON schema's name
+
+
+def served_flows() -> tuple[Flow[..., Any], ...]:
+    """The flows behind the deployments."""
+    found = []
+    for entrypoint in ENTRYPOINTS:
+        module, _, name = entrypoint.rpartition(".")
+        found.append(getattr(import_module(module), name))
+    return tuple(found)
+
+
+def make_deployments(flows: Sequence[Flow[..., Any]]) -> list[RunnerDeployment]:
+    """A deployment for each flow, of the same name; its form offers the run configurations that lie there now."""
+    made = []
+    for flow in flows:
+        deployment = RunnerDeployment.from_flow(
+            flow,
+            name=flow.name,
+            description=flow.description,
+            tags=[_TAG],
+            enforce_parameter_schema=True,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+        # An unknown field is refused by the server; else the run would fail, or a misspelt one have no effect.
+        schema = deployment._parameter_openapi_schema.model_dump(exclude_unset=True)
+        deployment._parameter_openapi_schema = _ClosedSchema.model_validate(schema | {"additionalProperties": False})
+        # Set, so that one that was deployed to a work pool before is taken out of it.
+        deployment.work_pool_name = deployment.work_queue_name = None
+        # Not set, so that what a person chose on the deployment's page stays.
+        deployment.model_fields_set.difference_update({"schedules", "paused"})
+        made.append(deployment)
+    return made
+
+
+async def install_watchdog(
+    client: PrefectClient, flow_names: Sequence[str], *, silent_for_s: int = _SILENT_FOR_S
+) -> None:
+    """See that the server calls a run Crashed that has given no sign of life; however often installed.
+
+    It takes two automations, because none can ask which state a run is in, and a suspended or ended run may not become
+    Crashed for a beat that came in after its last state. But the server lets no run be paused that is not Running. So
+    the first one gives a silent run a paused state of its own name, and the second one calls Crashed what has it.
+
+    A run whose process lives takes that back by itself (`tasks.prefect_sync.link`).
+    """
+    for wanted in (_finds_silent_runs(flow_names, silent_for_s), _ends_silent_runs(flow_names, silent_for_s)):
+        before = await client.read_automations_by_name(wanted.name)
+        for doubled in before[1:]:
+            await client.delete_automation(doubled.id)
+        if before:  # whoever switched it off keeps it off
+            await client.update_automation(before[0].id, wanted.model_copy(update={"enabled": before[0].enabled}))
+        else:
+            await client.create_automation(wanted)
+
+
+def _finds_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
+    return AutomationCore(
+        name=WATCHDOG,
+        description=f"Installed by `rlhf serve`. A run beats every {HEARTBEAT_EVERY_S} s; after {silent_for_s} s "
+        f"without a beat, its process is gone. Needs `{_SECOND_STEP}`.",
+        trigger=EventTrigger(
+            posture=Posture.Proactive,
+            match=ResourceSpecification(_ANY_RUN),
+            match_related=_of_flows(flow_names),
+            after={_HEARTBEAT},
+            # Also every change of state: a run that has ended, or is suspended, need not beat any more.
+            expect={f"{_RUN_EVENT}*"},
+            for_each={"prefect.resource.id"},
+            threshold=1,
+            within=timedelta(seconds=silent_for_s),
+        ),
+        actions=[ChangeFlowRunState(state=StateType.PAUSED, name=_SILENT, message=f"No beat for {silent_for_s} s.")],
+    )
+
+
+def _ends_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
+    return AutomationCore(
+        name=_SECOND_STEP,
+        description=f"Installed by `rlhf serve`. The second step of `{WATCHDOG}`.",
+        trigger=EventTrigger(
+            posture=Posture.Reactive,
+            match=ResourceSpecification(_ANY_RUN),
+            match_related=_of_flows(flow_names),
+            expect={f"{_RUN_EVENT}{_SILENT}"},
+            for_each={"prefect.resource.id"},
+            threshold=1,
+            within=timedelta(0),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED,
+                name="Crashed",
+                message=f"No sign of life for {silent_for_s} s: its process is gone. {GOES_ON}",
+            )
+        ],
+    )
+
+
+def _of_flows(flow_names: Sequence[str]) -> ResourceSpecification:
+    return ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": list(flow_names)})

@@ -1,0 +1,162 @@
+"""Runs a form that somebody sent off in Prefect: from its values to a checked run, its log, and its end in words."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from prefect import Flow
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Failed
+
+from containers.contracts.names import StageName
+from containers.host.environment_block import hide_secrets, without_secrets
+from flows.forms.pipeline import load_form, values_given
+from flows.rlhf import Stages, run_stages
+from flows.serving.log_display import LogDisplay
+from flows.terminal import printable
+from tasks.config.errors import ConfigError
+from tasks.config.loading import LoadedConfig
+from tasks.display import install_display
+from tasks.plan.run_plan import plan_run
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.link import PipelineLeft, take_last_end
+from tasks.run.names import run_title
+
+LoadsForm: TypeAlias = Callable[..., tuple[LoadedConfig, str]]
+
+# In the name of a run that could not start.
+NOT_STARTED = "(not started)"
+_OURS = ("flows.", "tasks.", "containers.")
+
+
+def run_form(
+    values: Mapping[str, Any],
+    *,
+    until: StageName | None = None,
+    load: LoadsForm = load_form,
+    stages: Stages | None = None,
+) -> "str | State[Any]":
+    """Run the pipeline as the form of the present flow says.
+
+    Args:
+        values: what was filled in, by name of the parameter.
+        until: the last stage before the report, where the form does not ask for it.
+        load: from the form and its values to the checked run.
+        stages: what is done between system check and report; None: as every run.
+
+    Returns:
+        Where the report lies; or the state Failed, as `ended_in_words`.
+    """
+
+    def run() -> str:
+        loaded, command = load(_present_form(), values, fixed=_fixed(until))
+        for warning in plan_run(loaded).warnings:
+            get_run_logger().warning("%s", warning)
+        return str(run_stages(loaded.config, command=command, config_yaml=loaded.yaml_text, stages=stages))
+
+    return ended_in_words(run)
+
+
+def ended_in_words(run: "Callable[[], str | State[Any]]") -> "str | State[Any]":
+    """What `run` returns.
+
+    An error that was written for people ends the flow run as Failed with just that text; one of any other kind rises,
+    since its traceback is what one needs then.
+
+    Raises:
+        PipelineLeft: Prefect was told that the run failed, and why.
+    """
+    _leave_interrupts_to_the_server()
+    hide_secrets()
+    install_display(LogDisplay())
+    _tell_terminal(f"starts: {flow_run.ui_url}")
+    try:
+        returned = run()
+        _tell_terminal("has ended.")
+        return returned
+    except Exception as error:
+        if not type(error).__module__.startswith(_OURS):
+            raise
+        return _failed(without_secrets("\n".join((str(error), *getattr(error, "__notes__", ())))))
+    except BaseException:  # Cancel, the end of the serving, or a gate that waits: Prefect's signals
+        _tell_terminal("has stopped; its page says why.")
+        raise
+
+
+def _failed(text: str) -> "State[Any]":
+    """Failed, for the flow to return; where the server takes it at once, Prefect's engine is left instead.
+
+    The engine would add its own traceback.
+    """
+    context = FlowRunContext.get()
+    state: State[Any] = Failed(message=text)
+    get_run_logger().error("%s", text)
+    _tell_terminal(f"failed: {text}")
+    try:
+        if context is not None and context.flow_run is not None:
+            PrefectApi().set_flow_run_state(str(context.flow_run.id), state)
+    except PrefectAwayError as error:
+        get_run_logger().warning("Prefect was not told at once how the run ended: %s", error)
+        return state
+    tell_what_is_left()
+    raise PipelineLeft(state)
+
+
+def served_run_name() -> str:
+    """`run_title` of the run that the form asks for; of a form with mistakes, what it starts from."""
+    values = present_values()
+    try:
+        loaded, command = load_form(_present_form(), values)
+        return run_title(loaded.config, command=command)
+    except ConfigError:
+        return " ".join((values.get("start_from", ""), NOT_STARTED)).strip()
+
+
+def present_values() -> dict[str, Any]:
+    """What was filled in for the present flow run."""
+    context = FlowRunContext.get()
+    return values_given((context.parameters or {}) if context else {})
+
+
+def tell_prefect(flow: Flow[..., Any], flow_run: FlowRun, state: "State[Any]") -> None:
+    """A hook for the end of a run."""
+    tell_what_is_left()
+
+
+def tell_what_is_left() -> None:
+    """What Prefect missed of the run is told now, and its ledger goes."""
+    end = take_last_end()
+    if end is not None:
+        end.told()
+
+
+def _tell_terminal(text: str) -> None:
+    """A line where `rlhf serve` runs. It may have ended, and a rich console would end this process for that."""
+    with suppress(OSError):
+        sys.stdout.write(f"{printable(f'{flow_run.name} {text}')}\n")
+        sys.stdout.flush()
+
+
+def _present_form() -> Callable[..., object]:
+    context = FlowRunContext.get()
+    if context is None or context.flow is None:
+        raise RuntimeError("A form is run by Prefect, as a flow.")
+    return context.flow.fn
+
+
+def _fixed(until: StageName | None) -> tuple[str, ...]:
+    return () if until is None else (f"run.until={until}",)
+
+
+def _leave_interrupts_to_the_server() -> None:
+    """Ctrl-C at `rlhf serve` reaches every process of the terminal; the server ends its runs itself, in good order."""
+    context = FlowRunContext.get()
+    is_deployed = context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
+    if is_deployed and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

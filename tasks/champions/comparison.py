@@ -1,0 +1,123 @@
+"""Has champion and challenger judged on the same frozen data, by the programs that certify models."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from containers.contracts.champions import Comparison, Contest
+from containers.contracts.configs.stages import EvaluatePolicyConfig, EvaluateRewardModelConfig, StageConfig
+from containers.contracts.names import StageName
+from containers.contracts.spec import ArtifactRef, StageInput
+from tasks.champions.book import ChampionBook, ChampionGoneError, NoChampionError
+from tasks.champions.contests import policy_contest, reward_model_contests
+from tasks.champions.record import ChampionRecord, ModelVersion
+from tasks.config.retrain import RetrainRules
+from tasks.display import current_display
+from tasks.pipeline.inputs import evaluate_policy_inputs, evaluate_reward_model_inputs, start_model_input
+from tasks.pipeline.run_stage import run_stage
+from tasks.run.state import PipelineRun
+
+
+def compare_reward_models(
+    run: PipelineRun,
+    book: ChampionBook,
+    record: ChampionRecord,
+    challenger: ModelVersion,
+    *,
+    config: EvaluateRewardModelConfig,
+    rules: RetrainRules,
+) -> Comparison:
+    """Both models score the frozen pairs and every pair file; the champion's scores are reused where they stand.
+
+    Raises:
+        ChampionGoneError: the champion, or the frozen pairs, are gone or damaged.
+        StageFailedError: one of the two could not be judged.
+    """
+    champion, frozen = _champion(book, record, run), _frozen(book, record)
+    folders = []
+    for role, version in (("champion", champion), ("challenger", challenger)):
+        pairs, *others = evaluate_reward_model_inputs(config, frozen, book.artifact(version.model))
+        inputs = (_named(pairs, book), *others)
+        folders.append(_judged(run, book, config, inputs, role=role, text=f"the {role}, {version.shown}"))
+    seen = book.training_prompts(champion.number) | book.training_prompts(challenger.number)
+    contests = reward_model_contests(*folders, seen=seen, rules=rules)
+    return _comparison(champion, challenger, contests, rules)
+
+
+def compare_policies(
+    run: PipelineRun,
+    book: ChampionBook,
+    record: ChampionRecord,
+    challenger: ModelVersion,
+    *,
+    reward_model: ArtifactRef,
+    config: EvaluatePolicyConfig,
+    rules: RetrainRules,
+) -> Comparison:
+    """Both policies answer the frozen prompts, and the reward model judges; the champion is the reference.
+
+    Raises:
+        ChampionGoneError: the champion, or the frozen prompts, are gone or damaged.
+        StageFailedError: they could not be judged.
+    """
+    champion, frozen = _champion(book, record, run), _frozen(book, record)
+    reference = start_model_input(book.artifact(champion.model))
+    pairs, *others = evaluate_policy_inputs(frozen, reference, book.artifact(challenger.model), reward_model)
+    text = f"the challenger, {challenger.shown}, against the champion, {champion.shown}"
+    folder = _judged(run, book, config, (_named(pairs, book), *others), role="challenger", text=text)
+    seen = book.training_prompts(champion.number) | book.training_prompts(challenger.number)
+    return _comparison(champion, challenger, (policy_contest(folder, seen=seen, rules=rules),), rules)
+
+
+def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> ModelVersion:
+    champion = record.champion
+    if champion is None:
+        raise NoChampionError(f"{book.name} has no champion to compare with.")
+    book.demand_whole(champion, whole_up_to_bytes=run.settings.verify_whole_up_to_bytes)
+    return champion
+
+
+def _frozen(book: ChampionBook, record: ChampionRecord) -> ArtifactRef:
+    """The folder of the frozen file, in the place of what filter_dataset makes."""
+    if record.frozen is None:
+        raise ChampionGoneError(f"{book.path} names no frozen data. Restore it from a backup.")
+    folder = book.frozen_file(record.frozen).parent
+    return ArtifactRef(
+        stage=StageName.FILTER_DATASET,
+        key=record.frozen.sha256,
+        path=str(folder),
+        digest=f"sha256:{record.frozen.sha256}",
+    )
+
+
+def _named(pairs: StageInput, book: ChampionBook) -> StageInput:
+    return pairs.model_copy(update={"origin": f"frozen for {book.name}, {Path(pairs.path).name}"})
+
+
+def _judged(
+    run: PipelineRun, book: ChampionBook, config: StageConfig, inputs: Sequence[StageInput], *, role: str, text: str
+) -> Path:
+    """The evaluation's folder. The stage is made beside the run, whose own certificate stays what it is."""
+    current_display().say(f"On the frozen data: {text}")
+    settings = replace(run.settings, name=f"{book.name}-compared-{role}", output_dir=book.folder)
+    beside = PipelineRun(
+        settings,
+        runtime=run.runtime,
+        image=run.image,
+        code=run.code,
+        tracking=run.tracking,
+        should_stop=run.should_stop,
+    )
+    return Path(run_stage(beside, config, inputs).path)
+
+
+def _comparison(
+    champion: ModelVersion, challenger: ModelVersion, contests: tuple[Contest, ...], rules: RetrainRules
+) -> Comparison:
+    return Comparison(
+        champion=champion.number,
+        challenger=challenger.number,
+        contests=contests,
+        confidence=rules.confidence,
+        alpha=rules.alpha,
+    )

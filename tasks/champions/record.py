@@ -1,0 +1,149 @@
+"""What is known of the champions of one model: versions, the pairs that they are compared on, every decision. Pure."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from containers.contracts.base import Frozen
+from containers.contracts.champions import Comparison, DecisionKind
+from containers.contracts.manifest import LineageEntry
+from containers.contracts.names import StageName
+from containers.contracts.outcome import Metric
+from containers.contracts.records import GateVerdict
+from containers.formatting import one_line, short_digest
+from tasks.store.history import StageMemory
+
+Kind = Literal["reward_model", "policy"]
+
+_SHOWN_KEY = 12
+
+
+class StoredArtifact(Frozen):
+    """An artifact by what names it in the store, wherever the store lies."""
+
+    stage: StageName
+    key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    digest: str
+
+    @property
+    def shown(self) -> str:
+        """Stage and the first digits of the key."""
+        return f"{self.stage} {self.key[:_SHOWN_KEY]}"
+
+
+class AskedStage(Frozen):
+    """A stage as the challenger's run asked for it, and what came out: the same again decides nothing new."""
+
+    memory: StageMemory
+    digest: str
+
+
+class ModelVersion(Frozen):
+    """A model that was trained and judged; it may have become champion."""
+
+    number: int = Field(ge=1)
+    model: StoredArtifact
+    certificate: StoredArtifact = Field(description="Its evaluation, on which the gate decided")
+    pairs: StoredArtifact = Field(description="What filter_dataset made; it trained on these")
+    dataset: tuple[LineageEntry, ...] = Field(description="The data files that filter_dataset read")
+    reward_model: str = Field("", description="Of a policy: which champion it was trained against and judged by")
+    gate: GateVerdict
+    figures: tuple[Metric, ...] = Field((), description="Of the certificate")
+    run_name: str
+    run_id: str
+    mlflow_run_id: str = ""
+    flow_run: str = Field("", description="Address of the Prefect flow run")
+    made_at: str = Field(description="UTC, ISO 8601")
+
+    @property
+    def shown(self) -> str:
+        """How people name it."""
+        return f"version {self.number}"
+
+    @property
+    def dataset_text(self) -> str:
+        """Where its data came from, each with the first digits of its digest."""
+        return "; ".join(f"{one_line(item.origin, 200)} ({short_digest(item.digest)})" for item in self.dataset)
+
+
+class FrozenSet(Frozen):
+    """The held-out data that all champions and challengers are compared on; never replaced, never added to."""
+
+    file: str = Field(description="Below the folder of the champions of this model")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    count: int = Field(ge=1, description="Pairs, or prompts of a policy")
+    from_version: int = Field(ge=1, description="Whose certificate it comes from")
+
+
+class Decision(Frozen):
+    """What was decided, on which figures, and by whom: a line of the history, which only grows."""
+
+    at: str = Field(description="UTC, ISO 8601")
+    kind: DecisionKind
+    version: int | None = Field(None, description="The version decided on; null: a challenger that was refused")
+    champion_before: int | None = None
+    champion_after: int | None = None
+    text: str = Field(description="Why, with figures")
+    by: str = Field("", description="Who, where a person did it by hand")
+    comparison: Comparison | None = None
+    asked: dict[StageName, AskedStage] = Field({}, description="What the challenger was made of")
+    rules: str = Field("", description="Gates and demands that it was judged by, as JSON")
+    run_id: str = ""
+    mlflow_run_id: str = ""
+    flow_run: str = ""
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether a person moved the champion."""
+        return self.kind in ("promoted", "rolled_back")
+
+
+class ChampionRecord(Frozen):
+    """Everything that is known of the champions of one model. `champions/<name>.json` in the store."""
+
+    name: str
+    kind: Kind
+    frozen: FrozenSet | None = None
+    versions: tuple[ModelVersion, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def champions(self) -> tuple[int, ...]:
+        """The champions in the order in which they came, without those that were rolled back; the last one reigns."""
+        line: list[int] = []
+        for decision in self.decisions:
+            after = decision.champion_after
+            if decision.kind == "rolled_back":
+                line = line[:-1]
+            elif after is not None and after != (line[-1] if line else None):
+                line.append(after)
+        return tuple(line)
+
+    @property
+    def champion(self) -> ModelVersion | None:
+        """The version that reigns."""
+        line = self.champions
+        return self.version(line[-1]) if line else None
+
+    @property
+    def before(self) -> ModelVersion | None:
+        """Whom a rollback would bring back."""
+        line = self.champions
+        return self.version(line[-2]) if len(line) > 1 else None
+
+    @property
+    def last_asked(self) -> Decision | None:
+        """The last decision about a challenger of a retraining."""
+        return next((item for item in reversed(self.decisions) if item.asked), None)
+
+    def version(self, number: int) -> ModelVersion | None:
+        """The version of that number."""
+        return next((item for item in self.versions if item.number == number), None)
+
+    def version_of(self, model: StoredArtifact) -> ModelVersion | None:
+        """The version that is this very model."""
+        return next((item for item in self.versions if item.model.digest == model.digest), None)
+
+    def last_word_on(self, number: int) -> Decision | None:
+        """The last decision about that version."""
+        return next((item for item in reversed(self.decisions) if item.version == number), None)

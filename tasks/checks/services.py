@@ -1,0 +1,192 @@
+"""Rows of the system check about what is no hardware: servers, installed packages, model, data."""
+
+import http.client
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Literal
+from urllib.parse import urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from containers.contracts.records import CheckFinding
+from containers.launch.docker.state import ImageState
+from containers.launch.preflight import disk_finding
+from tasks.config.login_addresses import login_problem
+from tasks.config.logins import INSIDE_PATHS, login_headers, without_login
+from tasks.mlflow_sync.start import mlflow_start
+from tasks.sources.errors import SourceError
+from tasks.sources.hub import hub_cache
+from tasks.sources.resolve import Probe
+
+_DISTRIBUTION = "rlhf-flows"
+_TIMEOUT_S = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_FORBIDDEN = (401, 403)
+
+
+def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> CheckFinding:
+    """Whether the server answers its health question within five seconds.
+
+    Args:
+        url: Prefect's address ends in `/api`; None: the run starts a server itself.
+    """
+    wanted = "a server that answers"
+    if url is None:
+        return CheckFinding(name=name, found="none configured; `rlhf run` starts one", wanted="nothing", verdict="ok")
+    shown = without_login(url)
+    if urlsplit(url).scheme not in ("http", "https"):
+        if name == "MLflow":
+            return CheckFinding(name=name, found=f"{shown}, no server", wanted="a store MLflow can open", verdict="ok")
+        advice = "Set tracking.prefect_api_url (or PREFECT_API_URL) to http://host:4200/api, or leave it out."
+        return CheckFinding(name=name, found=f"{shown} is no address", wanted=wanted, verdict="failure", advice=advice)
+    if held_back := login_problem(name.lower(), url, os.environ):
+        return CheckFinding(name=name, found=shown, wanted=wanted, verdict="failure", advice=held_back)
+    headers = login_headers(name.lower(), os.environ)
+    status, problem = _answer(url.rstrip("/") + "/health", headers)
+    if not problem:
+        # Healthy is what everybody may know; whether we may come in is another question.
+        status, refused = _answer(url.rstrip("/") + INSIDE_PATHS[name.lower()], headers)
+        problem = refused if status in _FORBIDDEN else ""
+    if not problem:
+        return CheckFinding(name=name, found=f"{shown} answers", wanted=wanted, verdict="ok")
+    return CheckFinding(
+        name=name,
+        found=f"{shown}: {problem}",
+        wanted=wanted,
+        # What MLflow cannot be told waits on disk for the next run; without Prefect there is no run.
+        verdict="failure" if name == "Prefect" else "warning",
+        advice=_service_advice(name, url, status=status),
+    )
+
+
+def mlflow_finding(url: str | None) -> CheckFinding:
+    """As `service_finding`; a server that this process starts, and that is not up yet, is waited for later."""
+    if mlflow_start().is_up:
+        return service_finding("MLflow", url)
+    wanted = "a server that answers"
+    if mlflow_start().problem:
+        found = "it does not start; what it should be told waits on disk for the next run"
+        return CheckFinding(name="MLflow", found=found, wanted=wanted, verdict="warning")
+    found = f"{url} is on its way up; the run waits for it after its first stage"
+    return CheckFinding(name="MLflow", found=found, wanted=wanted, verdict="ok")
+
+
+def package_findings() -> tuple[CheckFinding, ...]:
+    """The packages of the `stages` extra in this Python, which the process runtime uses; nothing is imported."""
+    try:
+        lines = metadata.requires(_DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        advice = "Install the project into this Python: `pip install -e .[stages]`."
+        found = f"{_DISTRIBUTION} is not installed in {sys.executable}"
+        return (_packages_row(found, "failure", advice),)
+    missing: list[str] = []
+    odd: list[str] = []
+    fine: list[str] = []
+    for line in lines:
+        requirement = _stages_requirement(line)
+        if requirement is None:
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            missing.append(requirement.name)
+            continue
+        fits = requirement.specifier.contains(version, prereleases=True)
+        if fits:
+            fine.append(f"{requirement.name} {version}")
+        else:
+            odd.append(f"{requirement.name} {version} (wanted {requirement.specifier})")
+    if missing:
+        advice = f"`pip install -e .[stages]` into {sys.executable}, or use Docker (`--set runtime.kind=docker`)."
+        return (_packages_row(f"missing: {', '.join(missing)}", "failure", advice),)
+    if odd:
+        found = f"other versions than tested: {', '.join(odd)}"
+        return (_packages_row(found, "warning", "`pip install -e .[stages]` brings the tested ones."),)
+    return (_packages_row(f"{', '.join(fine[:3])} and {max(0, len(fine) - 3)} more", "ok", ""),)
+
+
+def vllm_finding(runtime: Literal["docker", "process"], image: ImageState) -> CheckFinding:
+    """Whether vLLM is where the stages run: in this Python, or in the image, which says what it was built with."""
+    name, wanted = "vLLM", "vLLM, for train_policy.rollout_engine: vllm"
+    otherwise = "train_policy.rollout_engine: shared_prompts does without it."
+    if runtime == "process":
+        if find_spec("vllm") is not None:
+            return CheckFinding(name=name, found="installed", wanted=wanted, verdict="ok")
+        found = f"not installed in {sys.executable}"
+        advice = f"It wants another fastapi than Prefect, so use Docker (`--set runtime.kind=docker`). {otherwise}"
+        return CheckFinding(name=name, found=found, wanted=wanted, verdict="failure", advice=advice)
+    with_it = [extra for extra in image.extras if extra.startswith("vllm")]
+    if with_it:
+        return CheckFinding(name=name, found=f"{image.name} has {with_it[0]}", wanted=wanted, verdict="ok")
+    found = f"{image.name} was built without it"
+    advice = f"`containers/images/build.sh --tag {image.name} --with vllm==0.29.0` builds it in. {otherwise}"
+    return CheckFinding(name=name, found=found, wanted=wanted, verdict="failure", advice=advice)
+
+
+def source_finding(name: str, wanted: str, probe: Callable[[], Probe]) -> CheckFinding:
+    """Whether a model or data is there, and whether what must be downloaded fits on the disk of the hub's cache."""
+    try:
+        found = probe()
+    except SourceError as error:
+        return CheckFinding(name=name, found=error.problem, wanted=wanted, verdict="failure", advice=error.advice)
+    if found.missing_bytes:
+        disk = disk_finding(hub_cache(), needed_bytes=found.missing_bytes)
+        if disk.verdict == "failure":
+            text = f"{found.found}; to be downloaded, and {disk.found}"
+            advice = "Free space there, or set HF_HOME to a folder on another disk."
+            return CheckFinding(name=name, found=text, wanted=disk.wanted, verdict="failure", advice=advice)
+    return CheckFinding(name=name, found=found.found, wanted=wanted, verdict="ok")
+
+
+def _stages_requirement(line: str) -> Requirement | None:
+    """The requirement, where it belongs to the `stages` extra and to this Python."""
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return None
+    marker = requirement.marker
+    if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": "stages"}):
+        return None
+    return requirement
+
+
+def _packages_row(found: str, verdict: Literal["ok", "warning", "failure"], advice: str) -> CheckFinding:
+    wanted = "the `stages` extra in this Python"
+    return CheckFinding(name="stage packages", found=found, wanted=wanted, verdict=verdict, advice=advice)
+
+
+def _answer(url: str, headers: dict[str, str]) -> tuple[int | None, str]:
+    """Status and problem; no problem where it answers 200. A proxy is never asked for a server on this host."""
+    proxies: dict[str, str] | None = {} if urlsplit(url).hostname in _LOOPBACK else None
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+    try:
+        request = urllib.request.Request(without_login(url))  # noqa: S310 - http(s), see caller
+        for name, value in headers.items():
+            request.add_unredirected_header(name, value)
+        with opener.open(request, timeout=_TIMEOUT_S) as response:
+            return response.status, "" if response.status == http.client.OK else f"answers HTTP {response.status}"
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, f"answers HTTP {error.code} {error.reason}"
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, TimeoutError):
+            return None, f"no answer within {_TIMEOUT_S:g} s"
+        return None, f"cannot be reached ({getattr(reason, 'strerror', None) or reason})"
+
+
+def _service_advice(name: Literal["Prefect", "MLflow"], url: str, *, status: int | None) -> str:
+    if name == "Prefect":
+        if status in _FORBIDDEN:
+            return "Set PREFECT_API_AUTH_STRING (own server) or PREFECT_API_KEY (cloud) to what the server wants."
+        if not urlsplit(url).path.rstrip("/").endswith("/api") and status is not None:
+            return "Prefect's address ends in /api: correct tracking.prefect_api_url."
+        return "Start it (`prefect server start`), correct tracking.prefect_api_url, or leave it out."
+    if status in _FORBIDDEN:
+        return "Set MLFLOW_TRACKING_USERNAME and _PASSWORD; MLflow also refuses hosts outside its --allowed-hosts."
+    return "Start it (`mlflow server`), correct tracking.mlflow_uri, or leave it out."

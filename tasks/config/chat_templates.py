@@ -1,0 +1,49 @@
+"""Puts the text of a chat template where a run's configuration names its file, so that the run depends on no file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.config.errors import Mistake, near_match
+
+_SECTIONS, _KEY = ("train_sft", "train_reward_model"), "chat_template"
+_SUFFIXES = (".jinja", ".jinja2", ".j2")
+# The largest template of a well-known model has 20 kB.
+_MAX_BYTES = 200_000
+
+
+def put_template_text(tree: dict[str, Any], known: Mapping[str, Path]) -> list[Mistake]:
+    """Replace each name or path of a chat template in `tree` by the text; what is wrong with those that have none.
+
+    A value that holds `{` is a template already.
+
+    Args:
+        known: the templates of configs/chat_templates by name.
+    """
+    mistakes = []
+    for name in _SECTIONS:
+        section = tree.get(name)
+        named = section.get(_KEY) if isinstance(section, dict) else None
+        if not isinstance(section, dict) or not isinstance(named, str) or "{" in named:
+            continue
+        tree[name] = {key: value for key, value in section.items() if key != _KEY}
+        try:
+            tree[name][_KEY] = _text_of(named, known)
+        except (OSError, ValueError) as error:
+            why = f"{named} cannot be read: {error.strerror}." if isinstance(error, OSError) else str(error)
+            mistakes.append(Mistake(f"{name}.{_KEY}", why))
+    return mistakes
+
+
+def _text_of(named: str, known: Mapping[str, Path]) -> str:
+    path = Path(named) if named.endswith(_SUFFIXES) else known.get(named)
+    if path is None:
+        raise ValueError(
+            f"`{named}`: no such template, and no .jinja file. {near_match(named, sorted(known))}".rstrip()
+        )
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_BYTES:,} are read as a template.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no UTF-8 text (byte {error.start}).") from error

@@ -1,0 +1,115 @@
+"""`--debug`: the whole of any run in a few minutes at most, to see that it works. Its figures mean nothing.
+
+Each training makes two steps, evaluates after each, and saves; rows, prompts and completions are few; the gates are
+waived. The run has a name, a folder and a store of its own, so that nothing of it can be taken for a real run, and
+`debug` is among its tags.
+"""
+
+import json
+import math
+
+from containers.contracts.identity import config_profile
+from tasks.config.run import RunConfig
+
+DEBUG_TAG = "debug"
+_SUFFIX = "-debug"
+_LONGEST_NAME = 63
+_NUM_STEPS = 2
+_NUM_GENERATIONS = 2
+_MAX_ROWS = 96
+_MAX_COMPLETION_TOKENS = 16
+_NUM_PROMPTS = 4
+_WAIVER = {
+    "by": "debug",
+    "reason": "a debug run trains for two steps, so its model cannot pass; nothing of it may be used",
+}
+
+
+def debug_settings(config: RunConfig) -> tuple[str, ...]:
+    """What to set, as `key=value`, to make a debug run of that run."""
+    settings = {
+        **_own_place(config),
+        **_few_rows(config),
+        **_short_trainings(config),
+        **_short_evaluations(config),
+        "gates.reward_model.waive": _WAIVER,
+        "gates.reward_model.approval": "none",
+        "gates.policy.waive": _WAIVER,
+        "gates.policy.approval": "none",
+        "write_report.title": f"DEBUG, no real run: {config.write_report.title}",
+    }
+    # JSON is YAML.
+    return tuple(f"{key}={json.dumps(value)}" for key, value in settings.items())
+
+
+def debug_notice(config: RunConfig) -> str:
+    """What to tell a person who starts the debug run `config`."""
+    return (
+        f"Debug run {config.run.name}: {_NUM_STEPS} steps of each training on at most {_MAX_ROWS} rows, gates waived. "
+        f"Its figures mean nothing. It writes to {config.output_dir} alone: store and champion of real runs stay as "
+        f"they are. Suites and validation file are not read."
+    )
+
+
+def is_debug(config: RunConfig) -> bool:
+    """Whether this is a debug run."""
+    return DEBUG_TAG in config.run.tags
+
+
+def _own_place(config: RunConfig) -> dict[str, object]:
+    folder = config.output_dir.with_name(f"{config.output_dir.name}{_SUFFIX}")
+    return {
+        "run.name": f"{config.run.name[: _LONGEST_NAME - len(_SUFFIX)].rstrip('-')}{_SUFFIX}",
+        "run.tags": [*config.run.tags, DEBUG_TAG],
+        "run.output_dir": str(folder),
+        "run.store_dir": str(folder / "store"),
+    }
+
+
+def _few_rows(config: RunConfig) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "filter_dataset.max_rows": _MAX_ROWS,
+        # A validation file would be used whole.
+        "dataset.validation": None,
+        "filter_dataset.validation_fraction": 0.2,
+        "filter_dataset.minimum_train_pairs": 1,
+        "filter_dataset.minimum_validation_pairs": 1,
+    }
+    if config.filter_dataset.policy_prompt_fraction:
+        settings["filter_dataset.policy_prompt_fraction"] = 0.3
+        settings["filter_dataset.policy_eval_prompt_fraction"] = 0.5
+    return settings
+
+
+def _short_trainings(config: RunConfig) -> dict[str, object]:
+    ranks = config.gpu_profile.num_processes
+    writing_ranks = config_profile(config.gpu_profile, config.train_policy).num_processes
+    settings: dict[str, object] = {
+        "train_policy.num_iterations": 1,
+        "train_policy.num_generations": _NUM_GENERATIONS,
+        "train_policy.global_batch_size": math.lcm(writing_ranks, _NUM_GENERATIONS),
+        "train_policy.max_completion_length": _short(config.train_policy.max_completion_length),
+        "train_policy.schedule": {"max_steps": _NUM_STEPS, "save_steps": _NUM_STEPS},
+    }
+    for section in ("train_sft", "train_reward_model"):
+        if getattr(config, section) is not None:
+            settings[f"{section}.global_batch_size"] = ranks
+            settings[f"{section}.schedule"] = {"max_steps": _NUM_STEPS, "eval_steps": 1, "save_steps": _NUM_STEPS}
+    return settings
+
+
+def _short_evaluations(config: RunConfig) -> dict[str, object]:
+    return {
+        "evaluate_reward_model.suites": [],
+        "evaluate_reward_model.num_bootstrap": 100,
+        "evaluate_reward_model.num_padded_pairs": _NUM_PROMPTS,
+        "evaluate_policy.max_prompts": _NUM_PROMPTS,
+        "evaluate_policy.completions_per_prompt": 1,
+        "evaluate_policy.num_bootstrap": 100,
+        # At least as many as the policy was trained to write.
+        "evaluate_policy.max_completion_length": _short(config.train_policy.max_completion_length),
+    }
+
+
+def _short(num_tokens: int) -> int:
+    return min(num_tokens, _MAX_COMPLETION_TOKENS)

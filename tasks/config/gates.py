@@ -1,0 +1,304 @@
+"""Gates: the demands on a model before the pipeline goes on, and the verdict with its figures. Pure.
+
+Exception
+├── GateClosedError     a model did not pass its gate, a person rejected it, or nobody decided in time
+└── GateWaitsError      a person is to decide, and has not yet
+"""
+
+from typing import Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from containers.contracts.base import Difference, Frozen, Hours, Positive, Weight
+from containers.contracts.certificate import VALIDATION, Certificate, SuiteEvaluation
+from containers.contracts.configs.stages import Fraction
+from containers.contracts.outcome import Metric
+from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
+from containers.contracts.spec import ArtifactRef
+from containers.formatting import interval, moment, number, percent, quantity
+
+# From this share of completions on that are the reference's word for word, a policy has hardly moved.
+_HARDLY_MOVED = 0.9
+
+
+class GateClosedError(Exception):
+    """A model did not pass its gate and nobody waived it, a person rejected it, or nobody decided in time."""
+
+
+class GateWaitsError(Exception):
+    """A person is to decide about a model and has not yet; the run ends here and goes on after the decision."""
+
+    def __init__(self, message: str, verdict: GateVerdict) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+class Waiver(Frozen):
+    """A person overrules a gate; both fields go into the report."""
+
+    by: str = Field(min_length=1, description="Who")
+    reason: str = Field(min_length=1, description="Why the pipeline goes on with a model that did not pass")
+
+
+class ApprovalSettings(Frozen):
+    """Who has the last word at a gate."""
+
+    waive: Waiver | None = Field(None, description="Go on although rules are missed; null: the rules hold")
+    approval: Literal["none", "required", "when_closed"] = Field(
+        "none",
+        description="none: the rules alone decide; required: a person decides, also where the rules pass; when_closed: "
+        "a person is asked where the rules are missed, instead of ending the run",
+    )
+    approval_timeout_h: Hours | None = Field(
+        168.0, description="Hours that a run waits for a person; null: without limit"
+    )
+    on_timeout: Literal["reject"] = Field(
+        "reject", description="What silence means after that time; nothing is ever approved by silence"
+    )
+    notify: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*$",
+        description="Prefect block that tells people that a decision is wanted, as `slack-webhook/ml`; null: none",
+    )
+
+    @model_validator(mode="after")
+    def _decides_once(self) -> Self:
+        if self.waive is not None and self.approval != "none":
+            raise ValueError(
+                f"`waive` says beforehand what `approval: {self.approval}` would ask a person. Keep one of the two."
+            )
+        return self
+
+    def asks(self, verdict: GateVerdict) -> bool:
+        """Whether a person has the last word on that verdict."""
+        return self.approval == "required" or (self.approval == "when_closed" and not verdict.passed)
+
+    def rules(self) -> dict[str, JsonValue]:
+        """The demands, without what only says who is asked."""
+        return self.model_dump(mode="json", exclude=set(ApprovalSettings.model_fields))
+
+
+class RewardModelGate(ApprovalSettings):
+    """What the reward model must show before a policy is trained against it."""
+
+    minimum_accuracy: Fraction = Field(0.6, description="Pairwise accuracy on the validation pairs")
+    maximum_length_slope: Weight | None = Field(
+        None,
+        description="Standard deviations by which doubling a response's length may move its score, up or down, over "
+        "all suites; null: only reported",
+    )
+    minimum_accuracy_at_equal_lengths: Fraction | None = Field(
+        None,
+        description="The lower end of the interval of the accuracy over the pairs of all suites, as if both responses "
+        "were equally long, must reach this; a model that only counts length gets 0.5; null: only reported",
+    )
+    maximum_padding_flips: Fraction | None = Field(
+        None,
+        description="Share of pairs whose order filler on the rejected side may flip, over all suites; null: only "
+        "reported",
+    )
+
+
+class PolicyGate(ApprovalSettings):
+    """What the policy must show before the run counts as a success."""
+
+    minimum_reward_gain: Difference = Field(
+        0.0, description="The lower end of the interval of the reward difference to the reference must exceed this"
+    )
+    maximum_kl: Positive | None = Field(None, description="Nats per completion; null: not demanded")
+
+
+class Gates(Frozen):
+    """Both gates of the pipeline."""
+
+    reward_model: RewardModelGate = RewardModelGate()
+    policy: PolicyGate = PolicyGate()
+
+
+def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateVerdict:
+    """The verdict on a reward model: one rule for each suite that has a minimum, for length, padding and parity."""
+    rules = [_accuracy_rule(suite, gate) for suite in certificate.suites]
+    length = certificate.length
+    rules += [
+        _bound_rule("length slope", length.standard_slope, gate.maximum_length_slope),
+        _equal_lengths_rule(length.controlled_accuracy, gate.minimum_accuracy_at_equal_lengths),
+        _bound_rule("order flipped by padding", length.padding.flips, gate.maximum_padding_flips),
+    ]
+    parity = certificate.parity
+    rules.append(
+        GateRule(
+            name="score parity",
+            wanted=f"at most {number(parity.bound)} on every road",
+            found=f"{number(parity.max_difference)} on {len(parity.roads)} roads",
+            passed=parity.holds,
+        )
+    )
+    return _verdict("reward_model", [rule for rule in rules if rule is not None], gate.waive)
+
+
+def _accuracy_rule(suite: SuiteEvaluation, gate: RewardModelGate) -> GateRule | None:
+    minimum = gate.minimum_accuracy if suite.name == VALIDATION else suite.minimum_accuracy
+    if minimum is None:
+        return None
+    found = suite.score
+    return GateRule(
+        name=f"accuracy on {suite.name}",
+        wanted=f"at least {percent(minimum)}",
+        found="nothing was left to judge by" if found is None else f"{percent(found.value)} on {_counted(suite)}",
+        passed=found is not None and found.value >= minimum,
+    )
+
+
+def _counted(suite: SuiteEvaluation) -> str:
+    pairs = f"{suite.num_pairs:,} pair{'s' if suite.num_pairs != 1 else ''}"
+    if suite.num_items == suite.num_pairs:
+        return pairs
+    return f"{suite.num_prompts or suite.num_items:,} prompts with {pairs}"
+
+
+def _bound_rule(name: str, found: Metric | None, maximum: float | None) -> GateRule | None:
+    if maximum is None:
+        return None
+    if found is None:
+        return GateRule(name=name, wanted=f"at most {maximum:g}", found="it could not be measured", passed=False)
+    spread = f" ({interval(found)})" if interval(found) else ""
+    return GateRule(
+        name=name,
+        wanted=f"at most {quantity(maximum, found.unit)}",
+        found=f"{quantity(found.value, found.unit)}{spread}",
+        passed=abs(found.value) <= maximum,
+    )
+
+
+def _equal_lengths_rule(found: Metric | None, minimum: float | None) -> GateRule | None:
+    """Judged by the lower end: where the better responses all have about the same advantage in length, nothing is
+    known about equal lengths, and the figure itself may be anything.
+    """
+    if minimum is None:
+        return None
+    text = "it could not be measured: the lengths of the responses do not differ, or fewer than 3 prompts were left"
+    if found is not None:
+        spread = f" ({interval(found)})" if interval(found) else ""
+        text = f"{percent(found.value)}{spread} on {found.count or 0:,} pairs"
+    return GateRule(
+        name="accuracy at equal lengths",
+        wanted=f"interval from {percent(minimum)} on",
+        found=text,
+        passed=found is not None and (found.value if found.ci_low is None else found.ci_low) >= minimum,
+    )
+
+
+def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
+    """The verdict on a policy: reward gain over the reference beyond its interval, and the KL where it is bounded.
+
+    A policy that writes what its reference writes is told so, with what to change.
+    """
+    gain, kl = evaluation.reward_difference, evaluation.kl
+    low = gain.value if gain.ci_low is None else gain.ci_low
+    rules = [
+        GateRule(
+            name="reward gain over the reference",
+            wanted=f"interval above {gate.minimum_reward_gain:g}",
+            found=f"{quantity(gain.value, 'score')}, interval from {quantity(low, 'score')} "
+            f"({gain.count or 0:,} prompts)",
+            passed=low > gate.minimum_reward_gain,
+        )
+    ]
+    if gate.maximum_kl is not None:
+        rules.append(
+            GateRule(
+                name="KL to the reference",
+                wanted=f"at most {gate.maximum_kl:g} nats",
+                found=quantity(kl.value, "nats"),
+                passed=kl.value <= gate.maximum_kl,
+            )
+        )
+    return _verdict("policy", rules, gate.waive, advice=_hardly_moved(evaluation))
+
+
+def demand(verdict: GateVerdict) -> None:
+    """Go on only through an open gate.
+
+    Raises:
+        GateClosedError: with each rule that was not met and how to overrule, or with who rejected it and why.
+    """
+    if verdict.opens:
+        return
+    decision = verdict.decision
+    if decision is not None:
+        figures = "\n".join(f"  {line}" for line in figure_lines(verdict))
+        raise GateClosedError(f"{_why_refused(verdict, decision)}\n{figures}")
+    missed = "\n".join(
+        f"  {rule.name}: wanted {rule.wanted}, found {rule.found}" for rule in verdict.rules if not rule.passed
+    )
+    raise GateClosedError(
+        f"The {verdict.model} did not pass its gate:\n{missed}\n"
+        f"{verdict.advice or 'Better data or training is the way.'}\n"
+        f"To go on all the same, set gates.{verdict.name}.waive with `by` and `reason`; both will stand in the report."
+    )
+
+
+def demand_certificate(verdict: GateVerdict) -> ArtifactRef:
+    """The certificate of a reward model whose gate is open: what the policy stage is given.
+
+    Raises:
+        GateClosedError: as `demand`; or the verdict rests on no certificate.
+    """
+    demand(verdict)
+    if verdict.certificate is None:
+        raise GateClosedError(
+            "The reward model has no certificate, so no policy is trained against it. Run evaluate_reward_model on it."
+        )
+    return verdict.certificate
+
+
+def figure_lines(verdict: GateVerdict) -> tuple[str, ...]:
+    """Each rule with what was wanted and found, a line each."""
+    return tuple(
+        f"{'passed' if rule.passed else 'MISSED'}  {rule.name}: found {rule.found}, wanted {rule.wanted}"
+        for rule in verdict.rules
+    )
+
+
+def _why_refused(verdict: GateVerdict, decision: GateDecision) -> str:
+    change = f"`rlhf approve --gate {verdict.name}`"
+    if decision.outcome == "rejected":
+        reason = decision.reason.rstrip(".")
+        return (
+            f"The {verdict.model} was rejected at its gate by {decision.by} ({moment(decision.at)}): {reason}.\n"
+            f"Better data or training is the way; a change of mind is told with {change} and --replace."
+        )
+    if decision.outcome == "timed_out":
+        return (
+            f"Nobody decided about the {verdict.model} by {moment(decision.until)}, so it counts as rejected "
+            f"(gates.{verdict.name}.on_timeout).\nA late decision still counts: {change}, then start the run again; or "
+            f"give more time with gates.{verdict.name}.approval_timeout_h."
+        )
+    return f"The {verdict.model} has no decision that opens its gate (`{decision.outcome}`): {change}."
+
+
+def _hardly_moved(evaluation: PolicyEvaluation) -> str:
+    """That the policy writes what its reference writes, and what to change; empty where it does not."""
+    identical = evaluation.identical_completions
+    if identical is None or not identical.count or identical.value < _HARDLY_MOVED:
+        return ""
+    return (
+        f"The policy writes exactly what its reference writes in {identical.value * identical.count:.0f} of "
+        f"{identical.count:,} completions: it hardly moved. Raise train_policy.optimizer.learning_rate or "
+        "train_policy.schedule.max_steps."
+    )
+
+
+def _verdict(name: str, rules: list[GateRule], waiver: Waiver | None, *, advice: str = "") -> GateVerdict:
+    passed = bool(rules) and all(rule.passed for rule in rules)
+    overruled = waiver if not passed else None
+    return GateVerdict.model_validate(
+        {
+            "name": name,
+            "passed": passed,
+            "rules": tuple(rules),
+            "waived_by": overruled.by if overruled else "",
+            "waiver_reason": overruled.reason if overruled else "",
+            "advice": advice,
+        }
+    )

@@ -1,0 +1,74 @@
+"""What can be read of a configuration that has mistakes, so that the rules about the rest speak in the same go."""
+
+import typing
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from tasks.config.errors import meant_place, section_model
+
+Place = tuple[int | str, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def readable_part(model: type[Model], tree: Mapping[str, Any], error: ValidationError) -> Model:
+    """An instance of `model` without the fields that have a mistake: to read one raises AttributeError.
+
+    Args:
+        error: what was wrong with `tree`.
+    """
+    broken: set[Place] = set()
+    for item in error.errors():
+        broken.add(item["loc"])
+        # A misspelt key leaves its field at a default that nobody wanted; that is nothing to judge others by.
+        if item["type"] == "extra_forbidden" and (meant := meant_place(item["loc"], model)):
+            broken.add(meant)
+    return _part(model, tree, broken)
+
+
+def reads_what_is_missing(error: AttributeError) -> bool:
+    """Whether it comes from a field that `readable_part` left out."""
+    return isinstance(error.obj, BaseModel) and error.name in type(error.obj).model_fields
+
+
+def _part(model: type[Model], tree: Mapping[str, Any], broken: Collection[Place]) -> Model:
+    values, missing = {}, []
+    for name, field in model.model_fields.items():
+        below = [place[1:] for place in broken if place and place[0] == name]
+        if not below:
+            values[name] = _valid_value(name, field, tree)
+        elif (partial := _partial_value(field, tree.get(name), below)) is not None:
+            values[name] = partial
+        else:
+            missing.append(name)
+    part = model.model_construct(**values)
+    for name in missing:
+        part.__dict__.pop(name, None)  # model_construct put its default there
+    return part
+
+
+def _valid_value(name: str, field: FieldInfo, tree: Mapping[str, Any]) -> Any:
+    if name not in tree:
+        return field.get_default(call_default_factory=True)
+    adapter: TypeAdapter[Any] = TypeAdapter(field.annotation)  # type: ignore[arg-type]  # None stands for no type
+    return adapter.validate_python(tree[name])
+
+
+def _partial_value(field: FieldInfo, raw: Any, broken: Collection[Place]) -> Any:
+    """A section, or a list of them, without its broken fields; None where nothing of it can be read."""
+    inner = section_model(field.annotation)
+    if inner is None:
+        return None
+    if isinstance(raw, dict):
+        # Where a list of sections is wanted, nothing of a single one can be read.
+        return None if _is_list(field.annotation) else _part(inner, raw, broken)
+    if isinstance(raw, list) and all(isinstance(item, dict) for item in raw):
+        below = [[place[1:] for place in broken if place and place[0] == index] for index in range(len(raw))]
+        return tuple(_part(inner, item, places) for item, places in zip(raw, below, strict=True))
+    return None
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(typing.get_origin(part) is tuple for part in (annotation, *typing.get_args(annotation)))

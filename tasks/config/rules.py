@@ -1,0 +1,189 @@
+"""The rules that concern more than one key of a run. Pure; each says the key to change, the numbers, and why.
+
+One function is one rule. Where a configuration has other mistakes too, a rule that reads one of the keys in question is
+left for the next attempt and all others speak; so two checks that need not wait for each other are two rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from containers.contracts.certificate import VALIDATION
+from tasks.config.errors import Mistake
+from tasks.config.partial import reads_what_is_missing
+from tasks.config.sources import DatasetSource, ModelSource
+from tasks.config.training_rules import TRAINING_RULES, Rule
+
+if TYPE_CHECKING:
+    from tasks.config.run import RunConfig
+from containers.contracts.names import StageName
+
+_AT_THE_EDGES = (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)
+
+
+def stage_range_exists(config: RunConfig) -> Iterator[Mistake]:
+    """Both name stages that this run has; what is checked and reported is done by every run."""
+    stages = [stage for stage in config.possible_stages if stage not in _AT_THE_EDGES]
+    for key, named in (("until", config.run.until), ("again_from", config.run.again_from)):
+        if named is not None and named not in stages:
+            yield Mistake(
+                f"run.{key}", f"`{named}` is no stage of this run that could be named here. {_listed(stages)}"
+            )
+
+
+def stage_range_is_not_empty(config: RunConfig) -> Iterator[Mistake]:
+    """What is to be made again lies before the end of the run."""
+    stages, until, again_from = list(config.possible_stages), config.run.until, config.run.again_from
+    if until in stages and again_from in stages and stages.index(again_from) > stages.index(until):
+        yield Mistake(
+            "run.again_from", f"`{again_from}` comes after run.until, which is `{until}`: nothing is left to do."
+        )
+
+
+def _listed(stages: list[StageName]) -> str:
+    return f"Wanted one of: {', '.join(stages)}."
+
+
+def broken_rules(config: RunConfig) -> list[Mistake]:
+    """Every mistake that several keys make together, as far as these keys can be read (`tasks.config.partial`)."""
+    found: list[Mistake] = []
+    for rule in _RULES:
+        try:
+            for mistake in rule(config):
+                found.append(mistake)  # not extend: what a rule said before it stopped counts
+        except AttributeError as error:
+            if not reads_what_is_missing(error):
+                raise
+    return found
+
+
+def _one_base_model(config: RunConfig) -> Iterator[Mistake]:
+    if config.base_model is not None and config.build_base_model is not None:
+        yield Mistake("base_model", "both base_model and build_base_model are given. Keep exactly one of them.")
+    if config.base_model is None and config.build_base_model is None:
+        yield Mistake(
+            "base_model",
+            "neither base_model nor build_base_model is given. Give exactly one: `base_model: {hub_id: …, "
+            "revision: …}` to start from a model, or `build_base_model: {…}` to build a small one.",
+        )
+
+
+def _tokenizer_file_is_read(config: RunConfig) -> Iterator[Mistake]:
+    if config.tokenizer_file is not None and config.build_base_model is None:
+        yield Mistake("tokenizer_file", "is given, but only build_base_model reads it. Leave it out.")
+
+
+def _built_model_has_one_tokenizer(config: RunConfig) -> Iterator[Mistake]:
+    build = config.build_base_model
+    if build is None:
+        return
+    if config.tokenizer_file is not None and build.vocabulary_size is not None:
+        yield Mistake(
+            "build_base_model.vocabulary_size",
+            f"{build.vocabulary_size} beside tokenizer_file, which brings its own vocabulary. Set it to null.",
+        )
+    if config.tokenizer_file is None and build.vocabulary_size is None:
+        yield Mistake(
+            "build_base_model.vocabulary_size",
+            "is null, so no tokenizer can be trained, and there is no tokenizer_file. Give one of the two.",
+        )
+
+
+def _tokens_need_a_tokenizer(config: RunConfig) -> Iterator[Mistake]:
+    if config.filter_dataset.max_tokens is not None and config.base_model is None:
+        yield Mistake(
+            "filter_dataset.max_tokens",
+            f"{config.filter_dataset.max_tokens} needs the tokenizer of a base_model; build_base_model makes its own "
+            f"after the filter. Use max_characters.",
+        )
+
+
+def _policy_is_judged_and_trained(config: RunConfig) -> Iterator[Mistake]:
+    filters = config.filter_dataset
+    # Without a share of its own the policy is evaluated on the validation prompts.
+    if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 0:
+        yield Mistake("filter_dataset.policy_eval_prompt_fraction", "0 leaves no prompt to evaluate the policy on.")
+    if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 1:
+        yield Mistake("filter_dataset.policy_eval_prompt_fraction", "1 leaves no prompt to train the policy on.")
+
+
+def _pairs_are_left_for_the_reward_model(config: RunConfig) -> Iterator[Mistake]:
+    if config.filter_dataset.policy_prompt_fraction == 1:
+        yield Mistake("filter_dataset.policy_prompt_fraction", "1 leaves no pair to train the reward model on.")
+
+
+def _pairs_are_held_out(config: RunConfig) -> Iterator[Mistake]:
+    fraction = config.filter_dataset.validation_fraction
+    if config.dataset.holds_out_by_prompt and fraction in (0, 1):
+        lost = "judge the reward model by" if fraction == 0 else "train the reward model on"
+        yield Mistake(
+            "filter_dataset.validation_fraction",
+            f"{fraction:g} leaves no pair to {lost}, since no validation file is named in `dataset`.",
+        )
+
+
+def _suites_have_names(config: RunConfig) -> Iterator[Mistake]:
+    names = Counter(suite.name for suite in config.evaluate_reward_model.suites)
+    for name, count in names.items():
+        if count > 1:
+            yield Mistake("evaluate_reward_model.suites", f"the name `{name}` is given {count} times.")
+    if VALIDATION in names:
+        yield Mistake(
+            "evaluate_reward_model.suites",
+            f"the name `{VALIDATION}` belongs to the validation split of the dataset; choose another.",
+        )
+
+
+def _reference_reward_model_has_one_place(config: RunConfig) -> Iterator[Mistake]:
+    model = config.filter_dataset.polarity.reference_reward_model
+    if model is not None:
+        try:
+            ModelSource(**model.model_dump())
+        except ValidationError as error:
+            for found in error.errors():
+                text = str(found.get("ctx", {}).get("error", found["msg"]))
+                yield Mistake("filter_dataset.polarity.reference_reward_model", text)
+
+
+def _suites_have_sources(config: RunConfig) -> Iterator[Mistake]:
+    for place, suite in enumerate(config.evaluate_reward_model.suites):
+        try:
+            DatasetSource(hub_id=suite.hub_id, revision=suite.revision, train=suite.path)
+        except ValidationError as error:
+            for found in error.errors():
+                text = str(found.get("ctx", {}).get("error", found["msg"]))
+                yield Mistake(f"evaluate_reward_model.suites.{place}", text)
+
+
+def _servers_have_ports_of_their_own(config: RunConfig) -> Iterator[Mistake]:
+    tracking = config.tracking
+    if tracking.prefect_api_url is not None or tracking.mlflow_uri is not None:
+        return
+    if tracking.mlflow_port and tracking.mlflow_port == tracking.prefect_port:
+        yield Mistake(
+            "tracking.mlflow_port",
+            f"{tracking.mlflow_port} is prefect_port too, and two servers cannot share a port. Change one of them, or "
+            f"set it to 0 for any free one.",
+        )
+
+
+_RULES: tuple[Rule, ...] = (
+    _one_base_model,
+    _tokenizer_file_is_read,
+    _built_model_has_one_tokenizer,
+    _tokens_need_a_tokenizer,
+    _policy_is_judged_and_trained,
+    _pairs_are_left_for_the_reward_model,
+    _pairs_are_held_out,
+    _reference_reward_model_has_one_place,
+    _suites_have_names,
+    _suites_have_sources,
+    *TRAINING_RULES,
+    _servers_have_ports_of_their_own,
+    stage_range_exists,
+    stage_range_is_not_empty,
+)

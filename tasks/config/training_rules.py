@@ -1,0 +1,240 @@
+"""The rules about batches, schedules, lengths and ranks; part of `tasks.config.rules`, which says how they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from containers.contracts.configs.stages import (
+    BuildBaseModelConfig,
+    LoraSettings,
+    TrainingSchedule,
+    TrainPolicyConfig,
+    TrainRewardModelConfig,
+    TrainSftConfig,
+)
+from containers.contracts.configs.training import VLLM_LORA_RANKS
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.identity import config_profile
+from containers.contracts.schedule import ScheduleError, plan_batch
+from tasks.config.errors import Mistake
+
+if TYPE_CHECKING:
+    from tasks.config.run import RunConfig
+
+Rule = Callable[["RunConfig"], Iterator[Mistake]]
+_Training = TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig
+
+_TRAININGS: dict[str, Callable[[RunConfig], _Training | None]] = {
+    "train_sft": lambda config: config.train_sft,
+    "train_reward_model": lambda config: None if config.reward_model else config.train_reward_model,
+    "train_policy": lambda config: config.train_policy,
+}
+_EVALUATING = ("train_sft", "train_reward_model")
+# The stages whose configuration has a max_length.
+_LENGTHS: dict[str, Callable[[RunConfig], int | None]] = {
+    "train_reward_model": lambda config: config.train_reward_model.max_length,
+    "evaluate_reward_model": lambda config: None if config.reward_model else config.evaluate_reward_model.max_length,
+    "train_sft": lambda config: config.train_sft.max_length if config.train_sft is not None else None,
+}
+
+
+def _batch_divides(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+    training = _TRAININGS[section](config)
+    if training is None:
+        return
+    multiple_of = training.num_generations if isinstance(training, TrainPolicyConfig) else 1
+    profile = config_profile(config.gpu_profile, training)
+    if profile.num_processes > 0:
+        yield from _cut(training.global_batch_size, profile, section=section, multiple_of=multiple_of)
+
+
+def _cut(size: int | None, profile: GpuProfile, *, section: str, multiple_of: int) -> Iterator[Mistake]:
+    try:
+        plan_batch(size, profile, multiple_of=multiple_of)
+    except ScheduleError as error:
+        origin = f" It is the default of gpu_profile `{profile.name}`." if size is None else ""
+        yield Mistake(f"{section}.global_batch_size", f"{error}{origin}")
+
+
+def _schedule_of(config: RunConfig, section: str) -> TrainingSchedule | None:
+    training = _TRAININGS[section](config)
+    return training.schedule if training is not None else None
+
+
+def _evaluates_before_the_end(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+    """What can be decided without the number of rows; `rlhf plan` and the stage decide the rest."""
+    schedule = _schedule_of(config, section)
+    if schedule is None or schedule.eval_steps is None or schedule.max_steps is None:
+        return
+    if schedule.eval_steps > schedule.max_steps:
+        yield Mistake(
+            f"{section}.schedule.eval_steps",
+            f"{schedule.eval_steps} would never evaluate: the run has {schedule.max_steps} steps (max_steps).",
+        )
+
+
+def _saves_before_the_end(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+    schedule = _schedule_of(config, section)
+    if schedule is None or schedule.save_steps is None or schedule.max_steps is None:
+        return
+    if schedule.save_steps > schedule.max_steps:
+        yield Mistake(
+            f"{section}.schedule.save_steps",
+            f"{schedule.save_steps} would never save: the run has {schedule.max_steps} steps (max_steps).",
+        )
+
+
+def _saves_fall_on_generated_batches(config: RunConfig) -> Iterator[Mistake]:
+    schedule, iterations = config.train_policy.schedule, config.train_policy.num_iterations
+    saves = schedule.save_steps or schedule.eval_steps
+    if saves is not None and saves % iterations:
+        yield Mistake(
+            "train_policy.schedule.save_steps",
+            f"{saves} is no multiple of num_iterations {iterations}: a checkpoint would fall in the middle of a "
+            f"generated batch, and training could not be resumed exactly. Nearest: "
+            f"{saves // iterations * iterations or iterations} or {(saves // iterations + 1) * iterations}.",
+        )
+
+
+def _evaluation_reads_what_was_trained(config: RunConfig) -> Iterator[Mistake]:
+    trained, evaluated = config.train_reward_model.max_length, config.evaluate_reward_model.max_length
+    if config.reward_model is None and evaluated < trained:
+        yield Mistake(
+            "evaluate_reward_model.max_length",
+            f"{evaluated} is below train_reward_model.max_length {trained}: pairs of a length between the two would "
+            f"train the model and never judge it. Use at least {trained}.",
+        )
+
+
+def _reward_model_judges_what_it_knows(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+    lengths = config.train_policy if section == "train_policy" else config.evaluate_policy
+    total, longest = lengths.max_prompt_length + lengths.max_completion_length, config.train_reward_model.max_length
+    if config.reward_model is None and total > longest:
+        yield Mistake(
+            f"{section}.max_completion_length",
+            f"prompt {lengths.max_prompt_length} plus completion {lengths.max_completion_length} is {total} tokens; the"
+            f" reward model was trained on at most {longest} (train_reward_model.max_length) and would judge what it "
+            f"has never seen. Shorten one, or raise max_length.",
+        )
+
+
+def _vllm_takes_the_adapters(config: RunConfig) -> Iterator[Mistake]:
+    lora = config.train_policy.lora
+    if config.train_policy.rollout_engine != "vllm":
+        return
+    if lora is None:
+        yield Mistake(
+            "train_policy.rollout_engine",
+            "vllm is given the adapters before every batch, and `lora: null` trains none. Train adapters, or use "
+            "shared_prompts or continuous_batching.",
+        )
+    elif lora.r > VLLM_LORA_RANKS[-1]:
+        yield Mistake(
+            "train_policy.lora.r", f"{lora.r} is more than {VLLM_LORA_RANKS[-1]}, the largest rank that vLLM takes."
+        )
+
+
+def _vllm_has_gpus_that_training_can_spare(config: RunConfig) -> Iterator[Mistake]:
+    policy, profile = config.train_policy, config.gpu_profile
+    if profile.num_rollout_gpus:
+        yield Mistake(
+            "gpu_profile.num_rollout_gpus",
+            "which GPUs have no rank is up to the stage that trains the policy. Set train_policy.vllm_gpus.",
+        )
+    if not policy.vllm_gpus:
+        return
+    if policy.rollout_engine != "vllm":
+        yield Mistake(
+            "train_policy.vllm_gpus",
+            f"{policy.vllm_gpus} GPUs are kept for vLLM, and rollout_engine is {policy.rollout_engine}, so nobody "
+            f"would use them. Set `rollout_engine: vllm`, or leave vllm_gpus out.",
+        )
+    elif policy.vllm_gpus >= profile.num_gpus:
+        has = f"{profile.num_gpus} GPUs" if profile.num_gpus else "no GPU"
+        yield Mistake(
+            "train_policy.vllm_gpus",
+            f"{policy.vllm_gpus} for vLLM leave none for a rank: gpu_profile `{profile.name}` has {has}. Use fewer, or "
+            f"0 for a vLLM beside each rank.",
+        )
+
+
+def _policy_is_judged_on_its_prompts(config: RunConfig) -> Iterator[Mistake]:
+    trained, evaluated = config.train_policy.max_prompt_length, config.evaluate_policy.max_prompt_length
+    if evaluated < trained:
+        yield Mistake(
+            "evaluate_policy.max_prompt_length",
+            f"{evaluated} leaves out prompts that the policy was trained on with up to {trained} tokens "
+            f"(train_policy.max_prompt_length). Use at least as many.",
+        )
+
+
+def _evaluation_length_is_given_once(config: RunConfig) -> Iterator[Mistake]:
+    given, counts = config.train_policy.evaluation_prompt_length, config.evaluate_policy.max_prompt_length
+    if given is not None and given != counts:
+        yield Mistake(
+            "train_policy.evaluation_prompt_length",
+            f"{given} is not {counts}, by which the policy is judged (evaluate_policy.max_prompt_length). Leave it "
+            f"out: the run fills it in.",
+        )
+
+
+def _policy_is_judged_on_whole_completions(config: RunConfig) -> Iterator[Mistake]:
+    trained, evaluated = config.train_policy.max_completion_length, config.evaluate_policy.max_completion_length
+    if evaluated < trained:
+        yield Mistake(
+            "evaluate_policy.max_completion_length",
+            f"{evaluated} cuts off what the policy was trained to write in {trained} tokens "
+            f"(train_policy.max_completion_length). Use at least as many.",
+        )
+
+
+def _built_model_is_long_enough(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+    length = _LENGTHS[section](config)
+    if config.build_base_model is None or length is None:
+        return
+    positions = config.build_base_model.max_position_embeddings
+    if length > positions:
+        yield Mistake(
+            f"{section}.max_length", f"{length} exceeds build_base_model.max_position_embeddings {positions}."
+        )
+
+
+def _adapters_are_low_rank(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+    training = _TRAININGS[section](config)
+    if config.build_base_model is None or training is None or training.lora is None:
+        return
+    yield from _low_rank(training.lora, config.build_base_model, key=f"{section}.lora.r")
+
+
+def _low_rank(lora: LoraSettings, build: BuildBaseModelConfig, *, key: str) -> Iterator[Mistake]:
+    narrowest = min(
+        build.hidden_size,
+        build.intermediate_size,
+        build.num_attention_heads * build.head_dim,
+        build.num_key_value_heads * build.head_dim,
+    )
+    if lora.r > narrowest:
+        yield Mistake(
+            key,
+            f"{lora.r} exceeds {narrowest}, the narrowest linear layer of build_base_model: that is no longer low "
+            f"rank. Use at most {narrowest}, or `lora: null` to train all weights.",
+        )
+
+
+TRAINING_RULES: tuple[Rule, ...] = (
+    *(partial(_batch_divides, section=section) for section in _TRAININGS),
+    *(partial(_evaluates_before_the_end, section=section) for section in _EVALUATING),
+    *(partial(_saves_before_the_end, section=section) for section in _TRAININGS),
+    _saves_fall_on_generated_batches,
+    _evaluation_reads_what_was_trained,
+    *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),
+    _vllm_takes_the_adapters,
+    _vllm_has_gpus_that_training_can_spare,
+    _policy_is_judged_on_its_prompts,
+    _evaluation_length_is_given_once,
+    _policy_is_judged_on_whole_completions,
+    *(partial(_built_model_is_long_enough, section=section) for section in _LENGTHS),
+    *(partial(_adapters_are_low_rank, section=section) for section in _TRAININGS),
+)

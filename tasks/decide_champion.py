@@ -1,0 +1,226 @@
+"""The end of a retraining: the challenger is certified or not, compared or not, and the champion stays or goes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from containers.contracts.champions import Comparison, DecisionKind
+from containers.contracts.configs.stages import EvaluatePolicyConfig, EvaluateRewardModelConfig
+from containers.contracts.digests import read_manifest
+from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, VALIDATION_PAIRS_FILE, StageName
+from containers.contracts.records import GateVerdict, StageRecord
+from containers.contracts.spec import ArtifactRef
+from containers.report.decision_text import contest_text, decision_markdown
+from tasks.champions.book import ChampionBook, ChampionMovedError, now
+from tasks.champions.comparison import compare_policies, compare_reward_models
+from tasks.champions.contests import training_prompts
+from tasks.champions.record import AskedStage, ChampionRecord, Decision, ModelVersion, StoredArtifact
+from tasks.champions.registry import Registry
+from tasks.champions.run_decisions import keep_decision, run_decision
+from tasks.champions.text import decision_line
+from tasks.config.retrain import RetrainRules, judgement, wins
+from tasks.display import current_display
+from tasks.prefect_sync.artifacts import show_markdown
+from tasks.run.state import PipelineRun
+
+Compare = Callable[[ChampionRecord, ModelVersion], Comparison]
+
+_TRAINED = {"reward_model": StageName.TRAIN_REWARD_MODEL, "policy": StageName.TRAIN_POLICY}
+_JUDGED = {"reward_model": StageName.EVALUATE_REWARD_MODEL, "policy": StageName.EVALUATE_POLICY}
+_FROZEN_FILES = {"reward_model": VALIDATION_PAIRS_FILE, "policy": POLICY_EVAL_PROMPTS_FILE}
+
+
+@task(name="compare_reward_models", task_run_name="compare_reward_models", cache_policy=NO_CACHE, persist_result=False)
+def decide_on_reward_model(
+    run: PipelineRun,
+    book: ChampionBook,
+    rules: RetrainRules,
+    config: EvaluateRewardModelConfig,
+    *,
+    registry: Registry,
+    rules_text: str,
+) -> Decision:
+    """Whether the run's reward model becomes champion; what was decided stands in the book, and MLflow shows it."""
+
+    def compare(record: ChampionRecord, challenger: ModelVersion) -> Comparison:
+        return compare_reward_models(run, book, record, challenger, config=config, rules=rules)
+
+    return _decided(run, book, compare, registry=registry, rules_text=rules_text)
+
+
+@task(name="compare_policies", task_run_name="compare_policies", cache_policy=NO_CACHE, persist_result=False)
+def decide_on_policy(
+    run: PipelineRun,
+    book: ChampionBook,
+    rules: RetrainRules,
+    config: EvaluatePolicyConfig,
+    *,
+    reward_model: ArtifactRef,
+    reward_model_name: str,
+    registry: Registry,
+    rules_text: str,
+) -> Decision:
+    """Whether the run's policy becomes champion, by what the champion among the reward models says."""
+
+    def compare(record: ChampionRecord, challenger: ModelVersion) -> Comparison:
+        return compare_policies(run, book, record, challenger, reward_model=reward_model, config=config, rules=rules)
+
+    return _decided(run, book, compare, registry=registry, rules_text=rules_text, reward_model=reward_model_name)
+
+
+def _decided(
+    run: PipelineRun,
+    book: ChampionBook,
+    compare: Compare,
+    *,
+    registry: Registry,
+    rules_text: str,
+    reward_model: str = "",
+) -> Decision:
+    record = book.read()
+    verdict = next(gate for gate in reversed(run.gates) if gate.name == book.kind)
+    base = {
+        "champion_before": record.champion.number if record.champion else None,
+        "champion_after": record.champion.number if record.champion else None,
+        "asked": _asked(run, book),
+        "rules": rules_text,
+        "run_id": run.run_id,
+        "mlflow_run_id": run.mlflow_run_id,
+        "flow_run": run.prefect_url,
+    }
+    changes: dict[str, object] = {}
+    if not (verdict.passed and verdict.opens):
+        kind, text, comparison = _uncertified(record, verdict)
+    else:
+        challenger = _challenger(run, book, record, verdict, reward_model=reward_model)
+        changes, (kind, text, comparison) = _judged(run, book, record, challenger, compare)
+        base |= {"version": challenger.number}
+        if kind in ("first", "won"):
+            base |= {"champion_after": challenger.number}
+    decision = Decision.model_validate({**base, "at": now(), "kind": kind, "text": text, "comparison": comparison})
+    record = book.update(lambda found: _with_decision(found, record, decision, changes))
+    _show(run, book, record, decision, registry=registry)
+    return decision
+
+
+def _uncertified(record: ChampionRecord, verdict: GateVerdict) -> tuple[DecisionKind, str, None]:
+    missed = "; ".join(f"{rule.name} {rule.found}, wanted {rule.wanted}" for rule in verdict.rules if not rule.passed)
+    why = f"it did not pass its gate ({missed})" if missed else f"its gate was {verdict.outcome_text}"
+    stays = f"version {record.champion.number} stays champion" if record.champion else "there is still no champion"
+    waived = " A waiver lets a run go on; it makes no champion." if verdict.opens else ""
+    return "refused", f"{stays}: the challenger was compared with nothing, for {why}.{waived}", None
+
+
+def _judged(
+    run: PipelineRun, book: ChampionBook, record: ChampionRecord, challenger: ModelVersion, compare: Compare
+) -> tuple[dict[str, object], tuple[DecisionKind, str, Comparison | None]]:
+    """What changes in the record beside the decision, and the decision."""
+    changes: dict[str, object] = {}
+    if record.version(challenger.number) is None:
+        pairs = Path(book.artifact(challenger.pairs).path)
+        book.write_training_prompts(challenger.number, training_prompts(pairs, with_policy=book.kind == "policy"))
+        changes["versions"] = (*record.versions, challenger)
+    champion = record.champion
+    if champion is None:
+        changes["frozen"] = _frozen(book, challenger)
+        text = (
+            f"{challenger.shown} is champion now: it is the first that passed its gate. Its held-out "
+            f"{'pairs' if book.kind == 'reward_model' else 'prompts'} are frozen for every later comparison."
+        )
+        return changes, ("first", text, None)
+    if champion.number == challenger.number:
+        return changes, ("same", f"{champion.shown} stays champion: the challenger is the very same model.", None)
+    comparison = compare(record, challenger)
+    return changes, ("won" if wins(comparison) else "lost", judgement(comparison), comparison)
+
+
+def _frozen(book: ChampionBook, version: ModelVersion) -> object:
+    import pyarrow.parquet as pq
+
+    source = Path(book.artifact(version.pairs).path) / _FROZEN_FILES[book.kind]
+    return book.freeze(source, count=pq.read_metadata(source).num_rows, from_version=version.number)
+
+
+def _with_decision(
+    found: ChampionRecord, compared: ChampionRecord, decision: Decision, changes: dict[str, object]
+) -> ChampionRecord:
+    if found.champions != compared.champions:
+        raise ChampionMovedError(
+            f"Somebody moved the champion of {found.name} while the challenger was compared with the one before. "
+            f"Nothing was changed; retrain again, every stage is reused."
+        )
+    return found.model_copy(update={**changes, "decisions": (*found.decisions, decision)})
+
+
+def _challenger(
+    run: PipelineRun, book: ChampionBook, record: ChampionRecord, verdict: GateVerdict, *, reward_model: str
+) -> ModelVersion:
+    """The run's model: a version that is known already, or the next one."""
+    model = _stored(run, _TRAINED[book.kind])
+    known = record.version_of(model)
+    if known is not None:
+        return known
+    certificate, pairs = _stored(run, _JUDGED[book.kind]), _stored(run, StageName.FILTER_DATASET)
+    lineage = read_manifest(Path(book.artifact(pairs).path)).lineage
+    return ModelVersion(
+        number=1 + max((version.number for version in record.versions), default=0),
+        model=model,
+        certificate=certificate,
+        pairs=pairs,
+        dataset=tuple(item for item in lineage if item.name.endswith("_data")),
+        reward_model=reward_model,
+        gate=verdict,
+        figures=_record(run, _JUDGED[book.kind]).metrics[:8],
+        run_name=run.settings.name,
+        run_id=run.run_id,
+        mlflow_run_id=run.mlflow_run_id,
+        flow_run=run.prefect_url,
+        made_at=read_manifest(Path(book.artifact(model).path)).created_at,
+    )
+
+
+def _asked(run: PipelineRun, book: ChampionBook) -> dict[StageName, AskedStage]:
+    """What the run asked of each stage up to the judgement, and what came out."""
+    found = {}
+    for stage in StageName:
+        memory, record = run.history.last(stage), run.record_of(stage)
+        if memory is not None and record is not None and record.key == memory.key:
+            found[stage] = AskedStage(memory=memory, digest=record.digest)
+        if stage is _JUDGED[book.kind]:
+            break
+    return found
+
+
+def _record(run: PipelineRun, stage: StageName) -> StageRecord:
+    record = run.record_of(stage)
+    if record is None:
+        raise LookupError(f"{stage} has not run; there is nothing to decide on.")
+    return record
+
+
+def _stored(run: PipelineRun, stage: StageName) -> StoredArtifact:
+    record = _record(run, stage)
+    return StoredArtifact(stage=stage, key=record.key, digest=record.digest)
+
+
+def _show(
+    run: PipelineRun, book: ChampionBook, record: ChampionRecord, decision: Decision, *, registry: Registry
+) -> None:
+    """On the terminal, in the registry, in Prefect, on the MLflow run, and in the report."""
+    say = current_display().say
+    say(f"{record.name}: {decision_line(decision)}")
+    if decision.comparison is not None:
+        for item in decision.comparison.contests[1:]:
+            say(f"  {contest_text(item)}")
+    if problem := registry.reconcile(book, record):
+        say(problem)
+    told = run_decision(record, decision, registry_problem=problem)
+    keep_decision(run, told)
+    markdown = decision_markdown(told)
+    show_markdown(f"{record.name}-decision", markdown, description=decision.text[:300])
+    champion = f"version {decision.champion_after}" if decision.champion_after else "none"
+    tags = {"kind": decision.kind, "reason": decision.text, "champion": champion}
+    run.tracking.set_tags(run.mlflow_run_id, {f"rlhf.{book.kind}.{key}": value for key, value in tags.items()})
+    run.tracking.log_text(run.mlflow_run_id, markdown, f"champion/{record.name}.md")

@@ -1,0 +1,206 @@
+"""The form in which Prefect asks a person about a gate: a suspended flow run, resumed with the answer.
+
+The run's process ends while it waits. After the answer Prefect starts the run again, whose stages find their artifacts.
+"""
+
+import logging
+import math
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, FlowRunInput
+from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.flow_runs import resume_flow_run, suspend_flow_run
+from prefect.input import Keyset, RunInput, keyset_from_paused_state
+from prefect.states import Suspended
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
+
+from containers.contracts.records import GateDecision
+from tasks.gates.text import form_markdown, problem_with
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.store.decisions import Question
+
+logger = logging.getLogger(__name__)
+
+ORIGIN = "form in Prefect"
+_OUTCOMES = {"approve": "approved", "waive": "waived", "reject": "rejected"}
+_WORDS = {outcome: word for word, outcome in _OUTCOMES.items()}
+_SHORTEST_REASON = 3
+_MAX_INPUTS = 200
+
+
+_By = Annotated[
+    str,
+    Field(title="Your name", min_length=1, max_length=80, pattern=r"\S", description="Who decides"),
+]
+# Without pydantic's model validators, which Prefect would ask only after the run was started again.
+_REJECTION_HAS_A_REASON: JsonDict = {
+    "if": {"properties": {"decision": {"const": "reject"}}},
+    "then": {"properties": {"reason": {"minLength": _SHORTEST_REASON}}, "required": ["reason"]},
+}
+
+
+class _Form(RunInput):
+    """A form that is saved before the run is suspended, so that nobody finds a suspended run without one."""
+
+    @classmethod
+    def save(cls, keyset: Keyset, flow_run_id: UUID | None = None) -> None:
+        """Keep the form with the run; Prefect does so as well once the run is suspended, and finds it there."""
+        try:
+            super().save(keyset, flow_run_id=flow_run_id)
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != HTTPStatus.CONFLICT:
+                raise
+
+
+class ModelThatPassed(_Form):
+    """The answer about a model that met every rule."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_REJECTION_HAS_A_REASON)
+
+    decision: Literal["approve", "reject"] = Field(
+        title="Decision", description="approve: the run goes on; reject: the run ends"
+    )
+    reason: str = Field("", title="Reason", max_length=1000, description="Needed only to reject")
+    by: _By
+
+
+class ModelThatMissed(_Form):
+    """The answer about a model that missed a rule."""
+
+    decision: Literal["waive", "reject"] = Field(
+        title="Decision", description="waive: the run goes on although the gate was missed; reject: the run ends"
+    )
+    reason: str = Field(
+        title="Reason",
+        min_length=_SHORTEST_REASON,
+        max_length=1000,
+        pattern=r"\S",
+        description="Why the run goes on, or why it ends",
+    )
+    by: _By
+
+
+def present_flow_run() -> FlowRun | None:
+    """The flow run of this process; None outside one."""
+    context = FlowRunContext.get()
+    return context.flow_run if context else None
+
+
+def can_be_suspended(flow_run: FlowRun | None) -> bool:
+    """Whether Prefect can start the run again after an answer: it needs a deployment, and no parent."""
+    return flow_run is not None and flow_run.deployment_id is not None and flow_run.parent_task_run_id is None
+
+
+def answer_in_prefect(question: Question) -> tuple[GateDecision | None, str]:
+    """The first answer to the question that can be taken, and why the last one that cannot was refused."""
+    if not question.flow_run_id:
+        return None, ""
+    refused = ""
+    try:
+        for decision in _answers(question):
+            refused = problem_with(decision, question.verdict)
+            if not refused:
+                return decision, ""
+    except Exception as error:  # a server that is gone answers nothing; the run waits
+        logger.warning("Prefect was not asked for an answer: %s", error)
+    return None, refused
+
+
+def suspend(question: Question, *, refused: str = "") -> str:
+    """End this process until somebody answers in Prefect or by `rlhf approve`. Returns why that cannot be.
+
+    Raises:
+        Pause: the run is suspended; Prefect's engine takes it from here.
+    """
+    form = ModelThatPassed if question.verdict.passed else ModelThatMissed
+    left_s = question.seconds_left()
+    try:
+        pause = f"{_pause_prefix(question)}{_num_forms(question) + 1}"
+        # Prefect reads the description from the class that it is given.
+        shown = form.with_initial_data(description=form_markdown(question, refused=refused))
+        shown.save(keyset_from_paused_state(Suspended(pause_key=pause)), UUID(question.flow_run_id))
+        suspend_flow_run(wait_for_input=shown, key=pause, timeout=None if left_s is None else max(1, math.ceil(left_s)))
+    except Exception as error:
+        logger.warning("The run could not be suspended: %s", error)
+        return f"Prefect could not suspend the run ({type(error).__name__}: {error})."
+    return "Prefect took the question as answered, without an answer."
+
+
+def resume(question: Question, decision: GateDecision, api: PrefectApi) -> str:
+    """Let a suspended run go on with a decision that was given elsewhere. Returns what became of it, in words."""
+    name = f"Flow run {question.flow_run_id}"
+    answer: dict[str, Any] = {"by": decision.by, "decision": _WORDS[decision.outcome], "reason": decision.reason}
+    try:
+        flow_run = api.flow_run(question.flow_run_id)
+        if flow_run is None:
+            return f"{name} is unknown to Prefect at {api.url}."
+        if flow_run.state is None or not flow_run.state.is_paused():
+            return _not_suspended(name, flow_run, question)
+        resume_flow_run(UUID(question.flow_run_id), run_input=answer)
+    except PrefectAwayError as error:
+        return f"{name} is not resumed: Prefect at {api.url} does not answer ({error}). Press Resume there later."
+    except Exception as error:
+        return f"{name} could not be resumed: {error}. Press Resume in Prefect: {_page(question)}"
+    return f"{name} goes on: {_page(question)}"
+
+
+def _pause_prefix(question: Question) -> str:
+    return f"{question.gate.replace('_', '-')}-{question.key[:16]}-"  # Prefect's keys know no underscore
+
+
+def _not_suspended(name: str, flow_run: FlowRun, question: Question) -> str:
+    """What becomes of a decision about a run that does not wait any more."""
+    if flow_run.state is not None and flow_run.state.is_final() and not flow_run.state.is_completed():
+        return f"{name} is {flow_run.state_name}. Press Retry on its page, and it goes on from here: {_page(question)}"
+    state = flow_run.state_name or "without a state"
+    return f"{name} is {state}, not suspended; what it does next finds the decision in the store."
+
+
+def _page(question: Question) -> str:
+    return question.prefect_url or question.flow_run_id
+
+
+def _num_forms(question: Question) -> int:
+    """How many forms the run had for this question. Prefect forgets its own count when a run is retried."""
+    return sum(item.key.endswith("-schema") for item in _inputs(question))
+
+
+def _answers(question: Question) -> list[GateDecision]:
+    """What people answered in Prefect, the first first; a form may have been resumed without any answer."""
+    answers = [
+        item for item in _inputs(question) if item.key.endswith("-response") and isinstance(item.decoded_value, dict)
+    ]
+    return [_decision(item, question) for item in sorted(answers, key=lambda item: str(item.created))]
+
+
+def _inputs(question: Question) -> list[FlowRunInput]:
+    """Forms and answers of that question, as Prefect keeps them."""
+    with get_client(sync_client=True) as client:
+        return client.filter_flow_run_input(
+            flow_run_id=UUID(question.flow_run_id),
+            key_prefix=f"suspended-{_pause_prefix(question)}",
+            limit=_MAX_INPUTS,
+            exclude_keys=set(),
+        )
+
+
+def _decision(answer: FlowRunInput, question: Question) -> GateDecision:
+    said = answer.decoded_value
+    at = answer.created or datetime.now(UTC)
+    return GateDecision.model_validate(
+        {
+            "outcome": _OUTCOMES.get(str(said.get("decision")), "rejected"),
+            "by": str(said.get("by") or "").strip(),
+            "reason": str(said.get("reason") or "").strip(),
+            "at": at.astimezone(UTC).isoformat(timespec="seconds"),
+            "origin": ORIGIN,
+            "asked_at": question.asked_at,
+            "until": question.until,
+        }
+    )

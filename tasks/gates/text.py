@@ -1,0 +1,136 @@
+"""What people read when a gate waits for them: figures, how to decide, what a decision lacks. Pure."""
+
+import shlex
+
+from containers.contracts.records import GateDecision, GateVerdict
+from containers.formatting import markdown_table, markdown_text, moment
+from tasks.config.gates import figure_lines
+from tasks.store.decisions import Question
+
+_OPTIONS_WITH_VALUE = ("-c", "--config", "--set", "--profile")
+
+
+def problem_with(decision: GateDecision, verdict: GateVerdict) -> str:
+    """What a person's decision lacks to be taken, with what to do; empty: nothing."""
+    if not decision.by.strip():
+        return "The decision names nobody. Say who decides: it stands in the report."
+    if decision.outcome == "approved" and not verdict.passed:
+        return (
+            f"The {verdict.model} did not meet every rule of its gate, so it cannot be approved. Waive the gate with a "
+            "reason, or reject the model."
+        )
+    if decision.outcome == "waived" and verdict.passed:
+        return f"The {verdict.model} met every rule of its gate, so there is nothing to waive. Approve or reject it."
+    if decision.outcome != "approved" and not decision.reason.strip():
+        deed = "waive a gate" if decision.outcome == "waived" else "reject a model"
+        return f"The decision has no reason. To {deed}, say why: it stands in the report."
+    return ""
+
+
+def waiting_text(question: Question) -> str:
+    """That a run waits at a gate, on which figures, until when, and how to go on; for terminal and error message."""
+    verdict = question.verdict
+    decide = approve_command(question)
+    consent = "--approve --by NAME" if verdict.passed else "--waive --by NAME --reason TEXT"
+    lines = [f"The {verdict.model} waits at its gate for a person's decision.", *_indented(verdict)]
+    if verdict.advice:
+        lines.append(verdict.advice)
+    lines += [
+        *([f"Look at:  {question.report}"] if question.report else []),
+        deadline_text(question),
+        f"Decide:   {decide} {consent}",
+        f"      or  {decide} --reject --by NAME --reason TEXT",
+    ]
+    if question.flow_run_id:
+        lines.append(f"      or  press Resume in Prefect: {question.prefect_url or question.flow_run_id}")
+    else:
+        lines.append(f"Then go on:  {question.command or 'start the run again'}")
+    return "\n".join(lines)
+
+
+def deadline_text(question: Question) -> str:
+    """Since when it waits, and what silence means."""
+    since = f"Asked on {moment(question.asked_at)}."
+    if not question.until:
+        return f"{since} It waits without limit."
+    return f"{since} Without a decision by {moment(question.until)} it counts as rejected."
+
+
+def form_markdown(question: Question, *, refused: str = "") -> str:
+    """What stands above the form in Prefect, which is narrow: a list, where the pages have a table."""
+    verdict = question.verdict
+    head = "meets every rule of its gate" if verdict.passed else "does **not** meet every rule of its gate"
+    consent = "Approve the model" if verdict.passed else "Waive the gate, with a reason,"
+    figures = [
+        f"- {'✓' if rule.passed else '✕'} {markdown_text(rule.name)}: **{markdown_text(rule.found)}**, "
+        f"wanted {markdown_text(rule.wanted)}"
+        for rule in verdict.rules
+    ]
+    parts = [
+        f"**The last answer was not taken.** {markdown_text(refused)}" if refused else "",
+        f"The {verdict.model} of run `{question.run_name}` {head}:",
+        "\n".join(figures),
+        markdown_text(verdict.advice, limit=600),
+        _look_closer(question),
+        f"{consent} and the run goes on; reject the model and the run ends. Your name and reason stand in the report.",
+        deadline_text(question),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def figures_markdown(verdict: GateVerdict) -> str:
+    """The rules of the gate as a table."""
+    rows = [(f"{'✓' if rule.passed else '✕'} {rule.name}", rule.wanted, rule.found) for rule in verdict.rules]
+    return markdown_table(("Rule", "Wanted", "Found"), rows)
+
+
+def gate_markdown(verdict: GateVerdict) -> str:
+    """What became of a gate at which a person is asked, for the pages of Prefect."""
+    decision = verdict.decision
+    said = [f"## Gate of the {verdict.model}: {markdown_text(verdict.outcome_text)}", figures_markdown(verdict)]
+    if decision is not None:
+        said += [f"{label}: {markdown_text(value, limit=1000)}" for label, value in _facts(decision) if value]
+    return "\n\n".join(said)
+
+
+def approve_command(question: Question) -> str:
+    """The beginning of the command that decides: of the same file with the same changes as the run's."""
+    words = shlex.split(question.command)
+    kept = ["-c", "FILE"]
+    if words[:2] == ["rlhf", "run"]:
+        kept = []
+        rest = iter(words[2:])
+        for word in rest:
+            if word in _OPTIONS_WITH_VALUE:
+                kept += [word, next(rest, "")]
+            elif word.partition("=")[0] in _OPTIONS_WITH_VALUE:
+                kept.append(word)
+    return f"{shlex.join(['rlhf', 'approve', *kept])} --gate {question.gate}"
+
+
+def _look_closer(question: Question) -> str:
+    """Where curves and samples are; a file on a disk is no link, since no browser follows it from here."""
+    links = []
+    if question.report.startswith("http"):
+        links.append(f"[the report]({question.report})")
+    elif question.report:
+        links.append(f"the report `{question.report}`")
+    if question.mlflow_url:
+        links.append(f"[curves and files in MLflow]({question.mlflow_url})")
+    return f"Look closer: {', '.join(links)}." if links else ""
+
+
+def _facts(decision: GateDecision) -> tuple[tuple[str, str], ...]:
+    until = moment(decision.until) if decision.until and not decision.by else ""
+    return (
+        ("Reason", decision.reason),
+        ("Decided", moment(decision.at) if decision.at else ""),
+        ("Given by", decision.origin),
+        ("Asked", moment(decision.asked_at) if decision.asked_at else ""),
+        ("Silence counts as a rejection from", until),
+        *(("Replaces", f"{old.outcome} by {old.by}, {moment(old.at)}: {old.reason}") for old in decision.earlier),
+    )
+
+
+def _indented(verdict: GateVerdict) -> list[str]:
+    return [f"  {line}" for line in figure_lines(verdict)]

@@ -1,0 +1,317 @@
+"""The MLflow side of a pipeline run: one parent run, one child per attempt at a stage.
+
+Nothing here raises, and nothing waits long: see `tasks.mlflow_sync.outbox`.
+"""
+
+import getpass
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from containers.contracts.manifest import LineageEntry
+from containers.contracts.names import REPORT_HTML_FILE, REPORT_MARKDOWN_FILE, StageName
+from containers.contracts.outcome import Metric
+from containers.contracts.spec import StageInput, StageSpec
+from tasks.mlflow_sync.files import MIB, RunFiles
+from tasks.mlflow_sync.operations import (
+    CreateRun,
+    EndRun,
+    LogFigures,
+    LogInputs,
+    LogParams,
+    RunStatus,
+    SetTags,
+    dataset_use,
+    flat_params,
+)
+from tasks.mlflow_sync.outbox import HANDLE_PREFIX, Outbox
+from tasks.mlflow_sync.pages import FOR_TRAINING
+from tasks.mlflow_sync.spool import SPOOL_FOLDER
+from tasks.mlflow_sync.start import mlflow_start
+from tasks.sources.labels import corrected_name
+from tasks.store.events import MetricPoint, Reconciliation
+
+logger = logging.getLogger(__name__)
+
+_NOTE_TAG = "mlflow.note.content"
+_NOTE_CHARACTERS = 7500
+# For a server that is on its way up: all stages of a run together, and a run that ended before it was up.
+_BESIDE_LIMIT_S = 120.0
+_START_LIMIT_S = 15.0
+
+
+class Tracking(RunFiles):
+    """Tells MLflow what happens in one pipeline run.
+
+    No method raises; see `pending`, `pending_points` and `refused`.
+
+    Run ids that the methods return and take are MLflow's own, or a handle starting with `pending-` for a run that the
+    server could not be told of yet; both work everywhere here.
+
+    Args:
+        uri: tracking server, or any other tracking URI of MLflow.
+        output_dir: the run's folder; what cannot be delivered waits there in `mlflow_pending/`.
+        experiment: name of the MLflow experiment, made where missing.
+        request_timeout_s: longest wait for one answer.
+        rest_after_failure_s: how long a server that failed or was slow is left alone.
+        upload_limit_s, largest_file_bytes: see `RunFiles`.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        output_dir: Path,
+        experiment: str = "rlhf-flows",
+        request_timeout_s: int = 6,
+        rest_after_failure_s: float = 20.0,
+        upload_limit_s: float = 30.0,
+        largest_file_bytes: int = 64 * MIB,
+    ) -> None:
+        self.uri = uri.rstrip("/")
+        self._experiment = experiment
+        self._start = mlflow_start()
+        self._is_met = self._start.is_up
+        self._patience_s = _BESIDE_LIMIT_S
+        self._once_up: list[Callable[[], None]] = []
+        outbox = Outbox(
+            uri,
+            spool_folder=output_dir / SPOOL_FOLDER,
+            request_timeout_s=request_timeout_s,
+            rest_after_failure_s=rest_after_failure_s,
+            is_up=lambda: self._start.is_up,
+        )
+        super().__init__(outbox, upload_limit_s=upload_limit_s, largest_file_bytes=largest_file_bytes)
+        self._open_stages: list[str] = []
+        self._parent = ""
+        self._name = ""
+        # Runs begin and end by one clock, so that no duration is wrong because somebody set the wall clock meanwhile.
+        self._clock_starts_ms = int((time.time() - time.monotonic()) * 1000)
+
+    @property
+    def pipeline_run_id(self) -> str:
+        """Id of the parent run; empty before `start_pipeline`."""
+        return self._outbox.real_id(self._parent)
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait for delivery."""
+        return self._outbox.pending
+
+    @property
+    def pending_points(self) -> int:
+        """Points of curves that wait for delivery."""
+        return self._outbox.pending_points
+
+    @property
+    def missing_because(self) -> str:
+        """Why the server that this process starts is not there; empty where it is, or may still come up."""
+        return self._start.problem
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """What MLflow will not take, however often it is told: a changed parameter, a deleted run."""
+        return self._outbox.refused
+
+    def real_id(self, run_id: str) -> str:
+        """MLflow's own id of a run, or its handle while the server was not told of it."""
+        return self._outbox.real_id(run_id)
+
+    def wait_for_server(self) -> None:
+        """Return when the server that this process starts is up, and has been told what waited; at once elsewhere.
+
+        Also where it does not start, or has taken too long: then it counts as a server that is away.
+        """
+        if self._is_met:
+            return
+        began = time.monotonic()
+        self._start.wait(limit_s=self._patience_s)
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
+        if self._start.is_up:
+            self._is_met = True
+            self.deliver_pending()
+            for call in self._once_up:
+                call()
+
+    def catch_up(self) -> None:
+        """Tell the server what waited for its start, where it has come up meanwhile; waits for no start."""
+        if self._start.is_up:
+            self.wait_for_server()
+
+    def once_up(self, call: Callable[[], None]) -> None:
+        """Call it at once where no start is waited for, else when `wait_for_server` has seen the server up."""
+        if self._is_met:
+            call()
+        else:
+            self._once_up.append(call)
+
+    def run_url(self, run_id: str) -> str:
+        """The run's page; empty while the run is pending or where the tracking URI is no web address."""
+        return self._page(run_id, "")
+
+    def file_url(self, run_id: str, file: str) -> str:
+        """The page of a file that was logged to a run; empty as `run_url` is."""
+        return self._page(run_id, f"/artifacts/{file}")
+
+    def start_pipeline(
+        self, name: str, *, tags: Mapping[str, str] | None = None, params: Mapping[str, object] | None = None
+    ) -> str:
+        """Open the parent run. Returns its id."""
+        self._name = name
+        self._parent = self._create(name, parent="", tags=tags or {})
+        if params:
+            self.log_params(self._parent, params)
+        return self.pipeline_run_id
+
+    def correct_name(self, guessed: str, known: str) -> None:
+        """Replace a part of the parent run's name by what is known now; nothing where the name does not hold it."""
+        name = corrected_name(self._name, guessed=guessed, known=known)
+        if name != self._name:
+            self._name = name
+            self.set_tags(self._parent, {"mlflow.runName": self._name})
+
+    def start_stage(self, stage: StageName, *, attempt: int, tags: Mapping[str, str] | None = None) -> str:
+        """Open a child run for one attempt at a stage; attempt 0 reuses an artifact. Returns its id."""
+        own = {"rlhf.stage": stage.value, "rlhf.attempt": str(attempt)}
+        run_id = self._create(stage.value, parent=self._parent, tags={**own, **(tags or {})})
+        self._open_stages.append(run_id)
+        return run_id
+
+    def start_attempt(self, spec: StageSpec, *, tags: Mapping[str, str], note: str) -> str:
+        """`start_stage` with what the stage was told: settings as parameters, inputs as datasets with digests."""
+        own = {"rlhf.key": spec.key, "rlhf.runtime": spec.runtime, "rlhf.image_digest": spec.image_digest or "none"}
+        run_id = self.start_stage(spec.stage, attempt=spec.attempt, tags={**own, **tags, _NOTE_TAG: _shortened(note)})
+        params = {**spec.config.model_dump(mode="json", exclude={"stage"}), "seed": spec.seed}
+        params |= {"batch": spec.batch.model_dump(), "profile": spec.profile.name}
+        params["distribution"] = spec.profile.distribution
+        self.log_params(run_id, params)
+        self.log_inputs(run_id, spec.inputs)
+        return run_id
+
+    def finish_stage(self, run_id: str, *, succeeded: bool) -> None:
+        """Close a child run."""
+        self._open_stages = [item for item in self._open_stages if item != run_id]
+        self._end(run_id, "FINISHED" if succeeded else "FAILED")
+
+    def finish_pipeline(self, status: RunStatus) -> None:
+        """Close the parent run and child runs still open; deliver what waits, and say what could not be delivered."""
+        for run_id in self._open_stages:
+            self._end(run_id, "KILLED")
+        self._open_stages = []
+        self._end(self._parent, status)
+        self._start.wait(limit_s=_START_LIMIT_S)
+        if self.deliver_pending():
+            logger.warning(
+                "MLflow at %s was not told everything: %d messages with %d points of curves wait in %s. They go out "
+                "with the next run in this folder.",
+                self.uri,
+                self.pending,
+                self.pending_points,
+                self._outbox.spool_path,
+            )
+        self._outbox.close()
+
+    def deliver_pending(self) -> int:
+        """Try to deliver what waits, also what an earlier process left. Returns how many messages still wait."""
+        return self._outbox.deliver_pending()
+
+    def send_points(self, run_id: str, points: tuple[MetricPoint, ...]) -> bool:
+        """Send points of curves. Returns whether they need not be sent again; callable from any thread."""
+        return self._outbox.send_points(run_id, points)
+
+    def reconcile(self, run_id: str, events_path: Path) -> Reconciliation:
+        """Deliver exactly what the run lacks of the file's curves: one point per key and step."""
+        return self._outbox.reconcile(run_id, events_path)
+
+    def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
+        """Log parameters; a nested mapping becomes dotted names."""
+        self._outbox.do(LogParams(run=run_id, params=flat_params(params)))
+
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags."""
+        self._outbox.do(SetTags(run=run_id, tags=tuple(tags.items())))
+
+    def set_note(self, run_id: str, markdown: str) -> None:
+        """Show a text on top of the run's page."""
+        self.set_tags(run_id, {_NOTE_TAG: _shortened(markdown)})
+
+    def log_inputs(self, run_id: str, inputs: Sequence[StageInput]) -> None:
+        """Name what a stage reads, with digests, as datasets of the run."""
+        if inputs:
+            self._outbox.do(LogInputs(run=run_id, datasets=tuple(dataset_use(item) for item in inputs)))
+
+    def log_lineage(self, run_id: str, lineage: Iterable[LineageEntry], *, output_digest: str) -> None:
+        """Tag the run with the whole digests of what went in and what came out."""
+        tags = {f"lineage.input.{item.name}": f"{item.digest} {item.origin}".strip() for item in lineage}
+        self.set_tags(run_id, {**tags, "lineage.output": output_digest})
+
+    def log_final_metrics(self, run_id: str, metrics: Iterable[Metric]) -> None:
+        """Log a stage's figures as `final/<name>`, with `_ci_low` and `_ci_high`; units and counts in a table.
+
+        The prefix keeps them apart from curves of the same name.
+        """
+        known = tuple(metrics)
+        figures = [
+            (f"final/{metric.name}{suffix}", value)
+            for metric in known
+            for suffix, value in (("", metric.value), ("_ci_low", metric.ci_low), ("_ci_high", metric.ci_high))
+            if value is not None
+        ]
+        if figures:
+            self._outbox.do(LogFigures(run=run_id, figures=tuple(figures), timestamp_ms=self._now_ms()))
+            columns = list(Metric.model_fields)
+            self.log_table(run_id, columns, [[getattr(m, name) for name in columns] for m in known], "figures.json")
+
+    def log_headline(self, figures: Mapping[str, float]) -> None:
+        """Put the figures that runs are compared by on the parent run, where the table of runs shows them."""
+        if figures:
+            self._outbox.do(LogFigures(run=self._parent, figures=tuple(figures.items()), timestamp_ms=self._now_ms()))
+
+    def log_report(self, folder: Path) -> None:
+        """Put the report on the parent run: as files, and its Markdown on top of the page."""
+        for name in (REPORT_HTML_FILE, REPORT_MARKDOWN_FILE):
+            self.log_file(self._parent, folder / name, folder="report")
+        try:
+            self.set_note(self._parent, (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8", errors="replace"))
+        except OSError as error:
+            self._outbox.refuse(f"The report's text: {error}")
+
+    def _page(self, run_id: str, below: str) -> str:
+        real = self._outbox.real_id(run_id)
+        if not self.uri.startswith("http") or not real or real.startswith(HANDLE_PREFIX):
+            return ""
+        return f"{self.uri}/#/experiments/{self._outbox.experiment_id}/runs/{real}{below}?{FOR_TRAINING}"
+
+    def _create(self, name: str, *, parent: str, tags: Mapping[str, str]) -> str:
+        handle = f"{HANDLE_PREFIX}{uuid.uuid4().hex}"
+        own = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL", "mlflow.source.name": "rlhf-flows"}
+        operation = CreateRun(
+            run=handle,
+            experiment=self._experiment,
+            name=name,
+            parent=parent,
+            start_time_ms=self._now_ms(),
+            tags=tuple({**own, **tags}.items()),
+        )
+        self._outbox.do(operation)
+        return self._outbox.real_id(handle)
+
+    def _now_ms(self) -> int:
+        return self._clock_starts_ms + int(time.monotonic() * 1000)
+
+    def _end(self, run_id: str, status: RunStatus) -> None:
+        self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=self._now_ms()))
+
+
+def _shortened(note: str) -> str:
+    return note if len(note) <= _NOTE_CHARACTERS else note[:_NOTE_CHARACTERS] + "\n\n…"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return str(os.getuid())

@@ -1,0 +1,122 @@
+"""Several reward models side by side, suite by suite, from their certificates; each against the first one. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from containers.contracts.certificate import Certificate
+from containers.contracts.outcome import Metric
+from containers.evals.paired import ClusteredDifference, clustered_difference
+from tasks.pages.certificate_files import CertificateOnDisk
+
+_NUM_BOOTSTRAP = 10_000
+
+
+@dataclass(frozen=True)
+class AgainstFirst:
+    """A model's accuracy on a suite against that of the first model, on the items that both were judged by.
+
+    Attributes:
+        other_items: items that only one of the two was judged by.
+    """
+
+    found: ClusteredDifference
+    other_items: int
+
+
+@dataclass(frozen=True)
+class SuiteCell:
+    """What a certificate says of one suite; all empty where the model was not judged by it."""
+
+    score: Metric | None = None
+    against_first: AgainstFirst | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """One suite, and a cell per model."""
+
+    name: str
+    title: str
+    cells: tuple[SuiteCell, ...]
+
+
+@dataclass(frozen=True)
+class CertificateTable:
+    """All suites by all models, and the figures that are about a model as a whole."""
+
+    models: tuple[str, ...]
+    confidence: float
+    suites: tuple[SuiteRow, ...]
+    whole: tuple[tuple[str, tuple[Metric | None, ...]], ...]
+
+    @property
+    def num_tests(self) -> int:
+        """Comparisons with the first model in the table."""
+        return sum(cell.against_first is not None for row in self.suites for cell in row.cells)
+
+
+def compare_certificates(found: Sequence[CertificateOnDisk]) -> CertificateTable:
+    """The table; suites in the order in which they first appear.
+
+    Raises:
+        CertificateError: the scores behind a certificate cannot be read.
+    """
+    names = list(dict.fromkeys(suite.name for item in found for suite in item.certificate.suites))
+    first = found[0]
+    return CertificateTable(
+        models=tuple(item.name for item in found),
+        confidence=first.certificate.confidence,
+        suites=tuple(
+            SuiteRow(
+                name=name,
+                title=next((suite.title for item in found if (suite := item.suite(name))), ""),
+                cells=tuple(_cell(name, item, first) for item in found),
+            )
+            for name in names
+        ),
+        whole=tuple(
+            (label, tuple(_whole(item.certificate)[label] for item in found)) for label in _whole(first.certificate)
+        ),
+    )
+
+
+def _cell(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> SuiteCell:
+    suite, baseline = model.suite(name), first.suite(name)
+    if suite is None:
+        return SuiteCell(remark="not judged by it")
+    if model is first:
+        return SuiteCell(score=suite.score)
+    if baseline is None:
+        return SuiteCell(score=suite.score, remark=f"{first.name} was not judged by it")
+    remark = "" if suite.digest == baseline.digest else "other data than the first model's: only shared items compare"
+    return SuiteCell(score=suite.score, against_first=_against(name, model, first), remark=remark)
+
+
+def _against(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> AgainstFirst | None:
+    ours, theirs = model.judged_items(name), first.judged_items(name)
+    shared = [item for item in theirs if item in ours]
+    if not shared:
+        return None
+    return AgainstFirst(
+        found=clustered_difference(
+            [ours[item].right - theirs[item].right for item in shared],
+            [theirs[item].prompt_id for item in shared],
+            confidence=first.certificate.confidence,
+            num_bootstrap=_NUM_BOOTSTRAP,
+        ),
+        other_items=len(ours.keys() ^ theirs.keys()),
+    )
+
+
+def _whole(certificate: Certificate) -> dict[str, Metric | None]:
+    """Figures over all pairs of a certificate."""
+    length = certificate.length
+    return {
+        "Accuracy at equal lengths": length.controlled_accuracy,
+        "Length slope, standard deviations per doubling": length.standard_slope,
+        "Order flipped by padding": length.padding.flips,
+        "Largest difference between two roads to a score": Metric(
+            name="parity", value=certificate.parity.max_difference, unit="score"
+        ),
+    }

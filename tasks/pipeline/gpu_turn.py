@@ -1,0 +1,184 @@
+"""A stage's GPUs: leased for as long as it works, free when it starts, and waited for behind whoever has them.
+
+Runs wait in a queue: the first waits for GPUs, the others behind it, so that a stage for many GPUs has its turn beside
+many for one. Programs that are not ours are seen by the memory that they hold, and waited for as well.
+"""
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.spec import StageSpec
+from containers.launch.base import GpuUnavailableError
+from containers.launch.gpus.inventory import Gpu, GpuReport, read_gpus
+from containers.launch.gpus.leases import FOLDER_VARIABLE, QUEUE, lease_folder, leased, leased_gpus, open_lease_folder
+from containers.launch.gpus.verdicts import broken, busy, is_healthy, is_large_enough, visible_gpus
+from tasks.store.lock import WaitCancelledError, sole_worker
+
+_ASK_EVERY_S = 1.0
+# A driver takes some seconds to free what a program held that has ended; that is not worth a line.
+_SILENT_WAIT_S = 3.0
+_QUEUES = "waits for GPUs before this one"
+# nvidia-smi fails now and then on a busy machine; a driver that is gone stays so.
+_PATIENCE_S = 20.0
+
+
+def _nobody() -> Collection[int]:
+    return ()
+
+
+@contextmanager
+def gpu_turn(
+    profile: GpuProfile,
+    *,
+    holder: str,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool],
+    ours: Callable[[], Collection[int]] = _nobody,
+) -> Iterator[tuple[str, ...]]:
+    """Have the GPUs for the time of the block; a profile without GPUs waits for nobody.
+
+    Args:
+        profile: the part of the GPU profile that the stage uses.
+        holder: who this is, for those who wait.
+        say: gets one line where another has them, and when that changes.
+        ours: process ids of containers that this run goes on with: what they hold counts as free, and is taken first.
+
+    Yields:
+        UUIDs of the GPUs, free when the block begins.
+
+    Raises:
+        WaitCancelledError: `should_stop` said so while another had them.
+        GpuUnavailableError: there are not so many GPUs that could be used, the driver is gone, or this user may not
+            keep leases.
+    """
+    if not profile.num_gpus:
+        yield ()
+        return
+    folder = _folder()
+    with ExitStack() as stack:
+        with sole_worker(
+            folder / QUEUE,
+            holder=holder,
+            say=say,
+            should_stop=should_stop,
+            others_do=_QUEUES,
+        ):
+            uuids = _wait_for_gpus(stack, profile, folder, holder=holder, say=say, should_stop=should_stop, ours=ours)
+        yield uuids
+
+
+def _folder() -> Path:
+    try:
+        return open_lease_folder()
+    except OSError as error:
+        raise GpuUnavailableError(
+            f"The leases of the GPUs cannot be kept in {lease_folder()}: {error.strerror or error}. Let this user "
+            f"write there, or set {FOLDER_VARIABLE} to a folder that all users of the GPUs may write."
+        ) from error
+
+
+def on_gpus(spec: StageSpec, uuids: tuple[str, ...]) -> StageSpec:
+    """The spec of a stage that gets exactly these GPUs, and checks inside that it did."""
+    return spec.model_copy(update={"required": spec.required.model_copy(update={"gpu_uuids": uuids})})
+
+
+def _wait_for_gpus(
+    stack: ExitStack,
+    profile: GpuProfile,
+    folder: Path,
+    *,
+    holder: str,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool],
+    ours: Callable[[], Collection[int]],
+) -> tuple[str, ...]:
+    started, said = time.monotonic(), ""
+    while True:
+        usable = _usable(_read_patiently(should_stop), profile)
+        kept = ours() if any(busy(gpu) for gpu in usable) else ()
+        free = _in_order([gpu for gpu in usable if busy(gpu, ours=kept) is None])
+        attempt = ExitStack()
+        try:
+            uuids = attempt.enter_context(
+                leased([gpu.uuid for gpu in free], count=profile.num_gpus, holder=holder, folder=folder)
+            )
+        except OSError as error:
+            raise GpuUnavailableError(
+                f"A lease of a GPU cannot be taken: {error}. A lease is a file of its own; where a link or a folder "
+                f"lies in its place, remove that. The leases are in {folder}."
+            ) from error
+        if uuids is not None:
+            stack.push(attempt)
+            return tuple(gpu.uuid for gpu in usable if gpu.uuid in uuids)
+        attempt.close()
+        if should_stop():
+            raise WaitCancelledError("It was cancelled while it waited for GPUs.")
+        held = leased_gpus([gpu.uuid for gpu in usable], folder=folder)
+        reason = _why_it_waits(usable, held, kept)
+        if reason != said and (held or time.monotonic() - started > _SILENT_WAIT_S):
+            said = reason
+            say(f"{reason}; waiting for {profile.num_gpus} of the GPUs.")
+        time.sleep(_ASK_EVERY_S)
+
+
+def _read_patiently(should_stop: Callable[[], bool]) -> GpuReport:
+    """What nvidia-smi says; a driver that does not answer is asked again for a while."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        report = read_gpus()
+        if not report.problem:
+            return report
+        if time.monotonic() > deadline or should_stop():
+            raise GpuUnavailableError(
+                f"The GPUs were there when the run was checked, and cannot be had now: {report.problem}. "
+                f"{report.advice}"
+            )
+        time.sleep(_ASK_EVERY_S)
+
+
+def _usable(report: GpuReport, profile: GpuProfile) -> list[Gpu]:
+    """The GPUs that could be used, free or not.
+
+    Raises:
+        GpuUnavailableError: they are fewer than the profile asks for.
+    """
+    visible = visible_gpus(report.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    usable, reasons = [], []
+    for gpu in visible:
+        trouble = broken(gpu)
+        if trouble is None and not is_large_enough(gpu, profile.gpu_memory_gib):
+            trouble = (f"GPU {gpu.index}: {(gpu.memory_total_mib or 0) / 1024:.1f} GiB", "")
+        if trouble is None and gpu.mig and profile.num_gpus > 1:
+            trouble = (f"GPU {gpu.index}: MIG is on", "")
+        if trouble is None:
+            usable.append(gpu)
+        else:
+            reasons.append(trouble[0])
+    if len(usable) < profile.num_gpus:
+        others = f" ({'; '.join(reasons)})" if reasons else ""
+        raise GpuUnavailableError(
+            f"Profile {profile.name} asks for {profile.num_gpus} GPUs of {profile.gpu_memory_gib:g} GiB, and "
+            f"{len(usable)} of the {len(visible)} that are here now can be used{others}. Choose a profile for fewer, "
+            "or repair the others."
+        )
+    return usable
+
+
+def _in_order(free: list[Gpu]) -> list[Gpu]:
+    """Those first that hold our own container's memory, then those that nothing speaks against."""
+    return sorted(free, key=lambda gpu: (not gpu.processes, not is_healthy(gpu), gpu.index))
+
+
+def _why_it_waits(usable: list[Gpu], held: Mapping[str, str], kept: Collection[int]) -> str:
+    """Who has the GPUs: runs of this project by name, all else by what it holds."""
+    runs: dict[str, list[int]] = {}
+    for gpu in usable:
+        if gpu.uuid in held:
+            runs.setdefault(held[gpu.uuid], []).append(gpu.index)
+    parts = [f"{name} has GPU {', '.join(map(str, indices))}" for name, indices in runs.items()]
+    parts += [trouble[0] for gpu in usable if gpu.uuid not in held and (trouble := busy(gpu, ours=kept)) is not None]
+    return "; ".join(parts) or "The GPUs were taken this moment"

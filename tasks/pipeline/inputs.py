@@ -1,0 +1,163 @@
+"""Which inputs each stage reads, by name. Tasks start stages with these; `rlhf plan` looks for their results."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, ReferenceRewardModel
+from containers.contracts.configs.stages import (
+    EvaluateRewardModelConfig,
+    FilterDatasetConfig,
+    HeldOutSuite,
+    SourceShare,
+    SuiteFile,
+)
+from containers.contracts.names import CERTIFICATE_INPUT, MODEL_FOLDER
+from containers.contracts.spec import ArtifactRef, StageInput
+from tasks.sources.resolve import (
+    DatasetSource,
+    ModelSource,
+    ResolvedSource,
+    hub_token,
+    resolve_dataset,
+    resolve_file,
+    resolve_model,
+)
+from tasks.sources.suites import pinned_suite, resolve_suite
+
+
+def whole_filter_config(
+    config: FilterDatasetConfig, dataset: DatasetSource, suites: Sequence[SuiteFile]
+) -> FilterDatasetConfig:
+    """The stage's configuration with names and weights of the mixture and, unless nobody looks for them, the suites.
+
+    What a gate demands of a suite, and where suites and reference reward model lie, is left out: none changes what the
+    stage does. Their contents count as the stage's inputs.
+    """
+    looked_for = suites if config.contamination != "off" else ()
+    asked = config.polarity.reference_reward_model is not None
+    return config.model_copy(
+        update={
+            "mixture": tuple(SourceShare(name=source.name, weight=source.weight) for source in dataset.mixture),
+            "polarity": config.polarity.model_copy(
+                update={"reference_reward_model": ReferenceRewardModel() if asked else None}
+            ),
+            "suites": tuple(HeldOutSuite(name=suite.name, benchmark=suite.benchmark) for suite in looked_for),
+        }
+    )
+
+
+# How messages name the model that judges the labels.
+REFERENCE_KEY = "filter_dataset.polarity.reference_reward_model"
+
+
+def artifact_input(name: str, artifact: ArtifactRef, *, folder: str = "") -> StageInput:
+    """An artifact, or a folder in it, as input of the next stage."""
+    return StageInput(
+        name=name,
+        path=str(Path(artifact.path) / folder),
+        digest=artifact.digest,
+        origin=f"{artifact.stage} {artifact.key[:12]}",
+    )
+
+
+def reward_model_input(model: ArtifactRef | StageInput) -> StageInput:
+    """A reward model that was trained here, or the one that the run names."""
+    return artifact_input("reward_model", model) if isinstance(model, ArtifactRef) else model
+
+
+def start_model_input(artifact: ArtifactRef) -> StageInput:
+    """The model that build_base_model or train_sft made, as start of the next stage."""
+    return artifact_input("start_model", artifact, folder=MODEL_FOLDER)
+
+
+def named_model_input(source: ModelSource, *, name: str = "start_model") -> StageInput:
+    """A model that the run names, fetched where it is not here yet."""
+    key = "base_model" if name == "start_model" else name
+    return _input(name, resolve_model(source, token=hub_token(), key=key))
+
+
+def filter_dataset_inputs(
+    config: FilterDatasetConfig,
+    dataset: DatasetSource,
+    base_model: ModelSource | None,
+    suites: Sequence[SuiteFile] = (),
+) -> tuple[StageInput, ...]:
+    """The data files, the suites to keep out, the model that judges labels, the tokenizer where tokens are counted."""
+    files = tuple(_input(item.name, item) for item in resolve_dataset(dataset, token=hub_token()))
+    if config.contamination != "off":
+        files = (*files, *suite_inputs(suites))
+    if config.polarity.reference_reward_model is not None:
+        files = (*files, reference_input(config.polarity.reference_reward_model))
+    if config.max_tokens is None or base_model is None:
+        return files
+    return (*files, _input("tokenizer", resolve_model(base_model, token=hub_token())))
+
+
+def reference_input(model: ReferenceRewardModel) -> StageInput:
+    """The reward model that judges the labels, fetched where it is not here yet."""
+    found = resolve_model(reference_source(model), token=hub_token(), key=REFERENCE_KEY)
+    return _input(REFERENCE_INPUT, found)
+
+
+def reference_source(model: ReferenceRewardModel) -> ModelSource:
+    """The same place as the sources of other models name it."""
+    return ModelSource(**model.model_dump())
+
+
+def build_base_model_inputs(pairs: ArtifactRef, tokenizer_file: Path | None) -> tuple[StageInput, ...]:
+    """The pairs, and a vocabulary where the run names one."""
+    known = (artifact_input("pairs", pairs),)
+    return known if tokenizer_file is None else (*known, _file("tokenizer_file", tokenizer_file))
+
+
+def training_inputs(pairs: ArtifactRef, start_model: StageInput) -> tuple[StageInput, ...]:
+    """Of train_sft and train_reward_model."""
+    return artifact_input("pairs", pairs), start_model
+
+
+def suite_inputs(suites: Sequence[SuiteFile], *, ask_hub: bool = True) -> tuple[StageInput, ...]:
+    """Each suite as `suite_<name>`.
+
+    Args:
+        ask_hub: fetch what is not here; else what lies on the hub is known by its commit only.
+    """
+    return tuple(resolve_suite(suite, token=hub_token()) if ask_hub else pinned_suite(suite) for suite in suites)
+
+
+def evaluate_reward_model_inputs(
+    config: EvaluateRewardModelConfig,
+    pairs: ArtifactRef,
+    reward_model: ArtifactRef | StageInput,
+    *,
+    ask_hub: bool = True,
+) -> tuple[StageInput, ...]:
+    """The pairs, the model, and the suites."""
+    suites = suite_inputs(config.suites, ask_hub=ask_hub)
+    return artifact_input("pairs", pairs), reward_model_input(reward_model), *suites
+
+
+def certificate_input(certificate: ArtifactRef) -> StageInput:
+    """The evaluation of the reward model, which the policy stage demands; it is no part of that stage's key."""
+    return artifact_input(CERTIFICATE_INPUT, certificate)
+
+
+def train_policy_inputs(
+    pairs: ArtifactRef, start_model: StageInput, reward_model: ArtifactRef | StageInput
+) -> tuple[StageInput, ...]:
+    """Prompts, the model to start from, and the reward model."""
+    return *training_inputs(pairs, start_model), reward_model_input(reward_model)
+
+
+def evaluate_policy_inputs(
+    pairs: ArtifactRef, start_model: StageInput, policy: ArtifactRef, reward_model: ArtifactRef | StageInput
+) -> tuple[StageInput, ...]:
+    """Prompts, the reference, the policy, and the reward model that judges both."""
+    return *train_policy_inputs(pairs, start_model, reward_model), artifact_input("policy", policy)
+
+
+def _file(name: str, path: Path) -> StageInput:
+    return _input(name, resolve_file(path, name=name))
+
+
+def _input(name: str, found: ResolvedSource) -> StageInput:
+    return StageInput(name=name, path=str(found.path), digest=found.digest, origin=found.origin)

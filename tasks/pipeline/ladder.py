@@ -1,0 +1,95 @@
+"""A stage on the ladder: where it stands, the next rung after a failure, and who is told of it."""
+
+from collections.abc import Callable, Sequence
+
+from pydantic import ValidationError
+
+from containers.contracts.ladder import LadderSettings, Rung
+from containers.contracts.names import SPEC_FILE, StageName
+from containers.contracts.outcome import FailureKind, StageFailure
+from containers.contracts.spec import StageSpec
+from containers.formatting import markdown_table
+from containers.launch.docker.state import read_docker
+from containers.launch.ladder import Host, Shape, next_step
+from containers.launch.memory_limit import machine_memory
+from tasks.prefect_sync.artifacts import page_key, show_markdown
+from tasks.run.state import PipelineRun
+
+
+def in_words(rungs: Sequence[Rung]) -> str:
+    """`as planned but for: per-device batch 4 → 2, accumulation 7 → 14; gradient checkpointing on`."""
+    return f"as planned but for: {'; '.join(rung.change for rung in rungs)}" if rungs else "as planned"
+
+
+def ladder_markdown(rungs: Sequence[Rung], *, not_tried: Sequence[str]) -> str:
+    """A table of what each failure changed, and why no more was."""
+    rows = [(str(number), rung.after.value, rung.change) for number, rung in enumerate(rungs, start=1)]
+    table = markdown_table(("", "After", "Changed"), rows)
+    left = f"\n\nNot tried: {'; '.join(not_tried)}." if not_tried else ""
+    return f"{table}\n\nGlobal batch and steps stay; it goes on from the last checkpoint.{left}"
+
+
+class StageLadder:
+    """The rungs that the attempts at one piece of work stand on.
+
+    A new run begins where the last attempt stood: what did not fit then does not fit now, and checkpoints of fewer
+    ranks go on with as many.
+
+    Args:
+        planned: what the configuration asks for.
+        say: gets a line where a new run begins on a rung.
+    """
+
+    def __init__(self, run: PipelineRun, planned: Shape, *, key: str, say: Callable[[str], None]) -> None:
+        self._run = run
+        self._planned = planned
+        self._stage = StageName(planned.config.stage)
+        self.not_tried: tuple[str, ...] = ()
+        self.rungs: tuple[Rung, ...] = last_rungs(run, self._stage, key) if ladder_settings(run).enabled else ()
+        if self.rungs:
+            say(f"goes on in the shape of its last attempt, {in_words(self.rungs)}.")
+
+    def climb(self, failure: StageFailure, *, attempt: int) -> Rung | None:
+        """The rung for the next attempt, shown in Prefect; None where there is none for this failure."""
+        step = next_step(
+            failure.kind,
+            self._planned,
+            self.rungs,
+            host=_host(self._run, failure.kind),
+            settings=ladder_settings(self._run),
+        )
+        self.not_tried = step.not_tried if step else ()
+        if step is None:
+            return None
+        if step.rung is not None:
+            self.rungs = (*self.rungs, step.rung)
+        if self.rungs:
+            show_markdown(
+                f"{page_key(self._stage)}-ladder",
+                ladder_markdown(self.rungs, not_tried=step.not_tried),
+                description=f"Attempt {attempt} failed: {failure.kind}",
+            )
+        return step.rung
+
+
+def ladder_settings(run: PipelineRun) -> LadderSettings:
+    """Whether and how far this run may climb."""
+    return run.settings.ladder
+
+
+def last_rungs(run: PipelineRun, stage: StageName, key: str) -> tuple[Rung, ...]:
+    """Those of the last attempt at this work, in any run; none where its spec is gone or of another version."""
+    last = run.next_attempt(stage, key) - 1
+    path = run.attempt_folder(stage, key, attempt=last) / SPEC_FILE
+    try:
+        return StageSpec.model_validate_json(path.read_bytes()).ladder
+    except (OSError, ValidationError):
+        return ()
+
+
+def _host(run: PipelineRun, kind: FailureKind) -> Host:
+    """What the next attempt may be given; the daemon is asked only where shared memory is the question."""
+    in_docker = run.runtime.name == "docker"
+    if kind is not FailureKind.SHM_EXHAUSTED:
+        return Host(makes_shm=in_docker)
+    return Host(makes_shm=in_docker, memory_bytes=machine_memory(read_docker().memory_bytes if in_docker else 0))

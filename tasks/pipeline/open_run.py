@@ -1,0 +1,117 @@
+"""Opens a pipeline run: chooses the runtime, says so, and keeps the MLflow parent run open."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from prefect.exceptions import Pause
+from prefect.runtime import flow_run
+
+from containers.launch.base import StageRuntime
+from containers.launch.docker.runtime import DockerRuntime
+from containers.launch.process import ProcessRuntime
+from tasks.config.gates import GateWaitsError
+from tasks.config.login_addresses import require_given_for
+from tasks.display import current_display
+from tasks.mlflow_sync.operations import RunStatus
+from tasks.mlflow_sync.tracking import Tracking
+from tasks.pipeline.reap import leftovers_reaped
+from tasks.prefect_sync.cancellation import RunCancelledError
+from tasks.prefect_sync.link import asked_at, linked_to_prefect
+from tasks.run.lock import sole_run
+from tasks.run.runtime import code_identity
+from tasks.run.state import PipelineRun, RunSettings, new_run_id
+from tasks.sources.secrets import take_mlflow_login
+from tasks.store.format import demand_known_store, mark_store
+
+
+class OutputFolderError(Exception):
+    """The run's folder cannot be made."""
+
+
+@contextmanager
+def open_pipeline(
+    settings: RunSettings,
+    *,
+    runtime: Literal["auto", "docker", "process"],
+    image: str,
+    mlflow_uri: str,
+    experiment: str,
+    params: Mapping[str, object],
+) -> Iterator[PipelineRun]:
+    """A run whose stages can be started; its MLflow parent run is closed with the right status.
+
+    Raises:
+        LoginAddressError: a login is at hand that was given for another MLflow.
+        LaunchError: Docker was asked for, and its image is missing or no daemon answers.
+        NewerStoreError: a newer version of this package wrote the store.
+        RunFolderHeldError: another live run works in the output folder.
+        PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
+    """
+    code = code_identity(runtime, image=image)
+    current_display().say(f"Runtime  {code.reason}")
+    stage_runtime: StageRuntime = ProcessRuntime()
+    if code.runtime == "docker":
+        stage_runtime = DockerRuntime(say=lambda text: current_display().say(text))
+    _make_folder(settings.output_dir, key="run.output_dir")
+    _make_folder(settings.store_dir, key="run.store_dir")
+    demand_known_store(settings.store_dir)
+    mark_store(settings.store_dir)
+    run_id, flow_run_id = new_run_id(), str(flow_run.id or "")
+    with (
+        linked_to_prefect(settings.output_dir, say=current_display().say) as should_stop,
+        sole_run(
+            settings.output_dir, name=settings.name, run_id=run_id, flow_run_id=flow_run_id, should_stop=should_stop
+        ),
+    ):
+        require_given_for("mlflow", mlflow_uri)
+        take_mlflow_login(mlflow_uri)
+        tracking = Tracking(mlflow_uri, output_dir=settings.output_dir, experiment=experiment)
+        run = PipelineRun(
+            settings,
+            runtime=stage_runtime,
+            image=image if code.runtime == "docker" else None,
+            code=code,
+            tracking=tracking,
+            should_stop=should_stop,
+            run_id=run_id,
+        )
+        tags = {f"rlhf.tag.{tag}": "true" for tag in settings.tags}
+        tags |= {"rlhf.run_id": run.run_id, "rlhf.run_name": settings.name, "rlhf.runtime": code.runtime}
+        run.prefect_url = str(flow_run.ui_url or "")
+        run.asked_at = asked_at() or run.started_at
+        tracking.start_pipeline(settings.title or settings.name, tags=tags, params=params)
+        try:
+            with leftovers_reaped(settings.name, store_dir=settings.store_dir, runtime=code.runtime):
+                yield run
+        except BaseException as error:
+            _finish(tracking, _status(error))
+            raise
+        _finish(tracking, "FINISHED")
+
+
+def _status(error: BaseException) -> RunStatus:
+    """KILLED where somebody stopped it, FAILED where it went wrong; a run that waits for a person did all it could."""
+    if isinstance(error, (GateWaitsError, Pause)):
+        return "FINISHED"
+    return "KILLED" if isinstance(error, RunCancelledError) or not isinstance(error, Exception) else "FAILED"
+
+
+def _make_folder(folder: Path, *, key: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputFolderError(
+            f"{key} {folder} cannot be used as the run's folder: {error.strerror}. Name a folder that can be written, "
+            f"or leave it out: then it is outputs/<run.name>, and outputs/store for what stages make."
+        ) from error
+
+
+def _finish(tracking: Tracking, status: RunStatus) -> None:
+    tracking.finish_pipeline(status)
+    if tracking.pending or tracking.pending_points:
+        current_display().say(
+            f"MLflow at {tracking.uri} was not told everything: {tracking.pending} messages with "
+            f"{tracking.pending_points} points wait on disk; the next run in this folder delivers them."
+        )

@@ -1,0 +1,144 @@
+"""Reward models that were trained elsewhere, whole or as LoRA adapters: found, looked at, and inputs of the stages.
+
+`reward_model` of a run and `--model` of a command go by the same rules: a folder, or a model on the hub; the model
+itself, an adapter, or what a training here left.
+"""
+
+import re
+from pathlib import Path
+
+from containers.contracts.names import MERGED_FOLDER, StageName
+from containers.contracts.spec import StageInput
+from tasks.config.sources import ModelSource, RewardModelSource
+from tasks.pipeline.inputs import named_model_input
+from tasks.sources.adapter_folders import adapters_root, hold
+from tasks.sources.adapters import (
+    RUN_FILE,
+    Adapter,
+    HubBase,
+    Keys,
+    base_place,
+    hub_adapter,
+    is_adapter,
+    local_adapter,
+    look_at_base,
+    put_together,
+)
+from tasks.sources.errors import HubUnreachableError, SourceNotFoundError, UnusableSourceError
+from tasks.sources.hub import HubRevision, flat_root, hub_revision
+from tasks.sources.local import readable_folder
+from tasks.sources.pinned import BranchMayHaveMovedError, pinned_model_input
+from tasks.sources.resolve import Probe, hub_token, probe_model
+
+_NAME = "reward_model"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def whole_reward_model(source: ModelSource, *, keys: Keys = RUN_FILE) -> ModelSource:
+    """The source of a model with all its weights: an adapter is put together with its base model.
+
+    Args:
+        keys: how the person names the two; for messages.
+
+    Raises:
+        SourceError: an adapter or its base model is not there or cannot be used; or a base stands beside no adapter.
+    """
+    found = _found(source, keys=keys, token=hub_token())
+    if isinstance(found, Adapter):
+        return ModelSource(path=str(put_together(found, token=hub_token())))
+    if found.path is not None and Path(found.path).is_relative_to(adapters_root().resolve()):
+        hold(Path(found.path))
+    return found
+
+
+def named_reward_model(source: ModelSource) -> StageInput:
+    """A reward model that was trained elsewhere, as input of the stages that judge and use it.
+
+    Raises:
+        SourceError: it cannot be had; says why and what to do.
+    """
+    return named_model_input(whole_reward_model(source), name=_NAME)
+
+
+def known_reward_model(source: ModelSource) -> StageInput:
+    """The same, without asking the hub.
+
+    Raises:
+        BranchMayHaveMovedError: the model, or the base model of the adapter, is named by a branch.
+        SourceError: what is local cannot be used, or the base model was not fetched yet.
+    """
+    if source.hub_id is not None:
+        pinned = pinned_model_input(source, name=_NAME)
+        if not Path(pinned.path).is_dir():  # never fetched, so nothing was ever made from it
+            return pinned
+    found = _found(source, keys=RUN_FILE, token=None)
+    if not isinstance(found, Adapter):
+        return named_model_input(found, name=_NAME) if found.hub_id is None else pinned
+    place = base_place(found)
+    if isinstance(place, HubBase):
+        if not _COMMIT.fullmatch(place.revision):
+            raise BranchMayHaveMovedError(place.hub_id, place.revision)
+        if not flat_root("model", place.hub_id, place.revision).is_dir():
+            raise SourceNotFoundError(f"{place.hub_id}@{place.revision} was not fetched yet.", "The run fetches it.")
+    return named_model_input(ModelSource(path=str(put_together(found, token=None))), name=_NAME)
+
+
+def probe_reward_model(source: ModelSource, *, token: str | None, key: str = _NAME, ask_hub: bool = True) -> Probe:
+    """That the model, or an adapter and its base model, exists and has what a run needs; no weights are fetched.
+
+    Args:
+        ask_hub: also whether a base model on the hub is there; the model itself is always asked for.
+
+    Raises:
+        SourceError: as `named_reward_model` would.
+    """
+    found = _found(source, keys=RUN_FILE, token=token)
+    if not isinstance(found, Adapter):
+        return probe_model(found, token=token, key=key)
+    base, missing_bytes = look_at_base(found, token=token, ask_hub=ask_hub)
+    return Probe(f"{found.files.origin}, an adapter on {base}", missing_bytes)
+
+
+def _found(source: ModelSource, *, keys: Keys, token: str | None) -> Adapter | ModelSource:
+    """The adapter, or the source of a whole model."""
+    base = source.base if isinstance(source, RewardModelSource) else None
+    if source.hub_id is not None:
+        revision = _revision(source.hub_id, source.revision or "", keys=keys, token=token)
+        if is_adapter(file.path for file in revision.files):
+            return hub_adapter(revision, base=base, token=token, keys=keys)
+        whole = ModelSource(hub_id=source.hub_id, revision=source.revision)
+        named = f"{source.hub_id}@{source.revision}"
+    else:
+        place = Path(source.path or "").expanduser()
+        if not place.is_dir():
+            return ModelSource(path=source.path)  # why it is none is told where it is opened
+        folder = readable_folder(_model_in(place), key=keys.model)
+        if is_adapter(path.name for path in folder.iterdir()):
+            return local_adapter(folder, base=base, keys=keys)
+        whole = ModelSource(path=str(folder))
+        named = str(source.path)
+    if base is not None:
+        raise UnusableSourceError(
+            f"{keys.base} names the base model of an adapter, and {named} is none.",
+            f"Leave {keys.base} out, or name an adapter.",
+        )
+    return whole
+
+
+def _revision(hub_id: str, revision: str, *, keys: Keys, token: str | None) -> HubRevision:
+    try:
+        return hub_revision("model", hub_id, revision=revision, token=token)
+    except SourceNotFoundError as error:
+        advice = f"Correct {keys.model}, or set HF_TOKEN to a token that may read it."
+        raise SourceNotFoundError(error.problem, advice) from error
+    except HubUnreachableError as error:
+        advice = f"Try again when the hub answers, or name a folder on this disk with {keys.model}."
+        raise HubUnreachableError(error.problem, advice) from error
+
+
+def _model_in(folder: Path) -> Path:
+    """The model of an artifact of train_reward_model, or of a run's output folder; the folder itself otherwise."""
+    merged = (folder / MERGED_FOLDER, folder / "artifacts" / StageName.TRAIN_REWARD_MODEL / MERGED_FOLDER)
+    if (folder / "config.json").is_file():
+        return folder
+    return next((place for place in merged if place.is_dir()), folder)

@@ -1,0 +1,256 @@
+"""The only road through the wall: reuse the stage's artifact, or have its program make it."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.digests import read_manifest
+from containers.contracts.hardware import BatchPlan
+from containers.contracts.identity import SINGLE_BATCH, config_profile, identity_key, stage_identity
+from containers.contracts.ladder import Rung
+from containers.contracts.names import StageName
+from containers.contracts.records import StageRecord
+from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
+from containers.launch.base import GpuUnavailableError
+from containers.launch.collect import find_artifact, replace_artifact
+from containers.launch.ladder import Shape, shape_after
+from tasks.display import current_display
+from tasks.pages.markdown import failure_markdown
+from tasks.pipeline.attempt import attempt_not_started, attempt_stage, run_logger
+from tasks.pipeline.failure import AttemptFailedError, Patience, StageFailedError, furthest_step
+from tasks.pipeline.gpu_turn import gpu_turn, on_gpus
+from tasks.pipeline.ladder import StageLadder, in_words
+from tasks.pipeline.reap import processes_to_take_over
+from tasks.prefect_sync.artifacts import prefect_link, show_markdown
+from tasks.prefect_sync.assets import tell_asset
+from tasks.run.provenance import find_maker, reused_note
+from tasks.run.runtime import required_contract
+from tasks.run.state import PipelineRun
+from tasks.run.versions import present_versions, remember_versions
+from tasks.store.history import StageMemory, stage_memory
+from tasks.store.lock import sole_worker
+from tasks.store.why import why_it_runs
+
+_ASK_EVERY_S = 0.5
+
+
+def run_stage(
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, batch: BatchPlan = SINGLE_BATCH
+) -> ArtifactRef:
+    """The verified artifact of this work: reused where it exists, made where it does not.
+
+    Another run that is at the same work is waited for, and its artifact used. A failure that can pass is tried again,
+    from the last good checkpoint.
+
+    Raises:
+        StageFailedError: the stage failed; nothing of it was published.
+        WaitCancelledError: the run was cancelled while it waited for another.
+    """
+    stage = StageName(config.stage)
+    identity = stage_identity(
+        config,
+        seed=run.settings.seed,
+        inputs=inputs,
+        code_digest=run.code.digest,
+        profile=config_profile(run.settings.profile, config),
+        batch=batch,
+    )
+    memory = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs), run_id=run.run_id)
+    with sole_worker(
+        run.work_folder(stage, memory.key),
+        holder=_holder(run),
+        say=lambda text: current_display().say(f"{stage}: {text}"),
+        should_stop=run.should_stop,
+    ):
+        artifact, record = _reused_or_made(run, config, inputs, memory=memory, batch=batch)
+    run.history.remember(stage, memory)
+    remember_versions(
+        run.settings.store_dir, run_file=run.history.path.name, stage=stage, versions=present_versions(run.code)
+    )
+    run.link_artifact(artifact)
+    if record.status == "ran":
+        tell_asset(run, artifact, tuple(inputs))
+    _end(run, record)
+    return artifact
+
+
+def _reused_or_made(
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, memory: StageMemory, batch: BatchPlan
+) -> tuple[ArtifactRef, StageRecord]:
+    stage = StageName(config.stage)
+    whole_up_to = run.settings.verify_whole_up_to_bytes
+    found = find_artifact(run.artifacts, stage=stage, key=memory.key, whole_up_to_bytes=whole_up_to)
+    made_before = found.artifact
+    if made_before is not None and not run.makes_again(stage, created_at=_created_at(made_before)):
+        return made_before, _reused(run, made_before)
+    why = why_it_runs(stage, run.history.last(stage), memory)
+    if made_before is not None:
+        aside = replace_artifact(made_before, run.work_folder(stage, memory.key))
+        why = f"run.again_from is {run.settings.again_from}; what it made before is kept as {aside.name}"
+    if found.damage:
+        why = "its artifact was damaged"
+        run_logger().warning("%s", found.damage)
+        current_display().say(f"{stage}: {found.damage}", is_logged=True)
+    return _made(run, config, inputs, key=memory.key, batch=batch, why=why)
+
+
+def _created_at(artifact: ArtifactRef) -> str:
+    return read_manifest(Path(artifact.path)).created_at
+
+
+def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
+    run.tracking.wait_for_server()
+    manifest = read_manifest(Path(artifact.path))
+    maker = find_maker(run.attempt_folder(artifact.stage, artifact.key, attempt=1).parent)
+    shape = f", {in_words(manifest.ladder)}" if manifest.ladder else ""
+    message = f"{maker.in_words(manifest.created_at)}{shape}"
+    run_logger().info(
+        "%s: reused %s, %s, verified (%d files)", artifact.stage, artifact.path, message, len(manifest.files)
+    )
+    tags = {"rlhf.reused": "true", "rlhf.made_by_run": maker.run_id}
+    mlflow_run = run.tracking.start_stage(artifact.stage, attempt=0, tags=tags)
+    run.tracking.set_note(mlflow_run, f"{reused_note(maker, message)} {prefect_link(run)}".rstrip())
+    run.tracking.log_final_metrics(mlflow_run, manifest.metrics)
+    run.tracking.log_lineage(mlflow_run, manifest.lineage, output_digest=artifact.digest)
+    run.tracking.finish_stage(mlflow_run, succeeded=True)
+    return StageRecord(
+        stage=artifact.stage,
+        status="reused",
+        key=artifact.key,
+        digest=artifact.digest,
+        path=artifact.path,
+        metrics=manifest.metrics,
+        runtime=run.runtime.name,
+        image_digest=run.code.image_digest,
+        mlflow_run_id=mlflow_run,
+        message=message,
+    )
+
+
+def _made(
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, key: str, batch: BatchPlan, why: str
+) -> tuple[ArtifactRef, StageRecord]:
+    """Attempt after attempt, as long as another shape may fit, or the failure can pass and patience lasts."""
+    stage, attempts = StageName(config.stage), 0
+    patience = Patience(run.settings.retries, run.settings.retry_wait_s)
+    planned = Shape(config, config_profile(run.settings.profile, config), batch)
+
+    def say(line: str) -> None:
+        run_logger().info("%s: %s", stage, line)
+        current_display().say(f"{stage}: {line}", is_logged=True)
+
+    ladder = StageLadder(run, planned, key=key, say=say)
+    while True:
+        attempts += 1
+        spec = _spec(run, shape_after(planned, ladder.rungs), inputs, key=key, rungs=ladder.rungs)
+        step_before = furthest_step(run.work_folder(stage, key))
+        try:
+            return _attempted(run, spec, why=f"{why}; {in_words(spec.ladder)}" if spec.ladder else why, say=say)
+        except AttemptFailedError as error:
+            progressed = furthest_step(run.work_folder(stage, key)) > step_before
+            rung = None if run.should_stop() else ladder.climb(error.failure, attempt=spec.attempt)
+            wait_s = 0.0 if rung else patience.wait_before_next(error, progressed=progressed)
+            if wait_s is None or run.should_stop():
+                raise _gave_up(run, spec, error, attempts=attempts, not_tried=ladder.not_tried) from error
+            why = f"again after {error.failure.kind}"
+            then = f" with {rung.change}" if rung else f" in {wait_s:g} s"
+            text = f"attempt {spec.attempt} failed ({error.failure.kind}); the next starts{then}."
+            run_logger().warning("%s: %s %s", stage, text, error.failure.message)
+            current_display().say(f"{stage}: {text}", is_logged=True)
+            _wait(run, wait_s)
+
+
+def _attempted(
+    run: PipelineRun, spec: StageSpec, *, why: str, say: Callable[[str], None]
+) -> tuple[ArtifactRef, StageRecord]:
+    """One attempt, on GPUs that no other stage has."""
+    try:
+        with gpu_turn(
+            spec.profile,
+            holder=f"{_holder(run)}, {spec.stage}",
+            say=say,
+            should_stop=run.should_stop,
+            ours=lambda: _processes_to_go_on_with(run),
+        ) as gpus:
+            return attempt_stage(run, on_gpus(spec, gpus), why=why)
+    except GpuUnavailableError as error:
+        raise attempt_not_started(run, spec, error, why=why) from error
+
+
+def _processes_to_go_on_with(run: PipelineRun) -> frozenset[int]:
+    return processes_to_take_over(run.settings.store_dir) if run.runtime.name == "docker" else frozenset()
+
+
+def _holder(run: PipelineRun) -> str:
+    return f"{run.settings.name} {run.run_id}"
+
+
+def _wait(run: PipelineRun, wait_s: float) -> None:
+    """Sleep, but not through a cancellation."""
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until and not run.should_stop():
+        time.sleep(min(_ASK_EVERY_S, wait_s))
+
+
+def _spec(
+    run: PipelineRun, shape: Shape, inputs: Sequence[StageInput], *, key: str, rungs: tuple[Rung, ...]
+) -> StageSpec:
+    stage, profile = StageName(shape.config.stage), shape.profile
+    return StageSpec(
+        stage=stage,
+        key=key,
+        config=shape.config,
+        inputs=tuple(inputs),
+        seed=run.settings.seed,
+        profile=profile,
+        batch=shape.batch,
+        required=required_contract(
+            profile,
+            seed=run.settings.seed,
+            stages_digest=run.code.stages_digest,
+            runtime=run.runtime.name,
+        ),
+        runtime=run.runtime.name,
+        image_digest=run.code.image_digest,
+        run_id=run.run_id,
+        attempt=run.next_attempt(stage, key),
+        timeout_s=run.settings.timeouts_s.get(stage),
+        silence_limit_s=run.settings.silence_limit_s,
+        start_over_if_damaged=run.settings.start_over_if_damaged,
+        ladder=rungs,
+        work_path=str(run.work_folder(stage, key)),
+    )
+
+
+def _gave_up(
+    run: PipelineRun, spec: StageSpec, error: AttemptFailedError, *, attempts: int, not_tried: tuple[str, ...]
+) -> StageFailedError:
+    failure = error.failure
+    _end(
+        run,
+        StageRecord(
+            stage=spec.stage,
+            status="failed",
+            key=spec.key,
+            runtime=spec.runtime,
+            image_digest=spec.image_digest,
+            duration_s=failure.duration_s,
+            attempts=spec.attempt,
+            message=f"{failure.kind}: {failure.message}",
+            mlflow_run_id=error.mlflow_run,
+        ),
+    )
+    changes = tuple(rung.change for rung in spec.ladder)
+    told = StageFailedError(failure, log=error.log, attempts=attempts, changes=changes, not_tried=not_tried)
+    show_markdown(
+        f"{spec.stage.value.replace('_', '-')}-failure",
+        failure_markdown(failure, log=error.log),
+        description=f"Attempt {spec.attempt}: {failure.kind}",
+    )
+    return told
+
+
+def _end(run: PipelineRun, record: StageRecord) -> None:
+    run.remember(record)
+    current_display().stage_ended(record)

@@ -1,0 +1,288 @@
+"""Estimates of memory, disk, work and time from a model's shape; pure. Every assumption stands beside its figure."""
+
+import math
+from dataclasses import dataclass
+
+from containers.contracts.hardware import GIB, GpuProfile
+from tasks.plan.inputs.model_shape import ModelShape, block_parameters, multiplied_parameters, total_parameters
+
+# AdamW keeps two float32 moments; gradients and trained weights are float32 as well.
+_MOMENT_BYTES = 8
+_GRADIENT_BYTES = 4
+_TRAINED_WEIGHT_BYTES = 4
+# Values per token that one block keeps for its backward: about 8 hidden vectors beside queries, keys and feed-forward.
+_HIDDEN_VECTORS_PER_BLOCK = 8
+_CUDA_CONTEXT_BYTES = int(1.5 * GIB)
+# Resident in a training program before any weights: 0.7 GiB were measured on a CPU. CUDA and its libraries add to that.
+_PROGRAM_BYTES = int(0.7 * GIB)
+_PROGRAM_WITH_CUDA_BYTES = 3 * GIB
+# Where no row was looked at, conversations fill about half of max_length: some 1,040 tokens were measured at 2,048.
+FILLED_FRACTION = 0.5
+# Of the tokens of a conversation that its completion has.
+COMPLETION_FRACTION = 0.5
+# Without a GPU, drawing a token took so long for each word of the vocabulary.
+_CPU_DRAWING_SECONDS = 30e-9
+# As containers/stages has them, which may not be imported here; a test holds them together.
+CPU_PACK_TOKENS = 2048
+CPU_BATCH_TOKENS = 1024
+FIRST_ROOM_TOKENS = 64
+PAGE_TOKENS = 256
+GPU_BATCH_TOKENS_PER_GIB = 512
+SMALLEST_GPU_BATCH_TOKENS = 4096
+# One generated token costs at least this long a block, however small the model: Python and kernel launches.
+_SECONDS_PER_BLOCK_AND_TOKEN = 0.8e-3
+# Drawing, looking up and adding one value of a bootstrap took 11 to 15 ns on one core.
+_SECONDS_PER_RESAMPLED_VALUE = 15e-9
+# Starting a program that imports torch and TRL took 6 s on one idle core and 21 s on a busy one.
+START_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class AssumedSpeed:
+    """What one GPU, or the CPU, is assumed to do; no figure of this machine."""
+
+    flops: float
+    memory_bytes_per_s: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be computed, and how long that takes at the assumed speed.
+
+    Attributes:
+        operations: products and sums of weights with tokens; attention over the tokens before is left out.
+    """
+
+    operations: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.operations + other.operations, self.seconds + other.seconds)
+
+    def __mul__(self, times: float) -> "Work":
+        return Work(self.operations * times, self.seconds * times)
+
+
+@dataclass(frozen=True)
+class TrainingLoad:
+    """One training stage as the estimates see it.
+
+    Attributes:
+        forward_tokens: tokens in one forward on one device, at most.
+        mean_tokens: tokens that a sequence of usual length is computed by.
+        judged_tokens: tokens of a sequence of usual length that the language head judges; 0 for a reward model.
+        total: parameters without adapters.
+        trainable: trained parameters; equal to `total` where there are no adapters.
+    """
+
+    shape: ModelShape
+    total: int
+    trainable: int
+    forward_tokens: int
+    mean_tokens: float
+    judged_tokens: float
+    gradient_checkpointing: bool
+    uses_adapters: bool
+
+
+def assumed_speed(profile: GpuProfile) -> AssumedSpeed:
+    """Speed to reckon with on that profile: a third to a quarter of what the boards' data sheets promise."""
+    if not profile.num_gpus:
+        return AssumedSpeed(2.5e10 * profile.num_threads, 1e10, f"25 GFLOP/s a thread, {profile.num_threads} thread(s)")
+    if profile.gpu_memory_gib < 60:
+        return AssumedSpeed(8e13, 7e11, "80 TFLOP/s and 0.7 TB/s a GPU, bf16, 48 GB class")
+    return AssumedSpeed(2.5e14, 1.6e12, "250 TFLOP/s and 1.6 TB/s a GPU, bf16, 80 GB class and larger")
+
+
+def value_bytes(profile: GpuProfile) -> int:
+    """Bytes of one number in the precision of the profile."""
+    return 2 if profile.precision == "bf16" else 4
+
+
+def training_memory(load: TrainingLoad, profile: GpuProfile) -> tuple[tuple[str, int], ...]:
+    """(part, bytes) on one device while training, at the longest sequences, without a language head's logits."""
+    size = value_bytes(profile)
+    frozen = load.total * size if load.uses_adapters else 0
+    trained = load.trainable * (_TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES)
+    activations = _activation_bytes(load, size)
+    if profile.distribution == "fsdp":
+        ranks = profile.num_processes
+        gathered = _gathered_bytes(load, size)
+        whole = load.total * (size if load.uses_adapters else _TRAINED_WEIGHT_BYTES)
+        parts: tuple[tuple[str, int], ...] = (
+            (f"frozen weights / {ranks}", math.ceil(frozen / ranks)),
+            (f"trained weights, gradients, AdamW / {ranks}", math.ceil(trained / ranks)),
+            ("layers put together", gathered),
+            ("activations", activations),
+            # Before and after, when nothing is computed, the model lies whole beside the shares.
+            ("more, whole model before and after", max(0, whole - gathered - activations)),
+        )
+    else:
+        parts = (
+            ("frozen weights", frozen),
+            ("trained weights, gradients, AdamW", trained),
+            ("activations", activations),
+        )
+    return tuple((name, count) for name, count in (*parts, ("CUDA context", context_bytes(profile))) if count)
+
+
+def _gathered_bytes(load: TrainingLoad, size: int) -> int:
+    """Of a divided model: two blocks, the next being fetched while one computes, and the embedding, and the gradient.
+
+    A language head with weights of its own stays whole from the end of the forward to the beginning of the backward.
+    """
+    block, embedding = block_parameters(load.shape), load.shape.vocab_size * load.shape.hidden_size
+    head = embedding if load.judged_tokens and not load.shape.tie_word_embeddings else 0
+    gradient = 0 if load.uses_adapters else max(block, embedding) * _GRADIENT_BYTES
+    return (2 * block + embedding + head) * size + gradient
+
+
+def host_memory(load: TrainingLoad, profile: GpuProfile, *, on_device: int, vllm_programs: int = 0) -> tuple[int, str]:
+    """Bytes of host memory that all ranks of a training stage take together, and how they come about.
+
+    Weights that are loaded in the type of their files stay pages of these files, which all ranks share; converted,
+    each rank holds its own (`benchmarks/load_memory.py`: 1.06 and 1.10 times the files for one rank and two, 2.08 and
+    4.15 times from bfloat16 to float32). The first rank copies the model once more to save it.
+
+    Args:
+        on_device: bytes on one device; without a GPU, that is host memory too.
+        vllm_programs: beside the ranks; the weights' files are read there as well.
+    """
+    ranks = profile.num_processes
+    others = vllm_programs * program_bytes(profile)
+    beside = f" and {vllm_programs} of vLLM" if vllm_programs else ""
+    if not profile.num_gpus:
+        own = ranks * (_PROGRAM_BYTES + on_device)
+        return own + others, f"{ranks} program(s){beside}, with all that they hold"
+    loaded = "bfloat16" if load.uses_adapters and profile.precision == "bf16" else "float32"
+    weights = load.total * (2 if loaded == "bfloat16" else 4)
+    saved = inference_memory(load.total, profile)
+    if loaded == load.shape.dtype:
+        how = "the weights' files, which all share"
+    else:
+        weights, how = ranks * weights, f"in each of them the weights, read as {loaded}"
+    programs = ranks * _PROGRAM_WITH_CUDA_BYTES
+    return programs + others + weights + saved, f"{ranks} program(s){beside}, {how}, and a copy to save"
+
+
+def inference_memory(total: int, profile: GpuProfile) -> int:
+    """Bytes of a frozen model."""
+    return total * value_bytes(profile)
+
+
+def generation_cache(shape: ModelShape, profile: GpuProfile, *, sequences: int, tokens: int) -> int:
+    """Bytes of the keys and values that generation keeps for so many sequences of so many tokens."""
+    return sequences * tokens * shape.num_hidden_layers * 2 * shape.key_value_width * value_bytes(profile)
+
+
+def scoring_tokens(profile: GpuProfile, *, batch_size: int, batch_tokens: int | None, longest: int) -> int:
+    """Tokens in one forward of a reward model that scores, at most; a longer conversation is alone.
+
+    Args:
+        batch_size: conversations in it, at most.
+        batch_tokens: what the configuration says; None: by the device.
+    """
+    by_memory = max(SMALLEST_GPU_BATCH_TOKENS, round(profile.gpu_memory_gib) * GPU_BATCH_TOKENS_PER_GIB)
+    budget = batch_tokens or (by_memory if profile.num_gpus else CPU_BATCH_TOKENS)
+    return min(batch_size * longest, max(budget, longest))
+
+
+def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int) -> tuple[tuple[str, int], ...]:
+    """(part, bytes) on one device of a reward model that only scores, so many tokens at a time.
+
+    Nothing is kept for a backward: a block's values go before the next block's come.
+    """
+    parts = (
+        ("reward model", inference_memory(total_parameters(shape, head="score"), profile)),
+        ("activations", tokens * value_bytes(profile) * _values_of_block(shape)),
+        ("CUDA context", context_bytes(profile)),
+    )
+    return tuple((name, count) for name, count in parts if count)
+
+
+def context_bytes(profile: GpuProfile) -> int:
+    """What CUDA itself takes of a GPU; 0 without one."""
+    return _CUDA_CONTEXT_BYTES if profile.num_gpus else 0
+
+
+def program_bytes(profile: GpuProfile) -> int:
+    """Host memory of one program before any weights."""
+    return _PROGRAM_WITH_CUDA_BYTES if profile.num_gpus else _PROGRAM_BYTES
+
+
+def checkpoint_bytes(load: TrainingLoad) -> int:
+    """One checkpoint on disk: trained weights and AdamW's moments."""
+    return load.trainable * (_TRAINED_WEIGHT_BYTES + _MOMENT_BYTES)
+
+
+def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) -> Work:
+    """Forward and backward over so many sequences in all, spread over the profile's ranks.
+
+    Frozen weights need no gradient of their own: 4 operations a weight and token instead of 6; checkpointing repeats
+    the forward. The language head is counted by itself (`tasks.plan.head`).
+    """
+    per_weight = 4 if load.uses_adapters else 6
+    per_weight += 2 if load.gradient_checkpointing else 0
+    operations = per_weight * multiplied_parameters(load.shape, head="score") * sequences * load.mean_tokens
+    return Work(operations, operations / (assumed_speed(profile).flops * profile.num_processes))
+
+
+def forward_work(shape: ModelShape, profile: GpuProfile, *, tokens: float, num_processes: int) -> Work:
+    """One forward over so many tokens in all, without a language head."""
+    operations = 2 * multiplied_parameters(shape, head="score") * tokens
+    return Work(operations, operations / (assumed_speed(profile).flops * num_processes))
+
+
+def _drawing_work(shape: ModelShape, profile: GpuProfile, *, tokens: float) -> Work:
+    """The language head over so many tokens in all, to draw the next one of each.
+
+    On a GPU the head is read with all other weights, which `generation_work` counts.
+    """
+    seconds = 0.0 if profile.num_gpus else tokens * shape.vocab_size * _CPU_DRAWING_SECONDS / profile.num_threads
+    return Work(2 * shape.hidden_size * shape.vocab_size * tokens, seconds)
+
+
+def generation_work(
+    shape: ModelShape,
+    profile: GpuProfile,
+    *,
+    total: int,
+    sequences: float,
+    batch: int,
+    prompt_tokens: float,
+    max_tokens: int,
+) -> Work:
+    """Plain generation of so many sequences on one device, `batch` at a time, each to its full length.
+
+    The prompt is one forward; then a token costs one reading of all weights, or the time to start its kernels,
+    whichever is longer; and drawing it.
+    """
+    prompts = forward_work(shape, profile, tokens=sequences * prompt_tokens, num_processes=1)
+    reading = inference_memory(total, profile) / assumed_speed(profile).memory_bytes_per_s
+    token = max(reading, shape.num_hidden_layers * _SECONDS_PER_BLOCK_AND_TOKEN)
+    operations = 2 * multiplied_parameters(shape, head="score") * sequences * max_tokens
+    written = Work(operations, math.ceil(sequences / batch) * max_tokens * token)
+    return prompts + written + _drawing_work(shape, profile, tokens=sequences * max_tokens)
+
+
+def bootstrap_seconds(*, values: int, num_bootstrap: int, num_means: int) -> float:
+    """Intervals of so many means, each of so many values."""
+    return values * num_bootstrap * num_means * _SECONDS_PER_RESAMPLED_VALUE
+
+
+def _activation_bytes(load: TrainingLoad, size: int) -> int:
+    shape, block = load.shape, _values_of_block(load.shape)
+    if load.gradient_checkpointing:
+        return load.forward_tokens * size * (shape.num_hidden_layers * shape.hidden_size + block)
+    return load.forward_tokens * size * shape.num_hidden_layers * block
+
+
+def _values_of_block(shape: ModelShape) -> int:
+    """Values per token that one block makes and needs."""
+    return (
+        _HIDDEN_VECTORS_PER_BLOCK * shape.hidden_size
+        + 2 * shape.query_width
+        + 4 * shape.key_value_width
+        + 4 * shape.intermediate_size
+    )

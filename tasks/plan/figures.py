@@ -1,0 +1,135 @@
+"""The pieces of a plan: numbers that say what they are worth, and one stage's worth of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from containers.contracts.hardware import BatchPlan, GpuProfile
+from containers.contracts.identity import stage_profile
+from containers.contracts.names import StageName
+from containers.contracts.schedule import ResolvedSchedule
+from tasks.config.errors import Mistake
+from tasks.config.run import RunConfig
+from tasks.plan.estimates import Work
+from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed
+from tasks.plan.inputs.data import Count, DataSize, FoundShape, Origin
+from tasks.plan.inputs.lengths import PairLengths
+
+CachedWords = Callable[[StageName], str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that says what it is and what it is worth.
+
+    Attributes:
+        value: None where nobody can know it yet.
+        note: how it comes about; of an unknown one, what is missing, where that is not the data.
+    """
+
+    name: str
+    value: float | None
+    unit: str
+    origin: Origin
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage: what it will do and what that costs.
+
+    Attributes:
+        is_reused: whether its result is there already, so that nothing of what stands here will be spent.
+        memory: parts on one device; without a GPU, in the stage's program.
+        ladder: what is tried, in which order, after each failure that more room or fewer ranks can heal.
+        host_memory: of all ranks together, outside their GPUs; None where nobody reckoned, for it is little.
+    """
+
+    stage: StageName
+    cached: str
+    batch: BatchPlan | None = None
+    schedule: ResolvedSchedule | None = None
+    figures: tuple[Figure, ...] = ()
+    memory: tuple[Figure, ...] = ()
+    host_memory: Figure | None = None
+    disk: Figure | None = None
+    work: Figure | None = None
+    time: Figure | None = None
+    is_reused: bool = False
+    ladder: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What every stage's plan is made from.
+
+    Attributes:
+        lengths: of the pairs, where some could be read.
+        reward_model: of a run that brings its own; None where one is trained, or its shape is not known.
+        reference: the reward model that judges the labels; None where none is asked, or its shape is not known.
+        reused: stages that have their result already.
+        cpu: how fast the processor is, where the run has no GPU and somebody measured it.
+    """
+
+    config: RunConfig
+    profile: GpuProfile
+    data: DataSize
+    model: FoundShape | None
+    cached: CachedWords
+    lengths: PairLengths | None = None
+    reward_model: FoundShape | None = None
+    reference: FoundShape | None = None
+    reused: frozenset[StageName] = frozenset()
+    cpu: CpuSpeed = NOT_MEASURED
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    @property
+    def missing(self) -> str:
+        """What of the model is not known, a clause; empty where nothing is missing."""
+        return "the model's shape is not known here" if self.model is None else ""
+
+    @property
+    def missing_of_scorer(self) -> str:
+        """The same for the reward model."""
+        return "the reward model's shape is not known here" if self.scorer is None else ""
+
+    @property
+    def scorer(self) -> FoundShape | None:
+        """The reward model that policy and suites are judged by; one that is trained has the shape of the model."""
+        return self.reward_model if self.config.reward_model is not None else self.model
+
+
+def count_figure(name: str, count: Count | None, unit: str) -> Figure:
+    """Figure of a count that may not be known yet."""
+    return Figure(name, None, unit, "unknown") if count is None else Figure(name, count.value, unit, count.origin)
+
+
+def disk_figure(count: float, *, note: str = "") -> Figure:
+    """Figure of bytes written."""
+    return Figure("disk", count, "bytes", "estimated", note)
+
+
+def work_figure(work: Work | None, *, missing: str = "") -> Figure:
+    """Figure of the operations of a stage.
+
+    Args:
+        work: None where nobody can know.
+        missing: what is not known then; empty: the data.
+    """
+    if work is None:
+        return Figure("work", None, "FLOP", "unknown", missing)
+    return Figure("work", work.operations, "FLOP", "estimated")
+
+
+def time_figure(known: Known, stage: StageName, seconds: float | None, *, note: str = "", missing: str = "") -> Figure:
+    """Figure of seconds for a stage, the start of its program included.
+
+    Args:
+        seconds: on a GPU, or on a processor as fast as the one that they were measured on; None: nobody can know.
+        missing: what is not known then; empty: the data.
+    """
+    if seconds is None:
+        return Figure("time", None, "s", "unknown", missing)
+    is_on_gpu = stage_profile(known.profile, stage).num_gpus > 0
+    how = "at an assumed speed" if is_on_gpu else known.cpu.short_words
+    value = known.cpu.start_seconds + known.cpu.slowness * seconds
+    return Figure("time", value, "s", "estimated", f"{how}, {note}" if note else how)

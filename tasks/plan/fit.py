@@ -1,0 +1,196 @@
+"""A stage whose model cannot fit on the GPUs of its profile, and the smallest change that makes it fit."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+from containers.contracts.configs.stages import LoraSettings, StageConfig
+from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
+from containers.contracts.names import StageName
+from containers.contracts.outcome import FailureKind
+from containers.contracts.schedule import ScheduleError
+from containers.launch.ladder import Host, Shape, all_steps, next_step
+from tasks.config.errors import Mistake
+from tasks.config.loading import config_files
+from tasks.config.profiles import is_ladder
+from tasks.config.run import RuntimeSection
+from tasks.config.yaml_reader import read_yaml_file
+from tasks.plan.figures import Known, StagePlan
+from tasks.plan.limits import is_on_gpu, memory_bytes
+
+
+def ladder_lines(
+    config: StageConfig, profile: GpuProfile, batch: BatchPlan, *, runtime: RuntimeSection
+) -> tuple[tuple[str, str], ...]:
+    """A name and a line for each failure that this stage can have on this profile; empty for one rank on a CPU."""
+    failures = {
+        "if a GPU is full": (FailureKind.OUT_OF_GPU_MEMORY, profile.num_gpus > 0),
+        "if /dev/shm is full": (FailureKind.SHM_EXHAUSTED, profile.num_gpus > 0),
+        "if ranks wait in vain": (FailureKind.NCCL_TIMEOUT, profile.num_processes > 1),
+    }
+    planned, host = Shape(config, profile, batch), Host(makes_shm=runtime.kind != "process")
+    return tuple(
+        (name, _line(kind, planned, host=host, runtime=runtime))
+        for name, (kind, possible) in failures.items()
+        if possible
+    )
+
+
+def _line(kind: FailureKind, planned: Shape, *, host: Host, runtime: RuntimeSection) -> str:
+    settings = runtime.ladder
+    if not settings.enabled:
+        again = f"tried again unchanged, {runtime.retries} times" if kind.retry_can_help else "the stage fails"
+        return f"{again} (runtime.ladder.enabled is false)"
+    rungs = all_steps(kind, planned, host=host, settings=settings)
+    if rungs:
+        return "; then ".join(rung.change for rung in rungs)
+    step = next_step(kind, planned, (), host=host, settings=settings)
+    return f"the stage fails: {'; '.join(step.not_tried if step else ())}"
+
+
+Planners = Mapping[StageName, Callable[[Known], StagePlan]]
+
+# Estimates of memory are meant to be right within 15 %: what is refused is beyond that, what is advised fits with that.
+_ERROR = 1.15
+_TRAININGS = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+_DIVISIBLE = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL)
+_LENGTHS = {
+    StageName.TRAIN_SFT: "max_length",
+    StageName.TRAIN_REWARD_MODEL: "max_length",
+    StageName.TRAIN_POLICY: "max_prompt_length",
+}
+_SHORTEST_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A change of the configuration: its key, its new value in words, and what it makes of the run."""
+
+    key: str
+    words: str
+    known: Known
+
+
+def unfit_mistakes(known: Known, stages: Sequence[StagePlan], *, planners: Planners) -> Iterator[Mistake]:
+    """The stages that need more than a GPU has in their smallest shape: one example at a time, with checkpointing.
+
+    A stage that fits in its smallest shape is no mistake: the ladder takes it there (`tasks.plan.fit`).
+    """
+    limit = known.profile.gpu_memory_gib * GIB
+    for stage in stages:
+        if stage.is_reused or not is_on_gpu(known, stage.stage) or memory_bytes(stage) <= limit * _ERROR:
+            continue
+        planner = planners[stage.stage]
+        smallest = _needed(_smallest_shape(known, stage.stage), planner)
+        if smallest is None or smallest <= limit * _ERROR:
+            continue
+        yield _mistake(known, stage.stage, planner, needed=smallest)
+
+
+def _mistake(known: Known, stage: StageName, planner: Callable[[Known], StagePlan], *, needed: float) -> Mistake:
+    profile = known.profile
+    shape = " even with one example at a time and gradient checkpointing" if stage in _TRAININGS else ""
+    problem = (
+        f"{needed / GIB:.0f} GiB per GPU are estimated{shape}, and profile `{profile.name}` has "
+        f"{profile.gpu_memory_gib:g}."
+    )
+    for change in _changes(known, stage):
+        fits = _needed(change.known, planner)
+        if fits is not None and fits * _ERROR <= change.known.profile.gpu_memory_gib * GIB:
+            return Mistake(
+                change.key, f"{problem} The smallest change that fits: {change.words} ({fits / GIB:.0f} GiB)."
+            )
+    return Mistake(
+        "gpu_profile", f"{stage.value}: {problem} No setting and no profile here makes it fit; take a smaller model."
+    )
+
+
+def _changes(known: Known, stage: StageName) -> Iterator[_Change]:
+    """What could help, the smallest first.
+
+    A model that the ranks divide is trained to the same weights: nothing but the profile changes. Then come shorter
+    examples, adapters in place of all weights, larger GPUs.
+    """
+    yield from _divided(known, stage)
+    yield from _shorter(known, stage)
+    yield from _adapters(known, stage)
+    yield from _larger_gpus(known, stage)
+
+
+def _divided(known: Known, stage: StageName) -> Iterator[_Change]:
+    """The model divided over the ranks that there are; not for a policy, which each rank needs whole to write."""
+    profile = known.profile
+    if stage not in _DIVISIBLE or profile.num_processes == 1 or profile.distribution == "fsdp":
+        return
+    changed = replace(known, profile=profile.model_copy(update={"distribution": "fsdp"}))
+    yield _Change("gpu_profile.distribution", "`distribution: fsdp` in the profile", _smallest_shape(changed, stage))
+
+
+def _shorter(known: Known, stage: StageName) -> Iterator[_Change]:
+    name = _LENGTHS.get(stage)
+    section = getattr(known.config, stage.value, None)
+    if name is None or section is None:
+        return
+    length = getattr(section, name) // 2
+    while length >= _SHORTEST_TOKENS:
+        changed = _with(known, stage, {name: length})
+        yield _Change(f"{stage.value}.{name}", f"`{length}`", _smallest_shape(changed, stage))
+        length //= 2
+
+
+def _adapters(known: Known, stage: StageName) -> Iterator[_Change]:
+    section = getattr(known.config, stage.value, None)
+    if stage not in _TRAININGS or section is None or section.lora is not None:
+        return
+    lora = LoraSettings()
+    is_reward_model = stage is StageName.TRAIN_REWARD_MODEL
+    trainable = {"trainable": "lora"} if is_reward_model else {}
+    changed = _with(known, stage, {"lora": lora, **trainable})
+    both = " and `trainable: lora`" if is_reward_model else ""
+    words = f"`lora: {{r: {lora.r}, alpha: {lora.alpha}}}`{both}, adapters in place of all weights"
+    yield _Change(f"{stage.value}.lora", words, _smallest_shape(changed, stage))
+
+
+def _larger_gpus(known: Known, stage: StageName) -> Iterator[_Change]:
+    """The profiles of configs/gpu_profiles with larger GPUs, smallest GPUs and fewest of them first."""
+    profiles = [profile for profile in _profiles() if profile.gpu_memory_gib > known.profile.gpu_memory_gib]
+    for profile in sorted(profiles, key=lambda profile: (profile.gpu_memory_gib, profile.num_gpus)):
+        config = known.config.model_copy(update={"gpu_profile": profile})
+        changed = replace(known, config=config, profile=profile)
+        yield _Change("gpu_profile", f"{stage.value} on `{profile.name}`", _smallest_shape(changed, stage))
+
+
+def _profiles() -> Iterator[GpuProfile]:
+    for path in config_files("gpu_profiles"):
+        tree = read_yaml_file(path, shown=str(path))
+        try:
+            if not is_ladder(tree):
+                yield GpuProfile.model_validate(tree)
+        except ValidationError:
+            continue
+
+
+def _smallest_shape(known: Known, stage: StageName) -> Known:
+    """The stage with one example per device and with checkpointing, as the ladder would make it."""
+    if stage not in _TRAININGS:
+        return known
+    profile = known.profile.model_copy(update={"max_per_device_batch_size": 1})
+    # Packs of a budget of one's own become smaller with the batch.
+    packs = {} if stage is StageName.TRAIN_SFT else {"pack_tokens": None}
+    changed = _with(known, stage, {"gradient_checkpointing": True, **packs})
+    return replace(changed, profile=profile)
+
+
+def _with(known: Known, stage: StageName, update: Mapping[str, object]) -> Known:
+    section = getattr(known.config, stage.value)
+    config = known.config.model_copy(update={stage.value: section.model_copy(update=update)})
+    return replace(known, config=config)
+
+
+def _needed(known: Known, planner: Callable[[Known], StagePlan]) -> float | None:
+    """Bytes on one GPU; None where the batch cannot be divided over the ranks of that profile."""
+    try:
+        return memory_bytes(planner(replace(known, mistakes=[])))
+    except ScheduleError:
+        return None

@@ -1,0 +1,106 @@
+"""What the language head takes while it judges or trains: logits are made tile by tile, never all at once.
+
+Completions in packs on a CPU whose head is frozen go through `containers.packing.logps`, everything else through
+TRL's own head.
+"""
+
+from dataclasses import dataclass
+
+from containers.contracts.hardware import GpuProfile
+from tasks.plan import estimates
+from tasks.plan.estimates import Work
+from tasks.plan.figures import Figure
+from tasks.plan.inputs.model_shape import ModelShape
+
+# TRL's tiles.
+_TILE_TOKENS, _TILE_WORDS = 4096, 32_768
+# Those of containers/packing/logps.py, which may not be imported here; a test holds them together.
+CPU_TILE = 2**20
+FROZEN_TILE = 2**25
+NARROWEST_TILE = 512
+# A tile with what is made of it at the same time. Triton works in place on a GPU; torch makes copies on a CPU.
+_CPU_COPIES, _FROZEN_COPIES = 9, 3
+_FLOAT_BYTES = 4
+# For each number that the head puts out: products and sums of the hidden state, forward and, for training, its
+# repetition and the gradient of its inputs, which a frozen head on a CPU needs no repetition for.
+_JUDGING_OPERATIONS, _TRAINING_OPERATIONS, _FROZEN_OPERATIONS = 2, 6, 4
+# What one core took for each number beside its products, to judge and to train: in TRL's tiles, which are too wide for
+# a processor's caches, in the narrow ones of packs, and with a frozen head.
+_WIDE_SECONDS, _NARROW_SECONDS, _FROZEN_SECONDS = (15e-9, 49e-9), (5e-9, 16e-9), (9e-9, 10e-9)
+_CPU_FLOPS = 8e10
+
+
+@dataclass(frozen=True)
+class Head:
+    """The language head of a stage that trains.
+
+    Attributes:
+        tokens: that go through it in one forward, at most.
+        is_trained: with the weights below it; adapters leave it frozen.
+        in_packs: of completions, else TRL's rows.
+    """
+
+    shape: ModelShape
+    profile: GpuProfile
+    tokens: int
+    is_trained: bool
+    in_packs: bool
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the tile and its copies, the gradient to the hidden states, and a trained head's own, in float32."""
+        tokens, words = self.tile
+        hidden = self.tokens * self.shape.hidden_size * _FLOAT_BYTES
+        own = self.shape.vocab_size * self.shape.hidden_size * _FLOAT_BYTES if self.is_trained else 0
+        return tokens * words * self._bytes_of_a_logit + hidden + own
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Tokens and words of the vocabulary that logits are made for at a time."""
+        vocabulary = self.shape.vocab_size
+        if self.profile.num_gpus:
+            # The whole width is set aside, however small the vocabulary.
+            return min(self.tokens, _TILE_TOKENS), _TILE_WORDS
+        if self._is_in_one_go:
+            return min(self.tokens, max(FROZEN_TILE // vocabulary, 1)), vocabulary
+        width = max(CPU_TILE // max(self.tokens, 1), NARROWEST_TILE) if self.in_packs else _TILE_WORDS
+        return min(self.tokens, _TILE_TOKENS), min(width, _TILE_WORDS, vocabulary)
+
+    def training_work(self, *, tokens: float) -> Work:
+        """Log-probabilities of so many tokens in all, with their gradient."""
+        operations = _FROZEN_OPERATIONS if self._is_in_one_go else _TRAINING_OPERATIONS
+        return self._work(tokens, operations=operations, cpu_seconds=self._cpu_seconds[1])
+
+    def judging_work(self, *, tokens: float) -> Work:
+        """Log-probabilities of so many tokens in all, without one."""
+        return self._work(tokens, operations=_JUDGING_OPERATIONS, cpu_seconds=self._cpu_seconds[0])
+
+    def _work(self, tokens: float, *, operations: int, cpu_seconds: float) -> Work:
+        ranks, numbers = self.profile.num_processes, tokens * self.shape.vocab_size
+        products = operations * self.shape.hidden_size
+        if self.profile.num_gpus:
+            return Work(products * numbers, products * numbers / (estimates.assumed_speed(self.profile).flops * ranks))
+        seconds = numbers * (cpu_seconds + products / _CPU_FLOPS) / (self.profile.num_threads * ranks)
+        return Work(products * numbers, seconds)
+
+    @property
+    def _cpu_seconds(self) -> tuple[float, float]:
+        if self._is_in_one_go:
+            return _FROZEN_SECONDS
+        return _NARROW_SECONDS if self.in_packs else _WIDE_SECONDS
+
+    @property
+    def _is_in_one_go(self) -> bool:
+        return self.in_packs and not self.is_trained and not self.profile.num_gpus
+
+    @property
+    def _bytes_of_a_logit(self) -> int:
+        if self.profile.num_gpus:
+            return estimates.value_bytes(self.profile)
+        return _FLOAT_BYTES * (_FROZEN_COPIES if self._is_in_one_go else _CPU_COPIES)
+
+
+def head_figure(head: Head) -> Figure:
+    """Memory of the logits, and how many are there at a time."""
+    tokens, words = head.tile
+    return Figure("logits", head.memory_bytes, "bytes", "estimated", f"{tokens:,} tokens by {words:,} words at a time")

@@ -1,0 +1,117 @@
+"""How fast this machine's processor is just now, beside the one on which the seconds of a plan were measured."""
+
+import functools
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from containers.contracts.hardware import GpuProfile
+from tasks.plan import estimates
+
+# What the machine multiplied with one thread, by the program below, while the plan's seconds were measured on it.
+REFERENCE_GFLOPS = 95.0
+# Starting a program that imports torch and TRL took so long on that machine while it was idle.
+_IDLE_START_SECONDS = 6.0
+_PATIENCE_S = 10.0
+_SIDE = 512
+# Long enough that the share of a busy processor which is left for this shows in it.
+_SECONDS = 0.3
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_PROGRAM = f"""
+import time
+import numpy
+left = numpy.ones(({_SIDE}, {_SIDE}), dtype=numpy.float32)
+left @ left
+start, worked, times = time.perf_counter(), time.process_time(), 0
+while time.perf_counter() - start < {_SECONDS}:
+    left @ left
+    times += 1
+print(times * 2 * {_SIDE}**3 / 1e9, time.perf_counter() - start, time.process_time() - worked)
+"""
+
+
+@dataclass(frozen=True)
+class CpuSpeed:
+    """What the processor does for one training rank.
+
+    Attributes:
+        gflops: 10⁹ operations of a float32 matrix product in a second that the profile's threads work; None: not
+            measured.
+        num_threads: of a rank.
+        share: of the processor that other work left to them, in (0, 1].
+        crowding: how many times more threads all ranks have than there are cores; 1 where there are cores enough.
+    """
+
+    gflops: float | None = None
+    num_threads: int = 1
+    share: float = 1.0
+    crowding: float = 1.0
+
+    @property
+    def slowness(self) -> float:
+        """How many times longer everything takes than on the machine that the seconds were measured on."""
+        if self.gflops is None:
+            return 1.0
+        return REFERENCE_GFLOPS * self.num_threads / self.gflops * self.crowding / self.share
+
+    @property
+    def start_seconds(self) -> float:
+        """How long the start of a stage's program takes."""
+        return estimates.START_SECONDS if self.gflops is None else _IDLE_START_SECONDS * self.slowness
+
+    @property
+    def short_words(self) -> str:
+        """What a figure of seconds says of itself."""
+        return "on an idle machine" if self.gflops is None else "at this machine's speed just now"
+
+    @property
+    def words(self) -> str:
+        """Where the seconds come from, and what they are worth."""
+        if self.gflops is None:
+            return (
+                "seconds on a processor are those of an idle machine that multiplies matrices at "
+                f"{REFERENCE_GFLOPS:.0f} GFLOP/s a thread; not measured on this machine, and other work beside it can "
+                "make them 4 times as many"
+            )
+        return (
+            f"{self.num_threads} thread(s) multiply matrices at {self.gflops:.0f} GFLOP/s here, and at "
+            f"{REFERENCE_GFLOPS * self.num_threads:.0f} on the machine that seconds were measured on; other work "
+            f"leaves them {self.share:.0%} of the processor just now: {self.slowness:.2g} times these seconds, and "
+            f"{self.slowness * self.share:.2g} times where nothing else works"
+        )
+
+
+NOT_MEASURED = CpuSpeed()
+
+
+def measured_cpu_speed(profile: GpuProfile) -> CpuSpeed:
+    """The speed of this machine for a profile without GPUs, in half a second; not measured for one with GPUs.
+
+    It is asked of a program of its own, whose number of threads can be set; what else works on the machine takes its
+    share, as it will take it from the run.
+    """
+    return NOT_MEASURED if profile.num_gpus else _measured(profile.num_threads, profile.num_processes)
+
+
+@functools.cache
+def _measured(num_threads: int, num_processes: int) -> CpuSpeed:
+    environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(num_threads))}
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=True,
+        )
+        operations, seconds, worked = (float(word) for word in ran.stdout.split())
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return NOT_MEASURED
+    if not all(math.isfinite(number) and number > 0 for number in (operations, seconds, worked)):
+        return NOT_MEASURED
+    share = min(1.0, worked / (seconds * num_threads))
+    crowding = max(1.0, num_threads * num_processes / (os.cpu_count() or 1))
+    return CpuSpeed(operations / worked * num_threads, num_threads, share, crowding)

@@ -1,0 +1,305 @@
+"""What can be known about a run before anything runs: how many rows there are, and how large the model is."""
+
+import gzip
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from containers.contracts.configs.stages import BuildBaseModelConfig, FilterDatasetConfig
+from containers.contracts.file_limits import RowLines
+from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
+from containers.contracts.records import Funnel
+from containers.data.formats.parquet_rows import UnreadableParquetError, opened_parquet
+from tasks.config.errors import ConfigError
+from tasks.config.loading import config_files
+from tasks.config.run import RunConfig
+from tasks.config.sources import RowSource
+from tasks.config.yaml_reader import read_yaml_file
+from tasks.plan.inputs.model_shape import ModelShape, read_model_shape, shape_of_built_model
+from tasks.plan.inputs.packing import PLAIN, PackingTraits, read_packing_traits
+from tasks.sources.hub import hub_cache
+from tasks.sources.resolve import DatasetSource, ModelSource
+
+Origin = Literal["exact", "at most", "at least", "estimated", "unknown"]
+
+_HELPSTEER3 = "nvidia/helpsteer3"
+# Counted in the published preference subset.
+_HELPSTEER3_ROWS, _HELPSTEER3_ENGLISH_ROWS, _HELPSTEER3_VALIDATION_ROWS = 38_459, 22_380, 2_017
+_MAX_COUNTED_BYTES = 8 * 1024**3
+_ROW_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+_CHUNK_BYTES = 1024 * 1024
+# build_base_model adds to the ranks of a file: end of text, start and end of a turn.
+_SPECIAL_TOKENS = 3
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number of rows, pairs or prompts, and what it is worth."""
+
+    value: int
+    origin: Origin
+
+    def share(self, fraction: float) -> "Count":
+        """That share of it, rounded up."""
+        # 22,380 x 0.9 is 20,142.000000000004 in binary; that is no further row.
+        return Count(math.ceil(round(self.value * fraction, 6)), self.origin)
+
+    def less(self, other: "Count") -> "Count":
+        """What is left of it without the other."""
+        return Count(self.value - other.value, self.origin)
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """How many examples each stage will see; None where that is not known before the data is read.
+
+    Attributes:
+        pairs: of the training source, before any is held out or set aside; no split can give more.
+    """
+
+    words: str
+    rows: Count | None
+    pairs: Count | None
+    train_pairs: Count | None
+    validation_pairs: Count | None
+    policy_train_prompts: Count | None
+    policy_eval_prompts: Count | None
+
+
+@dataclass(frozen=True)
+class FoundShape:
+    """A model's shape, where it was read, whether the counts that follow are its own, and what hinders packs."""
+
+    shape: ModelShape
+    words: str
+    origin: Origin
+    traits: PackingTraits = PLAIN
+
+
+def data_size(config: RunConfig, *, filtered: Path | None = None) -> DataSize:
+    """What the dataset will give, before any filter has run: so an upper bound, or known figures of a known dataset.
+
+    Args:
+        filtered: the artifact of filter_dataset, where it is there already: its counts are exact.
+    """
+    found = _size_before_filters(config)
+    funnel = None if filtered is None else _read_funnel(filtered)
+    if funnel is None:
+        return found
+    return replace(
+        found,
+        words=f"{found.words.partition(': ')[0]}: counted as filter_dataset kept them",
+        rows=Count(funnel.rows_read, "exact"),
+        train_pairs=Count(funnel.train_pairs, "exact"),
+        validation_pairs=Count(funnel.validation_pairs, "exact"),
+        policy_train_prompts=Count(funnel.policy_train_prompts, "exact"),
+        policy_eval_prompts=Count(funnel.policy_eval_prompts, "exact"),
+    )
+
+
+def _read_funnel(filtered: Path) -> Funnel | None:
+    try:
+        return Funnel.model_validate_json((filtered / FUNNEL_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _size_before_filters(config: RunConfig) -> DataSize:
+    filters = config.filter_dataset
+    rows, validation, words = _source_rows(config.dataset, filters)
+    if rows is None:
+        return DataSize(words, None, None, None, validation, None, None)
+    pairs = rows if filters.data_percentage == 100 else rows.share(filters.data_percentage / 100)
+    if filters.max_rows is not None:
+        pairs = Count(min(pairs.value, filters.max_rows), pairs.origin)
+    most = pairs
+    if config.dataset.holds_out_by_prompt:
+        validation = pairs.share(filters.validation_fraction)
+        pairs = pairs.less(validation)
+    train = pairs.share(1 - filters.policy_prompt_fraction)
+    if not filters.policy_prompt_fraction:
+        return DataSize(words, rows, most, train, validation, train, validation)
+    # A prompt has one pair or more.
+    prompts = pairs.less(train)
+    held_out = prompts.share(filters.policy_eval_prompt_fraction)
+    return DataSize(words, rows, most, train, validation, prompts.less(held_out), held_out)
+
+
+def local_files(source: DatasetSource) -> tuple[Path, ...]:
+    """The data files of the training rows that lie on this disk, fetched ones too; empty where a part is not here.
+
+    Rows that a reader of one's own makes are in no file.
+    """
+    files: list[Path] = []
+    for _, part in source.parts:
+        place = None if part.reader is not None else _local_place(part)
+        found = [] if place is None else data_files(place)
+        if not found:
+            return ()
+        files += found
+    return tuple(files)
+
+
+def _local_place(source: RowSource) -> Path | None:
+    """Where the training rows are on this disk; None where they are not, or where a pattern was fetched."""
+    if source.hub_id is None:
+        return Path(source.train)
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(
+        source.hub_id, source.train, cache_dir=hub_cache(), revision=source.revision, repo_type="dataset"
+    )
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def data_files(place: Path) -> list[Path]:
+    """The file, or those in the folder; none where it cannot be listed, which the check will say."""
+    if place.is_file():
+        return [place]
+    try:
+        return sorted(file for file in place.iterdir() if file.name.endswith(_ROW_SUFFIXES))
+    except OSError:
+        return []
+
+
+def find_scorer_shape(source: ModelSource) -> FoundShape | None:
+    """The shape of a reward model that was trained elsewhere; None where it cannot be told here."""
+    if source.path is not None:
+        folders = (Path(source.path), *(Path(source.path) / name for name in (MERGED_FOLDER, BASE_FOLDER)))
+        source = source.model_copy(
+            update={
+                "path": next((str(folder) for folder in folders if (folder / "config.json").is_file()), source.path)
+            }
+        )
+    try:
+        return _named_shape(source)
+    except ConfigError:  # the stage will say what is wrong with it
+        return None
+
+
+def find_model_shape(config: RunConfig, *, model_config: Path | None = None) -> FoundShape | None:
+    """The shape of the model that the run starts from, without network; None where no config.json is at hand.
+
+    Raises:
+        ConfigError: a config.json is there and cannot be used, or `tokenizer_file` cannot be read.
+    """
+    if model_config is not None:
+        return _read(model_config, str(model_config))
+    if config.build_base_model is not None:
+        return _built_shape(config.build_base_model, config.tokenizer_file)
+    return None if config.base_model is None else _named_shape(config.base_model)
+
+
+def _read(path: Path, words: str) -> FoundShape:
+    shape = read_model_shape(path)
+    return FoundShape(shape, words, "exact" if shape.is_exact else "estimated", read_packing_traits(path))
+
+
+def _built_shape(build: BuildBaseModelConfig, tokenizer_file: Path | None) -> FoundShape:
+    if tokenizer_file is None:
+        size = build.vocabulary_size or 0
+        shape = shape_of_built_model(build, vocabulary_size=size)
+        return FoundShape(shape, f"build_base_model, vocabulary of at most {size:,}", "at most")
+    size = _ranks(tokenizer_file) + _SPECIAL_TOKENS
+    shape = shape_of_built_model(build, vocabulary_size=size)
+    return FoundShape(shape, f"build_base_model, vocabulary of {size:,} from {tokenizer_file}", "exact")
+
+
+def _named_shape(model: ModelSource) -> FoundShape | None:
+    if model.path is not None:
+        path = Path(model.path) / "config.json"
+        return _read(path, str(path)) if path.is_file() else None
+    if model.hub_id is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(model.hub_id, "config.json", revision=model.revision)
+    if isinstance(cached, str):
+        return _read(Path(cached), f"{model.hub_id}, config.json in the local cache")
+    for path in config_files("model_shapes"):
+        named = read_yaml_file(path, shown=str(path)).get("hub_id")
+        if isinstance(named, str) and named.lower() == model.hub_id.lower():
+            return _read(path, f"{model.hub_id}, {path}")
+    return None
+
+
+def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[Count | None, Count | None, str]:
+    if source.mixture:
+        return _mixture_rows(source)
+    if source.reader is not None:
+        return None, None, f"{source.train}: rows are known once {source.reader} has read it"
+    if source.hub_id is not None:
+        if source.hub_id.lower() != _HELPSTEER3:
+            place = _local_place(source)
+            if place is not None:
+                return count_rows(place), None, f"{source.hub_id}, fetched: rows counted before any filter"
+            return None, None, f"{source.hub_id}: rows are known once it is downloaded"
+        english = filters.languages == ("english",) and filters.code_rows == "drop"
+        rows = Count(_HELPSTEER3_ENGLISH_ROWS, "estimated") if english else Count(_HELPSTEER3_ROWS, "at most")
+        return rows, Count(_HELPSTEER3_VALIDATION_ROWS, "at most"), f"{source.hub_id}: figures of the published set"
+    train = count_rows(Path(source.train))
+    validation = count_rows(Path(source.validation)) if source.validation is not None else None
+    found = "rows counted before any filter" if train is not None else "no rows that can be counted yet"
+    return train, validation, f"{source.train}: {found}"
+
+
+def _mixture_rows(source: DatasetSource) -> tuple[Count | None, Count | None, str]:
+    """The rows of all sources together: weights, as filters, only take some away."""
+    name = " + ".join(part.name for part in source.mixture)
+    if any(part.hub_id is not None or part.reader is not None for part in source.mixture):
+        return None, None, f"{name}: rows are known once all is here and read"
+    train = [count_rows(Path(part.train)) for part in source.mixture]
+    validation = [count_rows(Path(part.validation)) for part in source.mixture if part.validation is not None]
+    return _sum(train), _sum(validation) if validation else None, f"{name}: rows counted before weights and filters"
+
+
+def _sum(counts: Sequence[Count | None]) -> Count | None:
+    known = [count.value for count in counts if count is not None]
+    return Count(sum(known), "at most") if len(known) == len(counts) else None
+
+
+def count_rows(path: Path) -> Count | None:
+    """Rows of a local jsonl, jsonl.gz or parquet file, or a folder of them, before any filter.
+
+    Blank lines are none. None where they cannot be counted: nothing is there, it is damaged, nearly all of it is blank,
+    or it is larger than would be counted in good time.
+    """
+    if path.is_dir():
+        counts = [count_rows(file) for file in data_files(path)]
+        known = [count.value for count in counts if count is not None]
+        return Count(sum(known), "at most") if counts and len(known) == len(counts) else None
+    if not path.is_file():
+        return None
+    if path.suffix == ".parquet":
+        return _parquet_rows(path)
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+            lines, read = RowLines(), 0
+            while (chunk := stream.read(_CHUNK_BYTES)) and read < _MAX_COUNTED_BYTES and not lines.are_too_few:
+                lines.add(chunk)
+                read += len(chunk)
+    except (OSError, EOFError, zlib.error):
+        return None
+    return Count(lines.num_rows, "at most") if read < _MAX_COUNTED_BYTES and not lines.are_too_few else None
+
+
+def _parquet_rows(path: Path) -> Count | None:
+    if find_spec("pyarrow") is None:
+        return None
+    try:
+        with opened_parquet(path) as file:
+            return Count(file.metadata.num_rows, "at most")
+    except UnreadableParquetError:
+        return None
+
+
+def _ranks(path: Path) -> int:
+    counted = count_rows(path)
+    if counted is None:
+        why = "does not exist" if not path.exists() else "cannot be read as lines"
+        raise ConfigError(f"tokenizer_file: {path.absolute().resolve()} {why}. Correct the path.")
+    return counted.value

@@ -1,0 +1,136 @@
+"""How long the pairs of a run are, in tokens: what a plan reckons with in place of max_length alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.names import TRAIN_PAIRS_FILE, StageName
+from tasks.config.run import RunConfig
+from tasks.plan.inputs.data import DataSize, local_files
+from tasks.plan.inputs.row_texts import PairTexts, are_all_taken, sample_pairs
+from tasks.plan.inputs.token_counts import END_OF_TURN_TOKENS, TokenCounter, find_counter
+
+# Tokenizing so many characters takes a second or two.
+_MAX_COUNTED_CHARACTERS = 6_000_000
+# The longest row of a sample is not the longest of all, and characters are no tokens.
+_MARGIN_OF_ALL, _MARGIN_OF_SAMPLE = 1.1, 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class PairTokens:
+    """Tokens of one pair; what the chat template writes before an answer is the prompt's."""
+
+    prompt: int
+    chosen: int
+    rejected: int
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longer of its two conversations."""
+        return self.prompt + max(self.chosen, self.rejected)
+
+    @property
+    def packed(self) -> int:
+        """Tokens of both conversations, the prompt once."""
+        return self.prompt + self.chosen + self.rejected
+
+
+@dataclass(frozen=True)
+class PairLengths:
+    """The lengths of a sample of the training pairs.
+
+    Attributes:
+        are_all: whether every pair was looked at.
+        words: which rows were looked at, and how their tokens were counted; a sentence without its end.
+        are_counted: by the model's tokenizer; else they are guessed from characters.
+    """
+
+    pairs: tuple[PairTokens, ...]
+    are_all: bool
+    words: str
+    are_counted: bool
+
+    def fitting(self, max_length: int) -> tuple[PairTokens, ...]:
+        """Those whose conversations both have at most so many tokens; a training leaves the others out."""
+        return tuple(pair for pair in self.pairs if pair.longest <= max_length)
+
+    def fitting_prompts(self, max_length: int) -> tuple[int, ...]:
+        """Tokens of the prompts that have at most so many."""
+        return tuple(pair.prompt for pair in self.pairs if pair.prompt <= max_length)
+
+    def with_margin(self, longest: int, *, most: int) -> int:
+        """Tokens to reserve memory for, where the longest row looked at has so many and none may have more than `most`.
+
+        Example: of all rows, counted, the longest has 900: 990 are reserved; of a sample 1,350.
+        """
+        margin = _MARGIN_OF_ALL if self.are_all and self.are_counted else _MARGIN_OF_SAMPLE
+        return min(most, round(longest * margin))
+
+    @property
+    def spread(self) -> str:
+        """`prompts 48 (middle), 310 (95 %), 1,204 (longest); answers …`."""
+        answers = [tokens for pair in self.pairs for tokens in (pair.chosen, pair.rejected)]
+        return f"prompts {_spread([pair.prompt for pair in self.pairs])}; answers {_spread(answers)}"
+
+
+def read_lengths(
+    config: RunConfig, data: DataSize, *, vocabulary_size: int | None, artifacts: Mapping[StageName, Path]
+) -> PairLengths | None:
+    """Lengths of the training pairs; None where they are not on this disk, or cannot be read here.
+
+    Args:
+        data: how many rows there are; exact where filter_dataset counted its own.
+        artifacts: of stages that have their result already; filter_dataset's holds the very pairs.
+    """
+    filtered = artifacts.get(StageName.FILTER_DATASET)
+    files: Sequence[Path]
+    kept = data.train_pairs if data.train_pairs is not None and data.train_pairs.origin == "exact" else None
+    if filtered is not None and kept is not None and (filtered / TRAIN_PAIRS_FILE).is_file():
+        files, source = (filtered / TRAIN_PAIRS_FILE,), "pairs that filter_dataset kept"
+        num_rows: int | None = kept.value
+        found = list(sample_pairs(files, num_rows=num_rows))
+    else:
+        files, source = local_files(config.dataset), "rows, before any filter but max_characters,"
+        num_rows = data.rows.value if data.rows is not None else None
+        found = [pair for pair in sample_pairs(files, num_rows=num_rows) if _is_short(pair, config.filter_dataset)]
+    texts = _up_to(found, num_characters=_MAX_COUNTED_CHARACTERS)
+    if not texts:
+        return None
+    counter = find_counter(config, artifacts=artifacts, vocabulary_size=vocabulary_size)
+    of = "" if num_rows is None else f" of {num_rows:,}"
+    return PairLengths(
+        pairs=_counted(texts, counter),
+        are_all=len(texts) == len(found) and are_all_taken(files, num_rows=num_rows),
+        words=f"{len(texts):,}{of} {source} were looked at; {counter.words}, and {counter.user_turn} more "
+        f"a turn of the user, {counter.assistant_turn} a turn of the assistant",
+        are_counted=counter.tokenizer is not None,
+    )
+
+
+def _is_short(pair: PairTexts, filters: FilterDatasetConfig) -> bool:
+    return pair.num_characters <= filters.max_characters
+
+
+def _up_to(texts: Sequence[PairTexts], *, num_characters: int) -> list[PairTexts]:
+    """Every pair, every second, every third …, so that they have at most so many characters, or nearly."""
+    total = sum(len(pair.prompt) + len(pair.chosen) + len(pair.rejected) for pair in texts)
+    return list(texts[:: -(-total // num_characters) or 1])
+
+
+def _counted(texts: Sequence[PairTexts], counter: TokenCounter) -> tuple[PairTokens, ...]:
+    counts = counter.count([text for pair in texts for text in (pair.prompt, pair.chosen, pair.rejected)])
+    return tuple(
+        PairTokens(
+            prompt=prompt + counter.user_turn * pair.num_turns + counter.assistant_turn - END_OF_TURN_TOKENS,
+            chosen=chosen + END_OF_TURN_TOKENS,
+            rejected=rejected + END_OF_TURN_TOKENS,
+        )
+        for pair, prompt, chosen, rejected in zip(texts, counts[::3], counts[1::3], counts[2::3], strict=True)
+    )
+
+
+def _spread(lengths: Sequence[int]) -> str:
+    ordered = sorted(lengths)
+    middle, most = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, round(len(ordered) * 0.95))]
+    return f"{middle:,} (middle), {most:,} (95 % have no more), {ordered[-1]:,} (longest) tokens"

@@ -1,0 +1,202 @@
+"""The numbers of a model's config.json that decide its size, and the parameter counts that follow from them."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from containers.contracts.configs.stages import BuildBaseModelConfig
+from tasks.config.errors import ConfigError
+from tasks.config.yaml_reader import read_yaml_file
+
+Head = Literal["language", "score"]
+
+# What transformers takes for a type where config.json is silent, and that is not this file's own default. Kept by hand:
+# its configuration classes import torch where that is installed. A test compares.
+_TIED: dict[str, Any] = {"tie_word_embeddings": True}
+_GEMMA_3 = {**_TIED, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}
+TYPE_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma": {**_TIED, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256_000},
+    "gemma2": {**_TIED, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256_000},
+    "gemma3_text": _GEMMA_3,
+    "gemma4_text": _TIED,
+    "vaultgemma": _TIED,
+    "cohere": _TIED,
+    "cohere2": _TIED,
+    "smollm3": _TIED,
+    "starcoder2": _TIED,
+    "ernie4_5": _TIED,
+    "lfm2": _TIED,
+}
+# Types that have as many heads of keys and values as of queries where config.json names only those.
+UNGROUPED_TYPES = frozenset({"llama", "phi3", "olmo2", "granite", "cohere", "cohere2"})
+
+
+class ModelShape(BaseModel):
+    """Sizes of a decoder with gated feed-forward layers, under the names of transformers' config.json.
+
+    `dtype` is the type of the weights in their files.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    model_type: str
+    num_hidden_layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    intermediate_size: int = Field(ge=1)
+    num_attention_heads: int = Field(ge=1)
+    num_key_value_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    vocab_size: int = Field(ge=1)
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    dtype: str = "bfloat16"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dtype_has_an_older_name(cls, data: Any) -> Any:
+        """`torch_dtype` before transformers 5; where neither is given, the usual type is assumed."""
+        if isinstance(data, dict):
+            return {**data, "dtype": data.get("dtype") or data.get("torch_dtype") or "bfloat16"}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _head_dim_follows(cls, data: Any) -> Any:
+        """Older architectures leave `head_dim` out: the heads then share the hidden size."""
+        if isinstance(data, dict) and not data.get("head_dim"):
+            hidden, heads = data.get("hidden_size"), data.get("num_attention_heads")
+            if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+                return {**data, "head_dim": hidden // heads}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _silence_is_the_default(cls, data: Any) -> Any:
+        """What is left out, or null, is the default of the model's type. Pydantic calls the last of these first."""
+        return with_type_defaults(data) if isinstance(data, dict) else data
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts below are this architecture's own; for others they come close."""
+        return self.model_type == "qwen3" and not self.attention_bias
+
+    @property
+    def query_width(self) -> int:
+        """Outputs of the query projection."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def key_value_width(self) -> int:
+        """Outputs of the key projection, and of the value projection."""
+        return self.num_key_value_heads * self.head_dim
+
+    @property
+    def linear_sizes(self) -> tuple[tuple[int, int], ...]:
+        """(inputs, outputs) of the seven linear layers of one block: q, k, v, o, gate, up, down."""
+        hidden, queries, keys, inner = self.hidden_size, self.query_width, self.key_value_width, self.intermediate_size
+        return (
+            *((hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)),
+            *((hidden, inner), (hidden, inner), (inner, hidden)),
+        )
+
+
+def text_part(content: Any) -> Any:
+    """The language model's part of a config.json; models that also see or hear keep it in `text_config`."""
+    nested = content.get("text_config") if isinstance(content, dict) else None
+    if not isinstance(nested, dict) or content.get("hidden_size"):
+        return content
+    shared = ("dtype", "torch_dtype", "tie_word_embeddings")
+    return {**{name: content[name] for name in shared if content.get(name) is not None}, **_said(nested)}
+
+
+def with_type_defaults(content: dict[str, Any]) -> dict[str, Any]:
+    """A config.json's content with the defaults of its `model_type` where it says nothing."""
+    model_type = content.get("model_type")
+    filled = {**TYPE_DEFAULTS.get(str(model_type), {}), **_said(content)}
+    if model_type in UNGROUPED_TYPES and "num_attention_heads" in filled:
+        filled.setdefault("num_key_value_heads", filled["num_attention_heads"])
+    return filled
+
+
+def _said(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def total_parameters(shape: ModelShape, *, head: Head) -> int:
+    """Parameters of the whole model, embedding included; `score` replaces the language head by one output.
+
+    Example: Qwen3-8B has 8,190,735,360 with its language head.
+    """
+    blocks = shape.num_hidden_layers * block_parameters(shape)
+    embedding = shape.vocab_size * shape.hidden_size
+    if head == "score":
+        top = shape.hidden_size
+    else:
+        top = 0 if shape.tie_word_embeddings else embedding
+    return embedding + blocks + shape.hidden_size + top
+
+
+def lora_parameters(shape: ModelShape, *, r: int) -> int:
+    """Parameters of rank-r adapters on every linear layer but the head.
+
+    Example: r 64 on Qwen3-8B is 174,587,904.
+    """
+    return shape.num_hidden_layers * sum(r * (inputs + outputs) for inputs, outputs in shape.linear_sizes)
+
+
+def multiplied_parameters(shape: ModelShape, *, head: Head) -> int:
+    """Weights that a token is multiplied with: no embedding lookup, the head where it is as wide as the vocabulary."""
+    top = shape.vocab_size * shape.hidden_size if head == "language" else 0
+    return shape.num_hidden_layers * _linear_parameters_of_block(shape) + top
+
+
+def shape_of_built_model(config: BuildBaseModelConfig, *, vocabulary_size: int) -> ModelShape:
+    """The shape of the model that build_base_model makes; its embedding is also its head."""
+    return ModelShape(
+        model_type="qwen3",
+        num_hidden_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        vocab_size=vocabulary_size,
+        tie_word_embeddings=True,
+        dtype="float32",
+    )
+
+
+def read_model_shape(path: Path) -> ModelShape:
+    """The shape in a config.json (or YAML with the same names); of a model that also sees, its language model's alone.
+
+    Raises:
+        ConfigError: the file cannot be read, or lacks a number.
+    """
+    if path.suffix in (".yaml", ".yml"):
+        content: object = read_yaml_file(path, shown=str(path))
+    else:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise ConfigError(f"{path} is no valid JSON: {error}.") from error
+    try:
+        return ModelShape.model_validate(text_part(content))
+    except ValidationError as error:
+        keys = ", ".join(f"`{'.'.join(map(str, item['loc']))}`" for item in error.errors())
+        raise ConfigError(
+            f"{path} does not describe a decoder language model; missing or wrong: {keys}. Wanted is the config.json "
+            f"beside the model's weights."
+        ) from error
+
+
+def block_parameters(shape: ModelShape) -> int:
+    """Parameters of one block: its linear layers and norms."""
+    return _linear_parameters_of_block(shape) + 2 * shape.hidden_size + 2 * shape.head_dim
+
+
+def _linear_parameters_of_block(shape: ModelShape) -> int:
+    return sum(inputs * outputs for inputs, outputs in shape.linear_sizes)

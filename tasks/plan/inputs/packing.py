@@ -1,0 +1,89 @@
+"""Whether a plan reckons with packed rows: what the configuration and the model's config.json say beforehand.
+
+The stage asks the model itself (`containers.algorithms.reward_model_packing` and `rloo_packing`), which is not loaded
+here: a model whose code has an attention of its own is planned as packed, and its log says that it is not.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from containers.contracts.configs.stages import TrainPolicyConfig, TrainRewardModelConfig
+from tasks.config.yaml_reader import read_yaml_file
+from tasks.plan.inputs.model_shape import text_part
+
+_PLAIN_LAYERS = {"full_attention", "sliding_attention"}
+
+
+class PackingTraits(BaseModel):
+    """What packed rows cannot be computed with, under the names of transformers' config.json.
+
+    Where `layer_types` is left out, every layer has the window, if there is one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    sliding_window: int | None = None
+    use_sliding_window: bool = True
+    layer_types: tuple[str, ...] | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    logit_scale: float | None = None
+    logits_scaling: float | None = None
+    router_aux_loss_coef: float | None = None
+
+    def attention_hindrance(self, *, longest: int) -> str:
+        """Why attention over at most so many tokens cannot be packed, a clause; empty where nothing is in the way."""
+        kinds = set(self.layer_types or ("sliding_attention",))
+        window = self.sliding_window if self.use_sliding_window else None
+        if window is not None and "sliding_attention" in kinds and window < longest:
+            return f"it attends over a window of {window:,} tokens, fewer than a conversation may have"
+        if kinds - _PLAIN_LAYERS:
+            return f"it has layers that are no plain attention: {', '.join(sorted(kinds - _PLAIN_LAYERS))}"
+        return "its attention caps its logits" if self.attn_logit_softcapping else ""
+
+    def head_hindrance(self) -> str:
+        """The same for log-probabilities."""
+        if self.router_aux_loss_coef:
+            return "the load of its experts is balanced over whole batches, which packs are not"
+        scales = {self.logit_scale, self.logits_scaling} - {None, 1.0}
+        return "its logits are scaled or capped" if scales or self.final_logit_softcapping else ""
+
+
+PLAIN = PackingTraits()
+
+
+def read_packing_traits(path: Path) -> PackingTraits:
+    """The traits in a config.json, or YAML with the same names; where they cannot be read, none is assumed."""
+    try:
+        content: Any = (
+            read_yaml_file(path, shown=str(path))
+            if path.suffix in (".yaml", ".yml")
+            else json.loads(path.read_text(encoding="utf-8"))
+        )
+        return PackingTraits.model_validate(text_part(content))
+    except (OSError, ValueError, ValidationError):
+        return PLAIN
+
+
+def why_pairs_are_padded(config: TrainRewardModelConfig, traits: PackingTraits, *, longest: int) -> str:
+    """Why the reward model's pairs are computed as padded rows, a clause; empty where they are packed.
+
+    Args:
+        longest: tokens of the longest conversation.
+    """
+    if not config.pack:
+        return "pack is false"
+    if config.zero_sum_penalty:
+        return "zero_sum_penalty is about a whole batch"
+    return traits.attention_hindrance(longest=longest)
+
+
+def why_completions_are_padded(config: TrainPolicyConfig, traits: PackingTraits) -> str:
+    """Why the policy's completions are computed as padded rows, a clause; empty where they are packed."""
+    if not config.pack:
+        return "pack is false"
+    longest = config.max_prompt_length + config.max_completion_length
+    return traits.head_hindrance() or traits.attention_hindrance(longest=longest)

@@ -1,0 +1,195 @@
+"""What a run would find out too late, said before it starts: data that cannot be enough, figures that cost too much.
+
+Mistakes are certain, whatever the filters and the split will do; warnings are likely.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from containers.contracts.configs.stages import TrainingSchedule
+from containers.contracts.hardware import GIB, BatchPlan
+from containers.contracts.identity import stage_profile
+from containers.contracts.names import StageName
+from tasks.config.debug import is_debug
+from tasks.config.errors import Mistake
+from tasks.plan import estimates
+from tasks.plan.figures import Known, StagePlan
+from tasks.plan.inputs.data import Count
+from tasks.plan.quantities import duration_text, epochs_text
+from tasks.plan.too_long import too_long_troubles
+
+_MAX_BOOTSTRAP_S = 60.0
+_MANY_EPOCHS = 5
+
+
+def floor_mistakes(known: Known) -> Iterator[Mistake]:
+    """Floors of filter_dataset that the counted rows cannot reach, even if no filter drops one."""
+    filters, source, data = known.config.filter_dataset, known.config.dataset, known.data
+    floors = {"minimum_train_pairs": filters.minimum_train_pairs}
+    held_out = {"minimum_validation_pairs": filters.minimum_validation_pairs}
+    if source.holds_out_by_prompt:
+        floors |= held_out
+    elif _fewer(data.validation_pairs, filters.minimum_validation_pairs):
+        yield _floor(held_out, source.validation or "the mixture's validation", data.validation_pairs)
+    if filters.policy_prompt_fraction:
+        # To train the policy and to judge it; a prompt has one pair or more.
+        floors["twice minimum_policy_prompts"] = 2 * filters.minimum_policy_prompts
+    if _fewer(data.pairs, sum(floors.values())):
+        yield _floor(floors, source.train or "the mixture", data.pairs)
+
+
+def _floor(floors: Mapping[str, int], source: str, found: Count | None) -> Mistake:
+    wanted = ", ".join(f"{name} ({count:,})" for name, count in floors.items())
+    number = found.value if found is not None else 0
+    return Mistake(
+        "filter_dataset",
+        f"{source} gives at most {number:,} pairs, a line being one row, and {sum(floors.values()):,} are asked for: "
+        f"{wanted}. Bring more data, or lower what is asked for.",
+    )
+
+
+def sample_mistakes(known: Known) -> Iterator[Mistake]:
+    """A sample that asks for more rows than there are; a debug run asks for few whatever there is."""
+    wanted, rows = known.config.filter_dataset.max_rows, known.data.rows
+    if wanted is None or rows is None or wanted <= rows.value or is_debug(known.config):
+        return
+    found = (
+        f"the {rows.value:,} rows that {'the set has in English' if rows.origin == 'estimated' else 'the data have'}"
+    )
+    yield Mistake(
+        "filter_dataset.max_rows",
+        f"{wanted:,} is more than {found} before any filter, so it would sample nothing. Use at most {rows.value:,}, "
+        f"or null for all.",
+    )
+
+
+def batch_mistake(known: Known, stage: StageName, batch: BatchPlan, most: Count | None, *, unit: str) -> Mistake | None:
+    """A global batch that would never be full.
+
+    Args:
+        most: examples that the data give where no filter drops one; None where that is not known.
+    """
+    size = batch.global_batch_size
+    if most is None or most.value >= size:
+        return None
+    default = known.profile.default_global_batch_size == size
+    origin = f" (the default of gpu_profile `{known.profile.name}`)" if default else ""
+    return Mistake(
+        f"{stage.value}.global_batch_size",
+        f"{size}{origin} is more than the {most.value:,} {unit} that the data can give before any filter: no batch "
+        f"would ever be full. Lower it, or bring more data.",
+    )
+
+
+def short_schedule_mistake(stage: StageName, schedule: TrainingSchedule, *, steps_per_epoch: int) -> Mistake | None:
+    """A number of epochs that is less than one step."""
+    steps = schedule.num_epochs * steps_per_epoch
+    if schedule.max_steps is not None or steps >= 1:
+        return None
+    return Mistake(
+        f"{stage.value}.schedule.num_epochs",
+        f"{schedule.num_epochs:g} of an epoch of {steps_per_epoch} steps is {steps:.2g} steps: not one whole "
+        f"batch. Raise it, or set max_steps.",
+    )
+
+
+def likely_troubles(known: Known, stages: Sequence[StagePlan]) -> Iterator[str]:
+    """Sentences about what will probably go wrong or take long."""
+    for stage in stages:
+        examples = next((figure for figure in stage.figures if figure.name == "examples an epoch"), None)
+        size = stage.batch.global_batch_size if stage.batch is not None else 0
+        if examples is not None and examples.value is not None and examples.value < size:
+            yield (
+                f"{stage.stage.value}.global_batch_size: {size} is more than the {examples.value:,.0f} {examples.unit} "
+                f"to be expected, so a batch may never be full."
+            )
+        if is_on_gpu(known, stage.stage) and memory_bytes(stage) > known.profile.gpu_memory_gib * GIB:
+            yield (
+                f"{stage.stage.value}: {memory_bytes(stage) / GIB:.0f} GiB per GPU are estimated, and profile "
+                f"`{known.profile.name}` has {known.profile.gpu_memory_gib:g}."
+            )
+        yield from too_long_troubles(known, stage.stage)
+        yield from _many_epochs(known, stage)
+        yield from _overrun(known, stage)
+    yield from _few_prompts(known)
+    yield from _long_bootstraps(known)
+
+
+def _many_epochs(known: Known, stage: StagePlan) -> Iterator[str]:
+    """A number of steps that shows a training its examples again and again."""
+    epochs = next((figure for figure in stage.figures if figure.name == "epochs"), None)
+    if epochs is None or epochs.value is None or epochs.value <= _MANY_EPOCHS or stage.is_reused:
+        return
+    if not is_debug(known.config):
+        worth = {"at least": "at least ", "estimated": "about "}.get(epochs.origin, "")
+        yield (
+            f"{stage.stage.value}.schedule.max_steps: {epochs.note} are {worth}{epochs_text(epochs.value)} epochs. "
+            f"After more than {_MANY_EPOCHS} a model may know its examples by heart. Lower it, or bring more data."
+        )
+
+
+def _overrun(known: Known, stage: StagePlan) -> Iterator[str]:
+    """A stage that would be stopped before it ends."""
+    limit = known.config.timeouts_s[stage.stage]
+    seconds = stage.time.value if stage.time is not None and not stage.is_reused else None
+    if limit is not None and seconds is not None and seconds > limit:
+        yield (
+            f"runtime.timeout_s: {stage.stage.value} is estimated to take {duration_text(seconds)} on profile "
+            f"`{known.profile.name}`, and is stopped after {duration_text(limit)}. Take faster hardware or a smaller "
+            f"model, or raise the limit."
+        )
+
+
+def _few_prompts(known: Known) -> Iterator[str]:
+    """A number of prompts to judge the policy on that a person wrote down, and that the data cannot give."""
+    config, prompts = known.config.evaluate_policy, known.data.policy_eval_prompts
+    if "max_prompts" in config.model_fields_set and config.max_prompts and _fewer(prompts, config.max_prompts):
+        found = prompts.value if prompts is not None else 0
+        if not is_debug(known.config):
+            yield (
+                f"evaluate_policy.max_prompts: {config.max_prompts:,} is more than the {found:,} prompts that are held "
+                f"out at most; all of them are used."
+            )
+
+
+def is_on_gpu(known: Known, stage: StageName) -> bool:
+    """Whether the stage's memory stands on a GPU of the profile."""
+    return stage_profile(known.profile, stage).num_gpus > 0
+
+
+def memory_bytes(stage: StagePlan) -> float:
+    """Estimated bytes on one device."""
+    return sum(figure.value or 0 for figure in stage.memory)
+
+
+def _long_bootstraps(known: Known) -> Iterator[str]:
+    for stage, seconds in (
+        (StageName.EVALUATE_REWARD_MODEL, reward_model_bootstrap_seconds(known)),
+        (StageName.EVALUATE_POLICY, policy_bootstrap_seconds(known)),
+    ):
+        if seconds * known.cpu.slowness > _MAX_BOOTSTRAP_S:
+            minutes = math.ceil(seconds * known.cpu.slowness / 60)
+            yield (
+                f"{stage.value}.num_bootstrap: its intervals take about {minutes:,} minutes of one "
+                f"core; 10,000 resamples place their ends to 3 % of a standard error."
+            )
+
+
+def reward_model_bootstrap_seconds(known: Known) -> float:
+    """Seconds for the intervals of mean margin and loss on the validation pairs, or on as few as are allowed."""
+    pairs, config = known.data.validation_pairs, known.config.evaluate_reward_model
+    count = known.config.filter_dataset.minimum_validation_pairs if pairs is None else pairs.value
+    return estimates.bootstrap_seconds(values=count, num_bootstrap=config.num_bootstrap, num_means=2)
+
+
+def policy_bootstrap_seconds(known: Known) -> float:
+    """Seconds for the intervals of rewards, their difference, KL and lengths on the evaluation prompts."""
+    prompts, config = known.data.policy_eval_prompts, known.config.evaluate_policy
+    count = known.config.filter_dataset.minimum_policy_prompts if prompts is None else prompts.value
+    count = count if config.max_prompts is None else min(count, config.max_prompts)
+    return estimates.bootstrap_seconds(values=count, num_bootstrap=config.num_bootstrap, num_means=6)
+
+
+def _fewer(count: Count | None, wanted: int) -> bool:
+    """Whether there are certainly fewer; a published figure of another copy proves nothing."""
+    return count is not None and count.origin in ("exact", "at most") and count.value < wanted

@@ -1,0 +1,263 @@
+"""What a run will do, before anything is spent: stages, steps, memory, disk and time. No GPU, torch or network."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.names import StageName
+from containers.formatting import size
+from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
+from tasks.config.loading import LoadedConfig
+from tasks.config.sources import ModelSource
+from tasks.plan import estimates
+from tasks.plan.figures import CachedWords, Figure, Known, StagePlan, disk_figure, time_figure
+from tasks.plan.fit import unfit_mistakes
+from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed
+from tasks.plan.inputs.data import FoundShape, data_size, find_model_shape, find_scorer_shape
+from tasks.plan.inputs.host_memory import HostMemory, read_host_memory, short_memory
+from tasks.plan.inputs.lengths import read_lengths
+from tasks.plan.inputs.model_shape import total_parameters
+from tasks.plan.limits import floor_mistakes, likely_troubles, sample_mistakes
+from tasks.plan.scoring import plan_evaluate_policy, plan_evaluate_reward_model, plan_filter_dataset, reference_troubles
+from tasks.plan.training import plan_train_policy, plan_train_reward_model, plan_train_sft
+from tasks.sources.resolve import absent_data
+
+_NO_ARTIFACTS: Mapping[StageName, Path] = {}
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The whole run.
+
+    Attributes:
+        lengths: of the pairs, in words, and where these figures come from; empty where no pair could be read.
+        store_dir: where artifacts and checkpoints will lie.
+        store_free_bytes: what that disk has left; None where it cannot be asked.
+        memory: what this machine has, and a stage may take of it; None where nobody asked.
+        cpu: how fast this machine's processor is, where it was measured.
+        mistakes: why it cannot work, whatever the data hold.
+        warnings: what will probably go wrong or take long, a sentence each.
+        absent: of data that are not here, a sentence; a run is told by its system check.
+    """
+
+    name: str
+    config_path: Path
+    profile: GpuProfile
+    model: str
+    dataset: str
+    stages: tuple[StagePlan, ...]
+    assumptions: tuple[str, ...]
+    lengths: tuple[str, ...] = ()
+    store_dir: Path = Path()
+    store_free_bytes: int | None = None
+    memory: HostMemory | None = None
+    cpu: CpuSpeed = NOT_MEASURED
+    mistakes: tuple[Mistake, ...] = ()
+    warnings: tuple[str, ...] = ()
+    absent: str = ""
+
+    @property
+    def disk_bytes(self) -> float:
+        """Estimated bytes that the run will write, as far as they are known; what is reused is written already."""
+        return sum(stage.disk.value or 0 for stage in self._to_be_made if stage.disk)
+
+    @property
+    def host_memory_bytes(self) -> float:
+        """Estimated memory outside GPUs that the largest stage takes, as far as it is known."""
+        return max((stage.host_memory.value or 0 for stage in self._to_be_made if stage.host_memory), default=0)
+
+    @property
+    def seconds(self) -> float:
+        """Estimated duration, as far as it is known."""
+        return sum(stage.time.value or 0 for stage in self._to_be_made if stage.time)
+
+    @property
+    def operations(self) -> float:
+        """Estimated floating-point operations, as far as they are known."""
+        return sum(stage.work.value or 0 for stage in self._to_be_made if stage.work)
+
+    @property
+    def _to_be_made(self) -> tuple[StagePlan, ...]:
+        return tuple(stage for stage in self.stages if not stage.is_reused)
+
+
+def plan_run(
+    loaded: LoadedConfig,
+    *,
+    cached: CachedWords = lambda stage: "unknown until inputs exist",
+    artifacts: Mapping[StageName, Path] = _NO_ARTIFACTS,
+    model_config: Path | None = None,
+    cpu: CpuSpeed = NOT_MEASURED,
+) -> RunPlan:
+    """The plan of a run that can work.
+
+    Args:
+        cached: says for a stage whether its result is there already.
+        artifacts: of the stages whose result is there, the folder.
+        model_config: a config.json to take the model's shape from.
+        cpu: how fast this machine's processor is, for a run without GPUs.
+
+    Raises:
+        InvalidConfigError: it cannot, for example since a schedule would never take a step, evaluate or save.
+        ConfigError: `model_config` cannot be read.
+    """
+    plan = draft_plan(loaded, cached=cached, artifacts=artifacts, model_config=model_config, cpu=cpu)
+    if plan.mistakes:
+        raise InvalidConfigError(str(loaded.path), plan.mistakes)
+    return plan
+
+
+def draft_plan(
+    loaded: LoadedConfig,
+    *,
+    cached: CachedWords = lambda stage: "unknown until inputs exist",
+    artifacts: Mapping[StageName, Path] = _NO_ARTIFACTS,
+    model_config: Path | None = None,
+    cpu: CpuSpeed = NOT_MEASURED,
+) -> RunPlan:
+    """As `plan_run`, with the mistakes in the plan."""
+    config = loaded.config
+    model: FoundShape | None = None
+    mistakes: list[Mistake] = []
+    try:
+        model = find_model_shape(config, model_config=model_config)
+    except ConfigError as error:
+        if model_config is not None:
+            raise
+        mistakes.append(Mistake("", str(error)))
+    data = data_size(config, filtered=artifacts.get(StageName.FILTER_DATASET))
+    reference = config.filter_dataset.polarity.reference_reward_model
+    vocabulary_size = model.shape.vocab_size if model else None
+    lengths = read_lengths(config, data, vocabulary_size=vocabulary_size, artifacts=artifacts)
+    known = Known(
+        config,
+        loaded.profile,
+        data,
+        model,
+        cached,
+        lengths=lengths,
+        reward_model=None if config.reward_model is None else find_scorer_shape(config.reward_model),
+        reference=None if reference is None else find_scorer_shape(ModelSource(**reference.model_dump())),
+        reused=frozenset(artifacts),
+        cpu=cpu,
+        mistakes=mistakes,
+    )
+    known.mistakes.extend(floor_mistakes(known))
+    known.mistakes.extend(sample_mistakes(known))
+    stages = tuple(_PLANNERS[stage](known) for stage in config.stages)
+    known.mistakes.extend(unfit_mistakes(known, stages, planners=_PLANNERS))
+    plan = RunPlan(
+        name=config.run.name,
+        config_path=loaded.path,
+        profile=loaded.profile,
+        model=model.words if model else "unknown shape: pass --model-config with the model's config.json",
+        dataset=data.words,
+        stages=stages,
+        assumptions=tuple(_assumptions(known)),
+        lengths=() if lengths is None else (lengths.spread, lengths.words),
+        store_dir=config.store_dir,
+        store_free_bytes=_free_bytes(config.store_dir),
+        memory=read_host_memory(loaded.profile, kind=config.runtime.kind),
+        cpu=cpu,
+        mistakes=tuple(known.mistakes),
+        warnings=(*likely_troubles(known, stages), *reference_troubles(known)),
+        absent=_absent_data(known),
+    )
+    return replace(plan, warnings=(*plan.warnings, *_full_disk(plan), *_full_memory(plan)))
+
+
+def _assumptions(known: Known) -> Iterator[str]:
+    if known.profile.num_gpus:
+        yield f"speed: {estimates.assumed_speed(known.profile).words}; not measured on this machine"
+    else:
+        yield f"time: {known.cpu.words}"
+    if known.lengths is None:
+        yield (
+            f"tokens: no pair could be looked at, so conversations fill {estimates.FILLED_FRACTION:.0%} of max_length; "
+            f"memory is reckoned at the full length"
+        )
+    else:
+        yield (
+            "tokens: the mean of those looked at that fit; memory is reckoned at the longest of them and a tenth more, "
+            "or half more where not every pair was counted by the tokenizer, and never above the full length"
+        )
+    yield (
+        "work (FLOP): 2 a weight and token forward, 2 or 4 backward, and 2 more with checkpointing; attention over "
+        "earlier tokens is left out"
+    )
+    yield "trained weights, gradients and AdamW's moments in float32, frozen weights in the profile's precision"
+    alone = "; an evaluation has one GPU" if known.profile.num_gpus > 1 else ""
+    yield f"completions are generated to their full length{alone}"
+    yield (
+        "disk: the checkpoints that are kept, the best one and one that is being written among them, and final "
+        "artifacts; nothing is compressed"
+    )
+
+
+def _absent_data(known: Known) -> str:
+    """What the plan lacks for want of local data, the first where several are not there; empty where all are."""
+    problem = next(absent_data(known.config.dataset), None)
+    if problem is None:
+        return ""
+    lacks = "nothing of the data" if known.data.rows is None else "nothing of it"
+    return f"{problem.removesuffix('.')} here, so {lacks} is in this plan. `rlhf check` and `rlhf run` refuse it."
+
+
+def _full_disk(plan: RunPlan) -> Iterator[str]:
+    """A warning where the run writes more than there is room for; the system check of the run itself refuses then."""
+    if plan.store_free_bytes is not None and plan.disk_bytes > plan.store_free_bytes:
+        yield (
+            f"run.store_dir: about {size(plan.disk_bytes)} will be written, and {plan.store_dir.absolute()} has "
+            f"{size(plan.store_free_bytes)} left. Free some, name a folder on another disk, or lower "
+            f"schedule.save_total_limit."
+        )
+
+
+def _full_memory(plan: RunPlan) -> Iterator[str]:
+    if plan.memory is not None:
+        yield from short_memory(plan.memory, needed_bytes=plan.host_memory_bytes)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """What is free where the folder lies, or will lie."""
+    place = folder.absolute()
+    there = next((parent for parent in (place, *place.parents) if parent.is_dir()), None)
+    try:
+        return None if there is None else shutil.disk_usage(there).free
+    except OSError:
+        return None
+
+
+def _build_base_model(known: Known) -> StagePlan:
+    stage = StageName.BUILD_BASE_MODEL
+    if known.model is None:
+        return StagePlan(stage, known.cached(stage))
+    total = total_parameters(known.model.shape, head="language")
+    return StagePlan(
+        stage,
+        known.cached(stage),
+        figures=(Figure("parameters", total, "parameters", known.model.origin),),
+        disk=disk_figure(total * 4, note="whole model in float32"),
+        time=time_figure(known, stage, 0.0),
+        is_reused=stage in known.reused,
+    )
+
+
+def _write_report(known: Known) -> StagePlan:
+    stage = StageName.WRITE_REPORT
+    return StagePlan(stage, known.cached(stage), time=time_figure(known, stage, 0.0))
+
+
+_PLANNERS: dict[StageName, Callable[[Known], StagePlan]] = {
+    StageName.CHECK_SYSTEM: lambda known: StagePlan(StageName.CHECK_SYSTEM, "always runs"),
+    StageName.FILTER_DATASET: plan_filter_dataset,
+    StageName.BUILD_BASE_MODEL: _build_base_model,
+    StageName.TRAIN_SFT: plan_train_sft,
+    StageName.TRAIN_REWARD_MODEL: plan_train_reward_model,
+    StageName.EVALUATE_REWARD_MODEL: plan_evaluate_reward_model,
+    StageName.TRAIN_POLICY: plan_train_policy,
+    StageName.EVALUATE_POLICY: plan_evaluate_policy,
+    StageName.WRITE_REPORT: _write_report,
+}

@@ -1,0 +1,254 @@
+"""Plans of stages that train nothing: the filter, with a reference reward model where one is asked, and the judges."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from containers.contracts.configs.stages import SuiteFile
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.identity import stage_profile
+from containers.contracts.names import StageName
+from tasks.plan import estimates
+from tasks.plan.estimates import Work
+from tasks.plan.figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure, work_figure
+from tasks.plan.inputs.data import Count, data_files
+from tasks.plan.inputs.model_shape import ModelShape, total_parameters
+from tasks.plan.inputs.row_texts import EXPANSION
+from tasks.plan.limits import policy_bootstrap_seconds, reward_model_bootstrap_seconds
+from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
+from tasks.plan.quantities import duration_text
+
+# English text with its keys and labels.
+_SUITE_BYTES_PER_TOKEN = 4.0
+
+
+@dataclass(frozen=True)
+class SuiteTokens:
+    """Tokens of the suites whose files lie here.
+
+    Attributes:
+        num_unknown: suites whose files are not here; the hub is not asked.
+    """
+
+    tokens: float
+    num_unknown: int
+
+
+def suite_tokens(suites: Sequence[SuiteFile]) -> SuiteTokens:
+    """A token for every four bytes of their text."""
+    sizes = [_text_bytes(suite) for suite in suites]
+    known = [size for size in sizes if size is not None]
+    return SuiteTokens(sum(known) / _SUITE_BYTES_PER_TOKEN, len(sizes) - len(known))
+
+
+def _text_bytes(suite: SuiteFile) -> float | None:
+    if suite.hub_id is not None:
+        return None
+    files = data_files(Path(suite.path))
+    try:
+        sizes = [file.stat().st_size * (1 if file.suffix == ".jsonl" else EXPANSION) for file in files]
+    except OSError:
+        return None
+    return sum(sizes) if sizes else None
+
+
+# Reading, filtering and writing a row takes so long on one core; the language of the text is most of it.
+_SECONDS_PER_ROW = 1e-3
+_LONG_JUDGING_S = 3600.0
+# Bytes that a token of text takes on disk, uncompressed: 4 to 5 in English.
+_BYTES_PER_TOKEN = 5
+
+
+def plan_filter_dataset(known: Known) -> StagePlan:
+    """Rows to pairs; the reference reward model, where one judges the labels, runs on the CPU in float32."""
+    data, stage = known.data, StageName.FILTER_DATASET
+    work, memory = _reference(known)
+    seconds = None if data.rows is None else data.rows.value * _SECONDS_PER_ROW + (work.seconds if work else 0.0)
+    return StagePlan(
+        stage,
+        known.cached(stage),
+        figures=(
+            count_figure(_rows_name(data.rows), data.rows, "rows"),
+            count_figure("training pairs", data.train_pairs, "pairs"),
+            count_figure("validation pairs", data.validation_pairs, "pairs"),
+            count_figure("policy training prompts", data.policy_train_prompts, "prompts"),
+            count_figure("policy evaluation prompts", data.policy_eval_prompts, "prompts"),
+        ),
+        memory=memory,
+        host_memory=_host_memory(memory, stage_profile(known.profile, stage)),
+        disk=_pairs_disk(known),
+        work=work_figure(work) if work else None,
+        time=time_figure(known, stage, seconds, note=_reference_note(known)),
+        is_reused=stage in known.reused,
+    )
+
+
+def reference_troubles(known: Known) -> Iterator[str]:
+    """A sentence where the reference reward model judges for hours."""
+    work, _ = _reference(known)
+    seconds = 0.0 if work is None else work.seconds * known.cpu.slowness
+    if seconds > _LONG_JUDGING_S:
+        yield (
+            f"filter_dataset.polarity.reference_reward_model: it judges on the CPU, which takes about "
+            f"{duration_text(seconds)}. Lower polarity.num_pairs, or name a smaller model."
+        )
+
+
+def _reference(known: Known) -> tuple[Work | None, tuple[Figure, ...]]:
+    """Work and memory of the reference reward model on its sample; nothing where none is asked, or of unknown shape."""
+    if known.reference is None:
+        return None, ()
+    settings, profile = known.config.filter_dataset.polarity, stage_profile(known.profile, StageName.FILTER_DATASET)
+    shape, sources = known.reference.shape, len(known.config.dataset.parts)
+    longest = longest_conversation(known, settings.max_length)
+    tokens = estimates.scoring_tokens(profile, batch_size=settings.batch_size, batch_tokens=None, longest=longest)
+    judged = 2 * settings.num_pairs * sources * mean_conversation(known, settings.max_length)
+    work = estimates.forward_work(shape, profile, tokens=judged, num_processes=1)
+    return work, _scoring_figures(shape, profile, tokens=tokens, name="reference reward model")
+
+
+def _reference_note(known: Known) -> str:
+    if known.config.filter_dataset.polarity.reference_reward_model is None:
+        return ""
+    return "without the reference reward model, whose shape is not known here" if known.reference is None else ""
+
+
+def _pairs_disk(known: Known) -> Figure | None:
+    """Pairs of training and validation with their prompts, as text."""
+    rows, lengths = known.data.pairs, known.lengths
+    if rows is None or lengths is None:
+        return None
+    mean = sum(pair.packed for pair in lengths.pairs) / len(lengths.pairs)
+    return disk_figure(rows.value * mean * _BYTES_PER_TOKEN, note="the pairs as text")
+
+
+def plan_evaluate_reward_model(known: Known) -> StagePlan:
+    """The reward model's certificate: validation pairs, and suites, guessed from the size of their files."""
+    config, stage = known.config.evaluate_reward_model, StageName.EVALUATE_REWARD_MODEL
+    pairs, scorer = known.data.validation_pairs, known.scorer
+    profile = stage_profile(known.profile, stage)
+    work: Work | None = None
+    memory: tuple[Figure, ...] = ()
+    if scorer is not None:
+        longest = longest_conversation(known, config.max_length)
+        tokens = estimates.scoring_tokens(
+            profile, batch_size=config.batch_size, batch_tokens=config.batch_tokens, longest=longest
+        )
+        memory = _scoring_figures(scorer.shape, profile, tokens=tokens, name="reward model")
+    suites = suite_tokens(config.suites)
+    if scorer is not None and pairs is not None:
+        judged = 2 * pairs.value * mean_conversation(known, config.max_length) + suites.tokens
+        work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
+    return StagePlan(
+        stage,
+        known.cached(stage),
+        figures=(
+            count_figure("validation pairs", pairs, "pairs"),
+            Figure("suites beside them", len(config.suites), "suites", "exact"),
+            *_suite_figures(suites),
+        ),
+        memory=memory,
+        host_memory=_host_memory(memory, profile),
+        work=work_figure(work, missing=known.missing_of_scorer),
+        time=time_figure(
+            known,
+            stage,
+            None if work is None else work.seconds + reward_model_bootstrap_seconds(known),
+            note=f"without {suites.num_unknown} of the suites, whose files are not here" if suites.num_unknown else "",
+            missing=known.missing_of_scorer,
+        ),
+        is_reused=stage in known.reused,
+    )
+
+
+def _suite_figures(suites: SuiteTokens) -> Iterator[Figure]:
+    if suites.tokens:
+        yield Figure("tokens of the suites", suites.tokens, "tokens", "estimated", "by the size of their files")
+
+
+def plan_evaluate_policy(known: Known) -> StagePlan:
+    """Policy and reference write, and judge what the policy wrote; the reward model judges both; one at a time."""
+    config, stage = known.config.evaluate_policy, StageName.EVALUATE_POLICY
+    prompts = known.data.policy_eval_prompts
+    if prompts is not None and config.max_prompts is not None:
+        prompts = Count(min(prompts.value, config.max_prompts), prompts.origin)
+    work = None if prompts is None else _policy_comparison(known, completions=prompts.value)
+    memory, profile = _generation_figures(known), stage_profile(known.profile, stage)
+    return StagePlan(
+        stage,
+        known.cached(stage),
+        figures=(count_figure("prompts", prompts, "prompts"),),
+        memory=memory,
+        host_memory=_host_memory(memory, profile),
+        work=work_figure(work, missing=known.missing),
+        time=time_figure(
+            known,
+            stage,
+            None if work is None else work.seconds + policy_bootstrap_seconds(known),
+            missing=known.missing,
+        ),
+        is_reused=stage in known.reused,
+    )
+
+
+def _policy_comparison(known: Known, *, completions: int) -> Work | None:
+    if known.model is None:
+        return None
+    config, shape, profile = known.config.evaluate_policy, known.model.shape, known.profile
+    count = completions * config.completions_per_prompt
+    prompt_tokens = mean_prompt_tokens(known, config.max_prompt_length)
+    one_policy = estimates.generation_work(
+        shape,
+        profile,
+        total=total_parameters(shape, head="language"),
+        sequences=count,
+        batch=config.batch_size,
+        prompt_tokens=prompt_tokens,
+        max_tokens=config.max_completion_length,
+    )
+    tokens = count * (prompt_tokens + config.max_completion_length)
+    scorer = known.scorer or known.model
+    judging = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
+    scoring = estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
+    return (one_policy + judging + scoring) * 2
+
+
+def _generation_figures(known: Known) -> tuple[Figure, ...]:
+    """The model that writes, and its cache for one batch of prompts of the longest sort."""
+    if known.model is None:
+        return ()
+    config, shape = known.config.evaluate_policy, known.model.shape
+    profile = stage_profile(known.profile, StageName.EVALUATE_POLICY)
+    tokens = longest_prompt(known, config.max_prompt_length) + config.max_completion_length
+    parts = {
+        "policy, then reference": estimates.inference_memory(total_parameters(shape, head="language"), profile),
+        "generation cache": estimates.generation_cache(shape, profile, sequences=config.batch_size, tokens=tokens),
+        "CUDA context": estimates.context_bytes(profile),
+    }
+    return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items() if count)
+
+
+def _scoring_figures(shape: ModelShape, profile: GpuProfile, *, tokens: int, name: str) -> tuple[Figure, ...]:
+    parts = estimates.scoring_memory(shape, profile, tokens=tokens)
+    note = f"{math.floor(tokens):,} tokens at a time"
+    return tuple(
+        Figure(
+            name if part == "reward model" else part, count, "bytes", "estimated", note if part == "activations" else ""
+        )
+        for part, count in parts
+    )
+
+
+def _host_memory(memory: tuple[Figure, ...], profile: GpuProfile) -> Figure | None:
+    """One program with all that it holds; on a GPU it is little beside that of the trainings."""
+    if not memory or profile.num_gpus:
+        return None
+    held = sum(int(figure.value or 0) for figure in memory)
+    how = "the program with what stands above"
+    return Figure("host memory", estimates.program_bytes(profile) + held, "bytes", "estimated", how)
+
+
+def _rows_name(rows: Count | None) -> str:
+    """A published set is known by the rows that its filter leaves, a file by its lines."""
+    return "rows in English" if rows is not None and rows.origin == "estimated" else "rows read"

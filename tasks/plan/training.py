@@ -1,0 +1,272 @@
+"""Plans of the three training stages: batch, schedule, parameters, memory, tokens, work, disk and time."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from containers.contracts.configs.stages import (
+    TrainingSchedule,
+    TrainPolicyConfig,
+    TrainRewardModelConfig,
+    TrainSftConfig,
+)
+from containers.contracts.hardware import BatchPlan
+from containers.contracts.identity import config_profile
+from containers.contracts.names import StageName
+from containers.contracts.schedule import ResolvedSchedule, ScheduleError, plan_batch, resolve_schedule
+from tasks.config.errors import Mistake
+from tasks.plan import estimates
+from tasks.plan.estimates import TrainingLoad, Work
+from tasks.plan.figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure, work_figure
+from tasks.plan.fit import ladder_lines
+from tasks.plan.head import Head, head_figure
+from tasks.plan.inputs.data import Count, Origin
+from tasks.plan.limits import batch_mistake, short_schedule_mistake
+from tasks.plan.load import reward_model_load, sft_load, why_padded
+from tasks.plan.policy import completions_of, forward_figure, policy_load, policy_memory, policy_work
+from tasks.plan.too_long import kept, too_long_figures
+from tasks.plan.vllm import vllm_figures, vllm_mistakes, vllm_programs
+from tasks.plan.work import training_work
+
+# Of the file beside the checkpoints: int32, and half of that where the vocabulary has at most 65,536 words.
+_BYTES_PER_KEPT_TOKEN = 4
+
+
+def plan_train_sft(known: Known) -> StagePlan:
+    """Supervised fine-tuning."""
+    config = known.config.train_sft
+    if config is None:
+        return StagePlan(StageName.TRAIN_SFT, "left out")
+    sides = 2 if config.completions == "both" else 1
+    all_examples, most = _times(known.data.train_pairs, sides), _times(known.data.pairs, sides)
+    examples = kept(known, all_examples, StageName.TRAIN_SFT)
+    stage = StageName.TRAIN_SFT
+    batch = plan_batch(config.global_batch_size, known.profile)
+    schedule = _schedule(known, stage, config.schedule, examples, batch, most=most)
+    load = sft_load(known, config, batch)
+    head = None
+    if load is not None:
+        # All tokens, as if there were no prompts.
+        trained = config.lora is None
+        head = Head(load.shape, known.profile, tokens=load.forward_tokens, is_trained=trained, in_packs=False)
+    work = training_work(known, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
+    memory = () if head is None else (head_figure(head),)
+    return _training_plan(known, config, batch, schedule, examples, load, work=work, more_memory=memory)
+
+
+def plan_train_reward_model(known: Known) -> StagePlan:
+    """Reward model training; a pair is two sequences."""
+    config = known.config.train_reward_model
+    stage = StageName.TRAIN_REWARD_MODEL
+    pairs = kept(known, known.data.train_pairs, stage)
+    batch = plan_batch(config.global_batch_size, known.profile)
+    schedule = _schedule(known, stage, config.schedule, pairs, batch, most=known.data.pairs)
+    load = reward_model_load(known, config, batch)
+    work = training_work(known, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
+    why = why_padded(known, config)
+    how = f"padded rows: {why}" if why else "packed pairs, each prompt once"
+    at_a_time = Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
+    return _training_plan(known, config, batch, schedule, pairs, load, work=work, more_figures=(at_a_time,))
+
+
+def plan_train_policy(known: Known) -> StagePlan:
+    """Policy training; an example is a completion."""
+    config = known.config.train_policy
+    stage = StageName.TRAIN_POLICY
+    known = dataclasses.replace(known, profile=config_profile(known.profile, config))
+    known.mistakes.extend(vllm_mistakes(known))
+    completions = kept(known, _times(known.data.policy_train_prompts, config.num_generations), stage)
+    # A prompt has one pair or more.
+    most = _times(known.data.pairs, config.num_generations)
+    batch = plan_batch(config.global_batch_size, known.profile, multiple_of=config.num_generations)
+    schedule = _schedule(
+        known, stage, config.schedule, completions, batch, most=most, multiple_of=config.num_iterations
+    )
+    written = completions_of(known, config, batch)
+    load = policy_load(known, config, batch, written)
+    work: Work | None = None
+    memory: tuple[Figure, ...] = ()
+    if load is not None:
+        head = Head(
+            load.shape,
+            known.profile,
+            tokens=written.predicted,
+            is_trained=config.lora is None,
+            in_packs=not written.why_padded,
+        )
+        memory = (head_figure(head), *policy_memory(known, config, batch, load))
+        work = policy_work(known, load, batch, schedule, completions=written, head=head)
+    return _training_plan(
+        known,
+        config,
+        batch,
+        schedule,
+        completions,
+        load,
+        work=work,
+        more_memory=memory,
+        more_figures=(forward_figure(written), *vllm_figures(known)),
+    )
+
+
+def _schedule(
+    known: Known,
+    stage: StageName,
+    schedule: TrainingSchedule,
+    examples: Count | None,
+    batch: BatchPlan,
+    *,
+    most: Count | None,
+    multiple_of: int = 1,
+) -> ResolvedSchedule | None:
+    """The schedule with its numbers, None where they depend on data not seen yet; notes a mistake if it cannot work."""
+    mistake = batch_mistake(known, stage, batch, most, unit=_unit(stage))
+    if mistake is not None:
+        known.mistakes.append(mistake)
+        return None
+    if examples is None and schedule.max_steps is None:
+        return None
+    validation = known.data.validation_pairs
+    num_examples = batch.global_batch_size * (schedule.max_steps or 1) if examples is None else examples.value
+    try:
+        resolved = resolve_schedule(
+            schedule,
+            num_examples=num_examples,
+            global_batch_size=batch.global_batch_size,
+            num_eval_examples=None if stage is StageName.TRAIN_POLICY else (validation.value if validation else 1),
+        )
+    except ScheduleError as error:
+        known.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error} {_worth(examples)}".rstrip()))
+        return None
+    mistake = short_schedule_mistake(stage, schedule, steps_per_epoch=resolved.steps_per_epoch)
+    if mistake is not None:
+        known.mistakes.append(mistake)
+    return _aligned(resolved, multiple_of) if schedule.save_steps is None and schedule.eval_steps is None else resolved
+
+
+def _aligned(resolved: ResolvedSchedule, multiple_of: int) -> ResolvedSchedule:
+    """Saves that nobody asked for fall on whole generated batches, as the stage itself does it."""
+    raised = math.ceil(resolved.save_steps / multiple_of) * multiple_of
+    return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
+
+
+def _times(count: Count | None, factor: int) -> Count | None:
+    return None if count is None else Count(count.value * factor, count.origin)
+
+
+def _unit(stage: StageName) -> str:
+    return {StageName.TRAIN_REWARD_MODEL: "pairs"}.get(stage, "completions")
+
+
+def _worth(examples: Count | None) -> str:
+    if examples is None or examples.origin == "exact":
+        return ""
+    if examples.origin == "at most":
+        return "Examples were counted before any filter: there are at most so many."
+    return "The number of examples is estimated."
+
+
+def _training_plan(
+    known: Known,
+    config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
+    batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
+    examples: Count | None,
+    load: TrainingLoad | None,
+    *,
+    work: Work | None,
+    more_memory: Sequence[Figure] = (),
+    more_figures: Sequence[Figure] = (),
+) -> StagePlan:
+    stage, asked = StageName(config.stage), config.schedule
+    exact_steps = asked.max_steps is not None
+    steps_origin: Origin = "exact" if exact_steps else (examples.origin if examples else "unknown")
+    steps = None if schedule is None else schedule.num_steps
+    figures = [count_figure("examples an epoch", examples, _unit(stage)), *too_long_figures(known, stage)]
+    figures.append(Figure("steps", steps, "steps", steps_origin))
+    if asked.max_steps is not None and examples is not None and examples.value:
+        figures.append(_epochs_figure(asked.max_steps, batch, examples, _unit(stage)))
+    memory: tuple[Figure, ...] = ()
+    host_memory, disk = None, None
+    if load is not None and known.model is not None:
+        origin = known.model.origin
+        figures += [
+            *_token_figures(config, batch, schedule, load),
+            *more_figures,
+            Figure("parameters", load.total, "parameters", origin),
+            Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
+        ]
+        parts = estimates.training_memory(load, known.profile)
+        held = [Figure(name, count, "bytes", "estimated") for name, count in parts]
+        # What CUDA itself takes stands last.
+        place = len(held) - (known.profile.num_gpus > 0)
+        memory = (*held[:place], *more_memory, *held[place:])
+        on_device = sum(int(figure.value or 0) for figure in memory)
+        programs = vllm_programs(known) if stage is StageName.TRAIN_POLICY else 0
+        count, how = estimates.host_memory(load, known.profile, on_device=on_device, vllm_programs=programs)
+        host_memory = Figure("host memory", count, "bytes", "estimated", how)
+        disk = _training_disk(known, stage, load, asked, examples)
+    return StagePlan(
+        stage,
+        known.cached(stage),
+        batch,
+        schedule,
+        tuple(figures),
+        memory=memory,
+        host_memory=host_memory,
+        disk=disk,
+        work=work_figure(work, missing=known.missing),
+        time=time_figure(known, stage, None if work is None else work.seconds, missing=known.missing),
+        is_reused=stage in known.reused,
+        ladder=ladder_lines(config, known.profile, batch, runtime=known.config.runtime),
+    )
+
+
+def _epochs_figure(num_steps: int, batch: BatchPlan, examples: Count, unit: str) -> Figure:
+    """How often so many steps go through the examples; at least so often where there are at most so many of them."""
+    origin: Origin = "at least" if examples.origin == "at most" else examples.origin
+    epochs = num_steps * batch.global_batch_size / examples.value
+    return Figure("epochs", epochs, "epochs", origin, f"{num_steps} steps of {batch.global_batch_size} {unit}")
+
+
+def _token_figures(
+    config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
+    batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
+    load: TrainingLoad,
+) -> tuple[Figure, ...]:
+    """Tokens that the updates compute, in a step and in all."""
+    sequences = 2 if isinstance(config, TrainRewardModelConfig) else 1
+    a_step = batch.global_batch_size * sequences * load.mean_tokens
+    in_all = None if schedule is None else a_step * schedule.num_steps
+    return (
+        Figure("tokens a step", a_step, "tokens", "estimated"),
+        Figure("tokens", in_all, "tokens", "unknown" if in_all is None else "estimated"),
+    )
+
+
+def _training_disk(
+    known: Known, stage: StageName, load: TrainingLoad, asked: TrainingSchedule, examples: Count | None
+) -> Figure:
+    """Checkpoints, the whole model, its adapter, and tokens of the pairs.
+
+    The older checkpoints are deleted after the new one was read back. A policy has no best one: it is not evaluated.
+    """
+    has_best = stage is not StageName.TRAIN_POLICY
+    num_checkpoints = asked.save_total_limit + (2 if has_best else 1)
+    which = f"save_total_limit{', the best one,' if has_best else ''} and one that is being written"
+    checkpoints = num_checkpoints * estimates.checkpoint_bytes(load)
+    model = estimates.inference_memory(load.total, known.profile)
+    adapter = load.trainable * 4 if load.uses_adapters else 0
+    tokens = _kept_tokens_bytes(stage, load, examples)
+    note = f"{num_checkpoints} checkpoints ({which}), whole model"
+    note += (", adapter" if adapter else "") + (", tokens of the pairs" if tokens else "")
+    return disk_figure(checkpoints + model + adapter + tokens, note=note)
+
+
+def _kept_tokens_bytes(stage: StageName, load: TrainingLoad, examples: Count | None) -> float:
+    """The tokens that a training on pairs keeps for its next attempt; a policy makes those of its prompts anew."""
+    if examples is None or stage is StageName.TRAIN_POLICY:
+        return 0
+    answers = 2 if stage is StageName.TRAIN_REWARD_MODEL else 1
+    return examples.value * answers * load.mean_tokens * _BYTES_PER_KEPT_TOKEN

@@ -1,0 +1,92 @@
+"""What a vLLM that writes the policy's completions takes, and whether it can, said before a GPU is used."""
+
+import math
+from collections.abc import Iterator
+
+from containers.contracts.hardware import GIB
+from tasks.config.errors import Mistake
+from tasks.plan import estimates
+from tasks.plan.estimates import TrainingLoad
+from tasks.plan.figures import Figure, Known
+from tasks.plan.inputs.model_shape import ModelShape, total_parameters
+from tasks.plan.quantities import size_text
+
+_VOCABULARY_STEP = 64
+# How far an estimated shape may be off.
+_ERROR = 1.15
+
+
+def vllm_mistakes(known: Known) -> Iterator[Mistake]:
+    """A model that cannot be divided over vLLM's GPUs, or that its share of them cannot hold.
+
+    vLLM starts where its share holds the weights and one conversation of the full length; what activations take comes
+    on top and is not reckoned.
+    """
+    config, profile = known.config.train_policy, known.profile
+    if config.rollout_engine != "vllm" or not profile.num_gpus or known.model is None:
+        return
+    shape, num_gpus = known.model.shape, config.vllm_gpus or 1
+    if undivided := _undivided(shape, num_gpus):
+        counts = [str(count) for count in range(1, profile.num_gpus) if not _undivided(shape, count)]
+        yield Mistake(
+            "train_policy.vllm_gpus",
+            f"vLLM cannot divide {undivided} of this model over {num_gpus} GPUs. Use {' or '.join(counts)}.",
+        )
+    longest = config.max_prompt_length + config.max_completion_length
+    weights = estimates.inference_memory(total_parameters(shape, head="language"), profile)
+    cache = estimates.generation_cache(shape, profile, sequences=1, tokens=longest)
+    share = int(config.vllm_fraction * profile.gpu_memory_gib * GIB) * num_gpus
+    if weights + cache > share * (1 if known.model.origin == "exact" else _ERROR):
+        where = f"{num_gpus} GPU(s) of its own" if config.vllm_gpus else "a GPU that it shares with a rank"
+        yield Mistake(
+            "train_policy.vllm_memory_fraction",
+            f"vLLM has {size_text(share)}, {config.vllm_fraction:g} of {where} ({profile.gpu_memory_gib:g} GiB each); "
+            f"the weights take {size_text(weights)}, and one conversation of {longest:,} tokens {size_text(cache)}. "
+            f"Raise it, give vLLM more GPUs of its own (train_policy.vllm_gpus), or use `rollout_engine: "
+            f"shared_prompts`.",
+        )
+
+
+def _undivided(shape: ModelShape, num_gpus: int) -> str:
+    """What of the model vLLM 0.29 cannot divide over so many GPUs; empty where it can divide all.
+
+    By what its layers assert: heads, key heads (copied where there are fewer of them than GPUs), the width of the
+    feed-forward layers, and the vocabulary, filled up to a multiple of 64.
+    """
+    keys, vocabulary = shape.num_key_value_heads, -(-shape.vocab_size // _VOCABULARY_STEP) * _VOCABULARY_STEP
+    fits = {
+        f"{shape.num_attention_heads} attention heads": shape.num_attention_heads % num_gpus == 0,
+        f"{keys} heads of keys": keys % num_gpus == 0 or num_gpus % keys == 0,
+        f"feed-forward layers {shape.intermediate_size:,} wide": shape.intermediate_size % num_gpus == 0,
+        f"a vocabulary of {shape.vocab_size:,} words": vocabulary % num_gpus == 0,
+    }
+    return ", ".join(name for name, does in fits.items() if not does)
+
+
+def vllm_memory(known: Known, load: TrainingLoad, *, sequences: int) -> int:
+    """Bytes on a rank's device of the vLLM beside it, model and cache.
+
+    On a GPU its share, whatever it needs; without one the weights, and room for all of so many sequences, in whole GiB.
+    """
+    config, profile = known.config.train_policy, known.profile
+    if profile.num_gpus:
+        return int(config.vllm_fraction * profile.gpu_memory_gib * GIB)
+    longest = config.max_prompt_length + config.max_completion_length
+    cache = estimates.generation_cache(load.shape, profile, sequences=sequences, tokens=longest)
+    return estimates.inference_memory(load.total, profile) + math.ceil(cache / GIB) * GIB
+
+
+def vllm_programs(known: Known) -> int:
+    """Beside the ranks: one with each of them, or one for all; that one starts another for each of several GPUs."""
+    config = known.config.train_policy
+    if config.rollout_engine != "vllm":
+        return 0
+    if not config.vllm_gpus:
+        return known.profile.num_processes
+    return 1 + (config.vllm_gpus if config.vllm_gpus > 1 else 0)
+
+
+def vllm_figures(known: Known) -> tuple[Figure, ...]:
+    """GPUs that have no rank."""
+    num_gpus = known.config.train_policy.vllm_gpus
+    return (Figure("for vLLM alone", num_gpus, "GPUs", "exact"),) if num_gpus else ()

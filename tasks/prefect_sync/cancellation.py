@@ -1,0 +1,122 @@
+"""Notices that somebody cancelled or deleted the run in Prefect, from a thread of its own: nobody waits for the answer.
+
+A run that the server does not have is deleted only where the server's database once had it: a server that is away, or
+back with another database, stops nothing.
+"""
+
+import threading
+from collections.abc import Callable
+
+from prefect.client.schemas.objects import StateType
+from prefect.context import FlowRunContext
+
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+
+
+def watch_for_cancel() -> tuple[Callable[[], bool], Callable[[], None]]:
+    """Whether the present flow run was cancelled or deleted, and how to stop asking; outside a flow run nobody can."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return never, lambda: None
+    flow_run_id, api = str(context.flow_run.id), PrefectApi()
+
+    def state() -> StateType | None:
+        flow_run = api.flow_run(flow_run_id)
+        return None if flow_run is None else flow_run.state_type
+
+    watch = CancelWatch(state, had_run=lambda: api.had_flow_run(flow_run_id))
+    return watch.should_stop, watch.close
+
+
+STOPS = (StateType.CANCELLING, StateType.CANCELLED)
+
+
+class RunCancelledError(Exception):
+    """Somebody cancelled the run; what it had finished stands."""
+
+
+CANCELLED = "The run was cancelled in Prefect."
+DELETED = "The flow run was deleted in Prefect, so the run stopped as if it had been cancelled."
+
+
+def never() -> bool:
+    """For runs that nobody can cancel from outside."""
+    return False
+
+
+class CancelWatch:
+    """Asks for the run's own state every few seconds, until `close`.
+
+    A server that does not answer cancels nothing; it is asked again. `is_away` says whether it did not answer last
+    time, `was_away` whether that ever happened.
+
+    Args:
+        state: the run's state; None where the server has no such run. May raise PrefectAwayError, and may take long.
+        had_run: whether the server's database once had the run; asked where it has it no more. As `state`.
+        on_forgotten: called once from the thread where it never had: it is another database.
+        on_return: called from the thread when the server answers again after it had not.
+        every_s: pause between two questions.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], StateType | None],
+        *,
+        had_run: Callable[[], bool] = never,
+        on_forgotten: Callable[[], None] = lambda: None,
+        on_return: Callable[[], None] = lambda: None,
+        every_s: float = 3.0,
+    ) -> None:
+        self.is_away = False
+        self.was_away = False
+        self.was_deleted = False
+        self._state = state
+        self._had_run = had_run
+        self._on_forgotten = on_forgotten
+        self._is_forgotten = False
+        self._on_return = on_return
+        self._every_s = every_s
+        self._cancelled = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="cancel-watch", daemon=True)
+        self._thread.start()
+
+    def note_away(self) -> None:
+        """Somebody else got no answer: `on_return` is due with the next one."""
+        self.is_away = self.was_away = True
+
+    def should_stop(self) -> bool:
+        """Whether the run was cancelled or deleted; answers at once."""
+        return self._cancelled.is_set()
+
+    @property
+    def why(self) -> str:
+        """Why the run is to stop, in words."""
+        return DELETED if self.was_deleted else CANCELLED
+
+    def close(self) -> None:
+        """Ask no more. A question that is under way is not waited for."""
+        self._closing.set()
+
+    def _work(self) -> None:
+        while not self._closing.wait(self._every_s):
+            try:
+                if self._is_over(self._state()):
+                    self._cancelled.set()
+                    return
+            except PrefectAwayError:
+                self.note_away()
+                continue
+            if self.is_away:
+                self.is_away = False
+                self._on_return()
+
+    def _is_over(self, state: StateType | None) -> bool:
+        if state is not None:
+            self._is_forgotten = False
+            return state in STOPS
+        self.was_deleted = self._had_run()
+        if not self.was_deleted and not self._is_forgotten:
+            self._is_forgotten = True
+            self._on_forgotten()
+        return self.was_deleted

@@ -1,0 +1,53 @@
+"""Takes what Prefect's task engine says of the tasks, keeps it in the ledger, and sends it to the server.
+
+Prefect's own way sends each change over a websocket, tries eleven times where the server is gone, and forgets what was
+not sent when the process ends.
+"""
+
+import queue
+import threading
+import time
+
+from prefect.events.schemas.events import Event
+from prefect.events.utilities import emit_event
+
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.ledger import JsonObject, Ledger
+
+_TASK_EVENT = "prefect.task-run."
+_LAST_EVENT = "rlhf.pipeline.ended"
+_REST_S = 10.0
+
+
+class LedgerEvents:
+    """The queue that `ProcessPoolForwardingEventsClient` puts events into. Putting never waits for the server."""
+
+    def __init__(self, ledger: Ledger, api: PrefectApi) -> None:
+        self._ledger = ledger
+        self._api = api
+        self._waiting: queue.Queue[JsonObject] = queue.Queue()
+        self._thread = threading.Thread(target=self._work, name="prefect-events", daemon=True)
+        self._thread.start()
+
+    def put(self, item: tuple[str, Event]) -> None:
+        """Keep an event about a task, and send it as soon as can be."""
+        event = item[1]
+        data: JsonObject = event.model_dump(mode="json")
+        if event.event.startswith(_TASK_EVENT):
+            self._ledger.add_event(data)
+        self._waiting.put(data)
+
+    def close(self, *, limit_s: float) -> None:
+        """Wait until everything that was emitted so far has come and was sent, for at most so long."""
+        emit_event(_LAST_EVENT, resource={"prefect.resource.id": _LAST_EVENT})  # events come in order
+        self._thread.join(timeout=limit_s)
+
+    def _work(self) -> None:
+        rest_until = 0.0
+        while (event := self._waiting.get())["event"] != _LAST_EVENT:
+            if time.monotonic() < rest_until:
+                continue  # it stands in the ledger, and is sent from there
+            try:
+                self._api.record_events([event])
+            except PrefectAwayError:
+                rest_until = time.monotonic() + _REST_S

@@ -1,0 +1,111 @@
+"""What Prefect should know of one flow run, on disk until Prefect is seen to know it.
+
+Prefect keeps what it was told about tasks in memory for a moment, and what a run wants to tell a server that is away
+is lost when the run's process ends. The ledger outlives both.
+"""
+
+import logging
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, JsonValue, ValidationError
+
+from containers.contracts.base import Frozen
+from containers.contracts.digests import write_atomically
+
+logger = logging.getLogger(__name__)
+
+LEDGER_FOLDER = "prefect_pending"
+
+EndState = Literal["COMPLETED", "FAILED", "CANCELLED", "CRASHED"]
+JsonObject = dict[str, JsonValue]
+
+
+class RunEnd(Frozen):
+    """How a run ended, as its own process saw it; `at` is UTC, ISO 8601."""
+
+    state: EndState
+    message: str = ""
+    at: str = ""
+
+
+class LedgerRecord(Frozen):
+    """Content of a ledger's file."""
+
+    flow_run_id: str
+    owner: dict[str, str] = Field(description="Labels of `containers.launch.docker.cleanup.Owner`")
+    events: tuple[JsonObject, ...] = Field((), description="State changes of the run's tasks, in order")
+    artifacts: tuple[JsonObject, ...] = Field((), description="Artifacts that Prefect did not take yet")
+    end: RunEnd | None = None
+
+
+class Ledger:
+    """The ledger of a run in this process; callable from any thread. A full disk is logged, never raised."""
+
+    def __init__(self, folder: Path, *, flow_run_id: str, owner: dict[str, str]) -> None:
+        self.path = (folder / f"{flow_run_id}.json").absolute()
+        self._record = LedgerRecord(flow_run_id=flow_run_id, owner=owner)
+        self._lock = threading.Lock()
+        self._keep()
+
+    @property
+    def record(self) -> LedgerRecord:
+        """What stands in it."""
+        return self._record
+
+    def add_event(self, event: JsonObject) -> None:
+        """Keep the state change of a task."""
+        with self._lock:
+            self._record = self._record.model_copy(update={"events": (*self._record.events, event)})
+            self._keep()
+
+    def add_artifact(self, artifact: JsonObject) -> None:
+        """Keep an artifact that Prefect did not take; it replaces what the same task wanted to show under its key."""
+        with self._lock:
+            others = tuple(item for item in self._record.artifacts if _place(item) != _place(artifact))
+            self._record = self._record.model_copy(update={"artifacts": (*others, artifact)})
+            self._keep()
+
+    def artifact_taken(self, artifact: JsonObject) -> None:
+        """Prefect has it now."""
+        with self._lock:
+            left = tuple(item for item in self._record.artifacts if item is not artifact)
+            self._record = self._record.model_copy(update={"artifacts": left})
+            self._keep()
+
+    def note_end(self, state: EndState, message: str) -> None:
+        """Keep how the run ended."""
+        with self._lock:
+            end = RunEnd(state=state, message=message, at=datetime.now(UTC).isoformat(timespec="seconds"))
+            self._record = self._record.model_copy(update={"end": end})
+            self._keep()
+
+    def _keep(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path, self._record.model_dump_json())
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self.path, error)
+
+
+def _place(artifact: JsonObject) -> tuple[JsonValue, ...]:
+    return artifact.get("flow_run_id"), artifact.get("task_run_id"), artifact.get("key")
+
+
+def read_ledger(path: Path) -> LedgerRecord | None:
+    """The record in that file; None where there is none, or it cannot be read."""
+    try:
+        return LedgerRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def remove_ledger(path: Path) -> None:
+    """Prefect knows it all; the folder goes with its last ledger."""
+    try:
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+    except OSError:  # another run's ledger lies there too
+        return

@@ -1,0 +1,302 @@
+"""The tie between a running pipeline and its flow run in Prefect: a lost server costs the pipeline nothing.
+
+Prefect's engine sets the flow run's last state by itself, and raises into the caller where the server is gone. So at
+the end of the pipeline it is asked whether the server is there. If not, the engine is left with `Abort`, which sets no
+state; the end stands in the ledger, and `PipelineEnd.told` or the next run tells it.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
+from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClient
+from prefect.exceptions import Abort, Pause, TerminationSignal
+
+from containers.launch.docker.cleanup import current_owner
+from tasks.config.gates import GateWaitsError
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.cancellation import CANCELLED, STOPS, CancelWatch, RunCancelledError, never
+from tasks.prefect_sync.events import LedgerEvents
+from tasks.prefect_sync.ledger import LEDGER_FOLDER, JsonObject, Ledger, RunEnd, remove_ledger
+from tasks.prefect_sync.run_ends import end_in_words, end_state
+from tasks.prefect_sync.state import LEDGER_LABEL, end_open_tasks, prefect_state, settle, settle_the_dead, tell_tasks
+
+logger = logging.getLogger(__name__)
+
+_LIVES = "Prefect had heard nothing of it for a while; its process lives and goes on."
+_WAITS = "WaitsForDecision"
+# Set by Prefect for the process of a run that is served.
+_RUNNER_SHOWS_CANCELLED = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
+_WAIT_FOR_SERVER_S = 10.0
+_EVENTS_LIMIT_S = 5.0
+
+
+class PipelineLeft(Abort):
+    """Leaves Prefect's engine without another word to the server; the run's end is had by `take_last_end`.
+
+    Attributes:
+        state: the state that the server was told, or will be.
+    """
+
+    def __init__(self, state: "State[Any]") -> None:
+        super().__init__(f"The run ended: {state.name}.")
+        self.state = state
+
+
+class PipelineEnd:
+    """How the last pipeline of this process ended; Prefect's engine may raise something else about it."""
+
+    def __init__(self, error: BaseException | None, ledger: Ledger, *, was_deleted: bool) -> None:
+        self.error = error
+        self._ledger = ledger
+        self._was_deleted = was_deleted
+
+    def told(self) -> bool:
+        """Whether Prefect shows how the run ended, told now where that is needed; asked after the engine is done.
+
+        Of a run that somebody deleted there is nothing to tell.
+        """
+        if self._was_deleted:
+            remove_ledger(self._ledger.path)
+            return True
+        try:
+            is_told = settle(self._ledger.record, PrefectApi())
+        except PrefectAwayError as error:
+            logger.warning("Prefect was not told how the run ended: %s", error)
+            return False
+        if is_told:
+            remove_ledger(self._ledger.path)
+        return is_told
+
+
+_ends: list[PipelineEnd] = []
+_links: list["PrefectLink"] = []
+
+
+def take_last_end() -> PipelineEnd | None:
+    """The end of the pipeline that ended last in this process, once; None where none did since."""
+    return _ends.pop() if _ends else None
+
+
+def present_link() -> "PrefectLink | None":
+    """The tie of the pipeline that runs in this process."""
+    return _links[-1] if _links else None
+
+
+def why_stopped() -> str:
+    """Why the present run is to stop, in words."""
+    link = present_link()
+    return CANCELLED if link is None else link.watch.why
+
+
+def asked_at() -> str:
+    """When somebody asked for the present flow run, UTC, ISO 8601; a retry changes nothing. Empty outside a run."""
+    context = FlowRunContext.get()
+    created = context.flow_run.created if context and context.flow_run else None
+    return created.astimezone(UTC).isoformat(timespec="seconds") if created else ""
+
+
+@contextmanager
+def linked_to_prefect(output_dir: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """Tie the present flow run to this process for the time of the block; yields whether it was cancelled or deleted.
+
+    Runs of dead processes are given their true end first. Outside a flow run nothing is tied.
+
+    Raises:
+        PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        yield never
+        return
+    flow_name = context.flow.name if context.flow else ""
+    link = PrefectLink(context.flow_run, output_dir / LEDGER_FOLDER, flow_name=flow_name, say=say)
+    link.begin()
+    _links.append(link)
+    try:
+        yield link.watch.should_stop
+    except BaseException as error:
+        link.end(error)
+        raise
+    else:
+        link.end(None)
+    finally:
+        _links.remove(link)
+
+
+class PrefectLink:
+    """What ties a flow run to this process: its ledger, and the watch for a cancellation."""
+
+    def __init__(self, flow_run: FlowRun, folder: Path, *, flow_name: str, say: Callable[[str], None]) -> None:
+        self._flow_run_id = str(flow_run.id)
+        self._flow_name = flow_name
+        self._folder = folder
+        self._say = say
+        self._is_introduced = False
+        # One for all threads: each new client costs 50 ms.
+        self.api = PrefectApi()
+        self.ledger = Ledger(folder, flow_run_id=self._flow_run_id, owner=current_owner().labels())
+        self._events = LedgerEvents(self.ledger, self.api)
+        self.watch = CancelWatch(
+            self._state_while_it_lives,
+            had_run=lambda: self.api.had_flow_run(self._flow_run_id),
+            on_forgotten=self._say_forgotten,
+            on_return=self._catch_up,
+        )
+
+    def begin(self) -> None:
+        """Follow the tasks from now on, say who runs this, and end the runs of the dead."""
+        _ends.clear()
+        EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=self._events)
+        try:
+            self._introduce()
+        except PrefectAwayError as error:
+            logger.warning("Prefect could not be told who runs this: %s", error)
+            self.watch.note_away()
+
+    def _introduce(self) -> None:
+        labels = {**self.ledger.record.owner, LEDGER_LABEL: str(self.ledger.path)}
+        self.api.label_flow_run(self._flow_run_id, labels)
+        for line in settle_the_dead(self._folder, self.api, flow_name=self._flow_name):
+            self._say(line)
+        self._is_introduced = True
+
+    def end(self, error: BaseException | None) -> None:
+        """Write the end down, and see that the engine can tell it; a suspended run has none yet.
+
+        Raises:
+            PipelineLeft: it cannot, or must not.
+        """
+        self.watch.close()
+        if isinstance(error, Pause):
+            self._leave_suspended()
+            return
+        if isinstance(error, TerminationSignal) and self._is_cancelled():
+            if os.environ.get(_RUNNER_SHOWS_CANCELLED) == "false":
+                self._leave_cancelled()
+                return
+            error = RunCancelledError(self.watch.why)
+        self.ledger.note_end(end_state(error), end_in_words(error))
+        self._events.close(limit_s=_EVENTS_LIMIT_S)
+        EventsWorker.set_client_override(None)
+        _ends.append(PipelineEnd(error, self.ledger, was_deleted=self.watch.was_deleted))
+        end = self.ledger.record.end
+        assert end is not None  # noqa: S101 - noted above
+        is_there = self._server_is_there(wait_s=_WAIT_FOR_SERVER_S if isinstance(error, Exception | None) else 0.0)
+        if is_there and self.watch.was_away:
+            self._catch_up()
+        state = prefect_state(end)
+        if is_there and isinstance(error, GateWaitsError):
+            state = self._show_waiting(error)
+        is_shown = end.state == "CANCELLED" or isinstance(error, (GateWaitsError, TerminationSignal))
+        if is_there and is_shown:
+            _ends[-1].told()
+        if not is_there or is_shown:
+            raise PipelineLeft(state) from error
+
+    def _leave_cancelled(self) -> None:
+        """Who serves the run has ended this process, and shows the run as Cancelled when it is gone.
+
+        Only the tasks are told here: two that told of the run would undo a Retry between them.
+        """
+        self.ledger.note_end("CANCELLED", CANCELLED)
+        self._events.close(limit_s=_EVENTS_LIMIT_S)
+        EventsWorker.set_client_override(None)
+        record = self.ledger.record
+        try:
+            tell_tasks(record, self.api)
+            end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self.api)
+        except PrefectAwayError as error:
+            logger.warning("Prefect was not told how the tasks ended: %s", error)
+        else:
+            remove_ledger(self.ledger.path)
+
+    def _leave_suspended(self) -> None:
+        """Nobody owns the run until it is resumed, so that no other run takes it for dead; its tasks are told."""
+        self._events.close(limit_s=_EVENTS_LIMIT_S)
+        EventsWorker.set_client_override(None)
+        nobody = dict.fromkeys((*self.ledger.record.owner, LEDGER_LABEL), "")
+        try:
+            self.api.label_flow_run(self._flow_run_id, nobody)
+            self._catch_up()
+        except PrefectAwayError as error:
+            logger.warning("Prefect was not told everything about the suspended run: %s", error)
+        remove_ledger(self.ledger.path)
+
+    def _show_waiting(self, error: GateWaitsError) -> "State[Any]":
+        """A run that ended for a person's decision is neither a success nor a failure to look into: named as it is."""
+        state: State[Any] = State(type=StateType.COMPLETED, name=_WAITS, message=str(error))
+        try:
+            self.api.set_flow_run_state(self._flow_run_id, state)
+        except PrefectAwayError as away:
+            logger.warning("Prefect does not show that the run waits for a decision: %s", away)
+        return state
+
+    def _say_forgotten(self) -> None:
+        self._say(
+            f"Prefect at {self.api.url} has neither this run nor a trace that it ever had it: another database is "
+            "behind it. The run goes on; Prefect does not show it any more."
+        )
+
+    def show(self, artifact: JsonObject) -> None:
+        """Attach an artifact; one that the server does not take now waits in the ledger."""
+        if self.watch.was_deleted:
+            return
+        try:
+            if self.watch.is_away:
+                raise PrefectAwayError("the server does not answer")
+            self.api.create_artifact(artifact)
+        except PrefectAwayError as error:
+            logger.warning("Prefect does not show %s yet: %s", artifact.get("key"), error)
+            self.watch.note_away()
+            self.ledger.add_artifact(artifact)
+
+    def _state(self) -> Any:
+        flow_run = self.api.flow_run(self._flow_run_id)
+        return None if flow_run is None else flow_run.state_type
+
+    def _state_while_it_lives(self) -> Any:
+        """The run's state; a server that heard nothing of it for a while, and calls it Crashed, is told otherwise."""
+        state = self._state()
+        if state is StateType.CRASHED:
+            logger.warning("Prefect took this run for dead; it is told that the run goes on.")
+            self.api.set_flow_run_state(self._flow_run_id, State(type=StateType.RUNNING, message=_LIVES))
+        return state
+
+    def _is_cancelled(self) -> bool:
+        """Whether who stops this process does so because somebody cancelled the run; the watch may not know yet."""
+        try:
+            return self.watch.should_stop() or self._state() in STOPS
+        except PrefectAwayError:
+            return False
+
+    def _catch_up(self) -> None:
+        """Tell the server what it missed."""
+        try:
+            if not self._is_introduced:
+                self._introduce()
+            tell_tasks(self.ledger.record, self.api)
+            for artifact in self.ledger.record.artifacts:
+                self.api.create_artifact(artifact)
+                self.ledger.artifact_taken(artifact)
+        except PrefectAwayError as error:
+            logger.warning("Prefect lacks something of the run: %s", error)
+
+    def _server_is_there(self, *, wait_s: float) -> bool:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                self.api.flow_run(self._flow_run_id)
+            except PrefectAwayError:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.5)
+            else:
+                return True

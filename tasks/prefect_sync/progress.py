@@ -1,0 +1,153 @@
+"""Shows how far a stage is while it runs: a progress bar, the time left, and its latest figures and curves.
+
+All of it goes out from a thread of its own, so that a server that hangs delays nothing; a server that is away is left
+alone. What the stage has to say when it has ended is shown by the task, and replaces the figures.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from containers.contracts.names import StageName
+from containers.formatting import duration
+from tasks.pages.curves import curve_plots, latest_figures, plotted_names
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.artifacts import artifact_of_present_run, page_key
+from tasks.prefect_sync.ledger import JsonObject
+from tasks.prefect_sync.link import PrefectLink, present_link
+from tasks.store.events import MetricPoint
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far something is: `text` says the unit and a figure, as the stage wrote it."""
+
+    done: int
+    total: int
+    text: str
+
+    @property
+    def percent(self) -> float:
+        """From 0 to 100."""
+        return min(100.0, max(0.0, 100 * self.done / self.total)) if self.total > 0 else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.done:,} of {self.total:,} {self.text}".rstrip()
+
+
+class Pace:
+    """How long the rest will take, from the pace since the first progress that was told.
+
+    What begins anew, or counts something else, is timed anew.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started_s = 0.0
+        self._first: Progress | None = None
+        self._last: Progress | None = None
+
+    def note(self, progress: Progress) -> None:
+        """Something was told."""
+        last = self._last
+        if last is None or progress.done < last.done or progress.total != last.total:
+            self._first, self._started_s = progress, self._clock()
+        self._last = progress
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds; None where that cannot be known yet."""
+        if self._first is None or self._last is None or self._last.done <= self._first.done:
+            return None
+        each_s = (self._clock() - self._started_s) / (self._last.done - self._first.done)
+        return each_s * (self._last.total - self._last.done)
+
+
+class StageProgress:
+    """The progress of one attempt at a stage on the present run's pages; does nothing outside a run.
+
+    Args:
+        header: Markdown that stands above the figures.
+        every_s: pause between two updates.
+    """
+
+    def __init__(self, stage: StageName, *, header: str = "", every_s: float = 5.0) -> None:
+        self._stage = stage
+        self._header = header
+        self._every_s = every_s
+        self._pace = Pace()
+        self._told: Progress | None = None
+        self._latest: dict[str, MetricPoint] = {}
+        self._curves: list[MetricPoint] = []
+        self._plotted = plotted_names(stage)
+        self._changed = threading.Event()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._link = present_link()
+        self._bar = artifact_of_present_run("progress", f"{page_key(stage)}-progress", 0.0, description="")
+        self._page = artifact_of_present_run("markdown", page_key(stage), "", description="")
+        self._thread: threading.Thread | None = None
+        if self._link is not None and self._bar is not None:
+            self._thread = threading.Thread(target=self._work, args=(self._link,), name="stage-progress", daemon=True)
+            self._thread.start()
+
+    def progress(self, done: int, total: int, text: str) -> None:
+        """The stage is so far."""
+        with self._lock:
+            self._told = Progress(done, total, text)
+            self._pace.note(self._told)
+        self._changed.set()
+
+    def metrics(self, points: Iterable[MetricPoint]) -> None:
+        """Curves went on."""
+        with self._lock:
+            for point in points:
+                self._latest[point.key] = point
+                if point.key in self._plotted:
+                    self._curves.append(point)
+        self._changed.set()
+
+    def close(self, *, limit_s: float = 6.0) -> None:
+        """Update nothing more; an update that is under way is waited for."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(timeout=limit_s)
+
+    def end(self, *, succeeded: bool) -> None:
+        """Show a full bar after success, else where it stopped; the first call counts. It may wait in the ledger."""
+        self.close()
+        told, self._told = self._told, None
+        if told is None or self._bar is None or self._link is None:
+            return
+        percent = 100.0 if succeeded else told.percent
+        text = f"Done: {told}" if succeeded else f"Stopped at {told}"
+        self._link.show({**self._bar, "data": percent, "description": text})
+
+    def _work(self, link: PrefectLink) -> None:
+        while not self._closing.wait(self._every_s):
+            if self._changed.is_set() and not link.watch.is_away:
+                self._changed.clear()
+                self._update(link.api)
+
+    def _update(self, api: PrefectApi) -> None:
+        try:
+            for artifact in self._artifacts():
+                api.create_artifact(artifact)
+        except PrefectAwayError:
+            self._changed.set()
+
+    def _artifacts(self) -> list[JsonObject]:
+        with self._lock:
+            told, left_s = self._told, self._pace.left_s
+            latest, curves = dict(self._latest), list(self._curves)
+        if told is None or self._bar is None or self._page is None:
+            return []
+        parts = [str(told), f"about {duration(left_s)} left" if left_s else ""]
+        text = " · ".join(part for part in parts if part)
+        bar: JsonObject = {**self._bar, "data": told.percent, "description": text}
+        if not latest:
+            return [bar]
+        page = [self._header, f"## Running: {text}", curve_plots(self._stage, curves), latest_figures(latest)]
+        body = "\n\n".join(part for part in page if part)
+        return [bar, {**self._page, "data": body, "description": f"Running: {text}"}]

@@ -1,0 +1,190 @@
+"""Makes what Prefect shows of a run true: after the server was away, and after a run's process died."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
+
+from containers.launch.docker.cleanup import STAGE_LABEL, current_owner, owner_is_dead, owner_of
+from tasks.prefect_sync.api import PrefectApi
+from tasks.prefect_sync.ledger import JsonObject, LedgerRecord, RunEnd, read_ledger, remove_ledger
+from tasks.prefect_sync.unreadable_runs import unreadable_text
+
+logger = logging.getLogger(__name__)
+
+LEDGER_LABEL = "rlhf.ledger"
+_SEEN_WITHIN_S = 3.0
+_FORGOTTEN_AFTER_S = 24 * 3600.0
+# Somebody pressed Retry or Resume, or is asked to: the labels are those of the process before.
+_TO_BE_STARTED = (StateType.SCHEDULED, StateType.PENDING, StateType.PAUSED)
+_STATE_NAMES = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Cancelled", "CRASHED": "Crashed"}
+
+
+def settle(record: LedgerRecord, api: PrefectApi) -> bool:
+    """Whether Prefect now shows what the record says of the run and its tasks.
+
+    A run without an end is one whose process died: it becomes Crashed, and so do the tasks that it was at; Cancelled,
+    where somebody had asked for that. An end that the server has heard of meanwhile stays.
+
+    Raises:
+        PrefectAwayError: not everything could be told.
+    """
+    flow_run = api.flow_run(record.flow_run_id)
+    if flow_run is None:  # another server's run
+        return False
+    end = record.end or _end_of_the_dead(flow_run, record.owner)
+    is_told = tell_tasks(record, api)
+    end_open_tasks(record, end, api)
+    if flow_run.state_type != StateType[end.state]:
+        api.set_flow_run_state(record.flow_run_id, prefect_state(end))
+    if is_told:
+        for artifact in record.artifacts:
+            api.create_artifact(artifact)
+    return is_told
+
+
+def tell_tasks(record: LedgerRecord, api: PrefectApi) -> bool:
+    """Send every state change of tasks that the server has not at their last; whether it shows them then.
+
+    Raises:
+        PrefectAwayError: it does not answer.
+    """
+    lacking = _lacking(record, api.task_runs(record.flow_run_id))
+    if lacking:
+        api.record_events(lacking)
+    deadline = time.monotonic() + _SEEN_WITHIN_S
+    while lacking and time.monotonic() < deadline:
+        time.sleep(0.1)  # the server works through them after it answered
+        lacking = _lacking(record, api.task_runs(record.flow_run_id))
+    return not lacking
+
+
+def settle_the_dead(folder: Path, api: PrefectApi, *, flow_name: str) -> list[str]:
+    """Give runs whose process died their true end: those with a ledger in the folder, and those of this host that the
+    server believes to be under way. A live run, and one of another host, is never touched.
+
+    Returns:
+        A line for people for each run.
+
+    Raises:
+        PrefectAwayError: it does not answer.
+    """
+    said = []
+    for path in sorted(folder.glob("*.json")):
+        record = read_ledger(path)
+        if record is not None and _is_dead(record.owner):
+            said += _settled(record, path, api)
+    return said + settle_dead_runs(api, flow_name=flow_name)
+
+
+def settle_dead_runs(api: PrefectApi, *, flow_name: str) -> list[str]:
+    """Give runs of this host that the server believes to be under way, and whose process died, their true end.
+
+    A run that the server cannot list is named, with the command that deletes it; the others are looked at all the same.
+
+    Returns:
+        A line for people for each run.
+
+    Raises:
+        PrefectAwayError: it does not answer.
+    """
+    found = api.unfinished_flow_runs(flow_name)
+    said = [unreadable_text(flow_run_id) for flow_run_id in found.unreadable]
+    for flow_run in found.runs:
+        labels = {name: str(value) for name, value in flow_run.labels.items()}
+        if not _is_dead(labels):
+            continue
+        path = Path(labels.get(LEDGER_LABEL, ""))
+        known = read_ledger(path) if path.name == f"{flow_run.id}.json" else None
+        record = known or LedgerRecord(flow_run_id=str(flow_run.id), owner=labels)
+        said += _settled(record, path if known else None, api)
+    return said
+
+
+def prefect_state(end: RunEnd) -> "State[Any]":
+    """The end as a state of Prefect's."""
+    return State(type=StateType[end.state], name=_STATE_NAMES[end.state], message=end.message or None)
+
+
+def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[str]:
+    before = api.flow_run(record.flow_run_id)
+    if before is None:
+        if path is not None and time.time() - path.stat().st_mtime > _FORGOTTEN_AFTER_S:
+            remove_ledger(path)
+        return []
+    if before.state_type in _TO_BE_STARTED:
+        return []
+    if not _is_dead({**record.owner, **{name: str(value) for name, value in before.labels.items()}}):
+        if path is not None:  # somebody pressed Retry, and a live process is at the run now
+            remove_ledger(path)
+        return []
+    is_told = settle(record, api)
+    if path is not None and is_told:
+        remove_ledger(path)
+    after = api.flow_run(record.flow_run_id)
+    if after is None or before.state_name == after.state_name:
+        return []
+    return [f"Prefect still showed {before.name} ({before.id}) as {before.state_name}: now {after.state_name}."]
+
+
+def _lacking(record: LedgerRecord, seen: Iterable[TaskRun]) -> list[JsonObject]:
+    """The events of those tasks whose last state, or a later one, the server does not show."""
+    shown = {f"prefect.task-run.{task_run.id}": task_run.state for task_run in seen}
+    last = {_task(event): event for event in record.events}
+    lacking = {task for task, event in last.items() if not _is_shown(event, shown.get(task))}
+    return [event for event in record.events if _task(event) in lacking]
+
+
+def _is_shown(event: JsonObject, state: "State[Any] | None") -> bool:
+    if state is None:
+        return False
+    return str(event["id"]) == str(state.id) or datetime.fromisoformat(str(event["occurred"])) < state.timestamp
+
+
+def _task(event: JsonObject) -> str:
+    resource = event["resource"]
+    return str(resource["prefect.resource.id"]) if isinstance(resource, dict) else ""
+
+
+def end_open_tasks(record: LedgerRecord, end: RunEnd, api: PrefectApi) -> None:
+    """What was at work when the run ended, ended with it; what failed because of a cancellation was cancelled.
+
+    Raises:
+        PrefectAwayError: the server does not answer.
+    """
+    if end.state not in ("CRASHED", "CANCELLED"):
+        return
+    for task_run in api.task_runs(record.flow_run_id):
+        state = task_run.state_type
+        is_open = state is None or state not in (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED)
+        if end.state == "CANCELLED" and state in (StateType.FAILED, StateType.CRASHED):
+            is_open = True
+        if is_open and state is not StateType.CANCELLED:
+            api.set_task_run_state(task_run.id, prefect_state(end))
+
+
+def _is_dead(owner: Mapping[str, str]) -> bool:
+    return owner_is_dead({STAGE_LABEL: "", **owner}, owner=current_owner())
+
+
+def _end_of_the_dead(flow_run: FlowRun, labels: Mapping[str, str]) -> RunEnd:
+    """How a run ended whose process is gone and noted no end.
+
+    Between the process's own end and what the server is told of it by others, Prefect's runner among them, lie seconds.
+    """
+    told = flow_run.state_type
+    if told in (StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED):
+        return RunEnd.model_validate({"state": told.value})
+    owner = owner_of({STAGE_LABEL: "", **labels})
+    who = f"process {owner.pid} on {owner.host.partition(' ')[0]}" if owner else "its process"
+    if told is StateType.CANCELLING:
+        message = (
+            f"It was to be cancelled, and its orchestrator ({who}) has ended. Retry, or the same command, goes on."
+        )
+        return RunEnd(state="CANCELLED", message=message)
+    message = f"Its orchestrator ({who}) died without a word. The same command goes on from the last good step."
+    return RunEnd(state="CRASHED", message=message)

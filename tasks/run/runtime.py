@@ -1,0 +1,133 @@
+"""With what the stages are run: Docker image or process, and the digest that stands for their programs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from containers.contracts.digests import source_digest
+from containers.contracts.hardware import GIB, GpuProfile, RequiredContract
+from containers.contracts.identity import process_code_digest
+from containers.launch.docker.runtime import stage_image_digest
+from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
+from containers.launch.environment import stage_environment
+from containers.launch.memory_limit import machine_memory, memory_limit
+
+Runtime = Literal["docker", "process"]
+NOT_ASKED = DockerState(problem="not asked")
+_CONTAINERS = Path(__file__).resolve().parents[2] / "containers"
+
+
+@dataclass(frozen=True)
+class RuntimeChoice:
+    """With what the stages are run.
+
+    Attributes:
+        reason: why, in words for a person.
+        advice: how to get Docker, where Docker answers and `auto` does without it; empty otherwise.
+    """
+
+    runtime: Runtime
+    reason: str
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """Reason and advice in one."""
+        return f"{self.reason}. {self.advice}" if self.advice else self.reason
+
+
+def choose_runtime(wanted: Literal["auto", "docker", "process"], *, image: str) -> tuple[Runtime, str]:
+    """The runtime that `wanted` means on this machine, now, and why."""
+    docker, state = NOT_ASKED, ImageState(name=image)
+    if wanted != "process":
+        docker, state = read_docker(), read_image(image)
+    choice = judge_runtime(wanted, docker, state, stages_digest=present_stages_digest())
+    return choice.runtime, choice.text
+
+
+def judge_runtime(
+    wanted: Literal["auto", "docker", "process"], docker: DockerState, image: ImageState, *, stages_digest: str
+) -> RuntimeChoice:
+    """The runtime for what was found of daemon and image. Pure. A runtime that is asked for by name is taken.
+
+    Args:
+        stages_digest: of the sources that the orchestrator has; `auto` takes no image from others.
+    """
+    if wanted == "process":
+        return RuntimeChoice("process", "process: runtime.kind asks for it")
+    if wanted == "docker":
+        return RuntimeChoice("docker", "docker: runtime.kind asks for it")
+    if not docker.answers:
+        return RuntimeChoice("process", f"process: {docker.problem}")
+    lack, advice = image.lack(stages_digest=stages_digest)
+    if lack:
+        return RuntimeChoice("process", f"process: Docker answers, but the image {image.name} {lack}", advice)
+    return RuntimeChoice("docker", f"docker: version {docker.version} answers and {image.name} is there")
+
+
+def present_stages_digest() -> str:
+    """Digest of the stage programs that the orchestrator has."""
+    return source_digest(_CONTAINERS)
+
+
+@dataclass(frozen=True)
+class CodeIdentity:
+    """What runs.
+
+    Attributes:
+        reason: why this runtime, in words for a person.
+        image_digest: `sha256:…` of the stage image; empty for processes.
+        stages_digest: digest of the stage sources that the orchestrator knows.
+    """
+
+    runtime: Literal["docker", "process"]
+    reason: str
+    image_digest: str
+    stages_digest: str
+
+    @property
+    def digest(self) -> str:
+        """The image, or sources and installed versions: part of every stage key."""
+        return self.image_digest or process_code_digest(self.stages_digest)
+
+
+def code_identity(wanted: Literal["auto", "docker", "process"], *, image: str) -> CodeIdentity:
+    """What `wanted` means on this machine, now.
+
+    Raises:
+        LaunchError: Docker was asked for, and its image is missing or no daemon answers.
+    """
+    runtime, reason = choose_runtime(wanted, image=image)
+    return CodeIdentity(
+        runtime=runtime,
+        reason=reason,
+        image_digest=stage_image_digest(image) if runtime == "docker" else "",
+        stages_digest=present_stages_digest(),
+    )
+
+
+def required_contract(
+    profile: GpuProfile, *, seed: int, stages_digest: str, runtime: Literal["docker", "process"]
+) -> RequiredContract:
+    """The demands that the stage compares with what it measures.
+
+    Args:
+        runtime: Docker enforces limits; the process runtime can only check them.
+    """
+    in_docker = runtime == "docker"
+    limit = memory_limit(profile, machine_bytes=0, runtime=runtime)
+    if in_docker and profile.host_memory_gib is None:
+        docker = read_docker()
+        machine_bytes = machine_memory(docker.memory_bytes)
+        limit = memory_limit(profile, machine_bytes=machine_bytes, can_limit=docker.limits_memory)
+    return RequiredContract(
+        shm_size_bytes=int(profile.shm_size_gib * GIB),
+        memlock_bytes=profile.memlock_bytes,
+        stack_bytes=profile.stack_bytes,
+        num_gpus=profile.num_gpus,
+        host_memory_bytes=limit.limit_bytes,
+        host_memory_reason=limit.reason,
+        environment=stage_environment(profile, seed=seed),
+        stages_digest=stages_digest,
+        enforced=in_docker,
+    )

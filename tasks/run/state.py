@@ -1,0 +1,237 @@
+"""One run of the pipeline: where its state lies, with what it is run, and what has happened so far."""
+
+import logging
+import os
+import subprocess
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.ladder import LadderSettings
+from containers.contracts.names import MEASURED_FILE, StageName
+from containers.contracts.records import CheckFinding, GateVerdict, PipelineRecord, StageRecord
+from containers.contracts.spec import ArtifactRef
+from containers.launch.base import StageRuntime
+from tasks.mlflow_sync.tracking import Tracking
+from tasks.run.runtime import CodeIdentity
+from tasks.store.history import StageHistory
+
+logger = logging.getLogger(__name__)
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run needs to know that is no stage's config.
+
+    Attributes:
+        output_dir: reports and links of this run.
+        store_dir: artifacts, work in progress and logs of the stages; several runs may share it.
+        retries: further attempts at a stage after failures that can pass, without progress in between.
+        retry_wait_s: wait before the first of them; it doubles with each.
+        verify_whole_up_to_bytes: larger files of a reused artifact are compared by samples; None: none are.
+        silence_limit_s: longest time without a sign of life of a stage; None: any.
+        start_over_if_damaged: whether a training may start at step 0 where all its checkpoints are damaged.
+        ladder: whether and how a stage that does not fit is tried in another shape.
+        until: the last stage before the report; None: all of `stages`.
+        again_from: artifacts of this stage and those after it that are older than the run are made again.
+        title: what the run is called in MLflow; empty: its name.
+    """
+
+    name: str
+    seed: int
+    output_dir: Path
+    store_dir: Path
+    profile: GpuProfile
+    retries: int = 2
+    retry_wait_s: float = 10.0
+    verify_whole_up_to_bytes: int | None = None
+    silence_limit_s: float | None = None
+    start_over_if_damaged: bool = False
+    ladder: LadderSettings = field(default_factory=LadderSettings)
+    stages: tuple[StageName, ...] = tuple(StageName)
+    until: StageName | None = None
+    again_from: StageName | None = None
+    title: str = ""
+    tags: tuple[str, ...] = ()
+    timeouts_s: dict[StageName, float | None] = field(default_factory=dict)
+    command: str = ""
+    config_yaml: str = ""
+
+
+class PipelineRun:
+    """State of a run, shared by its tasks.
+
+    A plain class on purpose: Prefect walks through dataclasses and pydantic models that are passed to tasks.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        runtime: StageRuntime,
+        image: str | None,
+        code: CodeIdentity,
+        tracking: Tracking,
+        should_stop: Callable[[], bool] = _never,
+        run_id: str = "",
+    ) -> None:
+        self.settings = settings
+        self.runtime = runtime
+        self.image = image
+        self.code = code
+        self.tracking = tracking
+        self.should_stop = should_stop
+        self.history = StageHistory(settings.store_dir, run_name=settings.name, output_dir=settings.output_dir)
+        self.run_id = run_id or new_run_id()
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.asked_at = self.started_at
+        self.stopped_because = ""
+        self.checks: tuple[CheckFinding, ...] = ()
+        self.gates: list[GateVerdict] = []
+        self.records: list[StageRecord] = []
+        self.prefect_url = ""
+        self.dataset_origin = ""
+        self.base_model_origin = ""
+
+    @property
+    def mlflow_run_id(self) -> str:
+        """Id of the run's parent run in MLflow; a handle while MLflow was not told of it."""
+        return self.tracking.pipeline_run_id
+
+    @property
+    def artifacts(self) -> Path:
+        """Published artifacts, `<stage>/<key>/`."""
+        return self.settings.store_dir / "artifacts"
+
+    def work_folder(self, stage: StageName, key: str) -> Path:
+        """The one folder that the stage may write; outlives failed attempts."""
+        return self.settings.store_dir / "work" / stage / key
+
+    def attempt_folder(self, stage: StageName, key: str, *, attempt: int) -> Path:
+        """Spec, full log and evidence of one attempt; the stage cannot write here."""
+        return self.settings.store_dir / "attempts" / stage / key / f"attempt-{attempt}"
+
+    def next_attempt(self, stage: StageName, key: str) -> int:
+        """1 for the first attempt at this key, in any run; called by the holder of the key's lock."""
+        folder = self.attempt_folder(stage, key, attempt=1).parent
+        numbers = (path.name.rpartition("-")[2] for path in folder.glob("attempt-*"))
+        return 1 + max((int(number) for number in numbers if number.isdigit()), default=0)
+
+    def link_artifact(self, artifact: ArtifactRef) -> None:
+        """Show the artifact as `<output_dir>/artifacts/<stage>`: what this run made or reused last."""
+        link = self.settings.output_dir / "artifacts" / artifact.stage
+        temporary = link.with_name(f".{link.name}.{os.getpid()}")
+        try:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(os.path.relpath(artifact.path, link.parent))
+            temporary.replace(link)
+        except OSError as error:  # a file system without links: the artifact itself stands
+            logger.warning("%s could not be linked to %s: %s", link, artifact.path, error)
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether the last stage that was asked for is done."""
+        until = self.settings.until
+        return until is not None and self.record_of(until) is not None
+
+    def makes_again(self, stage: StageName, *, created_at: str) -> bool:
+        """Whether somebody asked for this stage anew, and an artifact of that age (UTC, ISO 8601) is from before.
+
+        What a retry of the same run finds was made since, and is kept.
+        """
+        stages, again_from = self.settings.stages, self.settings.again_from
+        if again_from not in stages or stage not in stages or stages.index(stage) < stages.index(again_from):
+            return False
+        return datetime.fromisoformat(created_at) < datetime.fromisoformat(self.asked_at)
+
+    def remember(self, record: StageRecord) -> None:
+        """Keep what happened to a stage; the last word on a stage stands."""
+        self.records = [known for known in self.records if known.stage != record.stage] + [record]
+
+    def record_of(self, stage: StageName) -> StageRecord | None:
+        """What happened to that stage so far."""
+        return next((record for record in self.records if record.stage == stage), None)
+
+    def as_record(self) -> PipelineRecord:
+        """What the report is written from."""
+        return PipelineRecord(
+            run_id=self.run_id,
+            run_name=self.settings.name,
+            started_at=self.started_at,
+            command=self.settings.command,
+            config_yaml=self.settings.config_yaml,
+            git_commit=git_commit(),
+            mlflow_url=self.tracking.run_url(self.mlflow_run_id),
+            prefect_url=self.prefect_url,
+            profile_name=self.settings.profile.name,
+            checks=self.checks,
+            stages=tuple(self._told_of(stage) or self._not_reached(stage) for stage in self.settings.stages),
+            gates=tuple(self.gates),
+            dataset_origin=self.dataset_origin,
+            base_model_origin=self.base_model_origin,
+            measured=tuple(self._measured()),
+            stopped_because=self.stopped_because,
+            until=self.settings.until,
+        )
+
+    def _told_of(self, stage: StageName) -> StageRecord | None:
+        """Its record, with MLflow's own id in place of a handle."""
+        record = self.record_of(stage)
+        return record and record.model_copy(update={"mlflow_run_id": self.tracking.real_id(record.mlflow_run_id)})
+
+    def _not_reached(self, stage: StageName) -> StageRecord:
+        if stage is StageName.WRITE_REPORT:
+            return StageRecord(stage=stage, status="ran", runtime=self.runtime.name, message="wrote this page")
+        failed = next((record.stage for record in self.records if record.status == "failed"), None)
+        closed = next((gate.closed_because for gate in self.gates if not gate.opens), None)
+        if failed:
+            reason = f"{failed} failed"
+        elif closed:
+            reason = closed
+        else:
+            reason = "the run did not come this far"
+        return StageRecord(stage=stage, status="skipped", message=reason)
+
+    def _measured(self) -> list[tuple[str, str]]:
+        found = []
+        for record in self.records:
+            path = self.work_folder(record.stage, record.key) / MEASURED_FILE
+            if record.key and path.is_file():
+                found.append((record.stage.value, path.read_text(encoding="utf-8")))
+        return found
+
+
+def new_run_id() -> str:
+    """An id that sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+def git_commit() -> str:
+    """Commit of the sources, with `+changes` where the tree differs from it; empty outside a checkout."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return ""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments],  # noqa: S607
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        ).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "HEAD")
+        return f"{commit}+changes" if commit and git("status", "--porcelain") else commit
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

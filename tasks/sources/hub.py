@@ -1,0 +1,225 @@
+"""The model hub seen from the orchestrator: what a revision is, and its files as plain files on this disk."""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, get_token, hf_hub_download, snapshot_download
+
+from containers.contracts.digests import write_atomically
+from containers.formatting import size as human_size
+from tasks.config.login_addresses import origin
+from tasks.config.logins import without_login
+from tasks.display import current_display
+from tasks.sources.errors import HubUnreachableError, SourceError, UnusableSourceError
+from tasks.sources.hub_errors import RepoKind as RepoKind
+from tasks.sources.hub_errors import explained, sendable, tellable
+from tasks.sources.secrets import HUB_TOKEN_BLOCK, stored_secret
+
+logger = logging.getLogger(__name__)
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_INFO_TIMEOUT_S = 10.0
+_LISTING_FILE = "files.json"
+# The hub that stored tokens are for, where it is another one.
+TOKEN_ENDPOINT = "RLHF_HUB_TOKEN_ENDPOINT"  # noqa: S105 - the name of a variable
+_HUB = "https://huggingface.co"
+_TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a repository."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class HubRevision:
+    """A repository at a commit, with all its files."""
+
+    kind: RepoKind
+    hub_id: str
+    commit: str
+    files: tuple[HubFile, ...]
+
+    @property
+    def origin(self) -> str:
+        """`org/name@commit`."""
+        return f"{self.hub_id}@{self.commit}"
+
+    def matching(self, patterns: Iterable[str]) -> tuple[HubFile, ...]:
+        """The files that one of the patterns matches; `*` also matches slashes."""
+        wanted = tuple(patterns)
+        return tuple(file for file in self.files if any(fnmatchcase(file.path, pattern) for pattern in wanted))
+
+
+def hub_token() -> str | None:
+    """HF_TOKEN, else Prefect's Secret block `rlhf-hub-token`, else what `hf auth login` stored; None without.
+
+    HF_TOKEN is for the hub that the same environment names; the others are for huggingface.co, or the one hub that
+    RLHF_HUB_TOKEN_ENDPOINT names: another HF_ENDPOINT does not get them.
+    """
+    if any(os.environ.get(name) for name in _TOKEN_VARIABLES):
+        return get_token()
+    endpoint, owner = _endpoint(), os.environ.get(TOKEN_ENDPOINT) or _HUB
+    if endpoint is not None and origin(endpoint) != origin(owner):
+        logger.info("Stored hub tokens are for %s and are not sent to HF_ENDPOINT %s.", owner, without_login(endpoint))
+        return None
+    return stored_secret(HUB_TOKEN_BLOCK) or get_token()
+
+
+def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | None) -> HubRevision:
+    """What `revision` is now: a commit and its files. One request; none for a commit that was fetched before.
+
+    Raises:
+        SourceError: no such repository or revision, no access, or no hub.
+    """
+    if _COMMIT.fullmatch(revision) and (known := _known_revision(kind, hub_id, revision)):
+        return known
+    api = HfApi(endpoint=_endpoint(), token=sendable(token))
+    ask = api.model_info if kind == "model" else api.dataset_info
+    try:
+        info = ask(hub_id, revision=revision, files_metadata=True, timeout=_INFO_TIMEOUT_S)
+    except Exception as error:  # the hub client raises what its HTTP library raises; every one ends here as a reason
+        raise _explained(error, kind, hub_id, revision, token) from tellable(error, token)
+    files = tuple(HubFile(path=item.rfilename, size_bytes=item.size or 0) for item in info.siblings or ())
+    if not info.sha:
+        raise HubUnreachableError(f"The hub names no commit for {hub_id}@{revision}.", "Try again, or pin a commit.")
+    return HubRevision(kind=kind, hub_id=hub_id, commit=info.sha, files=files)
+
+
+def read_hub_text(revision: HubRevision, path: str, *, token: str | None) -> str:
+    """One small text file of a repository.
+
+    Raises:
+        SourceError: it cannot be downloaded.
+    """
+    try:
+        local = hf_hub_download(
+            revision.hub_id,
+            path,
+            repo_type=revision.kind,
+            revision=revision.commit,
+            cache_dir=hub_cache(),
+            endpoint=_endpoint(),
+            token=sendable(token),
+        )
+    except Exception as error:
+        why = _explained(error, revision.kind, revision.hub_id, revision.commit, token)
+        raise why from tellable(error, token)
+    return Path(local).read_text(encoding="utf-8", errors="replace")
+
+
+def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | None) -> Path:
+    """A folder that holds exactly these files of the commit, as plain files.
+
+    The hub's own cache holds links into a folder of blobs, which lead nowhere once a snapshot is mounted into a
+    container. So the files are linked a second time (hard links, no copy) into a folder of their own.
+
+    Raises:
+        SourceError: a file cannot be downloaded, or the disk is full.
+    """
+    names = sorted(paths)
+    folder = flat_folder(revision.kind, revision.hub_id, revision.commit, names)
+    if folder.is_dir():
+        return folder
+    size_bytes = sum(file.size_bytes for file in revision.files if file.path in names)
+    current_display().say(f"Fetching {revision.origin}: {len(names)} files, {human_size(size_bytes)}")
+    try:
+        snapshot = snapshot_download(
+            revision.hub_id,
+            repo_type=revision.kind,
+            revision=revision.commit,
+            allow_patterns=names,
+            cache_dir=hub_cache(),
+            endpoint=_endpoint(),
+            token=sendable(token),
+        )
+    except Exception as error:
+        why = _explained(error, revision.kind, revision.hub_id, revision.commit, token)
+        raise why from tellable(error, token)
+    _flatten(Path(snapshot), names, folder, revision=revision)
+    write_atomically(folder.parent / _LISTING_FILE, json.dumps(asdict(revision)))
+    return folder
+
+
+def flat_folder(kind: RepoKind, hub_id: str, commit: str, names: Iterable[str]) -> Path:
+    """Where `fetch_files` puts these files; the folder exists only when it is complete."""
+    selection = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:12]
+    return flat_root(kind, hub_id, commit) / selection
+
+
+def flat_root(kind: RepoKind, hub_id: str, commit: str) -> Path:
+    """Folder of all selections of files that were fetched of a commit."""
+    return hub_cache().parent / "rlhf-snapshots" / f"{kind}s--{hub_id.replace('/', '--')}" / commit
+
+
+def hub_cache() -> Path:
+    """The hub client's cache; the environment is read now, not when the client was imported."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser().absolute()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser().absolute() / "hub"
+    return Path(constants.HF_HUB_CACHE).absolute()
+
+
+def _known_revision(kind: RepoKind, hub_id: str, commit: str) -> HubRevision | None:
+    """The listing of a commit, which never changes, from when it was fetched."""
+    try:
+        value = json.loads((flat_root(kind, hub_id, commit) / _LISTING_FILE).read_bytes())
+        return HubRevision(**{**value, "files": tuple(HubFile(**file) for file in value["files"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _flatten(snapshot: Path, names: list[str], folder: Path, *, revision: HubRevision) -> None:
+    sizes = {file.path: file.size_bytes for file in revision.files}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
+    try:
+        for name in names:
+            source, target = (snapshot / name).resolve(), building / name
+            if not source.is_file() or source.stat().st_size != sizes[name]:
+                found = source.stat().st_size if source.is_file() else 0
+                raise HubUnreachableError(
+                    f"{revision.origin}: {name} has {sizes[name]} bytes on the hub and {found} here.",
+                    f"Remove {source} and start again.",
+                )
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link_or_copy(source, target)
+        building.chmod(0o755)  # mkdtemp's 700 would keep the container's user out
+        building.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # otherwise another process was faster; its folder is as complete as ours
+            raise UnusableSourceError(
+                f"{revision.origin} cannot be laid out in {folder}: {error}.",
+                "Free space, or set HF_HOME to a folder on another disk.",
+            ) from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(source, target)
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def _explained(error: Exception, kind: RepoKind, hub_id: str, revision: str, token: str | None) -> SourceError:
+    fetched = sorted(path.name for path in flat_root(kind, hub_id, "x").parent.glob("*") if path.is_dir())
+    return explained(error, kind, hub_id, revision=revision, token=token, fetched=fetched)

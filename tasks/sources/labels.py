@@ -1,0 +1,65 @@
+"""Short names for a run's model and dataset, as names of runs hold them: `qwen3-8b`, `helpsteer3@2f1a`. Pure."""
+
+import re
+from pathlib import PurePath
+
+from tasks.config.sources import DatasetSource, ModelSource
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGEST_CHARACTERS = 4
+_MAX_NAME_CHARACTERS = 40
+# Names that say nothing: then the folder above names local data.
+_GENERIC_NAMES = frozenset({"train", "training", "data", "dataset", "preference", "preferences", "pairs"})
+
+
+# Between the parts of a run's name.
+SEPARATOR = " · "
+
+
+def corrected_name(name: str, *, guessed: str, known: str) -> str:
+    """The name with what is known of its dataset in place of the guess; as it is where its dataset is not the guess.
+
+    The dataset is the second part, behind the model: a model, profile or run of the same name keeps its own.
+    """
+    model, *rest = name.split(SEPARATOR)
+    if rest[:1] != [guessed]:
+        return name
+    return SEPARATOR.join((model, known, *rest[1:]))
+
+
+def model_label(source: ModelSource) -> str:
+    """`Qwen/Qwen3-8B` as `qwen3-8b`; a local model by its folder's name."""
+    return _short(source.hub_id or source.path or "")
+
+
+def dataset_label(source: DatasetSource, *, digest: str = "") -> str:
+    """`nvidia/HelpSteer3` at a commit as `helpsteer3@2f1a`; `demo/data/train.jsonl` as `demo@5f0c`.
+
+    A mixture has the names of its sources.
+
+    Args:
+        digest: of the training data, as inputs of stages name it (`hub:<commit>`, `sha256:…`). Without it a branch
+            stands as it is written, and local data has no digest.
+    """
+    if source.mixture:
+        return "+".join(part.name for part in source.mixture)[:_MAX_NAME_CHARACTERS]
+    name = _short(source.hub_id) if source.hub_id else _telling(source.train)
+    _, _, known = digest.partition(":")
+    if known:
+        return f"{name}@{known[:_DIGEST_CHARACTERS]}"
+    if source.revision is None:
+        return name
+    revision = source.revision
+    return f"{name}@{revision[:_DIGEST_CHARACTERS] if _COMMIT.fullmatch(revision) else revision}"
+
+
+def _telling(path: str) -> str:
+    """The first name from the end of a path that says something: file, or a folder above it."""
+    names = [_short(part) for part in reversed(PurePath(path).parts)]
+    return next((name for name in names if name not in _GENERIC_NAMES), names[0])
+
+
+def _short(name: str) -> str:
+    """The last part of a hub id or path, in lower case and without the endings of data files."""
+    last = PurePath(name).name
+    return re.sub(r"(\.(jsonl|json|parquet|gz))+$", "", last.lower())[:_MAX_NAME_CHARACTERS] or name

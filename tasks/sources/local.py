@@ -1,0 +1,152 @@
+"""Files and folders that a configuration names: found, plain, readable, and with a digest of their content."""
+
+import os
+import stat
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from containers.contracts.digests import UnsafeFileError, content_digest, file_sha256, regular_files
+from containers.contracts.manifest import FileEntry
+from containers.contracts.names import DEMO_DATA_FOLDER
+from tasks.sources.errors import SourceAccessError, SourceNotFoundError, UnusableSourceError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSource:
+    """Content on this disk: `digest` names it (`sha256:…`, `hub:<commit>`), `origin` says it to people."""
+
+    path: Path
+    digest: str
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedInput(ResolvedSource):
+    """The same under the name of a stage's input."""
+
+    name: str
+
+
+def resolve_file(path: Path | str, *, name: str, key: str | None = None) -> ResolvedInput:
+    """A local file, or a folder of data files, as input of that name.
+
+    Args:
+        key: where it stands in the configuration; for messages. None: the name.
+
+    Raises:
+        SourceError: it is not there, may not be read, or is neither a plain file nor a folder with data.
+    """
+    place = data_file_or_folder(path, key=key or name)
+    digest = folder_digest(place) if place.is_dir() else file_digest(place)
+    return ResolvedInput(name=name, path=place, digest=digest, origin=str(place))
+
+
+DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+
+
+def data_file_or_folder(path: Path | str, *, key: str) -> Path:
+    """The absolute path of a plain, non-empty file, or of a folder that holds at least one data file.
+
+    Raises:
+        SourceError: it is neither; the message has the absolute path and the configuration key.
+    """
+    place = _existing(path, key=key)
+    if place.is_dir():
+        folder = readable_folder(place, key=key)
+        if not data_files(folder):
+            found = ", ".join(sorted(file.name for file in folder.iterdir())[:10]) or "nothing"
+            raise UnusableSourceError(
+                f"{key}: {folder} holds no data file.",
+                f"Wanted: {', '.join(DATA_SUFFIXES)}; found: {found}.",
+            )
+        return folder
+    facts = place.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise UnusableSourceError(f"{key}: {place} is a device, pipe or socket.", "Name a plain file.")
+    if facts.st_size == 0:
+        raise UnusableSourceError(f"{key}: {place} is empty (0 bytes).", "Make or download it again.")
+    if not os.access(place, os.R_OK):
+        raise SourceAccessError(f"{key}: {place} cannot be read by user {os.getuid()}.", "Change its mode or owner.")
+    return place
+
+
+def readable_folder(path: Path | str, *, key: str) -> Path:
+    """The absolute path of a folder of plain files that can be listed.
+
+    Raises:
+        SourceError: it is none, or a link lies in it: links lead nowhere once the folder is mounted.
+    """
+    place = _existing(path, key=key)
+    if not place.is_dir():
+        raise UnusableSourceError(f"{key}: {place} is a file; a folder is wanted.", "Name the folder that it lies in.")
+    if not os.access(place, os.R_OK | os.X_OK):
+        raise SourceAccessError(f"{key}: {place} cannot be listed by user {os.getuid()}.", "Change its mode or owner.")
+    _files(place)
+    return place
+
+
+def data_files(place: Path) -> tuple[Path, ...]:
+    """The file itself, or the data files below the folder that are not hidden, sorted by path.
+
+    Raises:
+        SourceError: a link lies in the folder, or it cannot be read.
+    """
+    if place.is_file():
+        return (place,)
+    return tuple(file for file in _files(place) if file.name.endswith(DATA_SUFFIXES))
+
+
+def file_digest(path: Path) -> str:
+    """`sha256:…` of the bytes."""
+    return f"sha256:{_sha256(path)}"
+
+
+def folder_digest(folder: Path) -> str:
+    """`sha256:…` over paths, sizes and contents of all files below that are not hidden."""
+    return content_digest(
+        FileEntry(path=path.relative_to(folder).as_posix(), size_bytes=path.stat().st_size, sha256=_sha256(path))
+        for path in _files(folder)
+    )
+
+
+def _existing(path: Path | str, *, key: str) -> Path:
+    place = Path(path).expanduser().absolute()
+    try:
+        return place.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a null byte
+        advice = "Correct the path."
+        if set("*?[") & set(str(path)):
+            advice += " Patterns work inside hub repositories only: name a folder."
+        if place.parent == Path(DEMO_DATA_FOLDER).absolute():
+            advice = f"`rlhf demo-data --folder {DEMO_DATA_FOLDER}` writes it."
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error})"
+        raise SourceNotFoundError(f"{key}: {place} {why}.", advice) from error
+
+
+def _files(folder: Path) -> list[Path]:
+    """All plain files below that are not hidden: .git and download caches are no content."""
+    try:
+        files = list(regular_files(folder))
+    except UnsafeFileError as error:
+        raise UnusableSourceError(
+            f"{folder} cannot be mounted into a stage: {error}",
+            f"Copy it without links: `cp -rL {folder} <new folder>`.",
+        ) from error
+    except OSError as error:
+        raise SourceAccessError(f"{folder} cannot be read: {error}.", "Change its mode or owner.") from error
+    return [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+
+
+def _sha256(path: Path) -> str:
+    facts = path.stat()
+    return _sha256_of_version(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> str:
+    """Hashing a large model takes minutes, and several stages ask; a changed file has another version."""
+    try:
+        return file_sha256(path)
+    except (UnsafeFileError, OSError) as error:
+        raise SourceAccessError(f"{path} cannot be read: {error}.", "Change its mode or owner.") from error

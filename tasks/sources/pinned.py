@@ -1,0 +1,80 @@
+"""Sources on the hub by their commits: a commit never changes, so its name says its content, and the hub is not asked.
+
+The digests are those of `tasks.sources.resolve`, which fetches what they name.
+"""
+
+import re
+from collections.abc import Iterator
+
+from containers.contracts.spec import StageInput
+from tasks.config.sources import DatasetSource, ModelSource, RowSource
+from tasks.sources.custom_reader import find_reader
+from tasks.sources.hub import RepoKind, flat_root, hub_revision
+from tasks.sources.local import ResolvedInput, resolve_file
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class BranchMayHaveMovedError(Exception):
+    """The revision is no commit, so only the hub knows what it is now."""
+
+    def __init__(self, hub_id: str, revision: str) -> None:
+        super().__init__(f"not known before the hub was asked: `{revision}` of {hub_id} may have moved")
+
+
+def commit_of_now(kind: RepoKind, hub_id: str, revision: str, *, token: str | None) -> str:
+    """What the revision is now: itself where it is a commit, else what the hub says that the branch or tag is.
+
+    Raises:
+        SourceError: the hub does not say.
+    """
+    if _COMMIT.fullmatch(revision):
+        return revision
+    return hub_revision(kind, hub_id, revision=revision, token=token).commit
+
+
+def pinned_model_input(source: ModelSource, *, name: str) -> StageInput:
+    """The model of a hub commit as input of that name; whether it was fetched is not looked at.
+
+    Raises:
+        BranchMayHaveMovedError: the source names a branch or a tag.
+    """
+    return _input("model", source.hub_id or "", source.revision or "", name=name)
+
+
+def pinned_dataset_inputs(source: DatasetSource) -> tuple[StageInput, ...]:
+    """The data files, under the names that `tasks.sources.resolve.resolve_dataset` gives them; the hub is not asked.
+
+    Raises:
+        BranchMayHaveMovedError: a source names a branch or a tag.
+        SourceError: what is local cannot be read.
+    """
+    return tuple(found for name, part in source.parts for found in _rows(name, part))
+
+
+def _rows(name: str, source: RowSource) -> Iterator[StageInput]:
+    ending = f"_{name}" if name else ""
+    for kind, place in (("train_data", source.train), ("validation_data", source.validation)):
+        if place is not None and source.hub_id is None:
+            yield _local(resolve_file(place, name=f"{kind}{ending}"))
+        elif place is not None:
+            hub_id, revision = source.hub_id or "", source.revision or ""
+            yield _input("dataset", hub_id, revision, name=f"{kind}{ending}", pattern=place)
+    reader = find_reader(name, source)
+    if reader is not None:
+        yield _local(reader)
+
+
+def _local(found: ResolvedInput) -> StageInput:
+    return StageInput(name=found.name, path=str(found.path), digest=found.digest, origin=found.origin)
+
+
+def _input(kind: RepoKind, hub_id: str, revision: str, *, name: str, pattern: str = "") -> StageInput:
+    if not _COMMIT.fullmatch(revision):
+        raise BranchMayHaveMovedError(hub_id, revision)
+    return StageInput(
+        name=name,
+        path=str(flat_root(kind, hub_id, revision)),
+        digest=f"hub:{revision}:{pattern}" if pattern else f"hub:{revision}",
+        origin=f"{hub_id}@{revision} {pattern}".rstrip(),
+    )

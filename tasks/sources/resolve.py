@@ -1,0 +1,253 @@
+"""Where base model and dataset come from, and how they become inputs of a stage: a path, a digest and an origin.
+
+A hub id is looked up on the hub and nowhere else, even where a folder of that name lies here; a path is never looked
+up on the hub. A branch is resolved to its commit once, and everything after works on the commit.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from containers.formatting import size
+from tasks.config.sources import DatasetSource, ModelSource, RowSource
+from tasks.sources.custom_reader import find_reader
+from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
+from tasks.sources.hub import HubRevision, RepoKind, fetch_files, flat_folder, hub_revision, hub_token, read_hub_text
+from tasks.sources.local import (
+    DATA_SUFFIXES,
+    ResolvedInput,
+    ResolvedSource,
+    data_file_or_folder,
+    data_files,
+    folder_digest,
+    readable_folder,
+    resolve_file,
+)
+from tasks.sources.model_files import demand_model_files, model_file_names, weight_files, weight_index
+from tasks.sources.peek import DataPeek, peek_data
+from tasks.sources.weight_files import demand_whole_weights
+
+__all__ = [
+    "DatasetSource",
+    "ModelSource",
+    "Probe",
+    "ResolvedInput",
+    "ResolvedSource",
+    "SourceError",
+    "hub_token",
+    "probe_dataset",
+    "probe_file",
+    "probe_model",
+    "probe_pairs",
+    "resolve_dataset",
+    "resolve_file",
+    "resolve_model",
+]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found at a source, without fetching it; `missing_bytes` would still have to be downloaded."""
+
+    found: str
+    missing_bytes: int = 0
+
+
+def resolve_model(source: ModelSource, *, token: str | None, key: str = "base_model") -> ResolvedSource:
+    """The model as a folder of plain files: safetensors, configuration and tokenizer, never pickle, never code.
+
+    Args:
+        key: where it stands in the configuration; for messages.
+
+    Raises:
+        SourceError: it is not there, may not be read, or cannot be used.
+    """
+    if source.path is not None:
+        folder = readable_folder(source.path, key=f"{key}.path")
+        _demand_local_model(folder, key=key)
+        return ResolvedSource(path=folder, digest=folder_digest(folder), origin=str(folder))
+    revision, names = _usable_model(source, token=token, key=key)
+    folder = fetch_files(revision, names, token=token)
+    return ResolvedSource(path=folder, digest=f"hub:{revision.commit}", origin=revision.origin)
+
+
+def resolve_dataset(source: DatasetSource, *, token: str | None) -> tuple[ResolvedInput, ...]:
+    """`train_data` and, where configured, `validation_data` and `reader`; of a mixture, each with `_<name>` behind it.
+
+    Data is a file, or a folder where a pattern matched many. What was downloaded is looked into, as `probe_dataset`
+    cannot do before.
+
+    Raises:
+        SourceError: it is not there, may not be read, or cannot be used.
+    """
+    return tuple(found for name, part in source.parts for found in _resolve_rows(name, part, token=token))
+
+
+def absent_data(source: DatasetSource) -> Iterator[str]:
+    """A sentence about each local file or folder of the data that is not there: its key, path and reason."""
+    for name, rows in source.parts:
+        for part in () if rows.hub_id is not None else _parts(name, rows):
+            try:
+                data_file_or_folder(part.place, key=part.key)
+            except SourceNotFoundError as missing:
+                yield missing.problem
+            except SourceError:
+                continue
+
+
+def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterator[ResolvedInput]:
+    reader = find_reader(name, source)
+    if source.hub_id is None:
+        for part in _parts(name, source):
+            yield resolve_file(part.place, name=part.input_name, key=part.key)
+    else:
+        revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
+        for part in _parts(name, source):
+            files = _data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+            folder = fetch_files(revision, files, token=token)
+            if reader is None:
+                _peek_fetched(revision, files, folder, key=part.key)
+            yield ResolvedInput(
+                name=part.input_name,
+                path=folder / files[0] if len(files) == 1 else folder,
+                # Two patterns of one commit are two contents.
+                digest=f"hub:{revision.commit}:{part.place}",
+                origin=f"{revision.origin} {part.place}",
+            )
+    if reader is not None:
+        yield reader
+
+
+def probe_model(source: ModelSource, *, token: str | None, key: str = "base_model") -> Probe:
+    """That the model exists and has what a run needs, in seconds and without its weights.
+
+    Raises:
+        SourceError: as `resolve_model` would.
+    """
+    if source.path is not None:
+        folder = readable_folder(source.path, key=f"{key}.path")
+        _demand_local_model(folder, key=key)
+        num_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        return Probe(f"{folder} ({size(num_bytes)} of safetensors)")
+    revision, names = _usable_model(source, token=token, key=key)
+    num_bytes = sum(file.size_bytes for file in revision.files if file.path in names)
+    here = flat_folder("model", revision.hub_id, revision.commit, names).is_dir()
+    return Probe(f"{revision.origin} ({size(num_bytes)}{', fetched' if here else ''})", 0 if here else num_bytes)
+
+
+def probe_dataset(source: DatasetSource, *, token: str | None) -> Probe:
+    """That the data files exist and, where they are on this disk, that their first rows can be used; no download.
+
+    Raises:
+        SourceError: they are not there, may not be read, or cannot be used.
+    """
+    probes = [_probe_rows(name, part, token=token) for name, part in source.parts]
+    return Probe("; ".join(probe.found for probe in probes), sum(probe.missing_bytes for probe in probes))
+
+
+def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
+    reader = find_reader(name, source)
+    read_by = "" if reader is None else f", read by {reader.path.name}"
+    if source.hub_id is None:
+        probe = probe_pairs if reader is None else probe_file
+        return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in _parts(name, source)))
+    revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
+    texts, missing = [], 0
+    for part in _parts(name, source):
+        files = _data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+        num_bytes = sum(file.size_bytes for file in revision.files if file.path in files)
+        facts = [_count_of(files), size(num_bytes)]
+        folder = flat_folder("dataset", revision.hub_id, revision.commit, files)
+        if not folder.is_dir():
+            missing += num_bytes
+        elif reader is None:
+            facts.append(f"{_peek_fetched(revision, files, folder, key=part.key)}, fetched")
+        else:
+            facts.append("fetched")
+        texts.append(f"{part.place} ({', '.join(facts)}){read_by}")
+    return Probe(f"{revision.origin}: {', '.join(texts)}", missing)
+
+
+def probe_file(path: Path | str, *, key: str) -> Probe:
+    """That a local file, whatever it holds, is there and can be read.
+
+    Raises:
+        SourceError: as `resolve_file` would.
+    """
+    place = data_file_or_folder(path, key=key)
+    return Probe(f"{place} ({size(sum(file.stat().st_size for file in data_files(place)))})")
+
+
+def probe_pairs(path: Path | str, *, key: str) -> Probe:
+    """That a local file, or a folder of files, holds preference data in a schema that is known, by its first rows.
+
+    Raises:
+        SourceError: as `resolve_file` would; or it is damaged, no data file, or in an unknown schema.
+    """
+    place = data_file_or_folder(path, key=key)
+    files = data_files(place)
+    peek = peek_data({f"{key}: {file}": file for file in files})
+    counted = f"{_count_of(files)}, " if place.is_dir() else ""
+    return Probe(f"{place} ({counted}{size(sum(file.stat().st_size for file in files))}, {peek})")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One place of a source: the input that it becomes, its key in the configuration, and path or pattern."""
+
+    input_name: str
+    key: str
+    place: str
+
+
+def _parts(name: str, source: RowSource) -> tuple[_Part, ...]:
+    """Training rows and, where there are such, validation rows.
+
+    Args:
+        name: of the source in its mixture; empty where it stands alone.
+    """
+    ending, section = (f"_{name}", f"dataset.mixture {name}:") if name else ("", "dataset.")
+    places = (("train", source.train), ("validation", source.validation))
+    return tuple(_Part(f"{kind}_data{ending}", f"{section}{kind}", place) for kind, place in places if place)
+
+
+def _revision_of(kind: RepoKind, hub_id: str | None, revision: str | None, *, token: str | None) -> HubRevision:
+    if hub_id is None or revision is None:
+        raise UnusableSourceError(f"The {kind} has neither a path nor a hub_id with a revision.", "Give one of them.")
+    return hub_revision(kind, hub_id, revision=revision, token=token)
+
+
+def _usable_model(source: ModelSource, *, token: str | None, key: str) -> tuple[HubRevision, tuple[str, ...]]:
+    revision = _revision_of("model", source.hub_id, source.revision, token=token)
+    top = tuple(file.path for file in revision.files if "/" not in file.path)
+    demand_model_files(top, lambda name: read_hub_text(revision, name, token=token), where=revision.origin, key=key)
+    return revision, model_file_names(top)
+
+
+def _demand_local_model(folder: Path, *, key: str) -> None:
+    def read(name: str) -> str:
+        return (folder / name).read_text(encoding="utf-8", errors="replace")
+
+    present = tuple(sorted(path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size))
+    demand_model_files(present, read, where=str(folder), key=key)
+    demand_whole_weights(folder, weight_files(present), index=weight_index(present))
+
+
+def _data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool) -> tuple[str, ...]:
+    matched = [file.path for file in revision.matching((pattern,))]
+    files = tuple(sorted(path for path in matched if any_ending or path.endswith(DATA_SUFFIXES)))
+    if files:
+        return files
+    there = ", ".join(sorted(file.path for file in revision.files if file.path.endswith(DATA_SUFFIXES))[:10])
+    raise SourceNotFoundError(
+        f"{key}: no data file of {revision.origin} matches {pattern!r}.",
+        f"Wanted: {', '.join(DATA_SUFFIXES)}; it holds: {there or 'none of these'}.",
+    )
+
+
+def _peek_fetched(revision: HubRevision, files: Sequence[str], folder: Path, *, key: str) -> DataPeek:
+    return peek_data({f"{key}: {revision.origin} {name}": folder / name for name in files})
+
+
+def _count_of(files: Sequence[object]) -> str:
+    return f"{len(files):,} {'file' if len(files) == 1 else 'files'}"

@@ -1,0 +1,147 @@
+"""One worker per stage key, across runs and processes of this machine.
+
+The lock is the kernel's (flock): it is free the moment that its holder dies, so it needs no expiry. A file beside it
+says who holds it. On a network file system it holds as far as that passes flock on (NFSv4 and Lustre with `flock` do).
+
+Exception
+├── LockError            what lies in the place of a lock cannot be taken as one
+└── WaitCancelledError   a run was cancelled while it waited for another
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from pydantic import Field
+
+from containers.contracts.base import Frozen
+from containers.contracts.digests import write_atomically
+
+_ASK_EVERY_S = 1.0
+
+
+class LockError(Exception):
+    """What lies in the place of a lock is no file that this user may lock; it is never followed or replaced."""
+
+
+class WaitCancelledError(Exception):
+    """The run was cancelled while it waited for another."""
+
+
+class LockHolder(Frozen):
+    """Who holds a lock, for those who wait or are refused."""
+
+    holder: str = Field(min_length=1, description="Run name and id")
+    pid: int
+    host: str
+    since: str
+    flow_run_id: str = ""
+
+    def __str__(self) -> str:
+        return f"Run {self.holder} (process {self.pid} on {self.host}, since {self.since})"
+
+
+def lock_path(work_folder: Path) -> Path:
+    """Where the lock of a work folder lies."""
+    return work_folder.with_name(f"{work_folder.name}.lock")
+
+
+@contextmanager
+def sole_worker(
+    work_folder: Path,
+    *,
+    holder: str,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool],
+    others_do: str = "is at the same work",
+) -> Iterator[None]:
+    """Hold the work folder of a stage key for the time of the block; wait for whoever holds it now.
+
+    Args:
+        holder: who this is, for those who wait: run name and id.
+        say: gets one line where another holds it.
+        others_do: what the other does that this one waits for.
+
+    Raises:
+        WaitCancelledError: `should_stop` said so while another held it.
+        LockError: what lies in the lock's place is none.
+    """
+    work_folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(lock_path(work_folder))
+    if not taken(lock):
+        say(f"{read_holder(work_folder) or 'Another run'} {others_do}; waiting for it.")
+        wait_for(lock, should_stop)
+    try:
+        write_holder(work_folder, holder)
+        yield
+    finally:
+        lock.release()
+
+
+def taken(lock: FileLock, *, within_s: float = 0.0) -> bool:
+    """Take the lock; whether that could be done in that time.
+
+    Raises:
+        LockError: what lies in its place is a link, a folder, or nothing that this user may open.
+    """
+    try:
+        lock.acquire(timeout=within_s, poll_interval=0.1)
+    except Timeout:
+        return False
+    except OSError as error:
+        raise LockError(_why_no_lock(Path(lock.lock_file), error)) from error
+    return True
+
+
+def wait_for(lock: FileLock, should_stop: Callable[[], bool]) -> None:
+    """Take the lock when it is free.
+
+    Raises:
+        WaitCancelledError: `should_stop` said so meanwhile.
+        LockError: as `taken`.
+    """
+    while not taken(lock, within_s=_ASK_EVERY_S):
+        if should_stop():
+            raise WaitCancelledError("It was cancelled while it waited for another run.")
+
+
+def write_holder(work_folder: Path, holder: str, *, flow_run_id: str = "") -> None:
+    """Say who holds the lock of that folder: this process; to be called by its holder."""
+    facts = LockHolder(
+        holder=holder,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        since=datetime.now(UTC).isoformat(timespec="seconds"),
+        flow_run_id=flow_run_id,
+    )
+    write_atomically(_holder_path(work_folder), facts.model_dump_json())
+
+
+def read_holder(work_folder: Path) -> LockHolder | None:
+    """Who took the lock of that folder last; None where that cannot be read."""
+    try:
+        return LockHolder.model_validate_json(_holder_path(work_folder).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _why_no_lock(path: Path, error: OSError) -> str:
+    if path.is_symlink():
+        return (
+            f"The lock {path} is a link to {path.readlink()}. A lock is a file of its own and no link is followed: "
+            "nothing was locked or written. Remove the link; the lock is made again, and no work is lost."
+        )
+    if path.is_dir():
+        return f"The lock {path} is a folder, and a file is wanted. Remove the folder; the lock is made again."
+    return (
+        f"The lock {path} cannot be taken: {error.strerror or error}. Let this user read and write it, or use another "
+        "folder."
+    )
+
+
+def _holder_path(work_folder: Path) -> Path:
+    return work_folder.with_name(f"{work_folder.name}.holder.json")

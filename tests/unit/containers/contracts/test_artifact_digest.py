@@ -1,0 +1,29 @@
+"""What an artifact is to the stages behind it: its data, not the account of how they came about."""
+
+from pathlib import Path
+
+from containers.contracts.digests import artifact_digest, file_entries
+from containers.contracts.manifest import Manifest
+from containers.contracts.names import StageName
+
+
+def digest_of(folder: Path, **files: str) -> str:
+    (folder / "plots").mkdir(parents=True)
+    for name, text in {"train.parquet": "pairs", "funnel.json": "{}", "plots/funnel.png": "picture", **files}.items():
+        (folder / name).write_text(text)
+    manifest = Manifest(
+        stage=StageName.FILTER_DATASET, key="a" * 64, files=file_entries(folder), created_at="2026-01-01T00:00:00+00:00"
+    )
+    return artifact_digest(manifest)
+
+
+def test_the_same_pairs_are_the_same_content_whatever_was_looked_for_besides(tmp_path: Path) -> None:
+    before = digest_of(tmp_path / "a")
+    looked_for_more = {"funnel.json": '{"contamination": 1}', "plots/funnel.png": "other", "contaminated.jsonl": ""}
+    assert digest_of(tmp_path / "b", **looked_for_more) == before
+
+
+def test_other_pairs_and_further_files_are_other_content(tmp_path: Path) -> None:
+    before = digest_of(tmp_path / "a")
+    assert digest_of(tmp_path / "b", **{"train.parquet": "other"}) != before
+    assert digest_of(tmp_path / "c", **{"more.parquet": "pairs"}) != before

@@ -1,0 +1,54 @@
+"""The global batch and the number of steps are the run's, not the hardware's: else two machines train two models."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from containers.contracts.configs.stages import TrainingSchedule
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.schedule import ScheduleError, plan_batch, resolve_schedule
+
+FILES = sorted((Path(__file__).resolve().parents[4] / "configs" / "gpu_profiles").glob("*.yaml"))
+TREES = [yaml.safe_load(path.read_text()) for path in FILES]
+PROFILES = [GpuProfile.model_validate(tree) for tree in TREES if "ladder" not in tree]
+NUM_PAIRS = 20_142
+# 336 divides by 7, 4, 8 and 1 rank; the others do not divide by all of them.
+SIZES = (16, 96, 112, 128, 336)
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_global_batch_is_kept_to_the_pair_or_refused_with_the_nearest_that_can_be(
+    profile: GpuProfile, size: int
+) -> None:
+    ranks = profile.num_processes
+    if size % ranks:
+        below, above = size // ranks * ranks, (size // ranks + 1) * ranks
+        with pytest.raises(ScheduleError, match=f"Nearest: {below} or {above}"):
+            plan_batch(size, profile)
+        return
+    plan = plan_batch(size, profile)
+    assert plan.per_device_batch_size * plan.num_processes * plan.gradient_accumulation_steps == size
+    assert plan.num_processes == ranks
+    assert plan.per_device_batch_size <= profile.max_per_device_batch_size
+    resolved = resolve_schedule(
+        TrainingSchedule(num_epochs=1), num_examples=NUM_PAIRS, global_batch_size=plan.global_batch_size
+    )
+    assert resolved.num_steps == -(-NUM_PAIRS // size), "the steps follow from data and batch alone"
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+def test_every_profile_can_cut_its_own_default(profile: GpuProfile) -> None:
+    plan = plan_batch(None, profile)
+    assert plan.global_batch_size == profile.default_global_batch_size
+    assert plan.per_device_batch_size == profile.max_per_device_batch_size, "the default fills the GPUs that it is for"
+
+
+def test_groups_of_completions_stay_whole_on_every_profile() -> None:
+    for profile in PROFILES:
+        plan = plan_batch(336, profile, multiple_of=4)
+        assert plan.global_batch_size == 336
+    seven = next(profile for profile in PROFILES if profile.name == "7x48gb")
+    with pytest.raises(ScheduleError, match=r"must be a multiple of 28\. Nearest: 84 or 112"):
+        plan_batch(98, seven, multiple_of=4)

@@ -1,0 +1,142 @@
+"""A key that is too narrow reuses wrong work; one that is too wide repeats hours."""
+
+import pytest
+
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.stages import (
+    EvaluateRewardModelConfig,
+    OptimizerSettings,
+    StageConfig,
+    SuiteFile,
+    TrainPolicyConfig,
+    TrainRewardModelConfig,
+    TrainSftConfig,
+    WriteReportConfig,
+)
+from containers.contracts.hardware import BatchPlan, GpuProfile
+from containers.contracts.identity import (
+    SINGLE_BATCH,
+    config_profile,
+    policy_batch,
+    process_code_digest,
+    stage_key,
+    stage_profile,
+)
+from containers.contracts.names import StageName
+from containers.contracts.spec import StageInput
+
+PROFILE = GpuProfile(name="cpu", num_gpus=0, precision="float32")
+BATCH = BatchPlan(global_batch_size=8, per_device_batch_size=4, num_processes=1, gradient_accumulation_steps=2)
+INPUTS = (StageInput(name="pairs", path="/a", digest="sha256:1"), StageInput(name="start_model", path="/b", digest="x"))
+
+
+def _key(**changes: object) -> str:
+    arguments = {"seed": 1, "inputs": INPUTS, "code_digest": "sha256:c", "profile": PROFILE, "batch": BATCH}
+    config = changes.pop("config", TrainSftConfig())
+    return stage_key(config, **{**arguments, **changes})  # type: ignore[arg-type]
+
+
+def test_the_same_work_has_the_same_key_wherever_its_inputs_lie_and_in_whatever_order_they_come() -> None:
+    moved = tuple(item.model_copy(update={"path": "/elsewhere", "origin": "other"}) for item in reversed(INPUTS))
+    assert _key(inputs=moved) == _key()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 2},
+        {"code_digest": "sha256:d"},
+        {"inputs": (INPUTS[0].model_copy(update={"digest": "sha256:2"}), INPUTS[1])},
+        {"config": TrainSftConfig(optimizer=OptimizerSettings(learning_rate=2e-5))},
+        {"config": EvaluateRewardModelConfig()},
+        {"batch": BATCH.model_copy(update={"per_device_batch_size": 2, "gradient_accumulation_steps": 4})},
+        {"profile": PROFILE.model_copy(update={"num_threads": 2})},
+    ],
+)
+def test_whatever_can_change_a_number_changes_the_key(change: dict[str, object]) -> None:
+    assert _key(**change) != _key()
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "other"}, {"shm_size_gib": 9}, {"host_memory_gib": 3}, {"host_memory_gib": "unlimited"}]
+)
+def test_limits_that_change_no_number_leave_the_key_alone(change: dict[str, object]) -> None:
+    assert _key(profile=PROFILE.model_copy(update=change)) == _key()
+
+
+def test_a_suite_counts_by_content_and_not_by_path() -> None:
+    here, there = (EvaluateRewardModelConfig(suites=(SuiteFile(name="a", path=path),)) for path in ("x", "y"))
+    assert _key(config=here) == _key(config=there)
+
+
+def test_another_certificate_of_the_same_model_does_not_train_the_policy_again() -> None:
+    certificate = INPUTS[0].model_copy(update={"name": "certificate", "digest": "sha256:c"})
+    assert _key(config=TrainPolicyConfig(), inputs=(*INPUTS, certificate)) == _key(config=TrainPolicyConfig())
+
+
+def test_how_long_prompts_are_judged_later_does_not_train_the_policy_again() -> None:
+    assert _key(config=TrainPolicyConfig(evaluation_prompt_length=64)) == _key(config=TrainPolicyConfig())
+
+
+def test_changed_stage_sources_change_the_identity_of_the_process_runtime() -> None:
+    assert process_code_digest("sha256:1") != process_code_digest("sha256:2")
+
+
+def test_a_stage_whose_result_does_not_depend_on_the_hardware_has_one_key_on_every_profile() -> None:
+    profiles = (
+        GpuProfile(name="cpu", num_gpus=0, precision="float32", num_threads=1),
+        GpuProfile(name="7x48gb", num_gpus=7, num_processes=7, gpu_memory_gib=48, num_threads=8),
+    )
+
+    def keys(config: StageConfig, stage: StageName) -> set[str]:
+        return {
+            stage_key(
+                config,
+                seed=0,
+                inputs=(),
+                code_digest="sha256:1",
+                profile=stage_profile(profile, stage),
+                batch=SINGLE_BATCH,
+            )
+            for profile in profiles
+        }
+
+    assert len(keys(FilterDatasetConfig(), StageName.FILTER_DATASET)) == 1
+    assert len(keys(WriteReportConfig(), StageName.WRITE_REPORT)) == 1
+    assert len(keys(TrainRewardModelConfig(), StageName.TRAIN_REWARD_MODEL)) == 2
+
+
+def test_how_ranks_divide_a_model_is_part_of_the_keys_of_the_trainings_that_do_and_of_nothing_else() -> None:
+    whole = GpuProfile(name="8x80gb", num_gpus=8, num_processes=8, gpu_memory_gib=80)
+    divided = whole.model_copy(update={"distribution": "fsdp"})
+    for config, stage, differs in (
+        (TrainRewardModelConfig(), StageName.TRAIN_REWARD_MODEL, True),
+        (EvaluateRewardModelConfig(), StageName.EVALUATE_REWARD_MODEL, False),
+        (TrainPolicyConfig(), StageName.TRAIN_POLICY, False),
+    ):
+        one, other = (_key(config=config, profile=stage_profile(profile, stage)) for profile in (whole, divided))
+        assert (one != other) is differs
+        assert GpuProfile.model_validate_json(stage_profile(divided, stage).model_dump_json())
+
+
+def test_gpus_that_vllm_has_to_itself_have_no_rank_in_the_policys_training_alone() -> None:
+    profile = GpuProfile(name="8x80gb", num_gpus=8, num_processes=8, gpu_memory_gib=80)
+    config = TrainPolicyConfig(rollout_engine="vllm", vllm_gpus=2, global_batch_size=96)
+    part = config_profile(profile, config)
+    assert (part.num_gpus, part.num_processes, part.num_rollout_gpus) == (8, 6, 2)
+    assert GpuProfile.model_validate_json(part.model_dump_json()) == part
+    batch = policy_batch(config, profile)
+    assert (batch.num_processes, batch.global_batch_size) == (6, 96)
+    assert config_profile(profile, TrainRewardModelConfig()) == profile
+    assert config_profile(profile, TrainPolicyConfig()) == profile
+
+
+def test_why_auto_took_a_profile_changes_no_key() -> None:
+    profile = GpuProfile(name="1x48gb", num_gpus=1)
+    told = profile.model_copy(update={"chosen_because": "auto: it was free"})
+    config = TrainRewardModelConfig()
+    one, other = (
+        stage_key(config, seed=0, inputs=(), code_digest="sha256:1", profile=each, batch=SINGLE_BATCH)
+        for each in (profile, told)
+    )
+    assert one == other

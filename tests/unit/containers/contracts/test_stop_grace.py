@@ -1,0 +1,107 @@
+"""How long a stage may take to stop follows from its own steps and saves: no fixed time is right for every model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from containers.contracts.stop_grace import LONGEST_S, SHORTEST_S, stop_grace
+from containers.harness.recorder import Recorder
+
+
+def progress(at_s: float, done: int) -> dict[str, Any]:
+    return {"type": "progress", "time": at_s, "done": done, "total": 1000, "unit": "steps", "text": ""}
+
+
+def stopping(save_s: float | None, *, stops_every: int = 1) -> dict[str, Any]:
+    return {"type": "stopping", "time": 0, "stops_every": stops_every, "save_s": save_s}
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+def write(path: Path, *found: dict[str, Any]) -> None:
+    path.write_text("".join(json.dumps(event) + "\n" for event in found))
+
+
+def test_without_a_measurement_it_is_the_shortest(events: Path) -> None:
+    assert stop_grace(events).seconds == SHORTEST_S
+    write(events, {"type": "progress", "time": 0, "done": 3, "total": 9, "unit": "rows", "text": ""})
+    assert stop_grace(events).seconds == SHORTEST_S
+
+
+def test_an_8b_step_of_30_s_that_stops_every_second_one_and_saves_in_20_s_gets_120_s(events: Path) -> None:
+    write(
+        events,
+        stopping(None, stops_every=2),
+        progress(0, 0),
+        progress(30, 1),
+        progress(60, 2),
+        stopping(20.0, stops_every=2),
+    )
+    grace = stop_grace(events)
+    assert grace.seconds == pytest.approx(1.5 * (2 * 30 + 20))
+    assert "30.0 s a step, stops every 2 steps, 20.0 s to save" in str(grace)
+
+
+def test_tiny_steps_keep_the_shortest(events: Path) -> None:
+    write(events, stopping(None), progress(0, 0), progress(1, 40), stopping(0.2))
+    assert stop_grace(events).seconds == SHORTEST_S
+
+
+def test_before_the_first_save_time_for_one_is_left_all_the_same(events: Path) -> None:
+    """Killed then, a training would have nothing to go on from."""
+    write(events, stopping(None), progress(0, 0), progress(4, 4))
+    assert stop_grace(events).seconds == pytest.approx(1.5 * (1 + 30))
+    assert "no save yet" in str(stop_grace(events))
+
+
+def test_the_days_between_two_attempts_are_no_step(events: Path) -> None:
+    two_days_s = 2 * 24 * 3600
+    again = (progress(two_days_s, 42), stopping(None), progress(two_days_s, 42), progress(two_days_s + 2, 43))
+    write(events, stopping(None), progress(0, 0), progress(2, 1), stopping(1.0), progress(80, 40), *again)
+    assert stop_grace(events).seconds == SHORTEST_S
+
+
+def test_there_is_a_longest(events: Path) -> None:
+    write(events, stopping(None), progress(0, 0), progress(5000, 1), stopping(3000.0))
+    assert stop_grace(events).seconds == LONGEST_S
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        "null",
+        '{"type": "progress", "unit": "steps", "done": "x", "time": 1}',
+        '{"type": "progress", "unit": "steps", "done": 1e400, "time": NaN}',
+        '{"type": "stopping", "stops_every": Infinity, "save_s": -1e300}',
+        "[" * 100_000,
+    ],
+)
+def test_what_a_stage_writes_there_is_not_trusted(events: Path, line: str) -> None:
+    write(events, stopping(None), progress(0, 0), progress(40, 1), stopping(10.0))
+    before = stop_grace(events).seconds
+    assert SHORTEST_S < before < LONGEST_S
+    with events.open("a") as stream:
+        stream.write(line + "\n")
+    assert stop_grace(events).seconds == before
+
+
+def test_a_link_is_not_followed(events: Path, tmp_path: Path) -> None:
+    write(tmp_path / "other", stopping(None), progress(0, 0), progress(100, 1), stopping(1.0))
+    events.symlink_to(tmp_path / "other")
+    assert stop_grace(events).seconds == SHORTEST_S
+
+
+def test_the_recorder_writes_what_is_read_here(events: Path) -> None:
+    recorder = Recorder(events)
+    recorder.stopping(stops_every=6)
+    recorder.progress(0, 10, unit="steps")
+    recorder.progress(1, 10, unit="steps")
+    recorder.stopping(stops_every=6, save_s=20.0)
+    assert "stops every 6 steps, 20.0 s to save" in str(stop_grace(events))

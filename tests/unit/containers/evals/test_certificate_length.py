@@ -1,0 +1,90 @@
+"""A length detector sold as a preference model is found out by these figures, and a good model is not accused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from containers.contracts.certificate import LengthBias, PaddingAttack
+from containers.evals.length_bias import length_bias
+from containers.evals.suites.base import Intervals
+from tests.unit.factories.report.scored_pairs import pairs_of_lengths, scored_pair
+
+INTERVALS = Intervals(confidence=0.95, num_bootstrap=400, seed=1)
+DRAW = np.random.default_rng(5)
+LENGTHS = [(int(better), int(worse)) for better, worse in DRAW.integers(20, 900, size=(300, 2))]
+NOISE = DRAW.normal(0, 0.3, size=300)
+
+
+def _doublings(pair: tuple[int, int]) -> float:
+    return math.log2(pair[0] / pair[1])
+
+
+def _bias(margins: list[float]) -> LengthBias:
+    return length_bias(pairs_of_lengths(LENGTHS, margins), INTERVALS, score_std=2.0, padding=PaddingAttack())
+
+
+def test_the_slope_is_what_a_doubling_adds_to_the_score_and_quality_is_no_slope() -> None:
+    bias = _bias([1.5 + 0.7 * _doublings(pair) + noise for pair, noise in zip(LENGTHS, NOISE, strict=True)])
+    assert bias.slope is not None and bias.standard_slope is not None
+    assert bias.slope.value == pytest.approx(0.7, abs=0.05)
+    assert bias.slope.ci_low is not None and bias.slope.ci_high is not None
+    assert bias.slope.ci_low < 0.7 < bias.slope.ci_high
+    assert bias.standard_slope.value == pytest.approx(bias.slope.value / 2)
+
+
+def test_the_slope_is_that_of_least_squares() -> None:
+    margins = [0.2 + 0.4 * _doublings(pair) + noise for pair, noise in zip(LENGTHS, NOISE, strict=True)]
+    slope, _ = np.polyfit([_doublings(pair) for pair in LENGTHS], margins, 1)
+    found = _bias(margins).slope
+    assert found is not None and found.value == pytest.approx(float(slope))
+
+
+def test_a_good_model_keeps_its_accuracy_at_equal_lengths_and_a_token_counter_loses_it() -> None:
+    good = _bias([1.0 if place % 10 else -1.0 for place in range(300)])
+    counter = _bias([float(better - worse) for better, worse in LENGTHS])
+    assert good.controlled_accuracy is not None and counter.controlled_accuracy is not None
+    assert good.controlled_accuracy.value == pytest.approx(0.9, abs=0.03)
+    assert counter.controlled_accuracy.value == pytest.approx(0.5, abs=0.05)
+    assert good.slope is not None and good.slope.ci_low is not None and good.slope.ci_high is not None
+    assert good.slope.ci_low < 0 < good.slope.ci_high
+    assert counter.slope is not None and counter.slope.ci_low is not None and counter.slope.ci_low > 0
+
+
+def test_a_token_counter_on_data_whose_better_answer_is_longer_looks_good_until_lengths_are_equal() -> None:
+    lengths = [(max(pair), min(pair)) if place % 10 else (min(pair), max(pair)) for place, pair in enumerate(LENGTHS)]
+    pairs = pairs_of_lengths(lengths, [float(better - worse) for better, worse in lengths])
+    bias = length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack())
+    assert sum(pair.margin > 0 for pair in pairs) / len(pairs) > 0.88
+    assert bias.controlled_accuracy is not None and bias.controlled_accuracy.value < 0.8
+
+
+def test_where_every_pair_is_right_length_explains_nothing() -> None:
+    found = _bias([1.0] * 300).controlled_accuracy
+    assert found is not None and (found.value, found.ci_high) == pytest.approx((1.0, 1.0))
+    assert found.ci_low is not None and 0.98 < found.ci_low < 1
+
+
+def test_answers_of_one_length_say_nothing_about_length() -> None:
+    pairs = pairs_of_lengths([(50, 50)] * 40, [1.0, -1.0] * 20)
+    bias = length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack())
+    assert (bias.slope, bias.standard_slope, bias.controlled_accuracy) == (None, None, None)
+    assert [(metric.name, metric.count) for metric in bias.by_length_difference] == [("within 50", 40)]
+
+
+def test_an_empty_answer_has_a_length_too() -> None:
+    pairs = [scored_pair(place, "", "x" * place, (1.0, 0.0)) for place in range(1, 9)]
+    assert length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack()).slope is not None
+
+
+def test_pairs_of_one_prompt_are_resampled_together() -> None:
+    """Nine copies of each pair are no more evidence: the interval stays as wide as with one."""
+    margins = [0.3 * _doublings(pair) + noise for pair, noise in zip(LENGTHS[:60], NOISE, strict=False)]
+    once = pairs_of_lengths(LENGTHS[:60], margins)
+    nine_times = [pair for pair in once for _ in range(9)]
+    widths = []
+    for pairs in (once, nine_times):
+        slope = length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack()).slope
+        assert slope is not None and slope.ci_low is not None and slope.ci_high is not None
+        widths.append(slope.ci_high - slope.ci_low)
+    assert widths[1] == pytest.approx(widths[0], rel=1e-9)

@@ -1,0 +1,59 @@
+"""The figures that move a champion, against formulas written down anew."""
+
+import math
+import random
+import statistics
+
+import pytest
+
+from containers.evals.paired import mcnemar_p_value, paired_difference
+
+
+def _exact_binomial(better: int, worse: int) -> float:
+    """Twice the smaller tail of a fair coin, at most 1."""
+    tosses = better + worse
+    tail = sum(math.comb(tosses, count) for count in range(min(better, worse) + 1)) / 2**tosses
+    return min(1.0, 2 * tail)
+
+
+@pytest.mark.parametrize(("better", "worse"), [(8, 1), (1, 8), (5, 5), (64, 33), (235, 78), (6, 0), (5, 0), (1, 0)])
+def test_mcnemars_test_is_the_exact_binomial_one(better: int, worse: int) -> None:
+    assert mcnemar_p_value(better, worse) == pytest.approx(_exact_binomial(better, worse), rel=1e-9)
+
+
+def test_five_wins_without_a_loss_are_no_significant_win_but_six_are() -> None:
+    assert mcnemar_p_value(5, 0) > 0.05 > mcnemar_p_value(6, 0)
+
+
+def test_models_that_never_differ_are_not_told_apart() -> None:
+    assert mcnemar_p_value(0, 0) == 1
+    found = paired_difference([0.0] * 200, confidence=0.95, num_bootstrap=1000)
+    assert (found.value, found.ci_low, found.ci_high) == (0, 0, 0)
+
+
+def test_the_bootstrap_interval_is_near_the_normal_one_on_many_items() -> None:
+    rng = random.Random(3)  # noqa: S311  (data, not secrets)
+    differences = [rng.choice([1.0, 0.0, 0.0, 0.0, -1.0, -0.5, 0.5]) for _ in range(2000)]
+    found = paired_difference(differences, confidence=0.95, num_bootstrap=10_000)
+    mean = statistics.fmean(differences)
+    half = 1.95996 * statistics.pstdev(differences) / math.sqrt(len(differences))
+    assert found.value == pytest.approx(mean)
+    assert (found.ci_low, found.ci_high) == (pytest.approx(mean - half, abs=2e-3), pytest.approx(mean + half, abs=2e-3))
+
+
+def test_pairing_is_used_models_that_agree_on_most_items_have_a_narrow_interval() -> None:
+    agree = paired_difference([1.0] * 10 + [0.0] * 990, confidence=0.95, num_bootstrap=5000)
+    assert agree.ci_low is not None and agree.ci_high is not None
+    # Two independent samples with accuracies of 70 % and 71 % would have an interval of 8 points.
+    assert agree.ci_high - agree.ci_low < 0.02
+
+
+def test_the_same_items_give_the_same_interval() -> None:
+    items = [1.0, 0.0, -1.0, 0.0, 0.5] * 20
+    once, again = (paired_difference(items, confidence=0.9, num_bootstrap=1000) for _ in range(2))
+    assert once == again
+
+
+def test_no_item_is_no_figure() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        paired_difference([], confidence=0.95, num_bootstrap=1000)

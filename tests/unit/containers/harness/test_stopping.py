@@ -1,0 +1,76 @@
+"""SIGTERM ends a stage at once, but lets a training end its step, where that can end well."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from containers.harness.stopping import StageCancelledError, StopSignal
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def _listening(work: Path | None = None) -> StopSignal:
+    stop = StopSignal(work)
+    stop.listen()
+    return stop
+
+
+def _terminate() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_outside_a_training_the_stage_ends_at_once() -> None:
+    _listening()
+    with pytest.raises(StageCancelledError, match="it goes on from its last checkpoint"):
+        _terminate()
+
+
+def test_within_a_training_the_first_signal_waits_for_the_step_and_the_second_does_not() -> None:
+    stop = _listening()
+    steps = []
+    with pytest.raises(StageCancelledError), stop.after_step():
+        _terminate()
+        steps.append(stop.requested)
+        _terminate()
+        steps.append(False)
+    assert steps == [True]
+
+
+def test_a_request_that_nobody_met_ends_the_stage_when_the_training_is_over() -> None:
+    stop = _listening()
+    over = []
+    with pytest.raises(StageCancelledError), stop.after_step():
+        _terminate()
+        over.append(True)
+    assert over
+
+
+def test_after_a_training_the_stage_ends_at_once_again() -> None:
+    stop = _listening()
+    with stop.after_step():
+        pass
+    with pytest.raises(StageCancelledError):
+        _terminate()
+
+
+def test_where_another_rank_has_failed_no_step_can_end(tmp_path: Path) -> None:
+    """torchrun then stops the others with SIGTERM, and they would wait for it in the next collective."""
+    stop = _listening(tmp_path)
+    (tmp_path / "failure-rank-1.json").write_text("{}")
+    with pytest.raises(StageCancelledError), stop.after_step():
+        _terminate()
+        raise AssertionError("unreachable")
+    assert not stop.requested
+
+
+def test_an_outcome_is_written_to_its_end() -> None:
+    stop = _listening()
+    stop.end()
+    _terminate()

@@ -1,0 +1,76 @@
+"""What the data says about itself must reach the pages that people read."""
+
+from containers.contracts.records import Funnel, FunnelStep, PolarityCheck, ReferenceCheck, SuiteContamination
+from containers.report.sections import breakdowns, data_findings
+from tasks.pages.funnel import funnel_markdown
+
+FUNNEL = Funnel(
+    sources=("a.jsonl", "b.jsonl"),
+    rows_read=100,
+    steps=(
+        FunnelStep(
+            reason="tie",
+            rows_in=100,
+            rows_out=96,
+            dropped_by_domain=(("general", 4),),
+            dropped_by_strength=(("0", 4),),
+            dropped_by_source=(("soups", 3), ("friends", 1)),
+        ),
+    ),
+    train_pairs=90,
+    validation_pairs=6,
+    policy_train_prompts=0,
+    policy_eval_prompts=0,
+    read_by_source=(("soups", 60), ("friends", 40)),
+    polarity=(PolarityCheck(source="a.jsonl", num_judged=50, num_agreeing=47),),
+    reference=(
+        ReferenceCheck(
+            source="a.jsonl",
+            model="org/judge@1",
+            num_judged=200,
+            num_agreeing=108,
+            agreement=0.54,
+            low=0.471,
+            high=0.608,
+            confidence=0.95,
+        ),
+    ),
+    num_similar_prompts=5,
+    num_near_duplicates=2,
+    contamination=(SuiteContamination(suite="rm_bench", num_items=482, num_items_found=5, num_rows=12),),
+)
+
+
+def test_polarity_near_duplicates_and_suites_are_said_in_the_report() -> None:
+    assert data_findings(FUNNEL) == (
+        "a.jsonl: the label agrees with the scores beside it on 47 of 50 rows.",
+        "a.jsonl: the label agrees with the reference reward model org/judge@1 on 54.0 % of 200 pairs (47.1 % to "
+        "60.8 %), which says nothing about the sign of the labels.",
+        "2 rows nearly repeat another one (near_duplicates.jsonl).",
+        "5 prompts are like another prompt; every split keeps them together.",
+        "Suite rm_bench: 5 of its 482 prompts stand in 12 rows (contaminated.jsonl).",
+    )
+
+
+def test_what_was_not_looked_for_is_not_said() -> None:
+    nothing = FUNNEL.model_copy(
+        update=dict.fromkeys(("polarity", "reference", "contamination"), ())
+        | {"num_near_duplicates": None, "num_similar_prompts": None}
+    )
+    assert data_findings(nothing) == ()
+    assert "Suite" not in funnel_markdown(nothing)
+
+
+def test_dropped_rows_are_shown_by_strength_and_of_a_mixture_by_source() -> None:
+    found = {item.title: [row[:2] for row in item.rows] for item in breakdowns(FUNNEL)}
+    assert found["Strength"] == [("0", 4)]
+    assert found["Source"] == [("soups", 3), ("friends", 1)]
+    alone = FUNNEL.model_copy(update={"read_by_source": (("dataset", 100),)})
+    assert "Source" not in {item.title for item in breakdowns(alone)}
+
+
+def test_the_page_in_prefect_has_the_suites_and_the_polarity() -> None:
+    page = funnel_markdown(FUNNEL)
+    assert "| rm_bench | 482 | 5 | 12 |" in page.replace("rm\\_bench", "rm_bench")
+    assert "| a.jsonl | 47 | 50 |" in page
+    assert "54.0% | 47.1% to 60.8% | 200 | may be chance |" in page

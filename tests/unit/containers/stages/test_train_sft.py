@@ -1,0 +1,177 @@
+"""The policy learns to write completions, and only them: not prompts, not the side that people rejected."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import SFTConfig, SFTTrainer
+
+from containers.contracts.configs.stages import LoraSettings, OptimizerSettings, TrainingSchedule, TrainSftConfig
+from containers.contracts.names import StageName
+from containers.contracts.outcome import Metric
+from containers.contracts.records import TrainingInfo
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, BadDataError, DivergedError
+from containers.models.loading import load_tokenizer
+from containers.stages import train_sft
+from containers.training.completion_tokens import tokenised_completions
+from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
+from tests.unit.factories.tiny_policy import save_causal_model, tiny_tokenizer
+
+pytestmark = pytest.mark.stages
+
+
+def _context(tmp_path: Path, *, rows: list[dict[str, Any]] | None = None, **changes: Any) -> StageContext:
+    fields: dict[str, Any] = {
+        "max_length": 256,
+        "optimizer": OptimizerSettings(learning_rate=3e-3),
+        "schedule": TrainingSchedule(max_steps=20, eval_steps=10),
+        **changes,
+    }
+    inputs = {
+        "pairs": write_pairs(tmp_path / "pairs", colour_rows(64) if rows is None else rows),
+        "start_model": save_causal_model(tmp_path / "start", scale=0.02),
+    }
+    return make_context(tmp_path, StageName.TRAIN_SFT, TrainSftConfig(**fields), inputs)
+
+
+def _values(metrics: tuple[Metric, ...]) -> dict[str, float]:
+    return {metric.name: metric.value for metric in metrics}
+
+
+def _completion_loss(folder: Path, side: str) -> float:
+    """Mean loss over the completion tokens of fresh rows, by plain transformers."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    losses: list[float] = []
+    for row in colour_rows(12, seed=3):
+        example = tokenised_completions(tokenizer, [(row["prompt"], row[side])])[0]
+        labels = [
+            token if mask else -100
+            for token, mask in zip(example["input_ids"], example["completion_mask"], strict=True)
+        ]
+        with torch.no_grad():
+            output = model(input_ids=torch.tensor([example["input_ids"]]), labels=torch.tensor([labels]))
+        losses.append(output.loss.item())
+    return sum(losses) / len(losses)
+
+
+def test_chosen_completions_become_likely_and_rejected_ones_do_not(tmp_path: Path) -> None:
+    context = _context(tmp_path)
+    values = _values(train_sft.run(context))
+    model = context.output / "model"
+    assert _completion_loss(model, "chosen") < _completion_loss(tmp_path / "start", "chosen") - 1.0
+    assert _completion_loss(model, "chosen") < _completion_loss(model, "rejected") - 0.2
+    assert values["validation_loss"] == pytest.approx(_completion_loss(model, "chosen"), rel=0.1)
+    info = TrainingInfo.model_validate_json((context.output / "training_info.json").read_bytes())
+    assert (info.num_steps, info.num_examples, info.best_step) == (20, 64, 20)
+    assert AutoTokenizer.from_pretrained(model).chat_template
+
+
+def test_with_both_sides_every_pair_gives_two_completions(tmp_path: Path) -> None:
+    context = _context(tmp_path, completions="both")
+    train_sft.run(context)
+    assert TrainingInfo.model_validate_json((context.output / "training_info.json").read_bytes()).num_examples == 128
+    assert _completion_loss(context.output / "model", "rejected") < _completion_loss(tmp_path / "start", "rejected") - 1
+
+
+def test_lora_gives_an_adapter_and_a_merged_model(tmp_path: Path) -> None:
+    context = _context(tmp_path, lora=LoraSettings(r=4, alpha=16), optimizer=OptimizerSettings(learning_rate=1e-2))
+    values = _values(train_sft.run(context))
+    assert values["trainable_parameters"] < values["total_parameters"]
+    assert (context.output / "adapter" / "adapter_model.safetensors").is_file()
+    assert _completion_loss(context.output / "model", "chosen") < _completion_loss(tmp_path / "start", "chosen")
+
+
+def test_adapters_begin_with_the_numbers_of_the_runs_seed(tmp_path: Path) -> None:
+    made = []
+    for state in (1, 2):
+        folder = tmp_path / str(state)
+        folder.mkdir()
+        context = _context(folder, lora=LoraSettings(r=4, alpha=16))
+        torch.manual_seed(state)
+        train_sft.run(context)
+        made.append(load_file(context.output / "adapter" / "adapter_model.safetensors"))
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+
+
+def test_the_mask_covers_what_generation_must_write_including_the_end_of_the_turn() -> None:
+    tokenizer = tiny_tokenizer()
+    row = colour_rows(1)[0]
+    example = tokenised_completions(tokenizer, [(row["prompt"], row["chosen"])])[0]
+    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=True)["input_ids"]
+    written = [t for t, mask in zip(example["input_ids"], example["completion_mask"], strict=True) if mask]
+    assert example["input_ids"][: len(prompt)] == prompt
+    assert tokenizer.decode(written) == row["chosen"][0]["content"] + "<|im_end|>\n"
+
+
+def test_tokens_and_mask_are_those_of_trl_itself(tmp_path: Path) -> None:
+    rows, folder = colour_rows(5), save_causal_model(tmp_path / "start")
+    tokenizer = load_tokenizer(folder)
+    trainer = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder),
+        args=SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", max_length=256),
+        train_dataset=Dataset.from_list([{"prompt": row["prompt"], "completion": row["chosen"]} for row in rows]),
+        processing_class=tokenizer,
+    )
+    for row, theirs in zip(rows, trainer.train_dataset, strict=True):
+        ours = tokenised_completions(tokenizer, [(row["prompt"], row["chosen"])])[0]
+        assert ours["input_ids"] == theirs["input_ids"]
+        assert [int(label != -100) for label in theirs["labels"]] == ours["completion_mask"]
+
+
+def test_a_template_that_rewrites_the_prompt_before_a_completion_is_refused() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ messages | length }}: {% for m in messages %}{{ m['content'] }} {% endfor %}"
+    row = colour_rows(1)[0]
+    with pytest.raises(BadConfigError, match="prompt of 1 of 1 completions differently"):
+        tokenised_completions(tokenizer, [(row["prompt"], row["chosen"])])[0]
+
+
+def test_completions_that_are_too_long_are_counted_out(tmp_path: Path) -> None:
+    rows = colour_rows(64)
+    for row in rows[:3]:
+        row["chosen"] = [{"role": "assistant", "content": "yes " * 200}]
+    context = _context(tmp_path, rows=rows)
+    values = _values(train_sft.run(context))
+    assert values["train_completions_left_out"] == 3
+    assert "3 of 64 training completions are left out" in (context.work / "events.jsonl").read_text()
+
+
+def test_a_length_that_nothing_fits_in_is_refused_with_the_one_that_keeps_most_before_a_model_is_loaded(
+    tmp_path: Path,
+) -> None:
+    context = _context(tmp_path, max_length=8)
+    (tmp_path / "start" / "model.safetensors").unlink()
+    with pytest.raises(BadDataError, match=r"Raise train_sft\.max_length to \d\d to keep most of them") as caught:
+        train_sft.run(context)
+    needed = int(str(caught.value).rpartition("max_length to ")[2].split()[0])
+    tokenizer = tiny_tokenizer()
+    examples = tokenised_completions(tokenizer, [(row["prompt"], row["chosen"]) for row in colour_rows(64)])
+    lengths = [len(example["input_ids"]) for example in examples]
+    assert sum(length <= needed for length in lengths) / len(lengths) >= 0.95
+    assert sum(length < needed for length in lengths) / len(lengths) < 0.95
+
+
+def test_a_learning_rate_of_1e12_is_a_divergence_and_leaves_no_model(tmp_path: Path) -> None:
+    context = _context(tmp_path, optimizer=OptimizerSettings(learning_rate=1e12, weight_decay=1e12, warmup_fraction=0))
+    with pytest.raises(DivergedError, match=r"is (nan|inf) at step \d+ of 20"):
+        train_sft.run(context)
+    assert not (context.output / "model").exists()
+
+
+def test_a_schedule_that_never_evaluates_is_refused_with_its_key(tmp_path: Path) -> None:
+    context = _context(tmp_path, schedule=TrainingSchedule(max_steps=5, eval_steps=50))
+    with pytest.raises(BadConfigError, match=r"train_sft\.schedule: eval_steps 50 would never evaluate"):
+        train_sft.run(context)
+
+
+def test_curves_hold_every_step(tmp_path: Path) -> None:
+    context = _context(tmp_path)
+    train_sft.run(context)
+    points = [json.loads(line) for line in (context.output / "curves.jsonl").read_text().splitlines()]
+    assert [point["step"] for point in points if "loss" in point["values"]] == list(range(1, 21))

@@ -1,0 +1,72 @@
+"""LoRA adapters of a tiny reward model, saved as a training saves them, with their base model beside them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+
+from containers.contracts.configs.stages import LoraSettings
+from containers.contracts.names import BASE_FOLDER
+from containers.models.loading import (
+    apply_lora,
+    freeze_all_but_head,
+    load_new_reward_model,
+    load_tokenizer,
+    save_adapter,
+    save_merged,
+)
+from containers.models.score_token import add_score_token
+from tests.unit.factories.tiny_policy import save_causal_model
+
+
+@dataclass(frozen=True)
+class MadeAdapter:
+    """`folder` holds the adapter alone; `merged` the same model without adapters."""
+
+    folder: Path
+    base: Path
+    merged: Path
+
+    def with_base(self, folder: Path) -> Path:
+        """Adapter and base model in one folder, as the orchestrator hands them to a stage."""
+        copy_files(self.folder, folder)
+        copy_files(self.base, folder / BASE_FOLDER)
+        (folder / "config.json").write_bytes((self.base / "config.json").read_bytes())
+        return folder
+
+
+def copy_files(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+
+
+def make_adapter(
+    folder: Path, *, base_model: str = "", use_cls: bool = False, head_only: bool = False, seed: int = 0
+) -> MadeAdapter:
+    """An adapter with random weights; `base_model` is what it names as its base (default: the folder of that)."""
+    made = MadeAdapter(folder / "adapter", save_causal_model(folder / "start"), folder / "merged")
+    tokenizer = load_tokenizer(made.base)
+    token_id = add_score_token(tokenizer) if use_cls else None
+    model = load_new_reward_model(
+        made.base,
+        pad_token_id=tokenizer.pad_token_id,
+        seed=seed,
+        dtype=torch.float32,
+        device="cpu",
+        score_token_id=token_id,
+    )
+    adapted = (
+        freeze_all_but_head(model, score_token_id=token_id)
+        if head_only
+        else apply_lora(model, LoraSettings(r=4, alpha=8), task_type="SEQ_CLS", score_token_id=token_id)
+    )
+    assert isinstance(adapted, PeftModel)
+    torch.manual_seed(seed)
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name or "trainable_tokens_delta" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    save_adapter(adapted, tokenizer, made.folder, base_model=base_model or str(made.base))
+    save_merged(adapted, tokenizer, made.merged)
+    return made

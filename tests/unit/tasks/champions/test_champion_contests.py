@@ -1,0 +1,109 @@
+"""Champion and challenger are compared on the same items, and on none that one of them was trained on."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from containers.contracts.certificate import SuiteEvaluation
+from containers.contracts.names import CERTIFICATE_FILE, COMPLETIONS_FILE
+from containers.data.prompt_identity import prompt_identity
+from containers.report.decision_text import contest_text
+from tasks.champions.contests import policy_contest, reward_model_contests, training_prompts
+from tasks.config.retrain import RetrainRules
+from tests.unit.factories.report.certificate_factory import certificate
+
+RULES = RetrainRules(num_bootstrap=1000)
+Scores = dict[str, tuple[str, float]]
+
+
+def _evaluation(folder: Path, files: dict[str, Scores]) -> Path:
+    """Of each file: pair → its prompt and margin."""
+    folder.mkdir()
+    tables = tuple(SuiteEvaluation(name=name, num_pairs=len(scores)) for name, scores in files.items())
+    (folder / CERTIFICATE_FILE).write_text(certificate(tables).model_dump_json())
+    for table, scores in zip(tables, files.values(), strict=True):
+        columns = {
+            "pair_id": list(scores),
+            "prompt_id": [prompt for prompt, _ in scores.values()],
+            "score_chosen": [margin for _, margin in scores.values()],
+            "score_rejected": [0.0] * len(scores),
+        }
+        pq.write_table(pa.table(columns), folder / table.scores_file)
+    return folder
+
+
+def test_items_are_joined_by_pair_and_counted_by_who_is_right(tmp_path: Path) -> None:
+    champion = {"a": ("p", 1.0), "b": ("p", -1.0), "c": ("q", 1.0), "d": ("q", 0.0)}
+    challenger = {"d": ("q", 2.0), "c": ("q", -1.0), "b": ("p", 1.0), "a": ("p", 3.0)}
+    folders = [
+        _evaluation(tmp_path / name, {"validation": scores, "safety": scores})
+        for name, scores in (("champion", champion), ("challenger", challenger))
+    ]
+    frozen, safety = reward_model_contests(*folders, seen=frozenset(), rules=RULES)
+    assert (frozen.champion, frozen.challenger) == (0.625, 0.75)
+    assert (frozen.num_better, frozen.num_worse) == (1, 1)  # p by b; q, where c loses more than d gains
+    assert frozen.difference is not None and frozen.difference.value == pytest.approx(0.125)
+    assert (frozen.name, frozen.budget) == ("the frozen pairs", None)
+    assert (safety.name, safety.budget) == ("safety", 0.01)
+
+
+def test_pairs_of_prompts_that_one_was_trained_on_are_left_out_for_both_and_counted(tmp_path: Path) -> None:
+    champion = {"a": ("p", 1.0), "b": ("seen", 1.0), "c": ("seen", 1.0), "too long": ("q", 1.0)}
+    challenger = {"a": ("p", 1.0), "b": ("seen", -1.0), "c": ("seen", -1.0)}
+    folders = [
+        _evaluation(tmp_path / name, {"validation": scores})
+        for name, scores in (("champion", champion), ("challenger", challenger))
+    ]
+    (frozen,) = reward_model_contests(*folders, seen=frozenset({"seen"}), rules=RULES)
+    assert (frozen.count, frozen.seen_in_training, frozen.not_in_both) == (1, 2, 1)
+    assert (frozen.champion, frozen.challenger, frozen.num_worse) == (1.0, 1.0, 0)
+
+
+def test_nothing_left_is_said_and_no_figure_is_made_up(tmp_path: Path) -> None:
+    folders = [_evaluation(tmp_path / name, {"validation": {"a": ("p", 1.0)}}) for name in ("one", "other")]
+    (frozen,) = reward_model_contests(*folders, seen=frozenset({"p"}), rules=RULES)
+    assert (frozen.difference, frozen.champion, frozen.p_value) == (None, None, 1.0)
+    assert "nothing was left" in contest_text(frozen)
+
+
+def test_a_policy_wins_a_prompt_by_most_of_its_completions(tmp_path: Path) -> None:
+    rows = {
+        "won": ["policy", "policy", "reference"],
+        "lost": ["reference", "reference", "policy"],
+        "even": ["tie", "tie", "tie"],
+        "seen": ["policy", "policy", "policy"],
+    }
+    columns = {
+        "prompt_id": [name for name, winners in rows.items() for _ in winners],
+        "winner": [winner for winners in rows.values() for winner in winners],
+    }
+    pq.write_table(pa.table(columns), tmp_path / COMPLETIONS_FILE)
+    found = policy_contest(tmp_path, seen=frozenset({"seen"}), rules=RULES)
+    assert (found.measure, found.count, found.seen_in_training) == ("win rate", 3, 1)
+    assert (found.num_better, found.num_worse) == (1, 1)
+    assert (found.challenger, found.champion) == (pytest.approx(0.5), pytest.approx(0.5))
+
+
+def test_training_prompts_are_told_apart_as_the_evaluation_tells_them(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "Which animal  does Anna keep?"}]
+    rows = [{"prompt": turns}, {"prompt": turns}]
+    for name in ("train.parquet", "policy_train_prompts.parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    (found,) = training_prompts(tmp_path, with_policy=True)
+    assert found == prompt_identity([{"role": "user", "content": "which animal does ANNA keep?"}])
+    assert found != prompt_identity([{"role": "system", "content": "which animal does anna keep?"}])
+
+
+@pytest.mark.stages
+def test_the_filter_tells_prompts_apart_in_the_same_way() -> None:
+    from containers.data.formats.schemas import detect_schema
+
+    value = {
+        "prompt": [{"role": "system", "content": "Be  brief."}, {"role": "user", "content": "Hello\nThere"}],
+        "chosen": [{"role": "assistant", "content": "Hi"}],
+        "rejected": [{"role": "assistant", "content": "No"}],
+    }
+    row = detect_schema([value], file="x.jsonl").parse(value)
+    assert row.prompt_id == prompt_identity(row.pair.prompt)

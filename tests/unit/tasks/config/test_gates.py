@@ -1,0 +1,285 @@
+"""A gate that opens for a bad model costs GPU days; one that hides a waiver costs trust."""
+
+import pytest
+
+from containers.contracts.certificate import LengthBias, PaddingAttack, ParityRoad, ScoreParity
+from containers.contracts.names import StageName
+from containers.contracts.outcome import Metric
+from containers.contracts.records import (
+    GateDecision,
+    GateVerdict,
+    Histogram,
+    PolicyEvaluation,
+)
+from containers.contracts.spec import ArtifactRef
+from tasks.config.gates import (
+    GateClosedError,
+    PolicyGate,
+    RewardModelGate,
+    Waiver,
+    demand,
+    demand_certificate,
+    judge_policy,
+    judge_reward_model,
+)
+from tests.unit.factories.report.certificate_factory import certificate, suite
+
+
+def _policy(gain: float, low: float, kl: float = 0.1, identical: float | None = None) -> PolicyEvaluation:
+    def metric(value: float, **more: float) -> Metric:
+        return Metric(name="m", value=value, unit="score", count=50, **more)  # type: ignore[arg-type]
+
+    return PolicyEvaluation(
+        num_prompts=50,
+        reward_policy=metric(1),
+        reward_reference=metric(0),
+        reward_difference=metric(gain, ci_low=low, ci_high=gain + 1),
+        win_rate=metric(0.6),
+        kl=metric(kl),
+        length_policy=metric(9),
+        length_reference=metric(9),
+        ended_policy=metric(1),
+        ended_reference=metric(1),
+        identical_completions=None
+        if identical is None
+        else Metric(name="identical_completions", value=identical, unit="fraction", count=32),
+        reward_differences=Histogram(edges=(0, 1), counts=(50,)),
+    )
+
+
+def test_a_reward_model_at_its_minimum_passes() -> None:
+    assert judge_reward_model(certificate([suite("validation", 0.6)]), RewardModelGate(minimum_accuracy=0.6)).opens
+
+
+def test_a_reward_model_below_its_minimum_stops_the_pipeline_and_the_rule_says_both_figures() -> None:
+    verdict = judge_reward_model(certificate([suite("validation", 0.59)]), RewardModelGate(minimum_accuracy=0.6))
+    assert not verdict.opens
+    assert (verdict.rules[0].wanted, verdict.rules[0].found) == ("at least 60.0 %", "59.0 % on 100 pairs")
+
+
+def test_inverted_labels_pass_their_own_validation_but_not_the_labelled_rows() -> None:
+    evaluation = certificate([suite("validation", 0.99), suite("labelled_pairs", 0.02, minimum=0.8)])
+    verdict = judge_reward_model(evaluation, RewardModelGate())
+    assert {rule.name: rule.passed for rule in verdict.rules} == {
+        "accuracy on validation": True,
+        "accuracy on labelled_pairs": False,
+        "score parity": True,
+    }
+    assert not verdict.opens
+
+
+def test_a_file_without_a_minimum_is_reported_but_does_not_judge() -> None:
+    verdict = judge_reward_model(certificate([suite("validation", 0.9), suite("other", 0.1)]), RewardModelGate())
+    assert verdict.passed
+    assert [rule.name for rule in verdict.rules] == ["accuracy on validation", "score parity"]
+
+
+def test_a_file_of_which_no_pair_was_left_fails_rather_than_passing_by_silence() -> None:
+    assert not judge_reward_model(certificate([suite("validation", None)]), RewardModelGate()).passed
+
+
+def test_a_waived_gate_opens_but_still_says_that_it_did_not_pass() -> None:
+    gate = RewardModelGate(minimum_accuracy=0.9, waive=Waiver(by="ada", reason="smoke test"))
+    verdict = judge_reward_model(certificate([suite("validation", 0.5)]), gate)
+    assert verdict.opens
+    assert not verdict.passed
+    assert (verdict.waived_by, verdict.waiver_reason) == ("ada", "smoke test")
+
+
+def test_a_waiver_that_was_not_needed_leaves_no_trace() -> None:
+    gate = RewardModelGate(waive=Waiver(by="ada", reason="smoke test"))
+    assert judge_reward_model(certificate([suite("validation", 0.9)]), gate).waiver_reason == ""
+
+
+def test_a_gain_whose_interval_reaches_zero_is_no_gain() -> None:
+    assert not judge_policy(_policy(0.5, low=-0.01), PolicyGate()).passed
+    assert judge_policy(_policy(0.5, low=0.01), PolicyGate()).passed
+
+
+def test_a_policy_that_ran_away_from_its_reference_fails_a_bounded_kl() -> None:
+    assert not judge_policy(_policy(0.5, low=0.1, kl=12), PolicyGate(maximum_kl=10)).passed
+
+
+def test_a_policy_that_writes_what_its_reference_writes_is_told_so_with_what_to_change() -> None:
+    verdict = judge_policy(_policy(0.0, low=-2e-8, identical=1.0), PolicyGate())
+    assert verdict.rules[0].found == "0, interval from ≈0 (50 prompts)"
+    with pytest.raises(GateClosedError) as closed:
+        demand(verdict)
+    wanted = (
+        "The policy writes exactly what its reference writes in 32 of 32 completions: it hardly moved. "
+        "Raise train_policy.optimizer.learning_rate or train_policy.schedule.max_steps."
+    )
+    assert wanted == verdict.advice
+    assert wanted in str(closed.value)
+    assert "gates.policy.waive" in str(closed.value)
+
+
+def test_a_policy_that_writes_something_else_gets_no_advice_to_move_more() -> None:
+    for evaluation in (_policy(-0.5, low=-1, identical=0.5), _policy(-0.5, low=-1)):
+        verdict = judge_policy(evaluation, PolicyGate())
+        assert verdict.advice == ""
+        with pytest.raises(GateClosedError, match="Better data or training is the way"):
+            demand(verdict)
+
+
+def _decided(outcome: str, *, passed: bool) -> GateVerdict:
+    verdict = judge_reward_model(certificate([suite("validation", 0.9 if passed else 0.1)]), RewardModelGate())
+    decision = GateDecision.model_validate(
+        {"outcome": outcome, "by": "Ada", "reason": "so", "until": "2026-11-21T11:29:00+00:00"}
+    )
+    return verdict.model_copy(update={"decision": decision})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "passed", "opens"),
+    [
+        ("approved", True, True),
+        ("approved", False, False),
+        ("waived", False, True),
+        ("waived", True, False),
+        ("rejected", True, False),
+        ("rejected", False, False),
+        ("waiting", True, False),
+        ("timed_out", True, False),
+        ("timed_out", False, False),
+    ],
+)
+def test_only_a_word_that_fits_the_figures_opens_a_gate_and_silence_never_does(
+    outcome: str, passed: bool, opens: bool
+) -> None:
+    verdict = _decided(outcome, passed=passed)
+    assert verdict.opens is opens
+    assert bool(verdict.closed_because) is not opens
+
+
+def test_a_rejected_model_is_named_with_who_and_why() -> None:
+    with pytest.raises(GateClosedError, match=r"rejected at its gate by Ada .*: so\.") as caught:
+        demand(_decided("rejected", passed=True))
+    assert "--replace" in str(caught.value)
+    assert "90.0 % on 100 pairs" in str(caught.value)
+
+
+def test_silence_is_named_as_such_with_the_key_that_says_so() -> None:
+    with pytest.raises(GateClosedError, match="Nobody decided about the reward model by 21 November 2026, 11:29 UTC"):
+        demand(_decided("timed_out", passed=True))
+
+
+@pytest.mark.parametrize(
+    ("approval", "asks_if_passed", "asks_if_missed"),
+    [("none", False, False), ("required", True, True), ("when_closed", False, True)],
+)
+def test_who_is_asked_is_what_the_gate_says(approval: str, asks_if_passed: bool, asks_if_missed: bool) -> None:
+    gate = RewardModelGate.model_validate({"approval": approval})
+    passed = judge_reward_model(certificate([suite("validation", 0.9)]), gate)
+    missed = judge_reward_model(certificate([suite("validation", 0.1)]), gate)
+    assert (gate.asks(passed), gate.asks(missed)) == (asks_if_passed, asks_if_missed)
+
+
+def test_a_waiver_beforehand_beside_a_question_is_a_mistake() -> None:
+    waive = {"by": "Ada", "reason": "smoke test"}
+    with pytest.raises(ValueError, match="Keep one of the two"):
+        RewardModelGate.model_validate({"approval": "required", "waive": waive})
+
+
+def test_only_the_demands_of_a_gate_are_its_rules() -> None:
+    assert RewardModelGate(approval="required", notify="slack-webhook/ml").rules() == {
+        "minimum_accuracy": 0.6,
+        "maximum_length_slope": None,
+        "minimum_accuracy_at_equal_lengths": None,
+        "maximum_padding_flips": None,
+    }
+    assert set(PolicyGate().rules()) == {"minimum_reward_gain", "maximum_kl"}
+
+
+@pytest.mark.parametrize(
+    "notify", ["slack-webhook", "slack-webhook/", "Slack/ML", "a/b/c", "https://hooks.slack.com/x"]
+)
+def test_a_notification_block_is_named_by_type_and_name(notify: str) -> None:
+    with pytest.raises(ValueError, match="notify"):
+        RewardModelGate.model_validate({"notify": notify})
+
+
+def _length(slope: float | None, flips: float | None) -> LengthBias:
+    def metric(value: float | None, unit: str) -> Metric | None:
+        return None if value is None else Metric(name="m", value=value, unit=unit, count=64)
+
+    return LengthBias(
+        num_pairs=64,
+        standard_slope=metric(slope, "SD per doubling"),
+        padding=PaddingAttack(num_pairs=64, flips=metric(flips, "fraction")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "missed"),
+    [
+        (_length(0.2, 0.1), set()),
+        (_length(0.31, 0.1), {"length slope"}),
+        (_length(-0.31, 0.1), {"length slope"}),
+        (_length(0.2, 0.3), {"order flipped by padding"}),
+        (_length(None, None), {"length slope", "order flipped by padding"}),
+    ],
+)
+def test_a_model_that_is_moved_by_length_misses_its_gate(length: LengthBias, missed: set[str]) -> None:
+    gate = RewardModelGate(maximum_length_slope=0.3, maximum_padding_flips=0.25)
+    verdict = judge_reward_model(certificate(length=length), gate)
+    assert {rule.name for rule in verdict.rules if not rule.passed} == missed
+    assert verdict.passed is not bool(missed)
+
+
+def test_the_rule_on_length_names_the_figure_with_its_interval_and_its_bound() -> None:
+    slope = Metric(name="m", value=0.42, unit="SD per doubling", ci_low=0.31, ci_high=0.5, count=64)
+    length = LengthBias(num_pairs=64, standard_slope=slope)
+    verdict = judge_reward_model(certificate(length=length), RewardModelGate(maximum_length_slope=0.3))
+    (rule,) = [rule for rule in verdict.rules if rule.name == "length slope"]
+    assert rule.wanted == "at most 0.300 SD per doubling"
+    assert rule.found == "0.420 SD per doubling (0.310 to 0.500 SD per doubling)"
+
+
+@pytest.mark.parametrize(("found", "passed"), [(0.621, True), (0.62, True), (0.619, False), (None, False)])
+def test_accuracy_at_equal_lengths_is_judged_where_it_is_demanded_and_never_passes_by_silence(
+    found: float | None, passed: bool
+) -> None:
+    measured = None if found is None else Metric(name="m", value=found, unit="fraction", count=64)
+    length = LengthBias(num_pairs=64, controlled_accuracy=measured)
+    verdict = judge_reward_model(certificate(length=length), RewardModelGate(minimum_accuracy_at_equal_lengths=0.62))
+    (rule,) = [rule for rule in verdict.rules if rule.name == "accuracy at equal lengths"]
+    assert (rule.passed, verdict.passed) == (passed, passed)
+    undemanding = judge_reward_model(certificate(length=length), RewardModelGate())
+    assert [rule.name for rule in undemanding.rules] == ["accuracy on validation", "score parity"]
+
+
+def test_the_rule_on_equal_lengths_names_the_figure_its_interval_and_how_many_pairs() -> None:
+    measured = Metric(name="m", value=0.498, unit="fraction", ci_low=0.483, ci_high=0.514, count=9219)
+    length = LengthBias(num_pairs=9219, controlled_accuracy=measured)
+    verdict = judge_reward_model(certificate(length=length), RewardModelGate(minimum_accuracy_at_equal_lengths=0.52))
+    with pytest.raises(GateClosedError) as closed:
+        demand(verdict)
+    wanted = "accuracy at equal lengths: wanted interval from 52.0 % on, found 49.8 % (48.3 to 51.4 %) on 9,219 pairs"
+    assert wanted in str(closed.value)
+
+
+@pytest.mark.parametrize(("low", "passed"), [(0.52, True), (0.223, False)])
+def test_a_high_accuracy_at_equal_lengths_of_which_little_is_known_does_not_pass(low: float, passed: bool) -> None:
+    measured = Metric(name="m", value=0.975, unit="fraction", ci_low=low, ci_high=1.0, count=40)
+    length = LengthBias(num_pairs=40, controlled_accuracy=measured)
+    gate = RewardModelGate(minimum_accuracy_at_equal_lengths=0.52)
+    assert judge_reward_model(certificate(length=length), gate).passed is passed
+
+
+def test_parity_is_demanded_of_every_model() -> None:
+    road = ParityRoad(name="scorer of the policy stage", max_difference=3e-3)
+    parity = ScoreParity(num_conversations=64, reference="logged by training", bound=1e-4, roads=(road,))
+    verdict = judge_reward_model(certificate(parity=parity), RewardModelGate())
+    assert [rule.name for rule in verdict.rules if not rule.passed] == ["score parity"]
+
+
+def test_a_policy_is_trained_only_with_the_certificate_behind_an_open_gate() -> None:
+    artifact = ArtifactRef(stage=StageName.EVALUATE_REWARD_MODEL, key="a" * 64, path="/c", digest="sha256:c")
+    verdict = judge_reward_model(certificate([suite("validation", 0.5)]), RewardModelGate())
+    with pytest.raises(GateClosedError, match="did not pass"):
+        demand_certificate(verdict.model_copy(update={"certificate": artifact}))
+    waived = verdict.model_copy(update={"waived_by": "Ada", "waiver_reason": "a trial"})
+    assert demand_certificate(waived.model_copy(update={"certificate": artifact})) == artifact
+    with pytest.raises(GateClosedError, match="has no certificate"):
+        demand_certificate(waived)

@@ -1,0 +1,192 @@
+"""What cannot fit, or cannot be had, is refused in one sentence with the key to change and the nearest value."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.config.errors import InvalidConfigError
+from tasks.config.loading import load_run_config
+from tasks.plan.run_plan import draft_plan, plan_run
+from tasks.plan.text import render_plan
+from tests.unit.factories.plan_runs import pair, run_on
+
+PRODUCTION = "configs/runs/helpsteer3-qwen3-8b.yaml"
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+
+
+def refusals(*overrides: str, profile: str | None = None) -> list[str]:
+    with pytest.raises(InvalidConfigError) as caught:
+        plan_run(load_run_config(Path(PRODUCTION), overrides=overrides, profile=profile))
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+def test_whole_weights_that_no_gpu_of_the_profile_holds_are_refused_for_adapters() -> None:
+    (said,) = refusals("train_reward_model.lora=null")
+    assert said == (
+        "train_reward_model.lora: 116 GiB per GPU are estimated even with one example at a time and gradient "
+        "checkpointing, and profile `7x48gb` has 48. The smallest change that fits: `lora: {r: 64, alpha: 128}` and "
+        "`trainable: lora`, adapters in place of all weights (20 GiB)."
+    )
+    # The check says all else too, and the mistake with it.
+    assert "MORE THAN THE GPU HAS" in render_plan(
+        draft_plan(load_run_config(Path(PRODUCTION), overrides=["train_reward_model.lora=null"]))
+    )
+
+
+def test_the_advised_adapters_are_all_that_a_run_with_whole_weights_has_to_change() -> None:
+    section = "train_reward_model"
+    whole, adapters = f"{section}.trainable=full", f"{section}.lora={{r: 64, alpha: 128}}"
+    assert "`lora: {r: 64, alpha: 128}` and `trainable: lora`" in refusals(whole, f"{section}.lora=null")[0]
+    with pytest.raises(InvalidConfigError, match="trainable is `full`, which has no adapters"):
+        load_run_config(Path(PRODUCTION), overrides=[whole, adapters])
+    advised = load_run_config(Path(PRODUCTION), overrides=[whole, adapters, f"{section}.trainable=lora"])
+    assert plan_run(advised).mistakes == ()
+
+
+def test_a_policy_has_no_kind_of_training_to_change_beside_its_adapters() -> None:
+    (said,) = refusals("train_policy.lora=null")
+    assert "`lora: {r: 64, alpha: 128}`, adapters in place of all weights" in said
+
+
+def test_whole_weights_are_offered_to_be_divided_over_the_gpus_and_a_policy_stays_whole() -> None:
+    (said,) = refusals("train_reward_model.lora=null", profile="8x80gb")
+    assert said.startswith("gpu_profile.distribution: 116 GiB per GPU are estimated")
+    assert "The smallest change that fits: `distribution: fsdp` in the profile (4" in said
+    plan = plan_run(
+        load_run_config(
+            Path(PRODUCTION),
+            overrides=[
+                "train_reward_model.lora=null",
+                "gpu_profile.distribution=fsdp",
+            ],
+            profile="8x80gb",
+        )
+    )
+    assert plan.mistakes == ()
+    text = render_plan(plan)
+    assert "8 rank(s), bf16, over which train_sft and train_reward_model divide a model (fsdp)" in text
+    assert text.count("trained weights, gradients, AdamW / 8") == 1
+
+
+def test_examples_that_are_too_long_are_refused_for_the_longest_that_fit() -> None:
+    length = 65_536
+    said = refusals(
+        *(f"{stage}.max_length={length}" for stage in ("train_reward_model", "evaluate_reward_model")),
+        profile="1x48gb",
+    )
+    assert [text.split(":")[0] for text in said] == ["train_reward_model.max_length"]
+    assert "The smallest change that fits: `16384`" in said[0]
+
+
+def test_a_model_that_fits_nowhere_in_this_shape_is_sent_to_gpus_with_room_to_spare(tmp_path: Path) -> None:
+    shape = "model_type: llama\nnum_hidden_layers: 64\nhidden_size: 5120\nintermediate_size: 25600\n"
+    heads = "num_attention_heads: 64\nnum_key_value_heads: 8\nhead_dim: 128\nvocab_size: 151936\n"
+    (tmp_path / "large.yaml").write_text(shape + heads)
+    loaded = load_run_config(Path(PRODUCTION), overrides=["train_sft=null"])
+    with pytest.raises(InvalidConfigError) as caught:
+        plan_run(loaded, model_config=tmp_path / "large.yaml")
+    said = {mistake.text.split(" on ")[0].split(": ")[-1]: str(mistake) for mistake in caught.value.mistakes}
+    assert "gpu_profile" in said["train_reward_model"].split(":")[0]
+    assert "train_reward_model on `1x141gb` (73 GiB)" in said["train_reward_model"]
+
+
+@pytest.mark.parametrize("length", [2048, 4096], ids=["a smaller batch", "checkpointing"])
+def test_what_only_the_ladder_makes_fit_is_a_warning_and_no_refusal(length: int) -> None:
+    settings = [f"{stage}.max_length={length}" for stage in ("train_reward_model", "evaluate_reward_model")]
+    settings += ["train_reward_model.gradient_checkpointing=false", "train_reward_model.pack=false"]
+    plan = plan_run(load_run_config(Path(PRODUCTION), overrides=settings))
+    assert any(warning.startswith("train_reward_model: ") for warning in plan.warnings)
+    assert plan.mistakes == ()
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_sample_of_more_rows_than_there_are_is_refused_but_not_in_a_debug_run(tmp_path: Path, debug: bool) -> None:
+    tags = {"run": {"name": "small", "tags": ["debug"] if debug else []}}
+    loaded = run_on(tmp_path, [pair(10, 2, 3)] * 150, filter_dataset={"max_rows": 151}, **tags)
+    said = [str(mistake) for mistake in draft_plan(loaded).mistakes]
+    assert said == ([] if debug else [
+        "filter_dataset.max_rows: 151 is more than the 150 rows that the data have before any filter, so it would "
+        "sample nothing. Use at most 150, or null for all."
+    ])  # fmt: skip
+    as_many = run_on(tmp_path, [pair(10, 2, 3)] * 150, filter_dataset={"max_rows": 150}, **tags)
+    assert draft_plan(as_many).mistakes == ()
+
+
+def test_a_sample_beyond_the_published_set_is_refused_before_it_is_downloaded() -> None:
+    (said,) = refusals("filter_dataset.max_rows=30000")
+    assert said.startswith("filter_dataset.max_rows: 30,000 is more than the 22,380 rows that the set has in English")
+
+
+def test_prompts_that_cannot_be_held_out_are_a_warning_only_where_somebody_asked_for_them(tmp_path: Path) -> None:
+    rows = [pair(10, 2, 3)] * 150
+    asked = plan_run(run_on(tmp_path, rows, evaluate_policy={"max_prompts": 100}))
+    assert asked.warnings == (
+        "evaluate_policy.max_prompts: 100 is more than the 3 prompts that are held out at most; all of them are used.",
+    )
+    assert plan_run(run_on(tmp_path, rows)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "train_policy.num_generations=5",
+            "train_policy.global_batch_size: global_batch_size 112 cannot be divided over 7 ranks in groups of 5: it "
+            "must be a multiple of 35. Nearest: 105 or 140.",
+        ),
+        (
+            "train_policy.global_batch_size=100",
+            "train_policy.global_batch_size: global_batch_size 100 cannot be divided over 7 ranks in groups of 4: it "
+            "must be a multiple of 28. Nearest: 84 or 112.",
+        ),
+    ],
+)
+def test_completions_that_do_not_divide_the_batch_are_refused_with_the_nearest_sizes(override: str, said: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        load_run_config(Path(PRODUCTION), overrides=[override])
+    (mistake,) = caught.value.mistakes
+    assert str(mistake).startswith(said)
+
+
+def test_the_schedule_that_users_bring_along_is_refused_on_each_profile_with_its_own_steps() -> None:
+    brought = ("train_reward_model.schedule.eval_steps=200", "train_reward_model.schedule.save_steps=400")
+    for profile, steps, mistakes in (("7x48gb", 180, "and"), ("4x48gb", 210, "save_steps 400 would never save")):
+        (said,) = refusals(*brought, profile=profile)
+        assert said.startswith("train_reward_model.schedule: ") and f"the run has {steps} steps" in said
+        assert mistakes in said and f"Use at most {steps}" in said
+    # On one GPU the batch is 16: 1,259 steps, and the schedule works.
+    plan_run(load_run_config(Path(PRODUCTION), overrides=list(brought), profile="1x48gb"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (("train_reward_model.schedule.eval_steps=200",), "train_reward_model.schedule"),
+        (("filter_dataset.max_rows=50000",), "filter_dataset.max_rows"),
+        (("train_policy.num_generations=5",), "train_policy.global_batch_size"),
+        (("train_policy.lora=null",), "train_policy.lora"),
+    ],
+)
+def test_the_command_says_one_clean_sentence_and_ends_with_2(settings: tuple[str, ...], key: str) -> None:
+    options = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "flows.cli.main", "plan", "-c", PRODUCTION, "--profile", "7x48gb", *options]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    head, line, *rest = ran.stderr.splitlines()
+    assert (head, rest) == (f"{PRODUCTION} has 1 mistake:", [])
+    assert line.startswith(f"  {key}: ")
+
+
+@pytest.mark.parametrize("for_vllm", [1, 2])
+def test_larger_gpus_are_advised_for_a_policy_beside_vllm_and_none_that_leave_no_rank(for_vllm: int) -> None:
+    vllm = ("train_policy.rollout_engine=vllm", f"train_policy.vllm_gpus={for_vllm}")
+    batch = ("train_policy.num_generations=4", "train_policy.global_batch_size=168")
+    said = refusals("gpu_profile.gpu_memory_gib=10", *vllm, *batch, profile="8x48gb")
+    (policy,) = [line for line in said if "GiB per GPU are estimated" in line and "train_policy" in line]
+    assert "The smallest change that fits: train_policy on `8x48gb`" in policy or "train_policy on `4x48gb`" in policy

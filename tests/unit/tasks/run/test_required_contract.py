@@ -1,0 +1,42 @@
+"""The limit that a stage's container gets is written into its spec before it starts, with where it comes from."""
+
+from typing import Literal
+
+from fakes.docker_daemon import FakeDaemon
+
+from containers.contracts.hardware import GIB, GpuProfile, RequiredContract
+from tasks.run.runtime import required_contract
+
+CPU = GpuProfile(name="cpu", num_gpus=0, precision="float32")
+
+
+def contract(profile: GpuProfile, *, runtime: Literal["docker", "process"] = "docker") -> RequiredContract:
+    return required_contract(profile, seed=1, stages_digest="", runtime=runtime)
+
+
+def test_docker_gets_a_limit_that_leaves_the_servers_their_share_of_its_machine(daemon: FakeDaemon) -> None:
+    daemon.info["MemTotal"] = GIB
+    derived = contract(CPU)
+    assert derived.host_memory_bytes == GIB // 2
+    assert "host_memory_gib of profile `cpu` is not set; derived 512 MiB, half of the 1.00 GiB" in (
+        derived.host_memory_reason
+    )
+
+
+def test_a_daemon_that_cannot_limit_memory_is_not_asked_to(daemon: FakeDaemon) -> None:
+    daemon.info["MemoryLimit"] = False
+    unlimited = contract(CPU)
+    assert unlimited.host_memory_bytes == 0
+    assert unlimited.host_memory_reason.endswith("is not set, and this Docker daemon cannot limit memory")
+
+
+def test_a_named_limit_is_taken_and_unlimited_is_none(daemon: FakeDaemon) -> None:
+    named = CPU.model_copy(update={"host_memory_gib": 2.0})
+    unlimited = CPU.model_copy(update={"host_memory_gib": "unlimited"})
+    assert contract(named).host_memory_bytes == 2 * GIB
+    assert contract(unlimited).host_memory_bytes == 0
+
+
+def test_the_process_runtime_is_asked_for_what_somebody_named_only() -> None:
+    assert contract(CPU, runtime="process").host_memory_bytes == 0
+    assert contract(CPU.model_copy(update={"host_memory_gib": 2.0}), runtime="process").host_memory_bytes == 2 * GIB

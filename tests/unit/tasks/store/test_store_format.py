@@ -1,0 +1,29 @@
+"""A store that a newer version wrote is left alone, and that is said; an old one is taken as it is."""
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tasks.store.format import STORE_FILE, STORE_FORMAT, NewerStoreError, demand_known_store, mark_store
+
+
+def test_a_store_without_a_mark_and_one_of_this_version_are_known(tmp_path: Path) -> None:
+    demand_known_store(tmp_path / "new")
+    demand_known_store(tmp_path)
+    mark_store(tmp_path)
+    demand_known_store(tmp_path)
+    assert metadata.version("rlhf-flows") in (tmp_path / STORE_FILE).read_text(encoding="utf-8")
+
+
+def test_a_store_of_a_newer_version_is_refused_with_that_version(tmp_path: Path) -> None:
+    newer = f'{{"format": {STORE_FORMAT + 1}, "written_by": "9.9.9", "a_new_key": true}}'
+    (tmp_path / STORE_FILE).write_text(newer, encoding="utf-8")
+    with pytest.raises(NewerStoreError, match=r"was written by rlhf-flows 9\.9\.9 .* nothing was changed"):
+        demand_known_store(tmp_path)
+
+
+def test_a_mark_that_cannot_be_read_is_not_guessed_at(tmp_path: Path) -> None:
+    (tmp_path / STORE_FILE).write_text('{"form', encoding="utf-8")
+    with pytest.raises(NewerStoreError, match="cannot be read"):
+        demand_known_store(tmp_path)
