@@ -1,13 +1,19 @@
 """What SIGTERM means to a stage: the end at once, or in a training the end after the step, with a checkpoint."""
 
+import os
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from containers.contracts.names import RANK_FAILURES
 
+# So long that the callback which swallowed the exception has returned.
+_AGAIN_AFTER_S = 0.05
 _STOPPED = "The stage was stopped (SIGTERM). Start it again and it goes on from its last checkpoint."
 
 
@@ -39,6 +45,7 @@ class StopSignal:
     def listen(self) -> None:
         """Answer SIGTERM from now on. Main thread only."""
         signal.signal(signal.SIGTERM, self._received)
+        sys.unraisablehook = _sent_again_where_swallowed(sys.unraisablehook)
 
     def end(self) -> None:
         """The stage is over and writes its outcome: nothing stops it any more but SIGKILL."""
@@ -69,3 +76,21 @@ class StopSignal:
 
     def _step_can_end(self) -> bool:
         return self._work is None or not any(self._work.glob(RANK_FAILURES))
+
+
+def _sent_again_where_swallowed(before: Callable[[Any], object]) -> Callable[[Any], object]:
+    """A hook that sends SIGTERM again where its exception was raised inside a finalizer.
+
+    Python drops what is raised in `__del__` and in the callbacks of weak references, which run wherever the last
+    reference goes, as at the end of each import: the stage would go on as if nobody had stopped it.
+    """
+
+    def hook(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, StageCancelledError):
+            again = threading.Timer(_AGAIN_AFTER_S, os.kill, (os.getpid(), signal.SIGTERM))
+            again.daemon = True
+            again.start()
+        else:
+            before(unraisable)
+
+    return hook

@@ -1,6 +1,9 @@
 """SIGTERM ends a stage at once, but lets a training end its step, where that can end well."""
 
 import signal
+import sys
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +14,10 @@ from containers.harness.stopping import StageCancelledError, StopSignal
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+    before, hook = signal.getsignal(signal.SIGTERM), sys.unraisablehook
     yield
     signal.signal(signal.SIGTERM, before)
+    sys.unraisablehook = hook
 
 
 def _listening(work: Path | None = None) -> StopSignal:
@@ -74,3 +78,23 @@ def test_an_outcome_is_written_to_its_end() -> None:
     stop = _listening()
     stop.end()
     _terminate()
+
+
+class Held:
+    """What a weak reference can refer to."""
+
+
+def test_a_signal_whose_exception_a_finalizer_swallows_is_answered_all_the_same() -> None:
+    _listening()
+    held, fired = Held(), []
+
+    def callback(gone: object) -> None:
+        fired.append(gone)
+        _terminate()
+
+    reference = weakref.ref(held, callback)
+    with pytest.raises(StageCancelledError):
+        del held  # the callback runs here, and what it raises is dropped
+        assert fired == [reference]
+        for _ in range(200):
+            time.sleep(0.02)
