@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -108,7 +108,8 @@ class Onlooker:
         if os.environ.get("RLHF_CANARY_DOCKER"):
             client = docker.from_env()
             for found in client.api.containers(all=True, filters={"label": "rlhf.stage"}):
-                self.containers[found["Id"]] = str(client.api.inspect_container(found["Id"]))
+                with suppress(docker.errors.NotFound):  # removed between the two questions
+                    self.containers[found["Id"]] = str(client.api.inspect_container(found["Id"]))
             client.close()
 
 
