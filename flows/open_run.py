@@ -14,7 +14,7 @@ from tasks.pipeline.open_run import open_pipeline
 from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.naming import introduce_run
 from tasks.run.names import run_tags, run_title
-from tasks.run.state import PipelineRun, RunSettings
+from tasks.run.state import PipelineRun
 from tasks.sources.resolve import hub_token
 
 DEFAULT_MLFLOW_URI = "http://127.0.0.1:5000"
@@ -23,34 +23,12 @@ DEFAULT_MLFLOW_URI = "http://127.0.0.1:5000"
 @contextmanager
 def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[PipelineRun]:
     """The run that `config` describes, with its MLflow parent run open for as long as the block lasts."""
-    settings = RunSettings(
-        name=config.run.name,
-        seed=config.run.seed,
-        output_dir=config.output_dir.resolve(),
-        store_dir=config.store_dir.resolve(),
-        profile=config.gpu_profile,
-        stages=config.stages,
-        until=config.run.until,
-        again_from=config.run.again_from,
-        timeouts_s=config.timeouts_s,
-        retries=config.runtime.retries,
-        retry_wait_s=config.runtime.retry_wait_s,
-        verify_whole_up_to_bytes=config.verify_whole_up_to_bytes,
-        silence_limit_s=config.runtime.silence_limit_s,
-        start_over_if_damaged=config.runtime.start_over_if_damaged,
-        ladder=config.runtime.ladder,
+    with open_pipeline(
+        config,
+        mlflow_uri=mlflow_uri(config),
         command=command,
         config_yaml=config_yaml,
         title=run_title(config, command=command),
-        tags=config.run.tags,
-    )
-    with open_pipeline(
-        settings,
-        runtime=config.runtime.kind,
-        image=config.image,
-        mlflow_uri=mlflow_uri(config),
-        experiment=config.tracking.experiment,
-        params=config.model_dump(mode="json", include={"run", "dataset", "base_model", "gates", "gpu_profile"}),
     ) as run:
         introduce_run(run, run_tags(config, runtime=run.runtime.name))
         yield run

@@ -173,7 +173,7 @@ def _challenger(
         reward_model=reward_model,
         gate=verdict,
         figures=_record(run, _JUDGED[book.kind]).metrics[:8],
-        run_name=run.settings.name,
+        run_name=run.config.run.name,
         run_id=run.run_id,
         mlflow_run_id=run.mlflow_run_id,
         flow_run=run.prefect_url,

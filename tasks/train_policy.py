@@ -28,7 +28,7 @@ def train_policy(
         GateClosedError: the reward model did not pass and nobody waived it, or it has no certificate.
     """
     certificate = demand_certificate(gate)
-    batch = policy_batch(config, run.settings.profile)
+    batch = policy_batch(config, run.config.gpu_profile)
     inputs = (*train_policy_inputs(pairs, start_model, reward_model), certificate_input(certificate))
     artifact = run_stage(run, config, inputs, batch=batch)
     show_training(run, artifact)

@@ -15,7 +15,7 @@ def train_reward_model(
     run: PipelineRun, config: TrainRewardModelConfig, pairs: ArtifactRef, start_model: StageInput
 ) -> ArtifactRef:
     """The reward model, merged and as adapter."""
-    batch = plan_batch(config.global_batch_size, run.settings.profile)
+    batch = plan_batch(config.global_batch_size, run.config.gpu_profile)
     artifact = run_stage(run, config, training_inputs(pairs, start_model), batch=batch)
     show_training(run, artifact)
     return artifact

@@ -13,7 +13,7 @@ from tasks.stage_task import stage_task
 @stage_task
 def train_sft(run: PipelineRun, config: TrainSftConfig, pairs: ArtifactRef, start_model: StageInput) -> StageInput:
     """The fine-tuned model, start of reward model and policy."""
-    batch = plan_batch(config.global_batch_size, run.settings.profile)
+    batch = plan_batch(config.global_batch_size, run.config.gpu_profile)
     artifact = run_stage(run, config, training_inputs(pairs, start_model), batch=batch)
     show_training(run, artifact)
     return start_model_input(artifact)

@@ -45,9 +45,9 @@ def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object =
         if (Path(artifact.path) / name).is_file():
             shutil.copyfile(Path(artifact.path) / name, folder / name)
     for name in (REPORT_HTML_FILE, CERTIFICATE_PAGE_FILE):
-        (run.settings.output_dir / name).unlink(missing_ok=True)
+        (run.output_dir / name).unlink(missing_ok=True)
         if (folder / name).is_file():
-            shutil.copyfile(folder / name, run.settings.output_dir / name)
+            shutil.copyfile(folder / name, run.output_dir / name)
     run.tracking.log_report(folder)
     run.tracking.log_headline(_headline(run))
     show_markdown("report", (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8"), description="The report")

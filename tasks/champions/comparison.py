@@ -1,7 +1,6 @@
 """Has champion and challenger judged on the same frozen data, by the programs that certify models."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from containers.contracts.champions import Comparison, Contest
@@ -73,7 +72,7 @@ def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> M
     champion = record.champion
     if champion is None:
         raise NoChampionError(f"{book.name} has no champion to compare with.")
-    book.demand_whole(champion, whole_up_to_bytes=run.settings.verify_whole_up_to_bytes)
+    book.demand_whole(champion, whole_up_to_bytes=run.config.verify_whole_up_to_bytes)
     return champion
 
 
@@ -99,9 +98,9 @@ def _judged(
 ) -> Path:
     """The evaluation's folder. The stage is made beside the run, whose own certificate stays what it is."""
     current_display().say(f"On the frozen data: {text}")
-    settings = replace(run.settings, name=f"{book.name}-compared-{role}", output_dir=book.folder)
+    section = {"name": f"{book.name}-compared-{role}", "output_dir": book.folder, "store_dir": run.store_dir}
     beside = PipelineRun(
-        settings,
+        run.config.model_copy(update={"run": run.config.run.model_copy(update=section)}),
         runtime=run.runtime,
         image=run.image,
         code=run.code,

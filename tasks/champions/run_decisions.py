@@ -10,7 +10,7 @@ from tasks.run.state import PipelineRun
 
 def report_folder(run: PipelineRun) -> Path:
     """Where the run's report lies, and what it is made from; it exists afterwards."""
-    folder = run.settings.output_dir / "reports" / run.run_id
+    folder = run.output_dir / "reports" / run.run_id
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

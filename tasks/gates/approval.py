@@ -52,7 +52,7 @@ def opened(run: PipelineRun, verdict: GateVerdict, gate: RewardModelGate | Polic
     if not gate.asks(verdict):
         demand(verdict)
         return verdict
-    decisions = Decisions(run.settings.store_dir)
+    decisions = Decisions(run.store_dir)
     question = _question(run, verdict, gate, decisions)
     decision, refused = _given(question, decisions)
     judged = verdict.model_copy(
@@ -109,14 +109,14 @@ def _question(run: PipelineRun, verdict: GateVerdict, gate: ApprovalSettings, de
         key=key,
         verdict=verdict,
         rules=gate.rules(),
-        run_name=run.settings.name,
+        run_name=run.config.run.name,
         run_id=run.run_id,
-        output_dir=str(run.settings.output_dir),
+        output_dir=str(run.output_dir),
         asked_at=datetime.now(UTC).isoformat(timespec="seconds"),
         timeout_h=gate.approval_timeout_h,
-        command=run.settings.command,
+        command=run.command,
         report=run.tracking.file_url(run.mlflow_run_id, f"report/{REPORT_HTML_FILE}")
-        or str(run.settings.output_dir / REPORT_HTML_FILE),
+        or str(run.output_dir / REPORT_HTML_FILE),
         mlflow_url=run.tracking.run_url(run.mlflow_run_id),
         mlflow_run_id=run.mlflow_run_id,
         prefect_api_url=PrefectApi().url if flow_run else "",
@@ -158,7 +158,7 @@ def _show(run: PipelineRun, judged: GateVerdict, question: Question) -> None:
     current_display().say(f"Gate     {judged.model} {judged.outcome_text}")
     tags = {f"rlhf.gate.{judged.name}": judged.outcome_text}
     if decision is not None and decision.outcome == "waiting":
-        Decisions(run.settings.store_dir).keep_question(question)
+        Decisions(run.store_dir).keep_question(question)
         tags["rlhf.ended_waiting_for"] = f"a decision about the {judged.model}"
     elif question.mlflow_run_id and question.mlflow_run_id != run.mlflow_run_id:
         tags["rlhf.goes_on_from_run"] = question.mlflow_run_id

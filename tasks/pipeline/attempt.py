@@ -135,7 +135,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         spec_folder=folder,
         work_folder=work_folder,
         image=run.image,
-        labels={RUN_NAME_LABEL: run.settings.name, LOCK_LABEL: str(lock_path(work_folder))},
+        labels={RUN_NAME_LABEL: run.config.run.name, LOCK_LABEL: str(lock_path(work_folder))},
         on_line=lines.add,
         should_stop=run.should_stop,
         on_tick=on_tick,
@@ -169,8 +169,8 @@ def _failure_outside(run: PipelineRun, spec: StageSpec, error: Exception) -> Sta
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         kind = FailureKind.DISK_FULL
-        free = shutil.disk_usage(run.settings.store_dir).free
-        message = f"{run.settings.store_dir} has {free / 1024**2:,.0f} MiB free, which was not enough: {error}"
+        free = shutil.disk_usage(run.store_dir).free
+        message = f"{run.store_dir} has {free / 1024**2:,.0f} MiB free, which was not enough: {error}"
     return StageFailure(stage=spec.stage, key=spec.key, kind=kind, message=message)
 
 
@@ -193,7 +193,7 @@ def _succeeded(
     run.tracking.wait_for_server()  # the first stage may have run beside its start
     folder, _ = _folders(run, spec)
     maker = Maker(
-        run_name=run.settings.name,
+        run_name=run.config.run.name,
         run_id=run.run_id,
         flow_run_id=present_flow_run_id(),
         mlflow_url=run.tracking.run_url(mlflow_run),

@@ -74,7 +74,7 @@ class StageLadder:
 
 def ladder_settings(run: PipelineRun) -> LadderSettings:
     """Whether and how far this run may climb."""
-    return run.settings.ladder
+    return run.config.runtime.ladder
 
 
 def last_rungs(run: PipelineRun, stage: StageName, key: str) -> tuple[Rung, ...]:

@@ -1,9 +1,8 @@
 """Opens a pipeline run: chooses the runtime, says so, and keeps the MLflow parent run open."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
@@ -13,6 +12,7 @@ from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.process import ProcessRuntime
 from tasks.config.gates import GateWaitsError
 from tasks.config.login_addresses import require_given_for
+from tasks.config.run import RunConfig
 from tasks.display import current_display
 from tasks.mlflow_sync.operations import RunStatus
 from tasks.mlflow_sync.tracking import Tracking
@@ -21,9 +21,12 @@ from tasks.prefect_sync.cancellation import RunCancelledError
 from tasks.prefect_sync.link import asked_at, linked_to_prefect
 from tasks.run.lock import sole_run
 from tasks.run.runtime import code_identity
-from tasks.run.state import PipelineRun, RunSettings, new_run_id
+from tasks.run.state import PipelineRun, new_run_id
 from tasks.sources.secrets import take_mlflow_login
 from tasks.store.format import demand_known_store, mark_store
+
+# What of a configuration stands among a run's parameters in MLflow; stages show their own sections.
+_SHOWN = {"run", "dataset", "base_model", "gates", "gpu_profile"}
 
 
 class OutputFolderError(Exception):
@@ -32,15 +35,12 @@ class OutputFolderError(Exception):
 
 @contextmanager
 def open_pipeline(
-    settings: RunSettings,
-    *,
-    runtime: Literal["auto", "docker", "process"],
-    image: str,
-    mlflow_uri: str,
-    experiment: str,
-    params: Mapping[str, object],
+    config: RunConfig, *, mlflow_uri: str, command: str = "", config_yaml: str = "", title: str = ""
 ) -> Iterator[PipelineRun]:
     """A run whose stages can be started; its MLflow parent run is closed with the right status.
+
+    Args:
+        title: what the run is called in MLflow; empty: its name.
 
     Raises:
         LoginAddressError: a login is at hand that was given for another MLflow.
@@ -49,41 +49,43 @@ def open_pipeline(
         RunFolderHeldError: another live run works in the output folder.
         PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
     """
-    code = code_identity(runtime, image=image)
+    code = code_identity(config.runtime.kind, image=config.image)
     current_display().say(f"Runtime  {code.reason}")
     stage_runtime: StageRuntime = ProcessRuntime()
     if code.runtime == "docker":
         stage_runtime = DockerRuntime(say=lambda text: current_display().say(text))
-    _make_folder(settings.output_dir, key="run.output_dir")
-    _make_folder(settings.store_dir, key="run.store_dir")
-    demand_known_store(settings.store_dir)
-    mark_store(settings.store_dir)
+    name, output_dir, store_dir = config.run.name, config.output_dir.resolve(), config.store_dir.resolve()
+    _make_folder(output_dir, key="run.output_dir")
+    _make_folder(store_dir, key="run.store_dir")
+    demand_known_store(store_dir)
+    mark_store(store_dir)
     run_id, flow_run_id = new_run_id(), str(flow_run.id or "")
     with (
-        linked_to_prefect(settings.output_dir, say=current_display().say) as should_stop,
-        sole_run(
-            settings.output_dir, name=settings.name, run_id=run_id, flow_run_id=flow_run_id, should_stop=should_stop
-        ),
+        linked_to_prefect(output_dir, say=current_display().say) as should_stop,
+        sole_run(output_dir, name=name, run_id=run_id, flow_run_id=flow_run_id, should_stop=should_stop),
     ):
         require_given_for("mlflow", mlflow_uri)
         take_mlflow_login(mlflow_uri)
-        tracking = Tracking(mlflow_uri, output_dir=settings.output_dir, experiment=experiment)
+        tracking = Tracking(mlflow_uri, output_dir=output_dir, experiment=config.tracking.experiment)
         run = PipelineRun(
-            settings,
+            config,
+            command=command,
+            config_yaml=config_yaml,
             runtime=stage_runtime,
-            image=image if code.runtime == "docker" else None,
+            image=config.image if code.runtime == "docker" else None,
             code=code,
             tracking=tracking,
             should_stop=should_stop,
             run_id=run_id,
         )
-        tags = {f"rlhf.tag.{tag}": "true" for tag in settings.tags}
-        tags |= {"rlhf.run_id": run.run_id, "rlhf.run_name": settings.name, "rlhf.runtime": code.runtime}
+        tags = {f"rlhf.tag.{tag}": "true" for tag in config.run.tags}
+        tags |= {"rlhf.run_id": run.run_id, "rlhf.run_name": name, "rlhf.runtime": code.runtime}
         run.prefect_url = str(flow_run.ui_url or "")
         run.asked_at = asked_at() or run.started_at
-        tracking.start_pipeline(settings.title or settings.name, tags=tags, params=params)
+        params = config.model_dump(mode="json", include=_SHOWN)
+        tracking.start_pipeline(title or name, tags=tags, params=params)
         try:
-            with leftovers_reaped(settings.name, store_dir=settings.store_dir, runtime=code.runtime):
+            with leftovers_reaped(name, store_dir=store_dir, runtime=code.runtime):
                 yield run
         except BaseException as error:
             _finish(tracking, _status(error))

@@ -50,10 +50,10 @@ def run_stage(
     stage = StageName(config.stage)
     identity = stage_identity(
         config,
-        seed=run.settings.seed,
+        seed=run.config.run.seed,
         inputs=inputs,
         code_digest=run.code.digest,
-        profile=config_profile(run.settings.profile, config),
+        profile=config_profile(run.config.gpu_profile, config),
         batch=batch,
     )
     memory = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs), run_id=run.run_id)
@@ -65,9 +65,7 @@ def run_stage(
     ):
         artifact, record = _reused_or_made(run, config, inputs, memory=memory, batch=batch)
     run.history.remember(stage, memory)
-    remember_versions(
-        run.settings.store_dir, run_file=run.history.path.name, stage=stage, versions=present_versions(run.code)
-    )
+    remember_versions(run.store_dir, run_file=run.history.path.name, stage=stage, versions=present_versions(run.code))
     run.link_artifact(artifact)
     if record.status == "ran":
         tell_asset(run, artifact, tuple(inputs))
@@ -79,7 +77,7 @@ def _reused_or_made(
     run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, memory: StageMemory, batch: BatchPlan
 ) -> tuple[ArtifactRef, StageRecord]:
     stage = StageName(config.stage)
-    whole_up_to = run.settings.verify_whole_up_to_bytes
+    whole_up_to = run.config.verify_whole_up_to_bytes
     found = find_artifact(run.artifacts, stage=stage, key=memory.key, whole_up_to_bytes=whole_up_to)
     made_before = found.artifact
     if made_before is not None and not run.makes_again(stage, created_at=_created_at(made_before)):
@@ -87,7 +85,7 @@ def _reused_or_made(
     why = why_it_runs(stage, run.history.last(stage), memory)
     if made_before is not None:
         aside = replace_artifact(made_before, run.work_folder(stage, memory.key))
-        why = f"run.again_from is {run.settings.again_from}; what it made before is kept as {aside.name}"
+        why = f"run.again_from is {run.config.run.again_from}; what it made before is kept as {aside.name}"
     if found.damage:
         why = "its artifact was damaged"
         run_logger().warning("%s", found.damage)
@@ -133,8 +131,8 @@ def _made(
 ) -> tuple[ArtifactRef, StageRecord]:
     """Attempt after attempt, as long as another shape may fit, or the failure can pass and patience lasts."""
     stage, attempts = StageName(config.stage), 0
-    patience = Patience(run.settings.retries, run.settings.retry_wait_s)
-    planned = Shape(config, config_profile(run.settings.profile, config), batch)
+    patience = Patience(run.config.runtime.retries, run.config.runtime.retry_wait_s)
+    planned = Shape(config, config_profile(run.config.gpu_profile, config), batch)
 
     def say(line: str) -> None:
         run_logger().info("%s: %s", stage, line)
@@ -179,11 +177,11 @@ def _attempted(
 
 
 def _processes_to_go_on_with(run: PipelineRun) -> frozenset[int]:
-    return processes_to_take_over(run.settings.store_dir) if run.runtime.name == "docker" else frozenset()
+    return processes_to_take_over(run.store_dir) if run.runtime.name == "docker" else frozenset()
 
 
 def _holder(run: PipelineRun) -> str:
-    return f"{run.settings.name} {run.run_id}"
+    return f"{run.config.run.name} {run.run_id}"
 
 
 def _wait(run: PipelineRun, wait_s: float) -> None:
@@ -202,12 +200,12 @@ def _spec(
         key=key,
         config=shape.config,
         inputs=tuple(inputs),
-        seed=run.settings.seed,
+        seed=run.config.run.seed,
         profile=profile,
         batch=shape.batch,
         required=required_contract(
             profile,
-            seed=run.settings.seed,
+            seed=run.config.run.seed,
             stages_digest=run.code.stages_digest,
             runtime=run.runtime.name,
         ),
@@ -215,9 +213,9 @@ def _spec(
         image_digest=run.code.image_digest,
         run_id=run.run_id,
         attempt=run.next_attempt(stage, key),
-        timeout_s=run.settings.timeouts_s.get(stage),
-        silence_limit_s=run.settings.silence_limit_s,
-        start_over_if_damaged=run.settings.start_over_if_damaged,
+        timeout_s=run.config.runtime.timeout_s.of(stage),
+        silence_limit_s=run.config.runtime.silence_limit_s,
+        start_over_if_damaged=run.config.runtime.start_over_if_damaged,
         ladder=rungs,
         work_path=str(run.work_folder(stage, key)),
     )

@@ -39,7 +39,7 @@ def tell_asset(run: PipelineRun, artifact: ArtifactRef, inputs: tuple[StageInput
 
 
 def _key(run: PipelineRun, stage: str) -> str:
-    return f"rlhf://{run.settings.name}/{stage}"
+    return f"rlhf://{run.config.run.name}/{stage}"
 
 
 def _input_key(run: PipelineRun, item: StageInput) -> str:

@@ -5,16 +5,14 @@ import os
 import subprocess
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from containers.contracts.hardware import GpuProfile
-from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import MEASURED_FILE, StageName
 from containers.contracts.records import CheckFinding, GateVerdict, PipelineRecord, StageRecord
 from containers.contracts.spec import ArtifactRef
 from containers.launch.base import StageRuntime
+from tasks.config.run import RunConfig
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.run.runtime import CodeIdentity
 from tasks.store.history import StageHistory
@@ -26,55 +24,25 @@ def _never() -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """What a run needs to know that is no stage's config.
-
-    Attributes:
-        output_dir: reports and links of this run.
-        store_dir: artifacts, work in progress and logs of the stages; several runs may share it.
-        retries: further attempts at a stage after failures that can pass, without progress in between.
-        retry_wait_s: wait before the first of them; it doubles with each.
-        verify_whole_up_to_bytes: larger files of a reused artifact are compared by samples; None: none are.
-        silence_limit_s: longest time without a sign of life of a stage; None: any.
-        start_over_if_damaged: whether a training may start at step 0 where all its checkpoints are damaged.
-        ladder: whether and how a stage that does not fit is tried in another shape.
-        until: the last stage before the report; None: all of `stages`.
-        again_from: artifacts of this stage and those after it that are older than the run are made again.
-        title: what the run is called in MLflow; empty: its name.
-    """
-
-    name: str
-    seed: int
-    output_dir: Path
-    store_dir: Path
-    profile: GpuProfile
-    retries: int = 2
-    retry_wait_s: float = 10.0
-    verify_whole_up_to_bytes: int | None = None
-    silence_limit_s: float | None = None
-    start_over_if_damaged: bool = False
-    ladder: LadderSettings = field(default_factory=LadderSettings)
-    stages: tuple[StageName, ...] = tuple(StageName)
-    until: StageName | None = None
-    again_from: StageName | None = None
-    title: str = ""
-    tags: tuple[str, ...] = ()
-    timeouts_s: dict[StageName, float | None] = field(default_factory=dict)
-    command: str = ""
-    config_yaml: str = ""
-
-
 class PipelineRun:
     """State of a run, shared by its tasks.
 
     A plain class on purpose: Prefect walks through dataclasses and pydantic models that are passed to tasks.
+
+    Attributes:
+        config: the run as a person described it.
+        output_dir: reports and links of this run.
+        store_dir: artifacts, work in progress and logs of the stages; several runs may share it.
+        command: how to repeat this run; stands in the report.
+        config_yaml: the effective configuration as text; stands in the report.
     """
 
     def __init__(
         self,
-        settings: RunSettings,
+        config: RunConfig,
         *,
+        command: str = "",
+        config_yaml: str = "",
         runtime: StageRuntime,
         image: str | None,
         code: CodeIdentity,
@@ -82,13 +50,15 @@ class PipelineRun:
         should_stop: Callable[[], bool] = _never,
         run_id: str = "",
     ) -> None:
-        self.settings = settings
+        self.config = config
+        self.output_dir, self.store_dir = config.output_dir.resolve(), config.store_dir.resolve()
+        self.command, self.config_yaml = command, config_yaml
         self.runtime = runtime
         self.image = image
         self.code = code
         self.tracking = tracking
         self.should_stop = should_stop
-        self.history = StageHistory(settings.store_dir, run_name=settings.name, output_dir=settings.output_dir)
+        self.history = StageHistory(self.store_dir, run_name=config.run.name, output_dir=self.output_dir)
         self.run_id = run_id or new_run_id()
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self.asked_at = self.started_at
@@ -108,15 +78,15 @@ class PipelineRun:
     @property
     def artifacts(self) -> Path:
         """Published artifacts, `<stage>/<key>/`."""
-        return self.settings.store_dir / "artifacts"
+        return self.store_dir / "artifacts"
 
     def work_folder(self, stage: StageName, key: str) -> Path:
         """The one folder that the stage may write; outlives failed attempts."""
-        return self.settings.store_dir / "work" / stage / key
+        return self.store_dir / "work" / stage / key
 
     def attempt_folder(self, stage: StageName, key: str, *, attempt: int) -> Path:
         """Spec, full log and evidence of one attempt; the stage cannot write here."""
-        return self.settings.store_dir / "attempts" / stage / key / f"attempt-{attempt}"
+        return self.store_dir / "attempts" / stage / key / f"attempt-{attempt}"
 
     def next_attempt(self, stage: StageName, key: str) -> int:
         """1 for the first attempt at this key, in any run; called by the holder of the key's lock."""
@@ -126,7 +96,7 @@ class PipelineRun:
 
     def link_artifact(self, artifact: ArtifactRef) -> None:
         """Show the artifact as `<output_dir>/artifacts/<stage>`: what this run made or reused last."""
-        link = self.settings.output_dir / "artifacts" / artifact.stage
+        link = self.output_dir / "artifacts" / artifact.stage
         temporary = link.with_name(f".{link.name}.{os.getpid()}")
         try:
             link.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +109,7 @@ class PipelineRun:
     @property
     def is_at_its_end(self) -> bool:
         """Whether the last stage that was asked for is done."""
-        until = self.settings.until
+        until = self.config.run.until
         return until is not None and self.record_of(until) is not None
 
     def makes_again(self, stage: StageName, *, created_at: str) -> bool:
@@ -147,7 +117,7 @@ class PipelineRun:
 
         What a retry of the same run finds was made since, and is kept.
         """
-        stages, again_from = self.settings.stages, self.settings.again_from
+        stages, again_from = self.config.stages, self.config.run.again_from
         if again_from not in stages or stage not in stages or stages.index(stage) < stages.index(again_from):
             return False
         return datetime.fromisoformat(created_at) < datetime.fromisoformat(self.asked_at)
@@ -164,22 +134,22 @@ class PipelineRun:
         """What the report is written from."""
         return PipelineRecord(
             run_id=self.run_id,
-            run_name=self.settings.name,
+            run_name=self.config.run.name,
             started_at=self.started_at,
-            command=self.settings.command,
-            config_yaml=self.settings.config_yaml,
+            command=self.command,
+            config_yaml=self.config_yaml,
             git_commit=git_commit(),
             mlflow_url=self.tracking.run_url(self.mlflow_run_id),
             prefect_url=self.prefect_url,
-            profile_name=self.settings.profile.name,
+            profile_name=self.config.gpu_profile.name,
             checks=self.checks,
-            stages=tuple(self._told_of(stage) or self._not_reached(stage) for stage in self.settings.stages),
+            stages=tuple(self._told_of(stage) or self._not_reached(stage) for stage in self.config.stages),
             gates=tuple(self.gates),
             dataset_origin=self.dataset_origin,
             base_model_origin=self.base_model_origin,
             measured=tuple(self._measured()),
             stopped_because=self.stopped_because,
-            until=self.settings.until,
+            until=self.config.run.until,
         )
 
     def _told_of(self, stage: StageName) -> StageRecord | None:

@@ -18,7 +18,6 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from containers.contracts.configs.stages import TrainPolicyConfig
-from containers.contracts.hardware import GpuProfile
 from containers.contracts.spec import ArtifactRef
 from containers.launch.base import Launch, StageExit
 from containers.launch.process import ProcessRuntime
@@ -28,8 +27,9 @@ from tasks.prefect_sync.artifacts import show_stage
 from tasks.prefect_sync.link import linked_to_prefect
 from tasks.prefect_sync.naming import correct_name, introduce_run
 from tasks.run.runtime import CodeIdentity
-from tasks.run.state import PipelineRun, RunSettings
+from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
+from tests.unit.factories.run_config import run_config
 
 pytestmark = pytest.mark.slow
 
@@ -121,15 +121,8 @@ def run_once(pages: Pages, folder: Path, *, name: str) -> None:
     def pipeline() -> None:
         output_dir = folder / name
         with linked_to_prefect(output_dir, say=lambda text: None) as should_stop:
-            settings = RunSettings(
-                name=name,
-                seed=0,
-                output_dir=output_dir,
-                store_dir=folder / "store",
-                profile=GpuProfile(name="cpu", num_gpus=0, precision="float32"),
-            )
             run = PipelineRun(
-                settings,
+                run_config(name, output_dir=output_dir, store_dir=folder / "store"),
                 runtime=ScriptRuntime(folder / "go"),
                 image=None,
                 code=CodeIdentity(runtime="process", reason="", image_digest="", stages_digest="sha256:1"),

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.configs.stages import FilterDatasetConfig
-from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
@@ -19,7 +18,8 @@ from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline.failure import FAILURE_FILE, StageFailedError
 from tasks.pipeline.run_stage import run_stage
 from tasks.run.runtime import CodeIdentity
-from tasks.run.state import PipelineRun, RunSettings
+from tasks.run.state import PipelineRun
+from tests.unit.factories.run_config import run_config
 
 STAGE = StageName.FILTER_DATASET
 
@@ -78,16 +78,9 @@ MakeRun = Callable[..., PipelineRun]
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     def make(*plan: str, name: str = "one", **settings: object) -> PipelineRun:
-        values = {"retry_wait_s": 0.01, "retries": 2, **settings}
+        runtime = {"retry_wait_s": 0.01, "retries": 2, **settings}
         return PipelineRun(
-            RunSettings(
-                name=name,
-                seed=0,
-                output_dir=tmp_path / name,
-                store_dir=tmp_path / "store",
-                profile=GpuProfile(name="cpu", num_gpus=0, precision="float32"),
-                **values,  # type: ignore[arg-type]
-            ),
+            run_config(name, output_dir=tmp_path / name, store_dir=tmp_path / "store", runtime=runtime),
             runtime=ScriptRuntime(*plan),
             image=None,
             code=CodeIdentity(runtime="process", reason="", image_digest="", stages_digest="sha256:1"),
@@ -100,7 +93,7 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 def starts(run: PipelineRun) -> int:
     """How often the program was started for the only key of the stage."""
-    return sum(int(path.read_text()) for path in (run.settings.store_dir / "work").glob("*/*/starts"))
+    return sum(int(path.read_text()) for path in (run.store_dir / "work").glob("*/*/starts"))
 
 
 def test_the_same_work_is_done_once_and_linked_into_every_run_that_wants_it(make_run: MakeRun) -> None:
@@ -111,7 +104,7 @@ def test_the_same_work_is_done_once_and_linked_into_every_run_that_wants_it(make
     assert [record.status for run in (first, second) for record in run.records] == ["ran", "reused"]
     assert second.records[0].message == f"made by run one ({first.run_id}) on 1 January 2026, 00:00 UTC"
     for run in (first, second):
-        assert (run.settings.output_dir / "artifacts" / STAGE / "made.txt").read_text() == "content"
+        assert (run.output_dir / "artifacts" / STAGE / "made.txt").read_text() == "content"
 
 
 def test_two_runs_at_once_start_the_program_once_and_both_have_its_artifact(make_run: MakeRun) -> None:
@@ -149,7 +142,7 @@ def test_a_stage_that_dies_without_progress_is_given_up_after_the_configured_att
     assert failed.value.failure.kind is FailureKind.CONTAINER_LOST
     assert starts(run) == 3
     assert run.records[0].status == "failed"
-    assert not (run.settings.store_dir / "artifacts").exists()
+    assert not (run.store_dir / "artifacts").exists()
 
 
 def test_progress_between_deaths_gives_new_patience(make_run: MakeRun) -> None:

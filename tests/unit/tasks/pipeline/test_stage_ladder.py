@@ -23,7 +23,8 @@ from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline.failure import StageFailedError
 from tasks.pipeline.run_stage import run_stage
 from tasks.run.runtime import CodeIdentity
-from tasks.run.state import PipelineRun, RunSettings
+from tasks.run.state import PipelineRun
+from tests.unit.factories.run_config import run_config
 
 STAGE = StageName.TRAIN_REWARD_MODEL
 CONFIG = TrainRewardModelConfig(gradient_checkpointing=False)
@@ -94,14 +95,12 @@ def four_cards(tmp_path: Path, smi: pytest.MonkeyPatch) -> None:
 def make_run(tmp_path: Path) -> MakeRun:
     def make(runtime: TooSmall, *, name: str = "one", **settings: Any) -> PipelineRun:
         return PipelineRun(
-            RunSettings(
-                name=name,
-                seed=0,
+            run_config(
+                name,
                 output_dir=tmp_path / name,
                 store_dir=tmp_path / "store",
                 profile=FOUR_GPUS,
-                retry_wait_s=0.01,
-                **settings,
+                runtime={"retry_wait_s": 0.01, **settings},
             ),
             runtime=runtime,
             image=None,
@@ -119,7 +118,7 @@ def train(run: PipelineRun) -> None:
 
 def specs(run: PipelineRun) -> list[StageSpec]:
     """What each attempt was told, in order; all of one key."""
-    (folder,) = (run.settings.store_dir / "attempts" / STAGE).iterdir()
+    (folder,) = (run.store_dir / "attempts" / STAGE).iterdir()
     paths = sorted(folder.glob(f"attempt-*/{SPEC_FILE}"), key=lambda path: int(path.parent.name.rpartition("-")[2]))
     return [StageSpec.model_validate_json(path.read_bytes()) for path in paths]
 
@@ -201,7 +200,7 @@ def test_switched_off_ranks_that_waited_in_vain_are_tried_again_unchanged(make_r
 
 def test_a_cancelled_run_climbs_no_further(make_run: MakeRun) -> None:
     run = make_run(TooSmall("out_of_memory", room=1))
-    run.should_stop = lambda: (run.settings.store_dir / "attempts").exists()
+    run.should_stop = lambda: (run.store_dir / "attempts").exists()
     with pytest.raises(StageFailedError):
         train(run)
     assert len(specs(run)) == 1

@@ -22,7 +22,8 @@ from tasks.pipeline import gpu_turn as module
 from tasks.pipeline.failure import StageFailedError
 from tasks.pipeline.run_stage import run_stage
 from tasks.run.runtime import CodeIdentity
-from tasks.run.state import PipelineRun, RunSettings
+from tasks.run.state import PipelineRun
+from tests.unit.factories.run_config import run_config
 
 STAGE = StageName.EVALUATE_REWARD_MODEL
 A, B = "GPU-5f3c1e0a-0000-4000-8000-00000000000a", "GPU-5f3c1e0a-0000-4000-8000-00000000000b"
@@ -74,9 +75,7 @@ def machine(tmp_path: Path, smi: pytest.MonkeyPatch) -> Path:
 
 def _run(tmp_path: Path, name: str, *, go_on: Path, uri: str = "http://127.0.0.1:9") -> PipelineRun:
     return PipelineRun(
-        RunSettings(
-            name=name, seed=0, output_dir=tmp_path / name, store_dir=tmp_path / name / "store", profile=PROFILE
-        ),
+        run_config(name, output_dir=tmp_path / name, store_dir=tmp_path / name / "store", profile=PROFILE),
         runtime=ScriptRuntime(go_on),
         image=None,
         code=CodeIdentity(runtime="process", reason="", image_digest="", stages_digest="sha256:1"),
@@ -89,7 +88,7 @@ def test_two_runs_on_one_machine_have_a_card_each_and_their_programs_see_no_othe
     made: dict[str, Path] = {}
 
     def work(run: PipelineRun) -> None:
-        made[run.settings.name] = Path(run_stage(run, EvaluateRewardModelConfig(), ()).path)
+        made[run.config.run.name] = Path(run_stage(run, EvaluateRewardModelConfig(), ()).path)
 
     threads = [threading.Thread(target=work, args=(run,)) for run in runs]
     for thread in threads:
@@ -103,7 +102,7 @@ def test_two_runs_on_one_machine_have_a_card_each_and_their_programs_see_no_othe
     assert {(path / "card.txt").read_text() for path in made.values()} == {A, B}
     for run in runs:
         spec = json.loads((run.attempt_folder(STAGE, run.records[0].key, attempt=1) / SPEC_FILE).read_text())
-        assert spec["required"]["gpu_uuids"] == [(made[run.settings.name] / "card.txt").read_text()]
+        assert spec["required"]["gpu_uuids"] == [(made[run.config.run.name] / "card.txt").read_text()]
 
 
 def test_a_card_that_is_gone_when_its_stage_starts_fails_the_stage_with_what_is_there(
