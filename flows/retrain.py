@@ -13,7 +13,7 @@ from prefect.states import Cancelled, Completed
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from flows.open_run import mlflow_uri
-from flows.rlhf import run_stages, train_and_judge
+from flows.rlhf import Maker, run_stages, train_and_judge
 from tasks.champions.changes import nothing_new_text, why_new_reward_model, why_retrain
 from tasks.champions.registry import Registry
 from tasks.champions.retraining import Retraining, load_retraining
@@ -21,13 +21,11 @@ from tasks.config.gates import GateClosedError
 from tasks.config.run import RunConfig
 from tasks.decide_champion import decide_on_policy, decide_on_reward_model
 from tasks.display import current_display
-from tasks.evaluate_policy import evaluate_policy
-from tasks.gates.approval import opened
-from tasks.pipeline.inputs import named_model_input, start_model_input
+from tasks.pipeline.inputs import named_model_input
+from tasks.pipeline.stages import OF_THE_POLICY, STAGES, walk
 from tasks.prefect_sync.cancellation import watch_for_cancel
 from tasks.run.state import PipelineRun
 from tasks.store.lock import WaitCancelledError, sole_worker
-from tasks.train_policy import train_policy
 
 
 def _flow_run_name() -> str:
@@ -177,28 +175,15 @@ class _Decisions:
             return
         run.stopped_because = ""
         reward_model = self._book.artifact(champion.model)
-        pairs, model = _artifact(run, StageName.FILTER_DATASET), _start_model(run, config)
-        judged_on = {"evaluation_prompt_length": config.evaluate_policy.max_prompt_length}
-        policy = train_policy(
-            run,
-            config.train_policy.model_copy(update=judged_on),
-            pairs=pairs,
-            start_model=model,
-            reward_model=reward_model,
-            gate=champion.gate,
-        )
-        yield policy
-        verdict = evaluate_policy(
-            run,
-            config.evaluate_policy,
-            config.gates.policy,
-            pairs=pairs,
-            start_model=model,
-            policy=policy,
-            reward_model=reward_model,
-        )
+        made = {
+            "pairs": _artifact(run, StageName.FILTER_DATASET),
+            "start_model": _start_model(run, config),
+            "reward_model": reward_model,
+            "gate": champion.gate,
+        }
         try:
-            opened(run, verdict, config.gates.policy)
+            for _, result in walk(config, Maker(run), made=made, stages=OF_THE_POLICY):
+                yield result
         except GateClosedError as closed:
             run.stopped_because = str(closed)
         decision = decide_on_policy(
@@ -222,11 +207,11 @@ def _artifact(run: PipelineRun, stage: StageName) -> ArtifactRef:
     return ArtifactRef(stage=stage, key=record.key, path=record.path, digest=record.digest)
 
 
-def _start_model(run: PipelineRun, config: RunConfig) -> StageInput:
+def _start_model(run: PipelineRun, config: RunConfig) -> ArtifactRef | StageInput:
     """The model that the reward model was trained from."""
-    for stage in (StageName.TRAIN_SFT, StageName.BUILD_BASE_MODEL):
-        if run.record_of(stage) is not None:
-            return start_model_input(_artifact(run, stage))
+    for stage in reversed([stage for stage in STAGES if stage.role == "start_model"]):
+        if run.record_of(stage.name) is not None:
+            return _artifact(run, stage.name)
     if config.base_model is None:
         raise LookupError("The run has no model to start from.")
     return named_model_input(config.base_model)

@@ -1,25 +1,30 @@
 """The product on one screen: from preferences to a judged reward model, a judged policy and an honest report."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from prefect import flow
 
-from containers.contracts.spec import ArtifactRef, StageInput
+from containers.contracts.names import StageName
+from containers.contracts.pipeline import STAGE_FACTS
+from containers.contracts.spec import StageInput
 from flows.open_run import check_request, open_run
 from tasks.build_base_model import build_base_model
 from tasks.check_system import check_system
 from tasks.config.run import RunConfig
+from tasks.config.sources import ModelSource
 from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
 from tasks.gates.approval import opened, wait_for_decision
 from tasks.pipeline.named_model import named_model, named_reward_model
+from tasks.pipeline.stages import Made, Stage, walk
 from tasks.prefect_sync.cancellation import RunCancelledError, never
 from tasks.prefect_sync.link import why_stopped
 from tasks.run.names import flow_run_name
 from tasks.run.state import PipelineRun
+from tasks.stage_task import StageTask
 from tasks.train_policy import train_policy
 from tasks.train_reward_model import train_reward_model
 from tasks.train_sft import train_sft
@@ -84,61 +89,41 @@ def _name_who_stopped(run: PipelineRun) -> None:
         run.remember(record.model_copy(update={"message": f"{why_stopped()} {record.message}"}))
 
 
+# What each stage of the table runs as.
+TASKS: Mapping[StageName, StageTask[Any, Any]] = {
+    StageName.FILTER_DATASET: filter_dataset,
+    StageName.BUILD_BASE_MODEL: build_base_model,
+    StageName.TRAIN_SFT: train_sft,
+    StageName.TRAIN_REWARD_MODEL: train_reward_model,
+    StageName.EVALUATE_REWARD_MODEL: evaluate_reward_model,
+    StageName.TRAIN_POLICY: train_policy,
+    StageName.EVALUATE_POLICY: evaluate_policy,
+}
+
+
 def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:
-    """Every stage between system check and report, in order; the run may end after each."""
-    pairs = filter_dataset(
-        run,
-        config.filter_dataset,
-        config.dataset,
-        base_model=config.base_model,
-        suites=config.evaluate_reward_model.suites,
-        checked=checked,
-    )
-    yield pairs
-    if config.needs_start_model:
-        model = yield from start_model(run, config, pairs)
-    reward_model: ArtifactRef | StageInput
-    if config.reward_model:
-        reward_model = named_reward_model(config.reward_model)
-    else:
-        reward_model = train_reward_model(run, config.train_reward_model, pairs, model)
-        yield reward_model
-    verdict = evaluate_reward_model(
-        run, config.evaluate_reward_model, config.gates.reward_model, pairs=pairs, reward_model=reward_model
-    )
-    may_be_optimised = opened(run, verdict, config.gates.reward_model)
-    yield may_be_optimised
-
-    judged_on = {"evaluation_prompt_length": config.evaluate_policy.max_prompt_length}
-    policy = train_policy(
-        run,
-        config.train_policy.model_copy(update=judged_on),
-        pairs=pairs,
-        start_model=model,
-        reward_model=reward_model,
-        gate=may_be_optimised,
-    )
-    yield policy
-    verdict = evaluate_policy(
-        run,
-        config.evaluate_policy,
-        config.gates.policy,
-        pairs=pairs,
-        start_model=model,
-        policy=policy,
-        reward_model=reward_model,
-    )
-    yield opened(run, verdict, config.gates.policy)
+    """Every stage between system check and report, in the order of the table; the run may end after each."""
+    for _, made in walk(config, Maker(run), made={"checked": checked}):
+        yield made
 
 
-def start_model(run: PipelineRun, config: RunConfig, pairs: ArtifactRef) -> Generator[object, None, StageInput]:
-    """The model that the trainings start from: built or named, and tuned where that is asked for."""
-    if config.build_base_model:
-        model = build_base_model(run, config.build_base_model, pairs, tokenizer_file=config.tokenizer_file)
-        yield model
-    else:
-        model = named_model(run, config.base_model)
-    if config.train_sft:
-        model = train_sft(run, config.train_sft, pairs, model)
-        yield model
-    return model
+class Maker:
+    """Makes each stage by its task; a model goes on to the next stage only where its gate lets it."""
+
+    def __init__(self, run: PipelineRun) -> None:
+        self._run = run
+
+    def made(self, stage: Stage, made: Made) -> object:
+        """What the task returns; the verdict of a gate where the stage judges a model.
+
+        Raises:
+            StageFailedError: the stage failed.
+            GateClosedError, GateWaitsError: as `opened`.
+        """
+        result = TASKS[stage.name](self._run, **{role: made[role] for role in stage.reads})
+        judged = STAGE_FACTS[stage.name].judges
+        return result if judged is None else opened(self._run, result, getattr(self._run.config.gates, judged))
+
+    def named(self, stage: Stage, source: ModelSource) -> StageInput:
+        """The model that the run names, fetched where it is not here yet."""
+        return named_reward_model(source) if stage.role == "reward_model" else named_model(self._run, source)

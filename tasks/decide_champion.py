@@ -10,6 +10,7 @@ from containers.contracts.champions import Comparison, DecisionKind
 from containers.contracts.configs.stages import EvaluatePolicyConfig, EvaluateRewardModelConfig
 from containers.contracts.digests import read_manifest
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, VALIDATION_PAIRS_FILE, StageName
+from containers.contracts.pipeline import JUDGED_BY, TRAINED_BY
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef
 from containers.report.decision_text import contest_text, decision_markdown
@@ -27,8 +28,6 @@ from tasks.run.state import PipelineRun
 
 Compare = Callable[[ChampionRecord, ModelVersion], Comparison]
 
-_TRAINED = {"reward_model": StageName.TRAIN_REWARD_MODEL, "policy": StageName.TRAIN_POLICY}
-_JUDGED = {"reward_model": StageName.EVALUATE_REWARD_MODEL, "policy": StageName.EVALUATE_POLICY}
 _FROZEN_FILES = {"reward_model": VALIDATION_PAIRS_FILE, "policy": POLICY_EVAL_PROMPTS_FILE}
 
 
@@ -158,11 +157,11 @@ def _challenger(
     run: PipelineRun, book: ChampionBook, record: ChampionRecord, verdict: GateVerdict, *, reward_model: str
 ) -> ModelVersion:
     """The run's model: a version that is known already, or the next one."""
-    model = _stored(run, _TRAINED[book.kind])
+    model = _stored(run, TRAINED_BY[book.kind])
     known = record.version_of(model)
     if known is not None:
         return known
-    certificate, pairs = _stored(run, _JUDGED[book.kind]), _stored(run, StageName.FILTER_DATASET)
+    certificate, pairs = _stored(run, JUDGED_BY[book.kind]), _stored(run, StageName.FILTER_DATASET)
     lineage = read_manifest(Path(book.artifact(pairs).path)).lineage
     return ModelVersion(
         number=1 + max((version.number for version in record.versions), default=0),
@@ -172,7 +171,7 @@ def _challenger(
         dataset=tuple(item for item in lineage if item.name.endswith("_data")),
         reward_model=reward_model,
         gate=verdict,
-        figures=_record(run, _JUDGED[book.kind]).metrics[:8],
+        figures=_record(run, JUDGED_BY[book.kind]).metrics[:8],
         run_name=run.config.run.name,
         run_id=run.run_id,
         mlflow_run_id=run.mlflow_run_id,
@@ -188,7 +187,7 @@ def _asked(run: PipelineRun, book: ChampionBook) -> dict[StageName, AskedStage]:
         memory, record = run.history.last(stage), run.record_of(stage)
         if memory is not None and record is not None and record.key == memory.key:
             found[stage] = AskedStage(memory=memory, digest=record.digest)
-        if stage is _JUDGED[book.kind]:
+        if stage is JUDGED_BY[book.kind]:
             break
     return found
 

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-from containers.contracts.configs.stages import EvaluatePolicyConfig
-from containers.contracts.names import POLICY_EVALUATION_FILE
+from containers.contracts.names import POLICY_EVALUATION_FILE, StageName
 from containers.contracts.records import GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef, StageInput
-from tasks.config.gates import PolicyGate, judge_policy
+from tasks.config.gates import judge_policy
 from tasks.pages.markdown import policy_markdown
-from tasks.pipeline.inputs import evaluate_policy_inputs
-from tasks.pipeline.run_stage import run_stage
+from tasks.pipeline.make import make
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
@@ -18,18 +16,23 @@ from tasks.stage_task import stage_task
 @stage_task
 def evaluate_policy(
     run: PipelineRun,
-    config: EvaluatePolicyConfig,
-    gate: PolicyGate,
     *,
     pairs: ArtifactRef,
-    start_model: StageInput,
+    start_model: ArtifactRef | StageInput,
     policy: ArtifactRef,
     reward_model: ArtifactRef | StageInput,
 ) -> GateVerdict:
     """Whether the policy is better than its reference, beyond chance."""
-    artifact = run_stage(run, config, evaluate_policy_inputs(pairs, start_model, policy, reward_model))
+    artifact = make(
+        run,
+        StageName.EVALUATE_POLICY,
+        pairs=pairs,
+        start_model=start_model,
+        policy=policy,
+        reward_model=reward_model,
+    )
     evaluation = PolicyEvaluation.model_validate_json((Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes())
-    verdict = judge_policy(evaluation, gate)
+    verdict = judge_policy(evaluation, run.config.gates.policy)
     run.gates.append(verdict)
     show_stage(run, artifact.stage, policy_markdown(evaluation, verdict), description="Policy against reference")
     return verdict

@@ -3,14 +3,12 @@
 from pathlib import Path
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.stages import EvaluateRewardModelConfig
 from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, StageName
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
-from tasks.config.gates import RewardModelGate, judge_reward_model
+from tasks.config.gates import judge_reward_model
 from tasks.pages.markdown import reward_model_markdown
-from tasks.pipeline.inputs import evaluate_reward_model_inputs
-from tasks.pipeline.run_stage import run_stage
+from tasks.pipeline.make import make
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
@@ -18,17 +16,14 @@ from tasks.stage_task import stage_task
 
 @stage_task
 def evaluate_reward_model(
-    run: PipelineRun,
-    config: EvaluateRewardModelConfig,
-    gate: RewardModelGate,
-    *,
-    pairs: ArtifactRef,
-    reward_model: ArtifactRef | StageInput,
+    run: PipelineRun, *, pairs: ArtifactRef, reward_model: ArtifactRef | StageInput
 ) -> GateVerdict:
     """Whether policy training may start against this reward model."""
-    artifact = run_stage(run, config, evaluate_reward_model_inputs(config, pairs, reward_model))
+    artifact = make(run, StageName.EVALUATE_REWARD_MODEL, pairs=pairs, reward_model=reward_model)
     certificate = Certificate.model_validate_json((Path(artifact.path) / CERTIFICATE_FILE).read_bytes())
-    verdict = judge_reward_model(certificate, gate).model_copy(update={"certificate": artifact})
+    verdict = judge_reward_model(certificate, run.config.gates.reward_model).model_copy(
+        update={"certificate": artifact}
+    )
     run.gates.append(verdict)
     shown = reward_model_markdown(certificate, verdict, page=_page(run))
     show_stage(run, artifact.stage, shown, description="The certificate, its gate")

@@ -13,6 +13,7 @@ from containers.contracts.names import (
     REPORT_MARKDOWN_FILE,
     StageName,
 )
+from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.champions.run_decisions import decisions_file, report_folder
 from tasks.pipeline.inputs import artifact_input
@@ -20,8 +21,6 @@ from tasks.pipeline.run_stage import run_stage
 from tasks.prefect_sync.artifacts import show_link, show_markdown
 from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
-
-_JUDGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_POLICY: "policy"}
 
 
 @stage_task
@@ -63,8 +62,8 @@ def _file_input(name: str, path: Path, run: PipelineRun) -> StageInput:
 def _headline(run: PipelineRun) -> dict[str, float]:
     """The figures of both evaluations, as `reward_model/…` and `policy/…`."""
     return {
-        f"{_JUDGES[record.stage]}/{metric.name}": metric.value
+        f"{STAGE_FACTS[record.stage].judges}/{metric.name}": metric.value
         for record in run.records
-        if record.stage in _JUDGES
+        if STAGE_FACTS[record.stage].judges
         for metric in record.metrics
     }

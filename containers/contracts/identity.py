@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-from containers.contracts.configs.stages import EvaluateRewardModelConfig, StageConfig, TrainPolicyConfig
+from containers.contracts.configs.stages import (
+    EvaluateRewardModelConfig,
+    StageConfig,
+    TrainPolicyConfig,
+    TrainRewardModelConfig,
+    TrainSftConfig,
+)
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.names import CERTIFICATE_INPUT, StageName
+from containers.contracts.pipeline import STAGE_FACTS, Devices
 from containers.contracts.schedule import plan_batch
 from containers.contracts.spec import StageInput
 
@@ -17,22 +24,16 @@ _VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "
 
 Identity = dict[str, Any]
 
-_TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
-# They sort, count and draw: the hardware changes nothing that they make.
-_SAME_EVERYWHERE = (StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL, StageName.WRITE_REPORT)
 _NUMERICS = {"num_gpus", "precision", "tf32", "num_threads", "distribution"}
-_EVALUATION_STAGES = (StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY)
 SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_processes=1, gradient_accumulation_steps=1)
 
 
 def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
-    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none.
-
-    The policy writes completions in every step, for which each rank needs the whole of it: its ranks never divide it.
-    """
-    if stage in _TRAINING_STAGES:
-        return profile.model_copy(update={"distribution": "ddp"}) if stage is StageName.TRAIN_POLICY else profile
-    num_gpus = min(1, profile.num_gpus) if stage in _EVALUATION_STAGES else 0
+    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none."""
+    facts = STAGE_FACTS[stage]
+    if facts.devices is Devices.ALL_RANKS:
+        return profile if facts.may_divide else profile.model_copy(update={"distribution": "ddp"})
+    num_gpus = min(1, profile.num_gpus) if facts.devices is Devices.ONE_GPU else 0
     precision = profile.precision if num_gpus else "float32"
     return profile.model_copy(
         update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision, "distribution": "ddp"}
@@ -48,13 +49,16 @@ def config_profile(profile: GpuProfile, config: StageConfig) -> GpuProfile:
     return found.model_copy(update={"num_processes": ranks, "num_rollout_gpus": config.vllm_gpus})
 
 
-def policy_batch(config: TrainPolicyConfig, profile: GpuProfile) -> BatchPlan:
-    """The completions of a step, cut over the ranks that train the policy.
+def stage_batch(config: StageConfig, profile: GpuProfile) -> BatchPlan:
+    """How the examples of a step are cut over the ranks that the stage has; `SINGLE_BATCH` where it takes no steps.
 
     Raises:
         ScheduleError: they cannot be divided so.
     """
-    return plan_batch(config.global_batch_size, config_profile(profile, config), multiple_of=config.num_generations)
+    if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
+        return SINGLE_BATCH
+    multiple_of = config.num_generations if isinstance(config, TrainPolicyConfig) else 1
+    return plan_batch(config.global_batch_size, config_profile(profile, config), multiple_of=multiple_of)
 
 
 def stage_key(
@@ -87,12 +91,13 @@ def stage_identity(
     Args:
         code_digest: the image's digest, or `process_code_digest` without an image.
     """
+    has_numerics = STAGE_FACTS[StageName(config.stage)].devices is not Devices.NONE
     return {
         "config": _what_matters(config).model_dump(mode="json"),
         "seed": seed,
         "inputs": sorted([item.name, item.digest] for item in inputs if item.name != CERTIFICATE_INPUT),
         "code": code_digest,
-        "numerics": profile.model_dump(mode="json", include=_NUMERICS) if config.stage not in _SAME_EVERYWHERE else {},
+        "numerics": profile.model_dump(mode="json", include=_NUMERICS) if has_numerics else {},
         "batch": batch.model_dump(mode="json"),
     }
 

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from containers.contracts.names import StageName
+from containers.contracts.pipeline import JUDGED_BY
 from containers.contracts.records import GateDecision, GateRule, GateVerdict
 from containers.formatting import humanize, moment, one_line
 from containers.report.inputs import ReportInputs
 
 Tone = Literal["good", "warn", "bad", "plain"]
 
-GATE_STAGES = {StageName.EVALUATE_REWARD_MODEL: "reward_model", StageName.EVALUATE_POLICY: "policy"}
+GATE_STAGES = {stage: model for model, stage in JUDGED_BY.items()}
 MESSAGE_LIMIT = 600
 _NAME_LIMIT = 80
 _MAX_EARLIER = 5

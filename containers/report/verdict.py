@@ -7,6 +7,7 @@ from containers.contracts.certificate import VALIDATION
 from containers.contracts.champions import RunDecision
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
+from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.records import SCORE_TOLERANCE, GateVerdict, StageRecord
 from containers.formatting import duration, humanize, interval, one_line, quantity
 from containers.report.champions import decision_figures, decision_outcome, decision_statements
@@ -22,7 +23,6 @@ from containers.report.gates import (
 from containers.report.inputs import ReportInputs
 from containers.report.sections import stage_duration, stage_note
 
-_OPTIONAL_STAGES = (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
 _STATUS_TONES: dict[str, Tone] = {"ran": "good", "reused": "good", "failed": "bad", "skipped": "plain"}
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "plain", "good")
 
@@ -106,7 +106,7 @@ def dag_nodes(inputs: ReportInputs) -> tuple[Node, ...]:
     nodes: list[Node] = []
     for stage in StageName:
         record = inputs.stage(stage)
-        if record is None and stage in _OPTIONAL_STAGES:
+        if record is None and STAGE_FACTS[stage].is_optional:
             continue
         nodes.append(_check_node(inputs) if stage is StageName.CHECK_SYSTEM else _stage_node(inputs, stage, record))
         if stage in GATE_STAGES:

@@ -4,33 +4,21 @@ Nothing is started, no artifact is opened. What a stage made last time is believ
 answer is the same after the challenger's artifacts have left the store.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from containers.contracts.configs.stages import StageConfig
-from containers.contracts.hardware import BatchPlan
-from containers.contracts.identity import SINGLE_BATCH, config_profile, identity_key, policy_batch, stage_identity
 from containers.contracts.names import StageName
-from containers.contracts.schedule import plan_batch
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.formatting import moment
 from tasks.champions.record import AskedStage
 from tasks.champions.retraining import Retraining
 from tasks.champions.text import decision_line
 from tasks.config.run import RunConfig
-from tasks.pipeline.inputs import (
-    build_base_model_inputs,
-    evaluate_policy_inputs,
-    evaluate_reward_model_inputs,
-    filter_dataset_inputs,
-    named_model_input,
-    start_model_input,
-    train_policy_inputs,
-    training_inputs,
-    whole_filter_config,
-)
+from tasks.config.sources import ModelSource
+from tasks.pipeline.asked import asked_of
+from tasks.pipeline.inputs import named_model_input
+from tasks.pipeline.stages import OF_THE_POLICY, Made, Stage, required_config, walk
 from tasks.run.runtime import code_identity
-from tasks.store.history import stage_memory
 from tasks.store.why import why_it_runs
 
 
@@ -61,7 +49,7 @@ def why_new_reward_model(retraining: Retraining) -> str:
     if last.rules != retraining.rules_text("reward_model"):
         return "the gate or the demands on a challenger changed"
     try:
-        _Walk(retraining.config, last.asked).to_reward_model()
+        _compare_to_reward_model(retraining.config, last.asked)
     except _ChangedError as changed:
         return str(changed)
     return ""
@@ -77,9 +65,10 @@ def _why_new_policy(retraining: Retraining) -> str:
         return "no policy was decided on yet"
     if judged.rules != retraining.rules_text("policy"):
         return "the gate or the demands on a challenging policy changed"
-    walk = _Walk(retraining.config, {**last.asked, **judged.asked})
+    asked = {**last.asked, **judged.asked}
     try:
-        walk.to_policy(*walk.to_reward_model(), retraining.book("reward_model").artifact(champion.model))
+        made = _compare_to_reward_model(retraining.config, asked)
+        _compare_policy(retraining.config, asked, made, retraining.book("reward_model").artifact(champion.model))
     except _ChangedError as changed:
         return str(changed)
     return ""
@@ -99,54 +88,55 @@ def nothing_new_text(retraining: Retraining) -> str:
     return " ".join(part for part in parts if part)
 
 
-class _Walk:
-    """The order of `flows.rlhf`, on what was asked for last time; stops at the first stage that is asked otherwise."""
+class _Comparison:
+    """Resolves each stage by what was asked for last time; stops at the first stage that is asked otherwise."""
 
     def __init__(self, config: RunConfig, asked: Mapping[StageName, AskedStage]) -> None:
         self._config = config
         self._asked = asked
         self._code_digest = code_identity(config.runtime.kind, image=config.image).digest
 
-    def to_reward_model(self) -> tuple[ArtifactRef, StageInput]:
-        """Through the certificate of the reward model; the pairs and the model that training starts from."""
-        config, profile = self._config, self._config.gpu_profile
-        suites = config.evaluate_reward_model.suites
-        data = filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model, suites)
-        pairs = self._made(whole_filter_config(config.filter_dataset, config.dataset, suites), data)
-        if config.base_model is not None:
-            model = named_model_input(config.base_model)
-        elif config.build_base_model is not None:
-            inputs = build_base_model_inputs(pairs, config.tokenizer_file)
-            model = start_model_input(self._made(config.build_base_model, inputs))
-        if config.train_sft is not None:
-            batch = plan_batch(config.train_sft.global_batch_size, profile)
-            model = start_model_input(self._made(config.train_sft, training_inputs(pairs, model), batch))
-        batch = plan_batch(config.train_reward_model.global_batch_size, profile)
-        reward_model = self._made(config.train_reward_model, training_inputs(pairs, model), batch)
-        evaluation = config.evaluate_reward_model
-        self._made(evaluation, evaluate_reward_model_inputs(evaluation, pairs, reward_model))
-        return pairs, model
+    def made(self, stage: Stage, made: Made) -> ArtifactRef:
+        """What the stage made last time, believed by its digest.
 
-    def to_policy(self, pairs: ArtifactRef, model: StageInput, reward_model: ArtifactRef) -> None:
-        """Through the certificate of the policy that is trained against that reward model."""
-        training = self._config.train_policy
-        batch = policy_batch(training, self._config.gpu_profile)
-        policy = self._made(training, train_policy_inputs(pairs, model, reward_model), batch)
-        self._made(self._config.evaluate_policy, evaluate_policy_inputs(pairs, model, policy, reward_model))
-
-    def _made(self, config: StageConfig, inputs: Sequence[StageInput], batch: BatchPlan = SINGLE_BATCH) -> ArtifactRef:
-        stage = StageName(config.stage)
-        identity = stage_identity(
-            config,
-            seed=self._config.run.seed,
-            inputs=inputs,
-            code_digest=self._code_digest,
-            profile=config_profile(self._config.gpu_profile, config),
-            batch=batch,
-        )
-        memory = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs))
-        before = self._asked.get(stage)
+        Raises:
+            _ChangedError: it is asked for something else now.
+        """
+        config, inputs = required_config(self._config, stage.name), stage.inputs(self._config, made, True)
+        memory = asked_of(self._config, config, inputs, code_digest=self._code_digest)
+        before = self._asked.get(stage.name)
         if before is None or before.memory.key != memory.key:
-            raise _ChangedError(f"{stage}: {why_it_runs(stage, before.memory if before else None, memory)}")
-        folder = self._config.store_dir / "artifacts" / stage / memory.key
-        return ArtifactRef(stage=stage, key=memory.key, path=str(Path(folder)), digest=before.digest)
+            why = why_it_runs(stage.name, before.memory if before else None, memory)
+            raise _ChangedError(f"{stage.name}: {why}")
+        folder = self._config.store_dir / "artifacts" / stage.name / memory.key
+        return ArtifactRef(stage=stage.name, key=memory.key, path=str(folder), digest=before.digest)
+
+    def named(self, stage: Stage, source: ModelSource) -> StageInput:
+        """The base model, at the commit that its branch has now."""
+        return named_model_input(source)
+
+
+def _compare_to_reward_model(config: RunConfig, asked: Mapping[StageName, AskedStage]) -> dict[str, Any]:
+    """Through the certificate of the reward model; what is known then, by role.
+
+    Raises:
+        _ChangedError: a stage is asked for something else than last time.
+    """
+    made: dict[str, Any] = {}
+    for stage, _ in walk(config, _Comparison(config, asked), made=made):
+        if stage.name is StageName.EVALUATE_REWARD_MODEL:
+            break
+    return made
+
+
+def _compare_policy(
+    config: RunConfig, asked: Mapping[StageName, AskedStage], made: Mapping[str, Any], reward_model: ArtifactRef
+) -> None:
+    """Through the evaluation of the policy that is trained against that reward model.
+
+    Raises:
+        _ChangedError: a stage is asked for something else than last time.
+    """
+    known = {**made, "reward_model": reward_model}
+    for _ in walk(config, _Comparison(config, asked), made=known, stages=OF_THE_POLICY):
+        pass

@@ -1,9 +1,9 @@
 """One run of the pipeline as a person describes it: a frozen tree, a section per stage, all rules checked at once."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
 from containers.contracts.base import Frozen, Gibibytes, Port, Seconds, Seed
 from containers.contracts.configs.stages import (
@@ -11,6 +11,7 @@ from containers.contracts.configs.stages import (
     EvaluatePolicyConfig,
     EvaluateRewardModelConfig,
     FilterDatasetConfig,
+    StageConfig,
     TrainPolicyConfig,
     TrainRewardModelConfig,
     TrainSftConfig,
@@ -18,15 +19,13 @@ from containers.contracts.configs.stages import (
 )
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.ladder import LadderSettings
-from containers.contracts.names import StageName
+from containers.contracts.names import CONTAINER_STAGES, StageName
 from tasks.config.addresses import address_problem
 from tasks.config.errors import MistakesError
 from tasks.config.gates import Gates
 from tasks.config.retrain import RetrainRules
 from tasks.config.rules import broken_rules
-from tasks.config.sources import DatasetSource, ModelSource, RewardModelSource
-
-_TIMEOUT = "Seconds; null: as `default`"
+from tasks.config.sources import DatasetSource, ModelSource, RewardModelSource, whole_filter_config
 
 
 class RunSection(Frozen):
@@ -56,23 +55,25 @@ class RunSection(Frozen):
     )
 
 
-class StageTimeouts(Frozen):
+class _Timeouts(Frozen):
     """How many seconds a stage may take; a stage that is null gets `default`, and null there is no limit."""
 
     default: Seconds | None = Field(None, description="Seconds, for stages that name none; null: without limit")
-    filter_dataset: Seconds | None = Field(None, description=_TIMEOUT)
-    build_base_model: Seconds | None = Field(None, description=_TIMEOUT)
-    train_sft: Seconds | None = Field(None, description=_TIMEOUT)
-    train_reward_model: Seconds | None = Field(None, description=_TIMEOUT)
-    evaluate_reward_model: Seconds | None = Field(None, description=_TIMEOUT)
-    train_policy: Seconds | None = Field(None, description=_TIMEOUT)
-    evaluate_policy: Seconds | None = Field(None, description=_TIMEOUT)
-    write_report: Seconds | None = Field(None, description=_TIMEOUT)
 
     def of(self, stage: StageName) -> float | None:
         """Seconds for that stage; None without limit."""
         named: float | None = getattr(self, stage.value, None)
         return self.default if named is None else named
+
+
+_TIMEOUT: Any = (Seconds | None, Field(None, description="Seconds; null: as `default`"))
+# A key for each stage that is a program.
+StageTimeouts = create_model(
+    "StageTimeouts",
+    __base__=_Timeouts,
+    __doc__=_Timeouts.__doc__,
+    **{stage.value: _TIMEOUT for stage in CONTAINER_STAGES},
+)
 
 
 class RuntimeSection(Frozen):
@@ -240,13 +241,24 @@ class RunConfig(Frozen):
     @property
     def possible_stages(self) -> tuple[StageName, ...]:
         """The stages of this run in order, if nothing ends it early."""
-        left_out = set()
-        if not self.needs_start_model:
-            left_out |= {StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT}
-        if self.build_base_model is None:
-            left_out.add(StageName.BUILD_BASE_MODEL)
-        if self.train_sft is None:
-            left_out.add(StageName.TRAIN_SFT)
-        if self.reward_model is not None:
-            left_out.add(StageName.TRAIN_REWARD_MODEL)
-        return tuple(stage for stage in StageName if stage not in left_out)
+        return tuple(stage for stage in StageName if self.takes_part(stage))
+
+    def takes_part(self, stage: StageName) -> bool:
+        """Whether the run has the stage, if nothing ends it early."""
+        if stage is StageName.TRAIN_REWARD_MODEL:
+            return self.reward_model is None
+        if stage in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
+            return self.needs_start_model and getattr(self, stage.value) is not None
+        return True
+
+    def stage_config(self, stage: StageName) -> StageConfig | None:
+        """What the stage's program is told; None where the stage takes no part, or is no program."""
+        if not self.takes_part(stage) or stage is StageName.CHECK_SYSTEM:
+            return None
+        if stage is StageName.FILTER_DATASET:
+            return whole_filter_config(self.filter_dataset, self.dataset, self.evaluate_reward_model.suites)
+        if stage is StageName.TRAIN_POLICY:
+            length = self.evaluate_policy.max_prompt_length
+            return self.train_policy.model_copy(update={"evaluation_prompt_length": length})
+        section: StageConfig = getattr(self, stage.value)
+        return section

@@ -1,11 +1,14 @@
 """The sections `base_model:` and `dataset:` of a run: where model and data come from. Only reads what is written."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen, Positive
+from containers.contracts.configs.filter_dataset import ReferenceRewardModel
+from containers.contracts.configs.stages import FilterDatasetConfig, HeldOutSuite, SourceShare, SuiteFile
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}")
@@ -210,3 +213,24 @@ def _check_pairing(hub_id: str | None, revision: str | None) -> None:
         )
     if hub_id is None and revision is not None:
         raise ValueError(f"revision {revision!r} belongs to a hub_id, and none is given. Leave it out.")
+
+
+def whole_filter_config(
+    config: FilterDatasetConfig, dataset: DatasetSource, suites: Sequence[SuiteFile]
+) -> FilterDatasetConfig:
+    """The stage's configuration with names and weights of the mixture and, unless nobody looks for them, the suites.
+
+    What a gate demands of a suite, and where suites and reference reward model lie, is left out: none changes what the
+    stage does. Their contents count as the stage's inputs.
+    """
+    looked_for = suites if config.contamination != "off" else ()
+    asked = config.polarity.reference_reward_model is not None
+    return config.model_copy(
+        update={
+            "mixture": tuple(SourceShare(name=source.name, weight=source.weight) for source in dataset.mixture),
+            "polarity": config.polarity.model_copy(
+                update={"reference_reward_model": ReferenceRewardModel() if asked else None}
+            ),
+            "suites": tuple(HeldOutSuite(name=suite.name, benchmark=suite.benchmark) for suite in looked_for),
+        }
+    )

@@ -7,7 +7,8 @@ yet, the run ends: suspended in Prefect where a deployment can start it again, e
 import logging
 from datetime import UTC, datetime
 
-from containers.contracts.names import REPORT_HTML_FILE, StageName
+from containers.contracts.names import REPORT_HTML_FILE
+from containers.contracts.pipeline import JUDGED_BY
 from containers.contracts.records import GateDecision, GateVerdict
 from tasks.config.gates import ApprovalSettings, GateWaitsError, PolicyGate, RewardModelGate, demand
 from tasks.display import current_display
@@ -20,8 +21,6 @@ from tasks.run.state import PipelineRun
 from tasks.store.decisions import AlreadyDecidedError, DamagedDecisionError, Decisions, Question, decision_key
 
 logger = logging.getLogger(__name__)
-
-_EVALUATED_BY = {"reward_model": StageName.EVALUATE_REWARD_MODEL, "policy": StageName.EVALUATE_POLICY}
 
 
 class QuestionOpenError(GateWaitsError):
@@ -98,7 +97,7 @@ def wait_for_decision(error: BaseException) -> None:
 
 def _question(run: PipelineRun, verdict: GateVerdict, gate: ApprovalSettings, decisions: Decisions) -> Question:
     """What is asked, with the time at which this run asked it first."""
-    evaluated = run.record_of(_EVALUATED_BY[verdict.name])
+    evaluated = run.record_of(JUDGED_BY[verdict.name])
     if evaluated is None:
         raise RuntimeError(f"{verdict.name} was judged before it was evaluated.")
     flow_run = form.present_flow_run()

@@ -7,12 +7,11 @@ from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, Referen
 from containers.contracts.configs.stages import (
     EvaluateRewardModelConfig,
     FilterDatasetConfig,
-    HeldOutSuite,
-    SourceShare,
     SuiteFile,
 )
 from containers.contracts.names import CERTIFICATE_INPUT, MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
+from tasks.sources.pinned import pinned_dataset_inputs, pinned_model_input
 from tasks.sources.resolve import (
     DatasetSource,
     ModelSource,
@@ -23,28 +22,6 @@ from tasks.sources.resolve import (
     resolve_model,
 )
 from tasks.sources.suites import pinned_suite, resolve_suite
-
-
-def whole_filter_config(
-    config: FilterDatasetConfig, dataset: DatasetSource, suites: Sequence[SuiteFile]
-) -> FilterDatasetConfig:
-    """The stage's configuration with names and weights of the mixture and, unless nobody looks for them, the suites.
-
-    What a gate demands of a suite, and where suites and reference reward model lie, is left out: none changes what the
-    stage does. Their contents count as the stage's inputs.
-    """
-    looked_for = suites if config.contamination != "off" else ()
-    asked = config.polarity.reference_reward_model is not None
-    return config.model_copy(
-        update={
-            "mixture": tuple(SourceShare(name=source.name, weight=source.weight) for source in dataset.mixture),
-            "polarity": config.polarity.model_copy(
-                update={"reference_reward_model": ReferenceRewardModel() if asked else None}
-            ),
-            "suites": tuple(HeldOutSuite(name=suite.name, benchmark=suite.benchmark) for suite in looked_for),
-        }
-    )
-
 
 # How messages name the model that judges the labels.
 REFERENCE_KEY = "filter_dataset.polarity.reference_reward_model"
@@ -65,9 +42,9 @@ def reward_model_input(model: ArtifactRef | StageInput) -> StageInput:
     return artifact_input("reward_model", model) if isinstance(model, ArtifactRef) else model
 
 
-def start_model_input(artifact: ArtifactRef) -> StageInput:
-    """The model that build_base_model or train_sft made, as start of the next stage."""
-    return artifact_input("start_model", artifact, folder=MODEL_FOLDER)
+def start_model_input(model: ArtifactRef | StageInput) -> StageInput:
+    """The model that build_base_model or train_sft made, or the one that the run names, as start of the next stage."""
+    return artifact_input("start_model", model, folder=MODEL_FOLDER) if isinstance(model, ArtifactRef) else model
 
 
 def named_model_input(source: ModelSource, *, name: str = "start_model") -> StageInput:
@@ -81,22 +58,40 @@ def filter_dataset_inputs(
     dataset: DatasetSource,
     base_model: ModelSource | None,
     suites: Sequence[SuiteFile] = (),
+    *,
+    ask_hub: bool = True,
 ) -> tuple[StageInput, ...]:
-    """The data files, the suites to keep out, the model that judges labels, the tokenizer where tokens are counted."""
-    files = tuple(_input(item.name, item) for item in resolve_dataset(dataset, token=hub_token()))
+    """The data files, the suites to keep out, the model that judges labels, the tokenizer where tokens are counted.
+
+    Args:
+        ask_hub: fetch what is not here; else what lies on the hub is known by its commit only.
+    """
+    if ask_hub:
+        files = tuple(_input(item.name, item) for item in resolve_dataset(dataset, token=hub_token()))
+    else:
+        files = pinned_dataset_inputs(dataset)
     if config.contamination != "off":
-        files = (*files, *suite_inputs(suites))
+        files = (*files, *suite_inputs(suites, ask_hub=ask_hub))
     if config.polarity.reference_reward_model is not None:
-        files = (*files, reference_input(config.polarity.reference_reward_model))
+        files = (*files, reference_input(config.polarity.reference_reward_model, ask_hub=ask_hub))
     if config.max_tokens is None or base_model is None:
         return files
-    return (*files, _input("tokenizer", resolve_model(base_model, token=hub_token())))
+    return (*files, model_input(base_model, name="tokenizer", ask_hub=ask_hub))
 
 
-def reference_input(model: ReferenceRewardModel) -> StageInput:
+def model_input(source: ModelSource, *, name: str, ask_hub: bool) -> StageInput:
+    """The base model as input of that name."""
+    if ask_hub or source.hub_id is None:
+        return named_model_input(source).model_copy(update={"name": name})
+    return pinned_model_input(source, name=name)
+
+
+def reference_input(model: ReferenceRewardModel, *, ask_hub: bool = True) -> StageInput:
     """The reward model that judges the labels, fetched where it is not here yet."""
-    found = resolve_model(reference_source(model), token=hub_token(), key=REFERENCE_KEY)
-    return _input(REFERENCE_INPUT, found)
+    source = reference_source(model)
+    if not ask_hub and source.hub_id is not None:
+        return pinned_model_input(source, name=REFERENCE_INPUT)
+    return _input(REFERENCE_INPUT, resolve_model(source, token=hub_token(), key=REFERENCE_KEY))
 
 
 def reference_source(model: ReferenceRewardModel) -> ModelSource:
@@ -110,9 +105,9 @@ def build_base_model_inputs(pairs: ArtifactRef, tokenizer_file: Path | None) -> 
     return known if tokenizer_file is None else (*known, _file("tokenizer_file", tokenizer_file))
 
 
-def training_inputs(pairs: ArtifactRef, start_model: StageInput) -> tuple[StageInput, ...]:
+def training_inputs(pairs: ArtifactRef, start_model: ArtifactRef | StageInput) -> tuple[StageInput, ...]:
     """Of train_sft and train_reward_model."""
-    return artifact_input("pairs", pairs), start_model
+    return artifact_input("pairs", pairs), start_model_input(start_model)
 
 
 def suite_inputs(suites: Sequence[SuiteFile], *, ask_hub: bool = True) -> tuple[StageInput, ...]:
@@ -142,14 +137,17 @@ def certificate_input(certificate: ArtifactRef) -> StageInput:
 
 
 def train_policy_inputs(
-    pairs: ArtifactRef, start_model: StageInput, reward_model: ArtifactRef | StageInput
+    pairs: ArtifactRef, start_model: ArtifactRef | StageInput, reward_model: ArtifactRef | StageInput
 ) -> tuple[StageInput, ...]:
     """Prompts, the model to start from, and the reward model."""
     return *training_inputs(pairs, start_model), reward_model_input(reward_model)
 
 
 def evaluate_policy_inputs(
-    pairs: ArtifactRef, start_model: StageInput, policy: ArtifactRef, reward_model: ArtifactRef | StageInput
+    pairs: ArtifactRef,
+    start_model: ArtifactRef | StageInput,
+    policy: ArtifactRef,
+    reward_model: ArtifactRef | StageInput,
 ) -> tuple[StageInput, ...]:
     """Prompts, the reference, the policy, and the reward model that judges both."""
     return *train_policy_inputs(pairs, start_model, reward_model), artifact_input("policy", policy)

@@ -1,4 +1,4 @@
-"""The only road through the wall: reuse the stage's artifact, or have its program make it."""
+"""Run one stage: return its cached artifact, or execute its program in the container."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,8 +6,7 @@ from pathlib import Path
 
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.digests import read_manifest
-from containers.contracts.hardware import BatchPlan
-from containers.contracts.identity import SINGLE_BATCH, config_profile, identity_key, stage_identity
+from containers.contracts.identity import config_profile, stage_batch
 from containers.contracts.ladder import Rung
 from containers.contracts.names import StageName
 from containers.contracts.records import StageRecord
@@ -17,6 +16,7 @@ from containers.launch.collect import find_artifact, replace_artifact
 from containers.launch.ladder import Shape, shape_after
 from tasks.display import current_display
 from tasks.pages.markdown import failure_markdown
+from tasks.pipeline.asked import asked_of
 from tasks.pipeline.attempt import attempt_not_started, attempt_stage, run_logger
 from tasks.pipeline.failure import AttemptFailedError, Patience, StageFailedError, furthest_step
 from tasks.pipeline.gpu_turn import gpu_turn, on_gpus
@@ -28,16 +28,14 @@ from tasks.run.provenance import find_maker, reused_note
 from tasks.run.runtime import required_contract
 from tasks.run.state import PipelineRun
 from tasks.run.versions import present_versions, remember_versions
-from tasks.store.history import StageMemory, stage_memory
+from tasks.store.history import StageMemory
 from tasks.store.lock import sole_worker
 from tasks.store.why import why_it_runs
 
 _ASK_EVERY_S = 0.5
 
 
-def run_stage(
-    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, batch: BatchPlan = SINGLE_BATCH
-) -> ArtifactRef:
+def run_stage(run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput]) -> ArtifactRef:
     """The verified artifact of this work: reused where it exists, made where it does not.
 
     Another run that is at the same work is waited for, and its artifact used. A failure that can pass is tried again,
@@ -48,22 +46,14 @@ def run_stage(
         WaitCancelledError: the run was cancelled while it waited for another.
     """
     stage = StageName(config.stage)
-    identity = stage_identity(
-        config,
-        seed=run.config.run.seed,
-        inputs=inputs,
-        code_digest=run.code.digest,
-        profile=config_profile(run.config.gpu_profile, config),
-        batch=batch,
-    )
-    memory = stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs), run_id=run.run_id)
+    memory = asked_of(run.config, config, inputs, code_digest=run.code.digest, run_id=run.run_id)
     with sole_worker(
         run.work_folder(stage, memory.key),
         holder=_holder(run),
         say=lambda text: current_display().say(f"{stage}: {text}"),
         should_stop=run.should_stop,
     ):
-        artifact, record = _reused_or_made(run, config, inputs, memory=memory, batch=batch)
+        artifact, record = _reused_or_made(run, config, inputs, memory=memory)
     run.history.remember(stage, memory)
     remember_versions(run.store_dir, run_file=run.history.path.name, stage=stage, versions=present_versions(run.code))
     run.link_artifact(artifact)
@@ -74,7 +64,7 @@ def run_stage(
 
 
 def _reused_or_made(
-    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, memory: StageMemory, batch: BatchPlan
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, memory: StageMemory
 ) -> tuple[ArtifactRef, StageRecord]:
     stage = StageName(config.stage)
     whole_up_to = run.config.verify_whole_up_to_bytes
@@ -90,7 +80,7 @@ def _reused_or_made(
         why = "its artifact was damaged"
         run_logger().warning("%s", found.damage)
         current_display().say(f"{stage}: {found.damage}", is_logged=True)
-    return _made(run, config, inputs, key=memory.key, batch=batch, why=why)
+    return _made(run, config, inputs, key=memory.key, why=why)
 
 
 def _created_at(artifact: ArtifactRef) -> str:
@@ -127,12 +117,13 @@ def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
 
 
 def _made(
-    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, key: str, batch: BatchPlan, why: str
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, key: str, why: str
 ) -> tuple[ArtifactRef, StageRecord]:
     """Attempt after attempt, as long as another shape may fit, or the failure can pass and patience lasts."""
     stage, attempts = StageName(config.stage), 0
     patience = Patience(run.config.runtime.retries, run.config.runtime.retry_wait_s)
-    planned = Shape(config, config_profile(run.config.gpu_profile, config), batch)
+    profile = run.config.gpu_profile
+    planned = Shape(config, config_profile(profile, config), stage_batch(config, profile))
 
     def say(line: str) -> None:
         run_logger().info("%s: %s", stage, line)

@@ -17,8 +17,8 @@ from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.identity import (
     SINGLE_BATCH,
     config_profile,
-    policy_batch,
     process_code_digest,
+    stage_batch,
     stage_key,
     stage_profile,
 )
@@ -125,7 +125,7 @@ def test_gpus_that_vllm_has_to_itself_have_no_rank_in_the_policys_training_alone
     part = config_profile(profile, config)
     assert (part.num_gpus, part.num_processes, part.num_rollout_gpus) == (8, 6, 2)
     assert GpuProfile.model_validate_json(part.model_dump_json()) == part
-    batch = policy_batch(config, profile)
+    batch = stage_batch(config, profile)
     assert (batch.num_processes, batch.global_batch_size) == (6, 96)
     assert config_profile(profile, TrainRewardModelConfig()) == profile
     assert config_profile(profile, TrainPolicyConfig()) == profile

@@ -12,7 +12,8 @@ from tasks.champions.changes import why_retrain
 from tasks.champions.record import AskedStage, Decision
 from tasks.champions.retraining import Retraining, load_retraining, run_config_path
 from tasks.config.errors import ConfigError
-from tasks.pipeline.inputs import filter_dataset_inputs, named_model_input, whole_filter_config
+from tasks.config.sources import whole_filter_config
+from tasks.pipeline.inputs import filter_dataset_inputs, named_model_input
 from tasks.run.runtime import code_identity
 from tasks.sources.errors import SourceError
 from tasks.store.history import stage_memory

@@ -14,7 +14,8 @@ from flows.open_run import check_request
 from tasks.check_system import run_checks
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
-from tasks.pipeline.inputs import filter_dataset_inputs, whole_filter_config
+from tasks.config.sources import whole_filter_config
+from tasks.pipeline.inputs import filter_dataset_inputs
 from tasks.pipeline.lookup import cached_stages
 from tasks.sources.errors import SourceError
 from tests.unit.factories.run_files import write_run

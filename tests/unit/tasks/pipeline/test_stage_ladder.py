@@ -15,7 +15,6 @@ from containers.contracts.hardware import GpuProfile
 from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind
-from containers.contracts.schedule import plan_batch
 from containers.contracts.spec import StageSpec
 from containers.launch.base import Launch, StageExit
 from containers.launch.process import ProcessRuntime
@@ -27,7 +26,7 @@ from tasks.run.state import PipelineRun
 from tests.unit.factories.run_config import run_config
 
 STAGE = StageName.TRAIN_REWARD_MODEL
-CONFIG = TrainRewardModelConfig(gradient_checkpointing=False)
+CONFIG = TrainRewardModelConfig(gradient_checkpointing=False, global_batch_size=32)
 FOUR_GPUS = GpuProfile(name="4x48gb", num_gpus=4, num_processes=4, max_per_device_batch_size=4)
 SIZE = 32
 
@@ -113,7 +112,7 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 
 def train(run: PipelineRun) -> None:
-    run_stage(run, CONFIG, (), batch=plan_batch(SIZE, FOUR_GPUS))
+    run_stage(run, CONFIG, ())
 
 
 def specs(run: PipelineRun) -> list[StageSpec]:

@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from containers.contracts.configs.stages import FilterDatasetConfig, SuiteFile
-from tasks.pipeline.inputs import filter_dataset_inputs, whole_filter_config
+from tasks.config.sources import whole_filter_config
+from tasks.pipeline.inputs import filter_dataset_inputs
 from tasks.sources.resolve import DatasetSource, SourceError, probe_dataset, resolve_dataset
 
 ROW = {"prompt": "Name a colour.", "chosen": "Red.", "rejected": "Blue."}

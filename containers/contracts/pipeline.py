@@ -1,0 +1,58 @@
+"""What is known of each stage before any run: what it computes on, what it trains, and which gate its figures open."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from containers.contracts.names import StageName
+
+# The models that a pipeline trains and judges; also the name of the gate that judges each, and of its champion.
+ModelKind: TypeAlias = Literal["reward_model", "policy"]
+
+
+class Devices(Enum):
+    """What a stage computes on, and so which part of a GPU profile can change its result."""
+
+    NONE = "the CPU: it sorts, counts and draws, the same on all hardware"
+    ONE_GPU = "one GPU where the profile has GPUs"
+    ALL_RANKS = "all ranks of the profile"
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """One stage.
+
+    Attributes:
+        is_optional: a run may do without it, and then nobody misses it.
+        may_divide: its ranks may divide the model among them. The policy writes completions in every step, for which
+            each rank needs the whole of it.
+        trains: the model that it makes; None: none that a gate judges.
+        judges: the model whose gate decides by its figures; None: no gate does.
+    """
+
+    devices: Devices = Devices.NONE
+    is_optional: bool = False
+    may_divide: bool = False
+    trains: ModelKind | None = None
+    judges: ModelKind | None = None
+
+
+STAGE_FACTS: Mapping[StageName, StageFacts] = {
+    StageName.CHECK_SYSTEM: StageFacts(),
+    StageName.FILTER_DATASET: StageFacts(),
+    StageName.BUILD_BASE_MODEL: StageFacts(is_optional=True),
+    StageName.TRAIN_SFT: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True),
+    StageName.TRAIN_REWARD_MODEL: StageFacts(Devices.ALL_RANKS, may_divide=True, trains="reward_model"),
+    StageName.EVALUATE_REWARD_MODEL: StageFacts(Devices.ONE_GPU, judges="reward_model"),
+    StageName.TRAIN_POLICY: StageFacts(Devices.ALL_RANKS, trains="policy"),
+    StageName.EVALUATE_POLICY: StageFacts(Devices.ONE_GPU, judges="policy"),
+    StageName.WRITE_REPORT: StageFacts(),
+}
+# By the model that it trains or judges, the stage.
+TRAINED_BY: Mapping[ModelKind, StageName] = {
+    facts.trains: stage for stage, facts in STAGE_FACTS.items() if facts.trains is not None
+}
+JUDGED_BY: Mapping[ModelKind, StageName] = {
+    facts.judges: stage for stage, facts in STAGE_FACTS.items() if facts.judges is not None
+}

@@ -1,0 +1,82 @@
+"""The pipeline is declared once: in the order of the names, each stage reading what is made before it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from containers.contracts.names import CONTAINER_STAGES, StageName
+from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, TRAINED_BY, Devices
+from containers.contracts.spec import StageInput
+from flows.rlhf import TASKS
+from tasks.config.run import StageTimeouts
+from tasks.config.sources import ModelSource
+from tasks.pipeline.stages import OF_THE_POLICY, STAGES, Made, Stage, required_config, walk
+from tasks.plan.run_plan import _PLANNERS
+from tests.unit.factories.run_config import run_config
+
+BETWEEN_CHECK_AND_REPORT = [stage for stage in CONTAINER_STAGES if stage is not StageName.WRITE_REPORT]
+
+
+class Names:
+    """Resolves every stage to its own name, and a named model to where it lies."""
+
+    def made(self, stage: Stage, made: Made) -> str:
+        assert set(stage.reads) <= {*made, "checked"}, "a stage reads what is not there yet"
+        return stage.name
+
+    def named(self, stage: Stage, source: ModelSource) -> StageInput:
+        return StageInput(name=stage.role, path=source.path or "", digest="sha256:0", origin="named")
+
+
+def walked(tmp_path: Path, **changes: Any) -> tuple[list[StageName], dict[str, Any]]:
+    run = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store").model_copy(update=changes)
+    made: dict[str, Any] = {}
+    return [stage.name for stage, _ in walk(run, Names(), made=made)], made
+
+
+def test_the_table_has_every_stage_between_check_and_report_in_order() -> None:
+    assert [stage.name for stage in STAGES] == BETWEEN_CHECK_AND_REPORT
+    assert list(TASKS) == BETWEEN_CHECK_AND_REPORT
+    assert list(STAGE_FACTS) == list(StageName)
+    assert set(_PLANNERS) == set(StageName)
+    assert set(StageTimeouts.model_fields) == {"default", *CONTAINER_STAGES}
+
+
+def test_a_run_walks_the_stages_that_it_has(tmp_path: Path) -> None:
+    names, made = walked(tmp_path)
+    assert names == [stage for stage in BETWEEN_CHECK_AND_REPORT if stage is not StageName.TRAIN_SFT]
+    assert made["start_model"] == StageName.BUILD_BASE_MODEL
+    assert made["verdict"] == StageName.EVALUATE_POLICY
+
+
+def test_named_models_stand_in_the_places_of_what_would_be_made(tmp_path: Path) -> None:
+    base, scorer = ModelSource(path="base"), ModelSource(path="scorer")
+    names, made = walked(tmp_path, build_base_model=None, base_model=base, reward_model=scorer)
+    assert StageName.BUILD_BASE_MODEL not in names and StageName.TRAIN_REWARD_MODEL not in names
+    assert (made["start_model"].path, made["reward_model"].path) == ("base", "scorer")
+
+
+def test_the_part_of_the_policy_goes_on_from_what_is_there(tmp_path: Path) -> None:
+    run = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store")
+    made: dict[str, Any] = dict.fromkeys(("pairs", "start_model", "reward_model", "gate"), "champion's")
+    assert [stage.name for stage, _ in walk(run, Names(), made=made, stages=OF_THE_POLICY)] == [
+        StageName.TRAIN_POLICY,
+        StageName.EVALUATE_POLICY,
+    ]
+    assert made["reward_model"] == "champion's"
+
+
+def test_a_stage_that_takes_no_part_has_no_configuration(tmp_path: Path) -> None:
+    run = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store")
+    with pytest.raises(LookupError, match="train_sft takes no part"):
+        required_config(run, StageName.TRAIN_SFT)
+    for stage in BETWEEN_CHECK_AND_REPORT:
+        if run.takes_part(stage):
+            assert required_config(run, stage).stage == stage
+
+
+def test_what_trains_has_all_ranks_and_what_judges_has_one_gpu() -> None:
+    assert {STAGE_FACTS[stage].devices for stage in TRAINED_BY.values()} == {Devices.ALL_RANKS}
+    assert {STAGE_FACTS[stage].devices for stage in JUDGED_BY.values()} == {Devices.ONE_GPU}
+    assert set(TRAINED_BY) == set(JUDGED_BY) == {"reward_model", "policy"}
