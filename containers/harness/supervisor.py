@@ -2,7 +2,7 @@
 
     python -m containers.harness.supervisor [--confine] [--events FILE] -- PROGRAM [ARGUMENT …]
 
-    SIGTERM   the ranks (or the program, where there are none) are asked to stop; killed after the grace
+    SIGTERM   the ranks (or the program, where there are none) are asked to stop, once; killed after the grace
     SIGUSR1   every process that catches SIGUSR1 writes its stacks, one process after the other
     SIGUSR2   every process is killed
 
@@ -39,6 +39,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 _LOOK_EVERY_S = 0.5
 # Between the stacks of two processes, which would stand among each other in the log otherwise.
 STACKS_APART_S = 0.25
+# Of a stage, of 1000; everybody may raise his own, and no ordinary program has one.
+OOM_SCORE = 500
 # After SIGKILL a process is gone at once, unless the kernel holds it.
 _KILL_LIMIT_S = 10.0
 
@@ -54,8 +56,17 @@ def main(argv: list[str] | None = None) -> int:
     if os.environ.get(PARENT_VARIABLE, str(parent)) != str(parent):
         return 1  # who started this died meanwhile
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    _die_before_servers()
     adopt_orphans()
     return Supervisor(arguments.command, events=arguments.events, confine=arguments.confine, parent=parent).run()
+
+
+def _die_before_servers() -> None:
+    """Let the kernel, where memory runs out, end this stage before servers and orchestrator. Children inherit it."""
+    path = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        if int(path.read_text(encoding="ascii")) < OOM_SCORE:
+            path.write_text(str(OOM_SCORE), encoding="ascii")
 
 
 class Supervisor:
@@ -128,7 +139,8 @@ class Supervisor:
             grace = stop_grace(self._events)
             self._stops_at = time.monotonic() + grace.seconds
             _say(f"Stopping; killed after {grace}.")
-        self._ask_to_stop()
+        if not self._is_asked:  # a second signal would end a save at once
+            self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
         asked = self._ranks() or self._program()

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import psutil
@@ -86,8 +87,8 @@ def wait_until_healthy(
     while waiting:
         for awaited in list(waiting):
             server = awaited.server
-            # Another program may answer in place of a server that has ended.
-            if server.child.poll() is None and server_answer(server.entry) is None:
+            # Another program may answer in place of a server that has ended, or that comes to the port later.
+            if server_answer(server.entry) is None and _listens(server):
                 waiting.remove(awaited)
                 say(f"{TITLES[server.entry.name]} is ready after {server.waited_s:.1f} s: {server.entry.url}")
                 _say_where_else(server.entry, say)
@@ -97,6 +98,18 @@ def wait_until_healthy(
         if waiting and stop.wait(_ASK_EVERY_S):
             return False
     return True
+
+
+def _listens(server: StartedServer) -> bool:
+    """Whether the server's port is held by the process that was started, or by one that it started."""
+    with suppress(psutil.Error):
+        process = psutil.Process(server.child.pid)
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                for socket_ in each.net_connections(kind="tcp"):
+                    if socket_.status == psutil.CONN_LISTEN and socket_.laddr.port == server.plan.port:
+                        return server.child.poll() is None
+    return False
 
 
 def _say_where_else(server: ServerEntry, say: Say) -> None:

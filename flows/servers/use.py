@@ -18,6 +18,7 @@ from flows.servers.logins import client_login, is_loopback
 from flows.servers.own_login import own_login
 from flows.servers.preflight import planned_servers
 from flows.servers.process import ServerError, ServerPlan, start_process, stop_groups
+from flows.servers.progress import ServerProgress
 from flows.servers.record import ServerEntry, ServersRecord, UserEntry, locked, read_record, server_url, write_record
 from flows.servers.settings import ServerSettings
 from flows.servers.start import BackgroundStart, Say, StartedServer, entry_of, server_answer, wait_until_healthy
@@ -25,8 +26,9 @@ from flows.signals import signals_held_back, signals_ignored
 from tasks.config.logins import login_variables
 from tasks.mlflow_sync.start import AlreadyUp, MlflowStart
 
-# A server that runs but does not answer: that of other processes is replaced only after a longer wait.
-_REUSE_LIMIT_S, _IN_USE_LIMIT_S = 10.0, 120.0
+# A server that runs, does not answer, and has no user is replaced after so long.
+_REUSE_LIMIT_S = 10.0
+_SAY_EVERY_S = 15.0
 _LEAVE_LIMIT_S = 180.0
 _OPEN = "It demands no login, as its first user wanted: every user of this machine can use it."
 
@@ -200,13 +202,13 @@ class ServersUse:
         """The recorded servers that answer and are what is wanted; one that lives but does not answer is stopped.
 
         Raises:
-            ServerError: one is in use, and not what is wanted.
+            ServerError: one is in use, and not what is wanted; or is at work, and does not answer.
         """
         kept = []
         for server in record.servers:
             if not server.lives:
                 continue
-            problem = _wait_for_answer(server, limit_s=_IN_USE_LIMIT_S if others else _REUSE_LIMIT_S)
+            problem = self._wait_for_answer(server, is_in_use=bool(others))
             title = TITLES[server.name]
             if problem is not None:
                 self.say(f"The {title} server (pid {server.pid}) does not answer ({problem}); replaced.")
@@ -227,6 +229,33 @@ class ServersUse:
             stop_groups([server.pid], children=self.children)
         return tuple(kept)
 
+    def _wait_for_answer(self, server: ServerEntry, *, is_in_use: bool) -> str | None:
+        """None once it answers; else what was seen of a server that hangs, or that nobody else uses.
+
+        Raises:
+            ServerError: others use it, it is at work, and it has not answered for very long: nothing is stopped.
+        """
+        title, progress = TITLES[server.name], ServerProgress(server.pid, Path(server.log_path))
+        began = time.monotonic()
+        say_at_s = _SAY_EVERY_S
+        while (problem := server_answer(server)) is not None and server.lives:
+            waited_s, idle_s = time.monotonic() - began, progress.idle_s
+            if (waited_s >= _REUSE_LIMIT_S and not is_in_use) or idle_s >= self.settings.idle_limit_s:
+                break
+            if waited_s >= self.settings.longest_start_s:
+                raise ServerError(
+                    f"The {title} server (pid {server.pid}) is at work for other runs, and has not answered for "
+                    f"{waited_s:.0f} s ({problem}). Its log: {server.log_path}. Start again when the machine is less "
+                    "busy."
+                )
+            if waited_s >= say_at_s:
+                say_at_s = waited_s + _SAY_EVERY_S
+                self.say(
+                    f"{title} runs but does not answer after {waited_s:.0f} s; waiting. Its log: {server.log_path}"
+                )
+            time.sleep(0.2)
+        return problem
+
     def _lacks_login(self, server: ServerEntry) -> bool:
         """Whether it demands none although one is wanted; who uses it already said that they want none."""
         is_wanted = server.name == "prefect" and "prefect" in self.wanted and self.settings.prefect_login
@@ -242,10 +271,3 @@ class ServersUse:
         if wanted and server.database != shown_database(with_driver(server.name, wanted)):
             return f"keeps its rows in {server.database} instead of {shown_database(wanted)}"
         return None
-
-
-def _wait_for_answer(server: ServerEntry, *, limit_s: float) -> str | None:
-    deadline = time.monotonic() + limit_s
-    while (problem := server_answer(server)) is not None and time.monotonic() < deadline and server.lives:
-        time.sleep(0.2)
-    return problem

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from containers.contracts.digests import write_atomically
 from containers.contracts.outcome import FailureKind, StageFailure
+from containers.launch.host_limits import read_memory
 
 logger = logging.getLogger(__name__)
 
@@ -115,8 +114,8 @@ def machine_facts(folder: Path) -> dict[str, str]:
             facts[name] = f"{shutil.disk_usage(_existing(path)).free / _MIB:,.0f} MiB"
         except OSError:
             facts[name] = "unknown"
-    memory = psutil.virtual_memory()
-    facts["memory available"] = f"{memory.available / _MIB:,.0f} of {memory.total / _MIB:,.0f} MiB"
+    memory = read_memory()
+    facts["memory available"] = f"{memory.available_bytes / _MIB:,.0f} of {memory.total_bytes / _MIB:,.0f} MiB"
     return facts
 
 

@@ -84,3 +84,14 @@ def test_no_two_test_files_share_a_name(project: Path) -> None:
     """pytest refuses to collect both in one go, and that is seen only where both are asked for."""
     names = Counter(path.name for path in (project / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_memory_is_read_with_the_limits_of_the_job_around(project: Path) -> None:
+    """psutil tells the machine's, which is no help inside a job of 3 GB."""
+    users = [
+        str(path.relative_to(project))
+        for folder in ("flows", "tasks", "containers")
+        for path in (project / folder).rglob("*.py")
+        if "virtual_memory(" in path.read_text()
+    ]
+    assert users == ["containers/launch/host_limits.py"]

@@ -131,6 +131,8 @@ class ContainerProgram:
             self._container.kill(signal=name)
         except docker.errors.APIError as error:
             logger.debug("%s to %s: %s", name, self._container.name, error)
+            # A 500 is the daemon's own trouble, as in its start; of a container that has ended it says so.
+            return not error.is_server_error() or "not running" in str(error)
         except CONNECTION_ERRORS as error:
             logger.debug("%s to %s: %s", name, self._container.name, error)
             return False

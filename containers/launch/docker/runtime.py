@@ -1,5 +1,6 @@
 """Runs a stage in a container of its own, behind the policy that stands in `arguments.docker_arguments`."""
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -27,10 +28,12 @@ from containers.launch.docker.errors import image_missing, launch_error
 from containers.launch.docker.state import open_client, why_no_daemon
 from containers.launch.folders import prepare_folders, stage_user
 from containers.launch.inputs import check_inputs
+from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.stage_log import StageLog
 from containers.launch.supervise import ChunkReader, Watch, grace_of, watch
 
 _CLIENT_TIMEOUT_S = 30
+_REMOVE_AGAIN_S = 2.0
 _STATE_FACTS = ("Status", "ExitCode", "OOMKilled", "Error", "StartedAt", "FinishedAt")
 _MAX_FACT_CHARACTERS = 300
 
@@ -102,7 +105,9 @@ class DockerRuntime:
         return "docker"
 
     def run(self, launch: Launch) -> StageExit:
-        """The container's end, read before it is removed; when this returns or raises, the container is gone.
+        """The container's end, read before it is removed; when this returns or raises, none of its processes lives.
+
+        Where the daemon is away, so that the container cannot be removed, that is waited for.
 
         A container of an earlier attempt that does the same work already is taken over; see `adopt`.
 
@@ -121,7 +126,8 @@ class DockerRuntime:
                     stage_exit = self._supervise(started, log_client, launch, image_id=image_id, log=log)
                     return replace(stage_exit, state={**stage_exit.state, **started.facts})
                 finally:
-                    removed(started.container)
+                    if not removed(started.container):
+                        _wait_for_its_end(started.container, launch, log)
 
     def _adopted(self, client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog) -> _Started | None:
         """The container that does this work already; None where the name is free.
@@ -262,3 +268,16 @@ def _stage_exit(
         stalled=seen.stalled,
         state=facts,
     )
+
+
+def _wait_for_its_end(container: Container, launch: Launch, log: StageLog) -> None:
+    """Hold the stage's GPUs as long as a process of the container lives, or until a daemon is there to end it."""
+    token, told = folder_token(launch.work_folder), False
+    while (alive := processes_with(token)) and not removed(container):
+        if not told:
+            told = True
+            log.note(
+                f"Docker's daemon is away, and processes {', '.join(map(str, alive))} of {container.name} live: the "
+                "GPUs stay leased until they end. Start the daemon, or end them by hand."
+            )
+        time.sleep(_REMOVE_AGAIN_S)

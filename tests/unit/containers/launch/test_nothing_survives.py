@@ -16,7 +16,7 @@ import pytest
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
 from containers.harness.pid_namespace import namespace_is_allowed
-from containers.harness.supervisor import Supervisor
+from containers.harness.supervisor import OOM_SCORE, Supervisor
 from containers.launch import process
 from containers.launch.arguments import supervised
 from containers.launch.base import CreateRefusedError, StageExit
@@ -276,6 +276,27 @@ def test_a_sigterm_before_there_is_a_program_is_passed_on_once_there_is_one(
     for _ in range(3):
         supervisor._answer(None)
     assert sent == [(os.getpid(), signal.SIGTERM)]
+
+
+def test_a_second_sigterm_does_not_reach_a_program_that_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(Supervisor, "_program", lambda self: [os.getpid()])
+    monkeypatch.setattr("containers.harness.supervisor._send", lambda pid, number: sent.append(number))
+    supervisor = Supervisor(["true"], events=tmp_path / EVENTS_FILE, confine=False, parent=os.getppid())
+    for _ in range(3):
+        supervisor._answer(signal.SIGTERM)
+    assert sent == [signal.SIGTERM]
+
+
+def test_where_memory_runs_out_the_kernel_takes_the_stage_before_those_who_started_it(
+    tmp_path: Path, boundary: str
+) -> None:
+    watcher = Watcher()
+    program = "print('score', open('/proc/self/oom_score_adj').read().strip())"
+    launch = make_launch(tmp_path, make_spec(runtime="process"), watcher=watcher)
+    ProcessRuntime(command=(sys.executable, "-c", program)).run(launch)
+    assert f"score {OOM_SCORE}" in watcher.lines
+    assert int(Path("/proc/self/oom_score_adj").read_text()) < OOM_SCORE
 
 
 def assert_dead_within(limit_s: float, tmp_path: Path) -> None:

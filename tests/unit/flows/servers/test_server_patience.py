@@ -4,14 +4,18 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flows.servers.process import ServerError, ServerPlan, free_ports, start_process, stop_groups
+from flows.servers.process import ServerError, ServerPlan, free_ports, port_problem, start_process, stop_groups
+from flows.servers.settings import ServerSettings
 from flows.servers.start import StartedServer, entry_of, wait_until_healthy
+from flows.servers.use import ServersUse
 
 # Longer than the limit that the tests set for doing nothing.
 AT_WORK_S, IDLE_LIMIT_S = 5.0, 3.0
@@ -112,6 +116,49 @@ def test_a_server_whose_port_was_taken_meanwhile_is_told_with_the_holder(tmp_pat
     told = str(caught.value)
     assert f"port {port} was taken while it started: it is held by pid {taker.pid} (" in told
     assert "Start again" in told and "tracking.mlflow_port" in told
+
+
+def test_a_stranger_who_answers_on_the_port_is_not_taken_for_our_server(tmp_path: Path) -> None:
+    """Two users who start at once choose the same port: without a login, one would write into the other's MLflow."""
+    port = free_ports(1)[0]
+    stranger = (sys.executable, "-c", SERVE.format(beforehand=""), str(port))
+    with subprocess.Popen(stranger, stderr=subprocess.DEVNULL) as taker:
+        try:
+            while port_problem(port, host="127.0.0.1") is None:
+                time.sleep(0.05)
+            with started(tmp_path, "time.sleep(2)", port=port) as server, pytest.raises(ServerError) as caught:
+                wait(server)
+        finally:
+            taker.kill()
+    assert f"port {port} was taken while it started: it is held by pid {taker.pid} (" in str(caught.value)
+
+
+def recorded(folder: Path) -> tuple[ServersUse, list[str]]:
+    """A use of servers of that folder, and what it says."""
+    said: list[str] = []
+    settings = ServerSettings(state_dir=folder, idle_limit_s=IDLE_LIMIT_S, longest_start_s=60.0)
+    return ServersUse(settings, ("mlflow",), said.append), said
+
+
+def test_a_server_in_use_that_is_at_work_is_waited_for_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.servers.use._SAY_EVERY_S", 1.0)
+    with started(tmp_path, LOGS) as server:
+        use, said = recorded(tmp_path / "state")
+        assert use._wait_for_answer(server.entry, is_in_use=True) is None
+    assert said and "MLflow runs but does not answer after" in said[0]
+
+
+def test_a_server_in_use_that_hangs_is_given_up_and_one_that_only_works_is_never_stopped(tmp_path: Path) -> None:
+    with started(tmp_path / "hangs", DOES_NOTHING) as server:
+        use, _ = recorded(tmp_path / "state")
+        assert use._wait_for_answer(server.entry, is_in_use=True) is not None
+    with started(tmp_path / "works", LOGS) as server:
+        use, _ = recorded(tmp_path / "state")
+        use.settings = replace(use.settings, longest_start_s=1.0)
+        with pytest.raises(ServerError, match="is at work for other runs"):
+            use._wait_for_answer(server.entry, is_in_use=True)
 
 
 def test_a_port_that_another_user_holds_is_told_with_that_user() -> None:

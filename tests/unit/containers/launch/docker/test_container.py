@@ -78,3 +78,22 @@ def test_a_container_that_ended_by_itself_is_owed_no_signal(stage: Container) ->
     program.terminate()
     program.ended()
     assert stage.sent == ["SIGTERM"]
+
+
+def test_a_signal_that_the_daemon_answers_with_an_error_of_its_own_is_sent_again(stage: Container) -> None:
+    stage.daemon_is_away = False
+    response = requests.Response()
+    response.status_code = 500
+    troubles = [docker.errors.APIError("containerd is not up", response=response)]
+
+    def kill(signal: str) -> None:
+        if troubles:
+            raise troubles.pop()
+        stage.sent.append(signal)
+
+    stage.kill = kill  # type: ignore[method-assign]
+    program = program_of(stage)
+    program.terminate()
+    assert stage.sent == []
+    assert not program.ended()
+    assert stage.sent == ["SIGTERM"]
