@@ -22,6 +22,8 @@ from containers.launch.base import CreateRefusedError
 logger = logging.getLogger(__name__)
 
 _ASK_EVERY_S = 0.2
+# Behind the time that a program may take to stop.
+_UNSEEN_AFTER_S = 10.0
 
 
 def new_token(work_folder: Path) -> str:
@@ -99,6 +101,7 @@ def _locked(
     say: Callable[[str], None],
 ) -> bool:
     deadline: float | None = None
+    told = False
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,7 +113,18 @@ def _locked(
                 deadline = time.monotonic() + limit
                 say(f"The program of a run that died is saving its state; it has {limit:.0f} s, then this one starts.")
             elif time.monotonic() > deadline:
-                kill_processes_with(folder_token(work_folder))
+                left = kill_processes_with(folder_token(work_folder))
+                if not told and time.monotonic() > deadline + _UNSEEN_AFTER_S:
+                    told = True
+                    who = (
+                        f"processes {left}, which do not die from SIGKILL"
+                        if left
+                        else "a process that cannot be seen here"
+                    )
+                    say(
+                        f"{_lock_path(work_folder)} is still held by {who}: on another machine, in another container, "
+                        "or of another user. This waits until it ends; stop it where it runs."
+                    )
             time.sleep(_ASK_EVERY_S)
         else:
             # Its supervisor is dead, so nothing else would end what it left.

@@ -1,6 +1,7 @@
 """No process of a stage outlives its end, wherever it hides; with a PID namespace and without."""
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -331,6 +332,23 @@ def test_what_a_killed_supervisor_left_is_ended_before_the_next_program_starts(t
         for process in (left, other):
             process.kill()
             process.wait()
+
+
+def test_a_lock_whose_holder_cannot_be_seen_is_named_while_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("containers.launch.leftovers._UNSEEN_AFTER_S", 0.5)
+    (tmp_path / "work").mkdir()
+    said: list[str] = []
+    holder = os.open(tmp_path / "work.program.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(holder, fcntl.LOCK_EX)  # without the token, as of a program elsewhere
+    with sole_program(
+        tmp_path / "work", limit_s=lambda: 0.2, should_stop=lambda: len(said) > 1, say=said.append
+    ) as lock:
+        assert lock is None
+    os.close(holder)
+    assert "is still held by a process that cannot be seen here" in said[1]
+    assert str(tmp_path / "work.program.lock") in said[1]
 
 
 def test_a_lock_that_is_a_link_is_refused_and_not_followed(tmp_path: Path) -> None:
