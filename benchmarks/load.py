@@ -89,7 +89,8 @@ def dead_owner() -> dict[str, str]:
 @contextmanager
 def filled_servers(folder: Path, *, num_runs: int) -> Iterator[Servers]:
     """Both servers on databases that were filled while they were down."""
-    settings = ServerSettings(state_dir=folder / "outputs" / ".servers")
+    # Without a login, since the pages in Chromium know none.
+    settings = ServerSettings(state_dir=folder / "outputs" / ".servers", prefect_login=False)
     with local_servers(settings, say=lambda _: None):
         pass  # they set up their databases
     urls = {
