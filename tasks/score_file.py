@@ -1,4 +1,4 @@
-"""score_file: the scores of any file by any reward model, made behind the wall; needs neither Prefect nor MLflow."""
+"""score_file: the scores of any file by any reward model, made in a container; needs neither Prefect nor MLflow."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What crosses the wall between orchestrator and stage container: frozen pydantic models, nothing else.
+"""What crosses the boundary between orchestrator and stage container: frozen pydantic models, nothing else.
 
 `names` (stages, programs' folders), `hardware` (GPU profile, NCCL and torch settings, what was measured inside),
 `configs` (one model per stage), `spec` (what goes in), `outcome` (what comes out), `manifest` (what an

@@ -1,4 +1,4 @@
-"""The base of everything that crosses the wall."""
+"""The base of everything that crosses the container boundary."""
 
 from typing import Annotated
 

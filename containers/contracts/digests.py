@@ -1,4 +1,4 @@
-"""Digests of files, folders and manifests. Pure standard library plus the contract; used on both sides of the wall."""
+"""Digests of files, folders and manifests. Standard library and contract alone; used on both sides of the boundary."""
 
 import hashlib
 import os

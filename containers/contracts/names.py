@@ -20,7 +20,7 @@ class StageName(StrEnum):
 
 
 class ToolName(StrEnum):
-    """A program behind the wall that is no step of the pipeline: a command starts it by itself. The value is also the
+    """A program in the container that is no step of the pipeline: a command starts it by itself. The value is also the
     file in `tasks/`, the program in `containers/stages/`, and the container label."""
 
     SCORE_FILE = "score_file"
@@ -28,7 +28,7 @@ class ToolName(StrEnum):
 
 ProgramName: TypeAlias = StageName | ToolName
 
-# check_system runs in the orchestrator; every other stage is a program behind the wall.
+# check_system runs in the orchestrator; every other stage is a program in the stage container.
 CONTAINER_STAGES = tuple(stage for stage in StageName if stage is not StageName.CHECK_SYSTEM)
 
 # Holds the process id of who started a stage as a process; the stage ends with it.

@@ -89,7 +89,7 @@ def docker_arguments(
     command: tuple[str, ...] = DOCKER_COMMAND,
     refused_limits: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
-    """Keyword arguments of `docker.containers.create`; the policy of the wall stands here and nowhere else.
+    """Keyword arguments of `docker.containers.create`; the policy of the boundary stands here and nowhere else.
 
     Args:
         image_id: `sha256:…`, never a tag: a tag can move between check and start.

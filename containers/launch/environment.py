@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.variables import hardware_variables
 
-# Set on both sides of the wall, whatever the hardware.
+# Set on both sides of the container boundary, whatever the hardware.
 _ALWAYS = {
     "HF_HUB_OFFLINE": "1",
     # Progress goes through events.jsonl; bars would fill the log.
