@@ -11,6 +11,7 @@ from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed
 
 from containers.contracts.names import StageName
+from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.spec import ArtifactRef, StageInput
 from flows.open_run import mlflow_uri
 from flows.rlhf import Maker, run_stages, train_and_judge
@@ -182,8 +183,9 @@ class _Decisions:
             "gate": champion.gate,
         }
         try:
-            for _, result in walk(config, Maker(run), made=made, stages=OF_THE_POLICY):
-                yield result
+            for stage, result in walk(config, Maker(run), made=made, stages=OF_THE_POLICY):
+                if STAGE_FACTS[stage.name].judges is None:  # a run may end after its last stage, before the decision
+                    yield result
         except GateClosedError as closed:
             run.stopped_because = str(closed)
         decision = decide_on_policy(
