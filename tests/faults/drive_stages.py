@@ -14,16 +14,12 @@ from containers.contracts.records import StageRecord
 from containers.launch.base import Launch, StageExit
 from containers.launch.process import ProcessRuntime
 from flows.open_run import open_run
-from tasks.build_base_model import build_base_model
+from flows.rlhf import TASKS, Maker
 from tasks.config.loading import load_run_config
+from tasks.config.run import RunConfig
 from tasks.display import SilentDisplay, install_display
-from tasks.evaluate_policy import evaluate_policy
-from tasks.evaluate_reward_model import evaluate_reward_model
-from tasks.filter_dataset import filter_dataset
+from tasks.pipeline.stages import STAGES, Made, Stage, walk
 from tasks.run.state import PipelineRun
-from tasks.train_policy import train_policy
-from tasks.train_reward_model import train_reward_model
-from tasks.train_sft import train_sft
 from tasks.write_report import write_report
 
 SABOTAGED = Path(__file__).with_name("sabotaged_stage.py")
@@ -56,38 +52,19 @@ class HeldRuntime(ProcessRuntime):
         return ProcessRuntime(command=(sys.executable, str(SABOTAGED), "hold", "0", str(spec_file))).run(launch)
 
 
-def drive(run: PipelineRun, config, last: StageName) -> None:  # type: ignore[no-untyped-def]
+class Direct(Maker):
+    """Makes each stage by the function of its task, without Prefect; its gates are judged, and close nothing."""
+
+    def made(self, stage: Stage, made: Made) -> object:
+        return TASKS[stage.name].fn(self._run, **{role: made[role] for role in stage.reads})
+
+
+def drive(run: PipelineRun, config: RunConfig, last: StageName) -> None:
     """Every stage up to `last`."""
-    pairs = filter_dataset.fn(run, config.filter_dataset, config.dataset, base_model=None)
-    if last is StageName.FILTER_DATASET:
-        return
-    model = build_base_model.fn(run, config.build_base_model, pairs, tokenizer_file=None)
-    if config.train_sft:
-        model = train_sft.fn(run, config.train_sft, pairs, model)
-    if last in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
-        return
-    reward_model = train_reward_model.fn(run, config.train_reward_model, pairs, model)
-    if last is StageName.TRAIN_REWARD_MODEL:
-        return
-    gate = evaluate_reward_model.fn(
-        run, config.evaluate_reward_model, config.gates.reward_model, pairs=pairs, reward_model=reward_model
-    )
-    if last is StageName.EVALUATE_REWARD_MODEL:
-        return
-    policy = train_policy.fn(
-        run, config.train_policy, pairs=pairs, start_model=model, reward_model=reward_model, gate=gate
-    )
-    if last is StageName.TRAIN_POLICY:
-        return
-    evaluate_policy.fn(
-        run,
-        config.evaluate_policy,
-        config.gates.policy,
-        pairs=pairs,
-        start_model=model,
-        policy=policy,
-        reward_model=reward_model,
-    )
+    names = list(StageName)
+    stages = tuple(stage for stage in STAGES if names.index(stage.name) <= names.index(last))
+    for _ in walk(config, Direct(run), made={"checked": None}, stages=stages):
+        pass
     if last is StageName.WRITE_REPORT:
         write_report.fn(run, config.write_report)
 
