@@ -126,11 +126,14 @@ class Serving:
         async with self._runner:
             self._guard.watch(self._runner)
             self._is_ready.set()
-            settled_at = time.monotonic()
+            settle_at, at_work = time.monotonic() + _SETTLE_EVERY_S, set[UUID]()
             while not self._is_ending.is_set():
                 await self._ask_for_runs()
-                if time.monotonic() - settled_at > _SETTLE_EVERY_S:
-                    settled_at = time.monotonic()
+                before, at_work = at_work, {flow_run_id for flow_run_id, _ in _running()}
+                if before - at_work:  # the runner says in these seconds how that run ended; what of its tasks?
+                    settle_at = min(settle_at, time.monotonic() + _POLL_EVERY_S)
+                if time.monotonic() >= settle_at:
+                    settle_at = time.monotonic() + _SETTLE_EVERY_S
                     await asyncio.to_thread(settle, self._flow_names, say=self._say_of_runs)
                 await asyncio.sleep(_POLL_EVERY_S)
             await asyncio.sleep(_ENDING_LIMIT_S * 2)  # until `end` cancels this: the runs end first

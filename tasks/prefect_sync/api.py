@@ -24,6 +24,9 @@ from prefect.client.schemas.filters import (
     FlowRunFilterId,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 from prefect.client.schemas.sorting import FlowRunSort
@@ -36,6 +39,7 @@ from tasks.prefect_sync.unreadable_runs import FoundRuns, UnreadableError, read_
 T = TypeVar("T")
 
 _UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+_ENDED = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
 # Every run of ours has had them before it asks. Heartbeats are left out: this side sends them to any server.
 _STATES_OF_A_START = ("Pending", "Running")
 _AT_ONCE = 200
@@ -97,6 +101,21 @@ class PrefectApi:
         """All runs of that flow that the server believes to be under way."""
         flows = FlowFilter(name=FlowFilterName(any_=[flow_name]))
         return self._all_runs(flows, _in_states(_UNFINISHED))
+
+    def ended_with_open_tasks(self, flow_name: str) -> list[FlowRun]:
+        """The newest 200 runs of that flow that have ended while the server believes a task of theirs to be at work."""
+        flows = FlowFilter(name=FlowFilterName(any_=[flow_name]))
+        open_tasks = TaskRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
+        asked = self._asked(
+            lambda: self._client.read_flow_runs(
+                flow_filter=flows,
+                flow_run_filter=_in_states(_ENDED),
+                task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=open_tasks)),
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=_AT_ONCE,
+            )
+        )
+        return asked or []
 
     def newest_unreadable(self) -> tuple[UUID, ...]:
         """Runs of any flow that spoil the first pages of the list of runs: those among the newest 1,000."""

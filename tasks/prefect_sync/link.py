@@ -31,6 +31,7 @@ from tasks.prefect_sync.state import LEDGER_LABEL, end_open_tasks, prefect_state
 logger = logging.getLogger(__name__)
 
 _LIVES = "Prefect had heard nothing of it for a while; its process lives and goes on."
+_BEFORE = "The process that was at it ended without a word; the run was started again."
 _WAITS = "WaitsForDecision"
 # Set by Prefect for the process of a run that is served.
 _RUNNER_SHOWS_CANCELLED = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
@@ -155,8 +156,10 @@ class PrefectLink:
         """Follow the tasks from now on, say who runs this, and end the runs of the dead."""
         _ends.clear()
         EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=self._events)
+        before = RunEnd(state="CRASHED", message=_BEFORE)
         try:
             self._introduce()
+            end_open_tasks(self.ledger.record, before, self.api)  # no task of this attempt has begun
         except PrefectAwayError as error:
             logger.warning("Prefect could not be told who runs this: %s", error)
             self.watch.note_away()
@@ -211,12 +214,13 @@ class PrefectLink:
         EventsWorker.set_client_override(None)
         record = self.ledger.record
         try:
-            tell_tasks(record, self.api)
+            is_told = tell_tasks(record, self.api)
             end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self.api)
         except PrefectAwayError as error:
             logger.warning("Prefect was not told how the tasks ended: %s", error)
         else:
-            remove_ledger(self.ledger.path)
+            if is_told:  # else whoever serves the run looks at its ledger again
+                remove_ledger(self.ledger.path)
 
     def _leave_suspended(self) -> None:
         """Nobody owns the run until it is resumed, so that no other run takes it for dead; its tasks are told."""

@@ -84,7 +84,8 @@ def settle_the_dead(folder: Path, api: PrefectApi, *, flow_name: str) -> list[st
 def settle_dead_runs(api: PrefectApi, *, flow_name: str) -> list[str]:
     """Give runs of this host that the server believes to be under way, and whose process died, their true end.
 
-    A run that the server cannot list is named, with the command that deletes it; the others are looked at all the same.
+    So it goes with the tasks of a run that others have ended, as Prefect's runner does when a process of its dies. A
+    run that the server cannot list is named, with the command that deletes it; the others are looked at all the same.
 
     Returns:
         A line for people for each run.
@@ -94,12 +95,14 @@ def settle_dead_runs(api: PrefectApi, *, flow_name: str) -> list[str]:
     """
     found = api.unfinished_flow_runs(flow_name)
     said = [unreadable_text(flow_run_id) for flow_run_id in found.unreadable]
-    for flow_run in found.runs:
+    for flow_run in (*found.runs, *api.ended_with_open_tasks(flow_name)):
         labels = {name: str(value) for name, value in flow_run.labels.items()}
         if not _is_dead(labels):
             continue
         path = Path(labels.get(LEDGER_LABEL, ""))
         known = read_ledger(path) if path.name == f"{flow_run.id}.json" else None
+        if known is None and flow_run.state_type in (StateType.COMPLETED, StateType.FAILED):
+            continue  # how its tasks ended is known to nobody
         record = known or LedgerRecord(flow_run_id=str(flow_run.id), owner=labels)
         said += _settled(record, path if known else None, api)
     return said

@@ -155,6 +155,13 @@ class ServedProject:
         ordered = sorted(found, key=lambda item: str(item.expected_start_time))
         return [(item.name, item.state_name or "") for item in ordered]
 
+    def wait_for_last_stage(self, run: UUID, stage: StageName, state: str, *, timeout_s: float = 60) -> None:
+        """Until the last task of the run is that stage's, in that state."""
+        deadline = time.monotonic() + timeout_s
+        while (shown := self.stages(run))[-1] != (stage.value, state):
+            assert time.monotonic() < deadline, f"after {timeout_s} s Prefect shows {shown}:\n{self.said[-3000:]}"
+            time.sleep(0.2)
+
     def logs(self, run: UUID) -> list[str]:
         wanted = {"logs": {"flow_run_id": {"any_": [str(run)]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
         answer = self.post("/logs/filter", wanted)

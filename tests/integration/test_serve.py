@@ -216,8 +216,7 @@ def test_cancel_stops_the_stage_and_retry_goes_on_from_its_checkpoint(served: Se
     assert served.ended(run, timeout_s=60) == "Cancelled"
     assert list(served.processes(STAGE_PROGRAM)) == []
     # The server works through what it was told of tasks after it was told of the run.
-    shown = (REWARD.value, "Cancelled")
-    served.wait_for(lambda: served.stages(run)[-1] == shown, what="the end of the stage's task", timeout_s=60)
+    served.wait_for_last_stage(run, REWARD, "Cancelled")
     before, last = len(served.stages(run)), max(served.steps("cancelled", REWARD))
 
     served.press("AwaitingRetry", run)
@@ -233,6 +232,20 @@ def test_a_flow_process_that_is_killed_is_crashed_and_its_stage_ends_too(served:
     run = in_training(served, "killed")
     next(served.processes(FLOW_PROCESS)).kill()
     assert served.ended(run, timeout_s=60) == "Crashed"
+    served.wait_for(lambda: not list(served.processes(STAGE_PROGRAM)), what="the end of the stage", timeout_s=60)
+    served.wait_for_last_stage(run, REWARD, "Crashed")
+
+
+def test_a_flow_process_that_is_killed_while_it_is_cancelled_leaves_no_stage_running(served: ServedProject) -> None:
+    """Prefect's runner kills a process that has not ended 30 s after it was told to."""
+    run = in_training(served, "cancelled-and-killed")
+    with served.held(REWARD):  # so that the stop takes long
+        served.press("Cancelling", run)
+        served.wait_for(lambda: "cancel" in "".join(served.logs(run)).lower(), what="the cancellation", timeout_s=60)
+        for process in served.processes(FLOW_PROCESS):
+            process.kill()
+        assert served.ended(run, timeout_s=60) in {"Cancelled", "Crashed"}
+    served.wait_for_last_stage(run, REWARD, served.state(run))
     served.wait_for(lambda: not list(served.processes(STAGE_PROGRAM)), what="the end of the stage", timeout_s=60)
 
 
