@@ -72,9 +72,10 @@ TIMES ?= 40
 chaos: setup  ## Faults at random moments of whole runs, two minutes of them; what each costs, and whether all comes out the same
 	$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --seed $(SEED) --ranks $(RANKS)
 
-proofs: setup  ## An hour of faults at random moments, on one and two ranks by turns; writes docs/proofs/
-	$(BIN)/python -m benchmarks.chaos --minutes 30 --seed $(SEED) --times $(TIMES) --write
-	$(BIN)/python -m benchmarks.chaos --minutes 30 --seed $(SEED) --ranks 2 --times $(TIMES) --write
+proofs: setup  ## An hour of faults at random moments: of the demo, of long trainings, on one and two ranks; writes docs/proofs/
+	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --demo --write
+	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --times $(TIMES) --write
+	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --ranks 2 --times $(TIMES) --write
 
 # vLLM wants another fastapi than Prefect, so it lies in an environment that sees the usual one behind its own packages. The
 # torchvision that comes with it is built for GPUs and cannot be loaded beside a torch for CPUs; texts do without.

@@ -1,12 +1,12 @@
 """What do faults cost a run, and does it come out the same? `make chaos`, or
 
-    python -m benchmarks.chaos [--minutes 2] [--seed 7] [--ranks 1] [--times 1] [--write]
+    python -m benchmarks.chaos [--minutes 2] [--seed 7] [--ranks 1] [--times 1] [--demo] [--write]
 
-A pipeline of minutes (tests/faults/tiny_project.py: every stage but fine-tuning, on a processor, in processes) is run
-once without faults, and then again and again, each time in a store of its own on a small disk, while faults come at
-random moments: `kill -9`, SIGSTOP, a full disk, servers that die and come back. The seed says which and when; the list
-is printed first. Where the command ends, the same command is started again, as a user would. When the time is up the
-last run goes on without faults to its end.
+A pipeline of a minute (every stage of tests/faults/tiny_project.py, on a processor, in processes), or with `--demo`
+that of `make demo`, is run once without faults, and then again and again, each time in a store of its own on a small
+disk, while faults come at random moments: `kill -9`, SIGSTOP, a full disk, servers that die and come back. The seed
+says which and when; the list is printed first. Where the command ends, the same command is started again, as a user
+would. When the time is up the last run goes on without faults to its end.
 
 Printed at the end, for each kind of fault: how long until the run did something that it had not done before the fault
 (recovery), and how many steps of training it did again; and of the whole, how much of its time went into work that
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -33,8 +33,11 @@ from pathlib import Path
 from benchmarks.chaos_events import DISK, FOR_GOOD, KILL_ORCHESTRATOR, KINDS, ONE_RANK, Event, Scene, schedule
 from benchmarks.chaos_run import PAUSE_S, TRAINED, Run, left_alive, undisturbed
 from benchmarks.provenance import PROJECT, commit, when_and_where
+from containers.contracts.configs.training import TrainingSchedule
+from flows.demo.rows import write_demo_data
+from tasks.config.loading import load_run_config
 from tests.faults.mortal_server import Mlflow, Prefect
-from tests.faults.tiny_project import TINY, TinyProject
+from tests.faults.tiny_project import WITH_SFT, TinyProject
 
 PAGES = PROJECT / "docs" / "proofs"
 _DISK_MIB = 512
@@ -116,6 +119,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="of which faults come when; 7 unless given")
     parser.add_argument("--ranks", type=int, default=1, help="processes of a training; from 2 on one of them is killed")
     parser.add_argument("--times", type=int, default=1, help="as many steps of training as usual; once unless given")
+    parser.add_argument("--demo", action="store_true", help="the demo's own pipeline, not the smaller one of the tests")
     parser.add_argument("--write", action="store_true", help="write the page in docs/proofs as well")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
@@ -139,10 +143,14 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
         f"tracking.mlflow_uri={mlflow.uri}",
         f"runtime.silence_limit_s={_SILENCE_LIMIT_S}",
         f"gpu_profile.num_processes={given.ranks}",
-        *longer_trainings(given.times),
     )
     disk, tiny = scratch / "disk", TinyProject.make(scratch / "project", PROJECT)
-    reference = Run(tiny, "undisturbed", disk / "undisturbed", settings)
+    write_demo_data(tiny.folder / "outputs/demo/data")
+    config = "configs/runs/demo.yaml" if given.demo else "configs/runs/tiny.yaml"
+    settings += () if given.demo else (WITH_SFT,)
+    found = schedules(tiny.folder / config, settings)
+    settings += tuple(longer_trainings(given.times, found))
+    reference = Run(tiny, config, "undisturbed", disk / "undisturbed", settings)
     undisturbed(reference)
     wanted, num_steps = reference.made(), reference.num_steps()
     shutil.rmtree(reference.folder)
@@ -154,7 +162,7 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
     deadline = time.monotonic() + given.minutes * 60
     while time.monotonic() < deadline:
         name = f"chaos-{len(ended) + 1}"
-        run = Run(tiny, name, disk / name, settings, given.minutes * 60 + _RUN_LIMIT * reference.took_s)
+        run = Run(tiny, config, name, disk / name, settings, given.minutes * 60 + _RUN_LIMIT * reference.took_s)
         costs += disturbed(run, Scene(run.orchestrator, mlflow, prefect, disk), events, deadline=deadline)
         ended.append(run)
         found = [f"{stage} is not what it is without faults" for stage in wanted if run.made()[stage] != wanted[stage]]
@@ -173,8 +181,8 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
     print(f"\n{text}", flush=True)
     if given.write:
         PAGES.mkdir(parents=True, exist_ok=True)
-        name = "chaos.md" if given.ranks == 1 else f"chaos-{given.ranks}-ranks.md"
-        (PAGES / name).write_text(page(text, left_out, measured=measured), encoding="utf-8")
+        name = "chaos" + ("-demo" if given.demo else "") + (f"-{given.ranks}-ranks" if given.ranks > 1 else "")
+        (PAGES / f"{name}.md").write_text(page(text, saved(found), left_out, measured=measured), encoding="utf-8")
     return 1 if wrong else 0
 
 
@@ -193,10 +201,17 @@ def chosen_kinds(given: argparse.Namespace, *, no_disk: str) -> tuple[tuple[str,
     return kinds, left_out
 
 
-def longer_trainings(times: int) -> Iterator[str]:
+def schedules(config: Path, settings: Sequence[str]) -> dict[str, TrainingSchedule]:
+    """That of each training of a configuration."""
+    loaded = load_run_config(config, overrides=settings).config
+    return {stage.value: getattr(loaded, stage.value).schedule for stage in TRAINED}
+
+
+def longer_trainings(times: int, found: Mapping[str, TrainingSchedule]) -> Iterator[str]:
     """Settings for so many times as many steps of training, with as many between two checkpoints as before."""
-    for stage in (str(stage) for stage in TRAINED):
-        yield f"{stage}.schedule.max_steps={times * TINY[stage]['schedule']['max_steps']}"
+    for stage, schedule_ in found.items():
+        assert schedule_.max_steps is not None
+        yield f"{stage}.schedule.max_steps={times * schedule_.max_steps}"
 
 
 def disturbed(run: Run, scene: Scene, events: deque[Event], *, deadline: float) -> list[Cost]:
@@ -211,7 +226,13 @@ def disturbed(run: Run, scene: Scene, events: deque[Event], *, deadline: float) 
     return costs
 
 
-def page(text: str, left_out: Sequence[str], *, measured: str) -> str:
+def saved(found: Mapping[str, TrainingSchedule]) -> str:
+    """How often each training saves a checkpoint."""
+    each = (f"{schedule_.save_steps or schedule_.eval_steps} ({stage})" for stage, schedule_ in found.items())
+    return f"A checkpoint is saved every so many steps: {', '.join(each)}."
+
+
+def page(text: str, saved_when: str, left_out: Sequence[str], *, measured: str) -> str:
     """The figures with what they were measured on."""
     command = f"python -m benchmarks.chaos {' '.join(sys.argv[1:])}".rstrip()
     notes = "\n".join(left_out)
@@ -225,7 +246,7 @@ def page(text: str, left_out: Sequence[str], *, measured: str) -> str:
 
 Recovery: from the fault until the run did something that it had not done before: a step of training, or a stage. It
 includes the time for which a fault lasts that is taken back (0.5 to 8 s), the start of the command, and the stage's.
-Steps done again: a checkpoint is saved every 5 (reward model) or 3 (policy). {notes}
+{saved_when} {notes}
 """
 
 

@@ -12,7 +12,7 @@ from containers.contracts.names import StageName
 from containers.launch.leftovers import folder_token, processes_with
 from tests.faults.tiny_project import Driven, TinyProject, curves, recorded_steps, stage_processes, weights_digest
 
-TRAINED = (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+TRAINED = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
 PAUSE_S = 0.1
 _FIRST_RUN_LIMIT_S = 1800.0
 _ENDS_WITHIN_S = 30
@@ -23,6 +23,7 @@ class Run:
     """One run of the pipeline in a folder of its own, started again as often as it takes."""
 
     tiny: TinyProject
+    config: str
     name: str
     folder: Path
     settings: tuple[str, ...]
@@ -49,6 +50,7 @@ class Run:
             f"run.output_dir={self.folder}/out",
             f"run.store_dir={self.folder}/store",
             *self.settings,
+            config=self.config,
         )
         return True
 

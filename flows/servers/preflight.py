@@ -20,7 +20,15 @@ from flows.servers.databases import (
 )
 from flows.servers.logins import demanded_logins
 from flows.servers.own_login import login_file, made_login, own_login
-from flows.servers.process import ServerError, ServerPlan, free_ports, host_problem, port_problem, port_process
+from flows.servers.process import (
+    PortReservations,
+    ServerError,
+    ServerPlan,
+    free_ports,
+    host_problem,
+    port_problem,
+    port_process,
+)
 from flows.servers.settings import ServerSettings
 
 Say = Callable[[str], None]
@@ -28,8 +36,13 @@ Say = Callable[[str], None]
 _DATABASE_LIMIT_S = 10.0
 
 
-def planned_servers(settings: ServerSettings, names: Sequence[str], *, say: Say) -> list[ServerPlan]:
+def planned_servers(
+    settings: ServerSettings, names: Sequence[str], *, reservations: PortReservations, say: Say
+) -> list[ServerPlan]:
     """How to start these servers.
+
+    Args:
+        reservations: holds their ports from now on.
 
     Raises:
         ServerError: the host is not ours; a login is missing; ports that somebody named are taken or databases cannot
@@ -38,11 +51,11 @@ def planned_servers(settings: ServerSettings, names: Sequence[str], *, say: Say)
     if (problem := host_problem(settings.host)) is not None:
         raise ServerError(problem)
     logins = demanded_logins(names, host=settings.host, variables=os.environ)
-    problems = [problem for name in names if (problem := _port_problem(name, settings))]
+    problems = [problem for name in names if (problem := _port_problem(name, settings, reservations))]
     problems += [problem for name in names if (problem := _database_problem(name, settings.database(name)))]
     if problems:
         raise ServerError("\n".join(problems))
-    ports = _ports(settings, names, say=say)
+    ports = _ports(settings, names, reservations, say=say)
     own = _own_login(settings, names, say=say) if "prefect" not in logins else ""
     plans = [
         server_plan(
@@ -71,7 +84,9 @@ def _own_login(settings: ServerSettings, names: Sequence[str], *, say: Say) -> s
     return login
 
 
-def _ports(settings: ServerSettings, names: Sequence[str], *, say: Say) -> dict[str, int]:
+def _ports(
+    settings: ServerSettings, names: Sequence[str], reservations: PortReservations, *, say: Say
+) -> dict[str, int]:
     """A port for each server: the one that was named, else the usual one, else one that is free."""
     named = {settings.prefect_port, settings.mlflow_port}
     # Each a port that no other server here takes, not by chance either.
@@ -79,15 +94,18 @@ def _ports(settings: ServerSettings, names: Sequence[str], *, say: Say) -> dict[
     ports = {}
     for name in names:
         wanted = settings.port(name)
-        ports[name] = _usual_port(name, settings, next(spare), say=say) if wanted is None else wanted or next(spare)
+        if wanted is None:
+            wanted = _usual_port(name, settings, next(spare), reservations, say=say)
+        ports[name] = wanted or next(spare)
     return ports
 
 
-def _usual_port(name: str, settings: ServerSettings, spare: int, *, say: Say) -> int:
+def _usual_port(name: str, settings: ServerSettings, spare: int, reservations: PortReservations, *, say: Say) -> int:
     """The usual port; `spare` where somebody else has it, which is said."""
     usual = USUAL_PORTS[name]
     others = [settings.port(other) for other in USUAL_PORTS if other != name]
-    problem = "the other server is to take it" if usual in others else port_problem(usual, host=settings.host)
+    other = "the other server is to take it" if usual in others else None
+    problem = other or _why_taken(usual, settings.host, reservations)
     if problem is None:
         return usual
     _refuse_second(name, usual, settings.state_dir / name)
@@ -96,6 +114,13 @@ def _usual_port(name: str, settings: ServerSettings, spare: int, *, say: Say) ->
         f"{PORT_KEYS[name]} for one that stays the same."
     )
     return spare
+
+
+def _why_taken(port: int, host: str, reservations: PortReservations) -> str | None:
+    """Why the port cannot be had; None: it is free, and reserved here now."""
+    if (problem := port_problem(port, host=host)) is not None:
+        return problem
+    return None if reservations.take(port) else "another `rlhf` of this machine is starting a server there"
 
 
 def _refuse_second(name: str, port: int, folder: Path) -> None:
@@ -113,10 +138,10 @@ def _refuse_second(name: str, port: int, folder: Path) -> None:
             )
 
 
-def _port_problem(name: str, settings: ServerSettings) -> str | None:
+def _port_problem(name: str, settings: ServerSettings, reservations: PortReservations) -> str | None:
     """Why a port that somebody named cannot be had."""
     port = settings.port(name)
-    problem = port_problem(port, host=settings.host) if port else None
+    problem = _why_taken(port, settings.host, reservations) if port else None
     if problem is None:
         return None
     return (

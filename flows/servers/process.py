@@ -7,6 +7,7 @@ import pwd
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -68,6 +69,36 @@ def free_ports(count: int) -> list[int]:
     finally:
         for item in sockets:
             item.close()
+
+
+class PortReservations:
+    """Ports that a start of ours is about to take: between the look at one and its server's first answer lie seconds.
+
+    Two users who start at the same moment would else both find the usual port free. The reservation is a name that the
+    kernel gives to one process of the machine at a time, whoever's, and takes back when that process ends; it hinders
+    no other program. Where the kernel has no such names (macOS) every reservation is had.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, socket.socket] = {}
+
+    def take(self, port: int) -> bool:
+        """Whether the port is reserved here now."""
+        if port in self._held or not sys.platform.startswith("linux"):
+            return True
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            name.bind(f"\0rlhf-flows-port-{port}")
+        except OSError:
+            name.close()
+            return False
+        self._held[port] = name
+        return True
+
+    def release(self) -> None:
+        """Give all of them back."""
+        while self._held:
+            self._held.popitem()[1].close()
 
 
 def host_problem(host: str) -> str | None:

@@ -17,7 +17,7 @@ from flows.servers.databases import shown_database, with_driver
 from flows.servers.logins import client_login, is_loopback
 from flows.servers.own_login import own_login
 from flows.servers.preflight import planned_servers
-from flows.servers.process import ServerError, ServerPlan, start_process, stop_groups
+from flows.servers.process import PortReservations, ServerError, ServerPlan, start_process, stop_groups
 from flows.servers.progress import ServerProgress
 from flows.servers.record import ServerEntry, ServersRecord, UserEntry, locked, read_record, server_url, write_record
 from flows.servers.settings import ServerSettings
@@ -45,6 +45,7 @@ class ServersUse:
     client_variables: dict[str, str] = field(default_factory=dict)
     entered: bool = False
     _lock: ExitStack = field(default_factory=ExitStack)
+    _reservations: PortReservations = field(default_factory=PortReservations)
     _record: ServersRecord = field(default_factory=ServersRecord)
     _to_start: list[ServerPlan] = field(default_factory=list)
     _started: list[StartedServer] = field(default_factory=list)
@@ -82,7 +83,9 @@ class ServersUse:
                 self._learn_login(server.name, is_own=server.has_own_login)
                 self._require_access(server)
         missing = [name for name in self.wanted if name not in {server.name for server in kept}]
-        self._to_start = planned_servers(self.settings, missing, say=self.say) if missing else []
+        if missing:
+            self._lock.callback(self._reservations.release)
+            self._to_start = planned_servers(self.settings, missing, reservations=self._reservations, say=self.say)
         for plan in self._to_start:
             if plan.login:
                 self._learn_login(plan.name, is_own=plan.has_own_login)

@@ -138,9 +138,11 @@ class TinyProject:
         command += ["--hold", hold.value] if hold else []
         return self._start(command, overrides, environment)
 
-    def rlhf(self, *overrides: str, environment: dict[str, str] | None = None) -> Driven:
+    def rlhf(
+        self, *overrides: str, config: str = "configs/runs/tiny.yaml", environment: dict[str, str] | None = None
+    ) -> Driven:
         """Start `rlhf run`, with its servers."""
-        command = [sys.executable, "-m", "flows.cli.main", "run", "-c", "configs/runs/tiny.yaml"]
+        command = [sys.executable, "-m", "flows.cli.main", "run", "-c", config]
         return self._start(command, overrides, {"MLFLOW_TRACKING_URI": "", **(environment or {})})
 
     def _start(self, command: Sequence[str], overrides: Sequence[str], environment: dict[str, str] | None) -> Driven:

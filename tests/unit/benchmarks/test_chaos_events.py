@@ -50,7 +50,7 @@ def test_what_a_run_left_is_found_by_its_folder(tmp_path: Path, how: str) -> Non
 @pytest.mark.parametrize("kept", ["work", "artifacts"])
 def test_what_a_stage_left_is_found_by_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
     monkeypatch.setattr(chaos_run, "_ENDS_WITHIN_S", 0)
-    run = Run(TinyProject(tmp_path), "run", tmp_path / "run", ())
+    run = Run(TinyProject(tmp_path), "tiny.yaml", "run", tmp_path / "run", ())
     (tmp_path / "run/store" / kept / "train_policy/0123").mkdir(parents=True)
     token = new_token(tmp_path / "run/store/work/train_policy/0123")
     with subprocess.Popen(
