@@ -39,8 +39,10 @@ def add_to(commands: Commands) -> None:
 def approve(parsed: argparse.Namespace) -> int:
     """`rlhf approve`."""
     from tasks.config.loading import load_run_config
+    from tasks.store.format import demand_known_store
 
     loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    demand_known_store(loaded.config.store_dir)
     from flows.commands.approve import decide, show_waiting
 
     if parsed.outcome is None:

@@ -99,5 +99,8 @@ def _kind(parsed: argparse.Namespace) -> "Kind":
 
 def _load(parsed: argparse.Namespace) -> "LoadedConfig":
     from tasks.config.loading import load_run_config
+    from tasks.store.format import demand_known_store
 
-    return load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    demand_known_store(loaded.config.store_dir)
+    return loaded

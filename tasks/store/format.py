@@ -10,13 +10,14 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from containers.contracts.digests import write_atomically
+from tasks.config.errors import ConfigError
 
 # Raised when an older package could no longer read the store: its folders, manifests, or what runs remember.
 STORE_FORMAT = 1
 STORE_FILE = "STORE.json"
 
 
-class NewerStoreError(Exception):
+class NewerStoreError(ConfigError):
     """A newer version of this package wrote the store; this one leaves it alone."""
 
 
