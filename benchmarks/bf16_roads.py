@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.init import normal_
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
-from containers.contracts.configs.stages import LoraSettings
+from containers.contracts.configs.training import LoraSettings
 from containers.harness.measure import cpu_model
 from containers.models.loading import peft_config
 from containers.scoring.scorer import allowed_difference

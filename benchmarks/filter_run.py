@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from containers.contracts.configs.stages import FilterDatasetConfig, HeldOutSuite
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, StageName
 from containers.contracts.records import Funnel

@@ -36,7 +36,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Qwe
 
 from benchmarks.rloo_speed import count_tokens, parameters_of_blocks
 from benchmarks.speed_inputs import matmul_gflops, random_pairs, save_reward_model
-from containers.contracts.configs.stages import LoraSettings
+from containers.contracts.configs.training import LoraSettings
 from containers.harness.measure import cpu_model
 from containers.models.loading import peft_config
 from containers.rollouts.engines import batching, sharing

@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 
 from benchmarks.speed_inputs import Conversation, real_pairs, save_reward_model
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, write_part
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE, StageName
 from containers.contracts.spec import StageInput, StageSpec

@@ -20,7 +20,7 @@ from trl import RLOOConfig, RLOOTrainer
 
 from benchmarks.speed_inputs import random_pairs, real_pairs, save_reward_model
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
-from containers.contracts.configs.stages import LoraSettings
+from containers.contracts.configs.training import LoraSettings
 from containers.models.loading import peft_config
 from containers.rewards.reward_model import PolicyReward, policy_scorer
 from containers.rollouts.engines import sharing

@@ -15,7 +15,7 @@ from typing import Literal
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from containers.contracts.configs.stages import SuiteFile
+from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord

@@ -7,7 +7,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from containers.contracts.champions import Comparison, DecisionKind
-from containers.contracts.configs.stages import EvaluatePolicyConfig, EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.digests import read_manifest
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, VALIDATION_PAIRS_FILE, StageName
 from containers.contracts.pipeline import JUDGED_BY, TRAINED_BY

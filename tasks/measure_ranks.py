@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from containers.contracts.collectives import COLLECTIVES_FILE, Collectives
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import StageFailure

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from containers.contracts.champions import DECISIONS_INPUT
-from containers.contracts.configs.stages import WriteReportConfig
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.digests import file_sha256, write_atomically
 from containers.contracts.names import (
     CERTIFICATE_PAGE_FILE,

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from containers.algorithms.reward_model import PairTrainer
 from containers.algorithms.reward_model_packed import PackedPairTrainer, Pair, make_packs, packed_scores
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan
 from containers.data.pairs import Row
 from containers.distributed.ranks import any_rank

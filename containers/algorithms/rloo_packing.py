@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from containers.algorithms.reward_model_packing import CPU_PACK_TOKENS
 from containers.algorithms.rloo import PolicyTrainer
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.distributed.ranks import any_rank
 from containers.harness.context import StageContext

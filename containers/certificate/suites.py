@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from containers.contracts.certificate import VALIDATION
-from containers.contracts.configs.stages import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.names import VALIDATION_PAIRS_FILE
 from containers.data.pairs import read_pair_rows
 from containers.distributed.ranks import spread_over_ranks

@@ -40,3 +40,5 @@ Rows = Annotated[int, Field(le=1_000_000_000_000)]
 BatchSize = Annotated[int, Field(le=10_000_000)]
 Width = Annotated[int, Field(le=10_000_000)]
 Resamples = Annotated[int, Field(le=1_000_000_000)]
+
+BatchTokens = Annotated[TokensPerForward | None, Field(ge=1)]

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-from containers.contracts.configs.stages import (
-    EvaluateRewardModelConfig,
-    StageConfig,
-    TrainPolicyConfig,
-    TrainRewardModelConfig,
-    TrainSftConfig,
-)
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.names import CERTIFICATE_INPUT, StageName
 from containers.contracts.pipeline import STAGE_FACTS, Devices

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from containers.contracts.configs.stages import TrainingSchedule
+from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan, GpuProfile
 
 

@@ -12,7 +12,10 @@ A rung changes the attempt, never the work: the global batch, the steps and the 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from containers.contracts.configs.stages import StageConfig, TrainPolicyConfig, TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.ladder import LadderSettings, Rung
 from containers.contracts.outcome import FailureKind

@@ -6,7 +6,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.constants import DUMMY_TARGET_MODULES
 from transformers import PreTrainedModel
 
-from containers.contracts.configs.stages import LoraSettings
+from containers.contracts.configs.training import LoraSettings
 from containers.models.weights import SCORE_HEAD
 
 TaskType = Literal["CAUSAL_LM", "SEQ_CLS"]

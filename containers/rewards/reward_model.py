@@ -7,7 +7,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.contracts.certificate import ScoreStatistics
-from containers.contracts.configs.stages import EvaluatePolicyConfig, TrainPolicyConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.evals.score_statistics import normalised
 from containers.harness.context import StageContext

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from transformers import PreTrainedModel
 
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
 from containers.packing.logps import causal_of
 from containers.rollouts.continuous_batching import continuous_batching, why_not_batched

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from containers.contracts.configs.stages import EvaluatePolicyConfig, TrainPolicyConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.models.tokenizer_loading import token_without_row, without_row_in_words

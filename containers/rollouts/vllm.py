@@ -23,7 +23,7 @@ from peft import PeftModel
 from torch import Tensor, distributed
 from transformers import GenerationConfig, PreTrainedModel
 
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.distributed.ranks import is_first_rank, of_all_ranks, patient_group
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError

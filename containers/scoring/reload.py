@@ -8,7 +8,7 @@ from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 
 from containers.contracts.certificate import ScoreStatistics
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
 from containers.data.pairs import Row, both_sides
 from containers.distributed.devices import compute_device, compute_dtype

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from containers.contracts.configs.stages import BuildBaseModelConfig
+from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.names import MODEL_FOLDER, TRAIN_PAIRS_FILE
 from containers.contracts.outcome import Metric
 from containers.data.pairs import read_pair_rows

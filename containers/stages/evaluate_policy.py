@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 
-from containers.contracts.configs.stages import EvaluatePolicyConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.names import (
     COMPLETIONS_FILE,
     MODEL_FOLDER,

@@ -18,7 +18,7 @@ from containers.contracts.certificate import (
     ScoreParity,
     SuiteEvaluation,
 )
-from containers.contracts.configs.stages import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, TRAINING_INFO_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.records import SamplePrediction, TrainingInfo

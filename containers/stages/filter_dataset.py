@@ -7,7 +7,7 @@ and `contaminated.jsonl` every row that was found.
 
 from pathlib import Path
 
-from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Funnel
 from containers.data.filters.chain import FilterChain, Rows

@@ -17,7 +17,7 @@ from containers.algorithms.rloo import PolicyTrainer
 from containers.algorithms.rloo_packing import PolicyPacking, plan_policy_packing
 from containers.certificate.check import demand_certificate
 from containers.contracts.certificate import ScoreStatistics
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import (
     ADAPTER_FOLDER,
     COMPLETIONS_FILE,

@@ -14,7 +14,7 @@ from trl import RewardConfig
 from containers.algorithms.reward_model import PairTrainer
 from containers.algorithms.reward_model_packing import attention_of, plan_packing
 from containers.contracts.certificate import ScoreStatistics
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.outcome import Metric
 from containers.contracts.schedule import ResolvedSchedule
 from containers.data.pairs import Row, both_sides

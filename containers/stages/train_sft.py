@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl import SFTConfig, SFTTrainer
 
-from containers.contracts.configs.stages import TrainSftConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.schedule import ResolvedSchedule

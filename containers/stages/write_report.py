@@ -3,7 +3,7 @@
 The report is written whether the gates opened or not: whatever is missing is said on the page with its reason.
 """
 
-from containers.contracts.configs.stages import WriteReportConfig
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.names import CERTIFICATE_PAGE_FILE, REPORT_HTML_FILE, REPORT_MARKDOWN_FILE
 from containers.contracts.outcome import Metric
 from containers.harness.context import StageContext

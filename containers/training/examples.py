@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from containers.contracts.configs.stages import TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
 from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.data.pairs import Row, read_pair_rows, read_policy_prompts

@@ -10,7 +10,9 @@ from torch import distributed
 from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
-from containers.contracts.configs.stages import TrainPolicyConfig, TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.schedule import ResolvedSchedule
 from containers.distributed.ranks import is_first_rank
 from containers.harness.context import StageContext

@@ -22,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerBase
 
-from containers.contracts.configs.stages import TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.digests import file_sha256
 from containers.contracts.names import (
     POLICY_EVAL_PROMPTS_FILE,

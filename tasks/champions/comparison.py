@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers.contracts.champions import Comparison, Contest
-from containers.contracts.configs.stages import EvaluatePolicyConfig, EvaluateRewardModelConfig, StageConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.stages import StageConfig
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.champions.book import ChampionBook, ChampionGoneError, NoChampionError

@@ -9,9 +9,8 @@ from typing import Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from containers.contracts.base import Difference, Frozen, Hours, Positive, Weight
+from containers.contracts.base import Difference, Fraction, Frozen, Hours, Positive, Weight
 from containers.contracts.certificate import VALIDATION, Certificate, SuiteEvaluation
-from containers.contracts.configs.stages import Fraction
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef

@@ -4,9 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from containers.contracts.base import Frozen, Resamples
+from containers.contracts.base import Fraction, Frozen, Resamples
 from containers.contracts.champions import Comparison, Contest
-from containers.contracts.configs.stages import Fraction
 from containers.report.decision_text import contest_text, points
 
 

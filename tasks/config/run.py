@@ -6,17 +6,15 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
 from containers.contracts.base import Frozen, Gibibytes, Port, Seconds, Seed
-from containers.contracts.configs.stages import (
-    BuildBaseModelConfig,
-    EvaluatePolicyConfig,
-    EvaluateRewardModelConfig,
-    FilterDatasetConfig,
-    StageConfig,
-    TrainPolicyConfig,
-    TrainRewardModelConfig,
-    TrainSftConfig,
-    WriteReportConfig,
-)
+from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import CONTAINER_STAGES, StageName

@@ -7,8 +7,13 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen, Positive
-from containers.contracts.configs.filter_dataset import ReferenceRewardModel
-from containers.contracts.configs.stages import FilterDatasetConfig, HeldOutSuite, SourceShare, SuiteFile
+from containers.contracts.configs.filter_dataset import (
+    FilterDatasetConfig,
+    HeldOutSuite,
+    ReferenceRewardModel,
+    SourceShare,
+)
+from containers.contracts.configs.suites import SuiteFile
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}")

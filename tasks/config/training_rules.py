@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from containers.contracts.configs.stages import (
-    BuildBaseModelConfig,
-    LoraSettings,
-    TrainingSchedule,
-    TrainPolicyConfig,
-    TrainRewardModelConfig,
-    TrainSftConfig,
-)
-from containers.contracts.configs.training import VLLM_LORA_RANKS
+from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import VLLM_LORA_RANKS, LoraSettings, TrainingSchedule
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import config_profile
 from containers.contracts.schedule import ScheduleError, plan_batch

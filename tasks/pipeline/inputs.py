@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, ReferenceRewardModel
-from containers.contracts.configs.stages import (
-    EvaluateRewardModelConfig,
-    FilterDatasetConfig,
-    SuiteFile,
-)
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterDatasetConfig, ReferenceRewardModel
+from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.names import CERTIFICATE_INPUT, MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.sources.pinned import pinned_dataset_inputs, pinned_model_input

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from containers.contracts.configs.stages import LoraSettings, StageConfig
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.training import LoraSettings
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind

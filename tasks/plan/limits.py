@@ -6,7 +6,7 @@ Mistakes are certain, whatever the filters and the split will do; warnings are l
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from containers.contracts.configs.stages import TrainingSchedule
+from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import GIB, BatchPlan
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.configs.stages import LoraSettings, TrainRewardModelConfig, TrainSftConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import LoraSettings
 from containers.contracts.hardware import BatchPlan
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.schedule import ResolvedSchedule
 from tasks.plan import estimates

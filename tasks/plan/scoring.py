@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from containers.contracts.configs.stages import SuiteFile
+from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName

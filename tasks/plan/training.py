@@ -4,12 +4,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from containers.contracts.configs.stages import (
-    TrainingSchedule,
-    TrainPolicyConfig,
-    TrainRewardModelConfig,
-    TrainSftConfig,
-)
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.identity import config_profile
 from containers.contracts.names import StageName

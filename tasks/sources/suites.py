@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from containers.contracts.configs.stages import SuiteFile
+from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.spec import StageInput
 from containers.formatting import size
 from tasks.config.sources import DatasetSource

@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import Artifact, TaskRun
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.spec import ArtifactRef
 from containers.launch.base import Launch, StageExit
 from containers.launch.process import ProcessRuntime

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from containers.contracts.configs.stages import WriteReportConfig
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import GIB, MeasuredContract, RequiredContract
 from containers.contracts.names import StageName
 from tests.faults.memory_cgroup import memory_cgroup

@@ -9,7 +9,7 @@ import pytest
 from curve_files import history, one_point_each, record_steps
 from mlflow import MlflowClient
 
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.manifest import LineageEntry
 from containers.contracts.names import StageName

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.data.filters.contamination import SuiteIndex, SuitePrompt
 from containers.data.filters.flaws import contradictory, control_token, has_equal_responses, num_characters, repeated
 from containers.data.filters.near_duplicates import near_duplicates

@@ -4,7 +4,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.records import PolarityCheck
 from containers.data.funnel import Split
 from containers.data.polarity import check_polarity, check_readers

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from containers.contracts.configs.stages import BuildBaseModelConfig, FilterDatasetConfig
+from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.file_limits import RowLines
 from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
 from containers.contracts.records import Funnel

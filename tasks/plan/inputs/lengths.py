@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import TRAIN_PAIRS_FILE, StageName
 from tasks.config.run import RunConfig
 from tasks.plan.inputs.data import DataSize, local_files

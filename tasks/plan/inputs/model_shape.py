@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from containers.contracts.configs.stages import BuildBaseModelConfig
+from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from tasks.config.errors import ConfigError
 from tasks.config.yaml_reader import read_yaml_file
 

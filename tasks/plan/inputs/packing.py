@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from containers.contracts.configs.stages import TrainPolicyConfig, TrainRewardModelConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from tasks.config.yaml_reader import read_yaml_file
 from tasks.plan.inputs.model_shape import text_part
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Funnel

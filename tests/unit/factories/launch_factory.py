@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from containers.contracts.configs.stages import WriteReportConfig
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import StageName
 from containers.contracts.outcome import StageFailure, StageResult

@@ -10,7 +10,7 @@ from fakes.docker_daemon import FakeDaemon
 from fakes.health_server import HealthServer
 from fakes.hub_server import FakeHub
 
-from containers.contracts.configs.stages import SuiteFile
+from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
 from tasks.check_system import CheckRequest, failures, refusal, run_checks, table

@@ -9,7 +9,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
 
 from containers.algorithms.reward_model_packing import plan_packing, why_padded
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.names import StageName
 from containers.data.pairs import Row
 from tests.unit.factories.spec_factory import make_context

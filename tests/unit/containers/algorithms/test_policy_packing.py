@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from containers.algorithms.rloo import PolicyTrainer
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.algorithms.rloo_packing import plan_policy_packing, why_padded
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from tests.unit.containers.algorithms.test_packing import _SIZES, PACKED, pairs

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from containers.certificate.check import demand_certificate
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import CERTIFICATE_FILE, StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError

@@ -9,7 +9,7 @@ from transformers import Qwen3ForSequenceClassification
 
 from containers.certificate.parity import measure_parity_of_stranger
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.stages import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError, MissingPrerequisiteError, StageError
 from containers.models.loading import reward_model_folder

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.stages import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError

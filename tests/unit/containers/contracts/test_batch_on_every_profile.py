@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from containers.contracts.configs.stages import TrainingSchedule
+from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.schedule import ScheduleError, plan_batch, resolve_schedule
 

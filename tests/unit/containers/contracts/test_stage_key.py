@@ -2,17 +2,15 @@
 
 import pytest
 
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.configs.stages import (
-    EvaluateRewardModelConfig,
-    OptimizerSettings,
-    StageConfig,
-    SuiteFile,
-    TrainPolicyConfig,
-    TrainRewardModelConfig,
-    TrainSftConfig,
-    WriteReportConfig,
-)
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import OptimizerSettings
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.identity import (
     SINGLE_BATCH,

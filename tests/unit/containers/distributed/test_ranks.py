@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.names import StageName
 from containers.distributed.ranks import join_ranks, leave_ranks, spread_over_ranks

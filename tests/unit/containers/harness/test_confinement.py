@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.configs.stages import WriteReportConfig
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import RequiredContract
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput

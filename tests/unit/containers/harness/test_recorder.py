@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.names import StageName
 from containers.harness.recorder import Recorder
 from containers.rollouts.completion_log import CompletionLog

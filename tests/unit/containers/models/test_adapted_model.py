@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen3ForCausalLM
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.stages import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.names import BASE_FOLDER, StageName
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import demand_own_tokenizer, load_reward_model, load_tokenizer

@@ -13,7 +13,9 @@ import trl
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from containers.contracts.configs.stages import FilterDatasetConfig, TrainingSchedule, TrainSftConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError, BadDataError
 from containers.harness.recorder import Recorder

@@ -8,12 +8,10 @@ import pytest
 import trl
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.stages import (
-    EvaluateRewardModelConfig,
-    SuiteFile,
-    TrainingSchedule,
-    TrainSftConfig,
-)
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from containers.contracts.certificate import ScoreStatistics
-from containers.contracts.configs.stages import TrainingSchedule, TrainSftConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.evals.score_statistics import score_statistics
 from containers.rewards.reward_model import PolicyReward

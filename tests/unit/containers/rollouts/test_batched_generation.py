@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
-from containers.contracts.configs.stages import TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError, StageError
 from containers.packing.logps import causal_of

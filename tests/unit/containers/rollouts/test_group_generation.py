@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from trl import RLOOConfig
 
 from containers.algorithms.rloo import PolicyTrainer
-from containers.contracts.configs.stages import OptimizerSettings, TrainingSchedule, TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.packing.logps import causal_of

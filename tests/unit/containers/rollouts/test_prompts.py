@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.stages import EvaluatePolicyConfig, TrainPolicyConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.rollouts.prompts import (
     PolicyPrompt,

@@ -12,13 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from containers.contracts.configs.stages import (
-    LoraSettings,
-    OptimizerSettings,
-    TrainingSchedule,
-    TrainPolicyConfig,
-    TrainSftConfig,
-)
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.scoring.scorer import score_head_sha256

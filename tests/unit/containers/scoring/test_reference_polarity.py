@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import StageName
 from containers.contracts.records import ReferenceCheck
 from containers.data.formats.schemas import known_schemas

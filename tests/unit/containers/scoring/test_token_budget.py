@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from containers.contracts.configs.stages import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.names import StageName
 from containers.packing.scoring import computed_tokens, score_rows
 from containers.rewards.reward_model import load_scorer

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-from containers.contracts.configs.stages import BuildBaseModelConfig
+from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.digests import file_entries
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.configs.stages import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.digests import verify_artifact
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import StageName

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from containers.contracts.configs.stages import EvaluatePolicyConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.names import StageName
 from containers.contracts.records import PolicyEvaluation
 from containers.harness.context import StageContext

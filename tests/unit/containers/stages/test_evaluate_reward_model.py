@@ -11,14 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.stages import (
-    EvaluateRewardModelConfig,
-    LoraSettings,
-    OptimizerSettings,
-    SuiteFile,
-    TrainingSchedule,
-    TrainRewardModelConfig,
-)
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.evals.length_bias import length_group

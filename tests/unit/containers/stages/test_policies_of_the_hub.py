@@ -19,14 +19,10 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from containers.contracts.configs.stages import (
-    EvaluatePolicyConfig,
-    LoraSettings,
-    OptimizerSettings,
-    TrainingSchedule,
-    TrainPolicyConfig,
-    TrainSftConfig,
-)
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from containers.algorithms.curves import curve_metrics
-from containers.contracts.configs.stages import LoraSettings, OptimizerSettings, TrainingSchedule, TrainPolicyConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.records import TrainingInfo
 from containers.harness.context import StageContext

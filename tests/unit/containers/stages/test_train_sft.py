@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
-from containers.contracts.configs.stages import LoraSettings, OptimizerSettings, TrainingSchedule, TrainSftConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import TrainingInfo

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from containers.contracts.configs.stages import TrainSftConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import StageName
 from containers.training.loop import train
 from tests.unit.factories.spec_factory import make_context

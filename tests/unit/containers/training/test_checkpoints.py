@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext

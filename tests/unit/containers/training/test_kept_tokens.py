@@ -13,7 +13,7 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import NormalizedString, PreTokenizedString, pre_tokenizers
 
-from containers.contracts.configs.stages import TrainSftConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import VALIDATION_PAIRS_FILE, StageName
 from containers.training.examples import read_training_examples
 from containers.training.token_cache import KEPT_TOKENS_FILE

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from containers.contracts.configs.stages import WriteReportConfig
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.digests import content_digest, file_entries
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.manifest import LineageEntry, Manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.stages import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from containers.contracts.configs.stages import FilterDatasetConfig, SuiteFile
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.suites import SuiteFile
 from tasks.config.sources import whole_filter_config
 from tasks.pipeline.inputs import filter_dataset_inputs
 from tasks.sources.resolve import DatasetSource, SourceError, probe_dataset, resolve_dataset

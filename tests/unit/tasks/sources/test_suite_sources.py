@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.stages import SuiteFile
+from containers.contracts.configs.suites import SuiteFile
 from tasks.sources.pinned import BranchMayHaveMovedError
 from tasks.sources.resolve import SourceError
 from tasks.sources.suites import pinned_suite, probe_suite, resolve_suite

@@ -2,7 +2,8 @@
 
 import re
 
-from containers.contracts.configs.stages import OptimizerSettings, TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.training import OptimizerSettings
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import identity_key, stage_identity
 from containers.contracts.names import StageName

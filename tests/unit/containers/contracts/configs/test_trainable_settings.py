@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from containers.contracts.configs.stages import TrainRewardModelConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 
 
 @pytest.mark.parametrize(

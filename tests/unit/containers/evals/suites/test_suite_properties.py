@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.contracts.configs.stages import BenchmarkName
+from containers.contracts.configs.suites import BenchmarkName
 from containers.evals.suites.base import ScoredItem, SuiteRows
 from containers.evals.suites.registry import BENCHMARKS
 from containers.harness.errors import DivergedError

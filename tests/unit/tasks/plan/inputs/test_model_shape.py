@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from containers.contracts.configs.stages import BuildBaseModelConfig
+from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from tasks.config.errors import ConfigError
 from tasks.config.loading import config_files
 from tasks.plan.inputs.model_shape import (

@@ -1,0 +1,26 @@
+"""What evaluate_policy is told."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Resamples, Rows, Shown, Tokens, Weight
+from containers.contracts.configs.help_texts import RESAMPLES
+
+
+class EvaluatePolicyConfig(Frozen):
+    """Policy against reference on held-out prompts."""
+
+    stage: Literal["evaluate_policy"] = "evaluate_policy"
+    max_prompts: Rows | None = Field(200, ge=2, description="Held-out prompts used; null: all")
+    max_prompt_length: Tokens = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
+    max_completion_length: Tokens = Field(256, ge=1, description="Tokens")
+    completions_per_prompt: BatchSize = Field(1, ge=1, description="Of policy and reference each; their mean counts")
+    temperature: Weight = Field(1.0, description="0 is greedy")
+    batch_size: BatchSize = Field(16, ge=1, description="Completions per forward, at most")
+    score_batch_tokens: BatchTokens = Field(
+        None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"
+    )
+    confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
+    num_bootstrap: Resamples = Field(2000, ge=100, description=RESAMPLES)
+    num_samples: Shown = Field(8, description="Prompts shown side by side")

@@ -1,0 +1,29 @@
+"""What evaluate_reward_model is told."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Resamples, Rows, Shown, Tokens
+from containers.contracts.configs.help_texts import LONGEST, RESAMPLES
+from containers.contracts.configs.suites import SuiteFile
+
+
+class EvaluateRewardModelConfig(Frozen):
+    """The certificate of a reward model: suites, length bias, score parity; the figures behind its gate."""
+
+    stage: Literal["evaluate_reward_model"] = "evaluate_reward_model"
+    max_length: Tokens = Field(2048, ge=8, description=LONGEST)
+    batch_size: BatchSize = Field(
+        64, ge=1, description="Conversations per forward, at most; batch_tokens bounds them too"
+    )
+    batch_tokens: BatchTokens = Field(
+        None, description="Tokens per forward with their padding, at most; null: by the device (docs/suites.md)"
+    )
+    confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
+    num_bootstrap: Resamples = Field(2000, ge=100, description=RESAMPLES)
+    num_samples: Shown = Field(8, description="Pairs shown with their scores")
+    num_padded_pairs: Rows = Field(
+        64, ge=0, description="Pairs of each suite whose rejected response gets filler appended; 0: no such attack"
+    )
+    suites: tuple[SuiteFile, ...] = Field((), description="Judged by, beside the validation pairs")

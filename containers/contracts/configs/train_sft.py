@@ -1,0 +1,27 @@
+"""What train_sft is told."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from containers.contracts.base import BatchSize, Frozen, Tokens
+from containers.contracts.configs.help_texts import CHECKPOINTING, LONGEST, OPTIMIZER, SCHEDULE
+from containers.contracts.configs.training import ChatTemplate, LoraSettings, OptimizerSettings, TrainingSchedule
+
+
+class TrainSftConfig(Frozen):
+    """Supervised fine-tuning on the completions of the training pairs."""
+
+    stage: Literal["train_sft"] = "train_sft"
+    completions: Literal["chosen", "both"] = Field("chosen", description="Which side of each pair to imitate")
+    global_batch_size: BatchSize | None = Field(None, ge=1, description="Completions per step; null: the profile's")
+    max_length: Tokens = Field(1024, ge=8, description=LONGEST)
+    chat_template: ChatTemplate | None = Field(
+        None,
+        description="How conversations become text, as in train_reward_model; it travels with the saved model, from "
+        "which reward model and policy start. null: that of the base model",
+    )
+    lora: LoraSettings | None = Field(None, description="Train adapters only; null: every weight")
+    gradient_checkpointing: bool = Field(False, description=CHECKPOINTING)
+    optimizer: OptimizerSettings = Field(OptimizerSettings(), description=OPTIMIZER)
+    schedule: TrainingSchedule = Field(TrainingSchedule(), description=SCHEDULE)
