@@ -39,7 +39,8 @@ from benchmarks.speed_inputs import matmul_gflops, random_pairs, save_reward_mod
 from containers.contracts.configs.training import LoraSettings
 from containers.harness.measure import cpu_model
 from containers.models.loading import peft_config
-from containers.rollouts.engines import batching, sharing
+from containers.rollouts.continuous_batching import batching
+from containers.rollouts.shared_prompts import sharing
 
 _THEIRS, _BATCHED, _OURS = "transformers, as TRL calls it", "transformers' continuous batching", "ours"
 _WAYS = (_THEIRS, _BATCHED, _OURS)

@@ -16,7 +16,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PipelineRecord, StageRecord
 from containers.contracts.spec import StageInput
 from tasks.config.run import RunConfig
-from tasks.run.runtime import code_identity
+from tasks.run.runtime import CodeIdentity, code_identity
 from tasks.store.decisions import Decisions, Question, decision_key
 from tasks.store.history import RunHistory, StageHistory, StageMemory, stage_memory
 
@@ -27,18 +27,13 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 def fill_store(config: RunConfig, *, num_runs: int, own_artifacts: int) -> None:
     """Runs of the configuration, each with a seed of its own: none shares its last `own_artifacts` artifacts."""
-    code_digest = code_identity("process", image=config.image).digest
+    code = code_identity("process", image=config.image)
     store_dir = config.store_dir.resolve()
     configs = _stage_configs(config)
     shared, own = configs[:-own_artifacts], configs[-own_artifacts:]
-    known = {
-        StageName(item.stage): _make(store_dir, item, seed=0, code_digest=code_digest, config=config) for item in shared
-    }
+    known = {StageName(item.stage): _make(store_dir, item, seed=0, code=code, config=config) for item in shared}
     for number in range(num_runs):
-        made = {
-            StageName(item.stage): _make(store_dir, item, seed=number, code_digest=code_digest, config=config)
-            for item in own
-        }
+        made = {StageName(item.stage): _make(store_dir, item, seed=number, code=code, config=config) for item in own}
         name, output_dir = f"{config.run.name}-{number}", config.output_dir.resolve().parent / "runs" / str(number)
         if number == 0:
             name, output_dir = config.run.name, config.output_dir.resolve()
@@ -80,7 +75,9 @@ def _stage_configs(config: RunConfig) -> list[StageConfig]:
     return [item for item in found if item is not None and hasattr(item, "stage")]
 
 
-def _make(store_dir: Path, stage_config: StageConfig, *, seed: int, code_digest: str, config: RunConfig) -> StageMemory:
+def _make(
+    store_dir: Path, stage_config: StageConfig, *, seed: int, code: CodeIdentity, config: RunConfig
+) -> StageMemory:
     """Publish an artifact of that stage, and what the run remembers of it."""
     stage = StageName(stage_config.stage)
     inputs = tuple(
@@ -96,7 +93,7 @@ def _make(store_dir: Path, stage_config: StageConfig, *, seed: int, code_digest:
         stage_config,
         seed=seed,
         inputs=inputs,
-        code_digest=code_digest,
+        code_digest=code.program(stage_config).digest,
         profile=config_profile(config.gpu_profile, stage_config),
         batch=SINGLE_BATCH,
     )

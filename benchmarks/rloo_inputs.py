@@ -23,7 +23,7 @@ from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.contracts.configs.training import LoraSettings
 from containers.models.loading import peft_config
 from containers.rewards.reward_model import PolicyReward, policy_scorer
-from containers.rollouts.engines import sharing
+from containers.rollouts.shared_prompts import sharing
 
 DEFAULT, TUNED, OURS = "TRL, its defaults", "TRL, tuned", "ours"
 K = 4

@@ -1,9 +1,10 @@
 """What an upgrade changes for a run, said once before it: stages made anew and their cost, store, databases."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from containers.contracts.names import StageName
+from containers.contracts.programs import Program
 from containers.launch.base import LaunchError
 from flows.servers.database_versions import database_upgrade_lines
 from flows.servers.databases import DATABASE_VARIABLES
@@ -12,12 +13,9 @@ from tasks.config.run import RunConfig
 from tasks.plan.quantities import duration_text
 from tasks.plan.run_plan import RunPlan
 from tasks.run.runtime import code_identity
-from tasks.run.versions import last_versions, present_versions
 from tasks.store.format import NewerStoreError, demand_known_store
 from tasks.store.history import StageHistory
-
-_ABSENT = "absent"
-_IMAGE = "image"
+from tasks.store.why import changed_files, changed_versions
 
 
 def upgrade_lines(config: RunConfig, plan: RunPlan) -> tuple[str, ...]:
@@ -44,17 +42,17 @@ def _programs(config: RunConfig, plan: RunPlan) -> Iterator[str]:
     store_dir = config.store_dir.resolve()
     history = StageHistory(store_dir, run_name=config.run.name, output_dir=config.output_dir)
     try:
-        code = code_identity(config.runtime.kind, image=config.image)
+        code = code_identity(config.runtime.kind, image=config.image, store_dir=store_dir)
+        before = {stage: memory for stage in config.stages if (memory := history.last(stage)) is not None}
+        now = {stage: code.program(stage_config) for stage in before if (stage_config := config.stage_config(stage))}
     except LaunchError:  # the plan says it for each stage
         return
-    before = {stage: memory for stage in config.stages if (memory := history.last(stage)) is not None}
-    changed = [stage for stage, memory in before.items() if memory.identity.get("code") not in (None, code.digest)]
+    changed = [stage for stage in now if before[stage].identity.get("code") not in (None, now[stage].digest)]
     changed = [stage for stage in changed if stage is not StageName.WRITE_REPORT]  # every run writes its own
     if not changed:
         return
-    noted = last_versions(store_dir, run_file=history.path.name)
-    differences = changed_versions([noted[stage] for stage in changed if stage in noted], present_versions(code))
-    what = ", ".join(differences) or "sources, packages or image; an earlier version did not note which"
+    what = ", ".join(all_changes((before[stage].program, now[stage]) for stage in changed))
+    what = what or "sources, packages or image; an earlier version did not note which"
     again = [stage for stage in plan.stages if stage.stage in changed and not stage.is_reused]
     if not again:
         return
@@ -68,19 +66,9 @@ def _programs(config: RunConfig, plan: RunPlan) -> Iterator[str]:
     )
 
 
-def changed_versions(before: Sequence[Mapping[str, str]], now: Mapping[str, str]) -> list[str]:
-    """`torch 2.8.0 → 2.9.0` for each version that differs from what any of the stages was made with."""
-    found: dict[str, None] = {}
-    for versions in before:
-        if (_IMAGE in versions) != (_IMAGE in now):
-            found[f"the runtime: {_made_in(versions)} → {_made_in(now)}"] = None
-            continue
-        for name in dict.fromkeys((*versions, *now)):
-            old, new = versions.get(name, _ABSENT), now.get(name, _ABSENT)
-            if old != new:
-                found[f"{name} {old} → {new}"] = None
-    return list(found)
-
-
-def _made_in(versions: Mapping[str, str]) -> str:
-    return f"image {versions[_IMAGE]}" if _IMAGE in versions else "process"
+def all_changes(programs: Iterable[tuple[Program | None, Program]]) -> list[str]:
+    """`torch 2.8.0 → 2.9.0` for each version that differs for any of the stages, and how many sources do."""
+    known = [(before, now) for before, now in programs if before is not None]
+    versions = [line for before, now in known for line in changed_versions(before, now)]
+    files = {path for before, now in known for path in changed_files(before, now)}
+    return [*dict.fromkeys(versions), *([f"{len(files)} source file{'s' if len(files) > 1 else ''}"] if files else [])]

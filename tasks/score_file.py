@@ -160,5 +160,10 @@ def _spec(config: ScoreFileConfig, inputs: tuple[StageInput, ...], place: Scorin
 
 def _key(config: ScoreFileConfig, inputs: tuple[StageInput, ...], place: ScoringPlace) -> str:
     """The same for the same work at the same place: two scorings at once are two containers."""
-    parts = [config.model_dump_json(), [(item.name, item.digest) for item in inputs], place.code.digest]
+    parts = [
+        config.model_dump_json(),
+        [(item.name, item.digest) for item in inputs],
+        place.code.stages_digest,
+        place.code.image_digest,
+    ]
     return hashlib.sha256(json.dumps([*parts, str(place.folder.absolute())]).encode()).hexdigest()

@@ -7,11 +7,11 @@ from pathlib import Path
 from containers.contracts.certificate import VALIDATION
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.names import VALIDATION_PAIRS_FILE
+from containers.contracts.registries import BENCHMARKS
 from containers.data.pairs import read_pair_rows
 from containers.distributed.ranks import spread_over_ranks
 from containers.evals.scored_suite import ScoredSuite
 from containers.evals.suites.base import Comparison, ScoredItem, SuiteItem, SuiteRows
-from containers.evals.suites.registry import BENCHMARKS
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError
 from containers.models.template_losses import TemplateLosses, refusals_of

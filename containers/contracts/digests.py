@@ -162,16 +162,6 @@ def _compare(path: str, wanted: FileEntry, *, whole_up_to_bytes: int | None) -> 
         raise DamagedArtifactError(f"{path} was changed: {what} is {digest[:12]}…, the manifest says {said[:12]}…")
 
 
-def source_digest(package: Path) -> str:
-    """`sha256:…` over the sources below `package` that an image receives: what the stage programs are."""
-    sources = (path for pattern in ("*.py", "*.jinja") for path in package.rglob(pattern))
-    return content_digest(
-        FileEntry(path=path.relative_to(package).as_posix(), size_bytes=path.stat().st_size, sha256=file_sha256(path))
-        for path in sources
-        if "__pycache__" not in path.parts and path.relative_to(package).parts[0] not in ("launch", "images", "compose")
-    )
-
-
 def write_atomically(path: Path, text: str) -> None:
     """Put `text` into `path` so that a reader sees all of it or nothing, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

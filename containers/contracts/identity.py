@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
@@ -16,9 +15,6 @@ from containers.contracts.names import CERTIFICATE_INPUT, StageName
 from containers.contracts.pipeline import STAGE_FACTS, Devices
 from containers.contracts.schedule import plan_batch
 from containers.contracts.spec import StageInput
-
-# The installed versions that can change a number, for the process runtime; an image's digest covers them in Docker.
-_VERSIONS_THAT_MATTER = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy")
 
 Identity = dict[str, Any]
 
@@ -87,7 +83,7 @@ def stage_identity(
     Paths, run id, attempt, time-out and tracking are left out: they change where and when, not what.
 
     Args:
-        code_digest: the image's digest, or `process_code_digest` without an image.
+        code_digest: of the stage's program (`containers.contracts.programs.Program`).
     """
     has_numerics = STAGE_FACTS[StageName(config.stage)].devices is not Devices.NONE
     return {
@@ -105,17 +101,6 @@ def identity_key(identity: Identity) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def process_code_digest(stages_digest: str) -> str:
-    """Identity of the programs where there is no image: their sources and the installed versions that matter."""
-    text = json.dumps({"sources": stages_digest, "versions": package_versions()}, sort_keys=True)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def package_versions() -> dict[str, str]:
-    """The installed packages that can change a number, with their versions."""
-    return {name: _version(name) for name in _VERSIONS_THAT_MATTER}
-
-
 def _what_matters(config: StageConfig) -> StageConfig:
     """Suites count by the content of their inputs, not by where they lie; what only checks counts not at all."""
     if isinstance(config, TrainPolicyConfig):
@@ -125,10 +110,3 @@ def _what_matters(config: StageConfig) -> StageConfig:
     nowhere = {"path": "", "hub_id": None, "revision": None}
     suites = tuple(item.model_copy(update=nowhere) for item in config.suites)
     return config.model_copy(update={"suites": suites})
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "absent"

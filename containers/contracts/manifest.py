@@ -36,4 +36,7 @@ class Manifest(Frozen):
     metrics: tuple[Metric, ...] = ()
     lineage: tuple[LineageEntry, ...] = ()
     ladder: tuple[Rung, ...] = Field((), description="How the attempt that made it differed from the planned work")
+    unlisted: tuple[str, ...] = Field(
+        (), description="Sources that the stage loaded and that its key does not know: a defect of this package"
+    )
     created_at: str = Field(description="UTC, ISO 8601")

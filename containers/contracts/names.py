@@ -70,6 +70,11 @@ FUNNEL_TABLE_FILE = "funnel_by_group.csv"
 DROPPED_FILE = "dropped.jsonl"
 NEAR_DUPLICATES_FILE = "near_duplicates.jsonl"
 CONTAMINATED_FILE = "contaminated.jsonl"
+CERTIFICATE_PAGE_FILE = "certificate.html"
+TRAINING_INFO_FILE = "training_info.json"
+TRAINER_STATE_FILE = "trainer_state.json"
+CURVES_FILE = "curves.jsonl"
+# What tells how a result came about, with times, or draws it; no later stage computes with it.
 DESCRIBING_FILES = (
     FUNNEL_FILE,
     FUNNEL_TABLE_FILE,
@@ -77,13 +82,14 @@ DESCRIBING_FILES = (
     NEAR_DUPLICATES_FILE,
     CONTAMINATED_FILE,
     f"{PLOTS_FOLDER}/",
+    CERTIFICATE_PAGE_FILE,
+    TRAINING_INFO_FILE,
+    TRAINER_STATE_FILE,
+    CURVES_FILE,
 )
-TRAINING_INFO_FILE = "training_info.json"
 CERTIFICATE_FILE = "certificate.json"
-CERTIFICATE_PAGE_FILE = "certificate.html"
 POLICY_EVALUATION_FILE = "policy_evaluation.json"
 COMPLETIONS_FILE = "completions.parquet"
-CURVES_FILE = "curves.jsonl"
 SCORES_FILE = "scores.jsonl"
 REPORT_HTML_FILE = "report.html"
 REPORT_MARKDOWN_FILE = "report.md"

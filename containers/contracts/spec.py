@@ -52,6 +52,11 @@ class StageSpec(Frozen):
         description="How this attempt differs from the planned work: config, profile and batch have it already. "
         "Not part of the key",
     )
+    program_files: tuple[str, ...] = Field(
+        (),
+        description="Sources below containers/ that the key takes for the stage's program; what it loads beside them "
+        "is noted in its manifest. Empty: nothing is compared. Not part of the key",
+    )
     work_path: str = Field(min_length=1, description="The one folder that the stage may write, as the stage sees it")
 
 

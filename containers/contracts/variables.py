@@ -5,7 +5,7 @@ A name that nobody reads is silently ignored by all of them: somebody believes i
 
 from collections.abc import Mapping
 
-from containers.contracts.near_words import nearest_word
+from containers.near_words import nearest_word
 
 # NVIDIA's NCCL user guide, chapter "Environment Variables"; without the prefix NCCL_.
 _NCCL_NAMES = """

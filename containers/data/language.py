@@ -17,10 +17,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from containers.contracts.near_words import nearest_word
 from containers.data.formats.schemas import PreferenceRow
 from containers.data.language_names import UNKNOWN_LANGUAGE, language_codes, language_names, normalised_language
 from containers.harness.errors import BadConfigError
+from containers.near_words import nearest_word
 
 # Figures for other thresholds: see the benchmark. Lists of names ("Paris, Lyon, …") look French at up to 0.43.
 _MIN_WANTED_PROBABILITY = 0.05

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
+from containers.contracts.registries import BENCHMARKS
 from containers.data.filters.contamination import SuitePrompt
-from containers.evals.suites.registry import BENCHMARKS
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 

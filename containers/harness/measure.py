@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from containers.contracts.digests import source_digest
 from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredContract
+from containers.contracts.programs import Sources
 from containers.contracts.spec import StageSpec
 from containers.formatting import size
 from containers.harness.confinement import confinement_findings
@@ -149,7 +149,7 @@ def _environment(spec: StageSpec) -> tuple[ContractFinding, ...]:
 
 
 def _sources(spec: StageSpec) -> ContractFinding:
-    found = source_digest(Path(__file__).resolve().parents[1])
+    found = Sources().digest
     wanted = spec.required.stages_digest
     return ContractFinding(
         name="stage programs",

@@ -74,8 +74,7 @@ for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_DEFAULT_TIMEOUT \
 done
 
 # The digest of the sources inside, so that `rlhf check` can say that the image is older than the orchestrator.
-digest=$(cd "$context/rlhf" && "${PYTHON:-python3}" -c 'from pathlib import Path
-from containers.contracts.digests import source_digest
-print(source_digest(Path("containers")))' 2>/dev/null) || digest=unknown
+digest=$(cd "$context/rlhf" && "${PYTHON:-python3}" -c 'from containers.contracts.programs import Sources
+print(Sources().digest)' 2>/dev/null) || digest=unknown
 docker build --tag "$tag" --label "rlhf.stages_digest=$digest" --label "rlhf.extras=${extras[*]}" "${arguments[@]}" "$context"
 docker image inspect --format 'Built {{index .RepoTags 0}}: {{.Id}}, {{.Size}} bytes.' "$tag"

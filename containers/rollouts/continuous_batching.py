@@ -18,8 +18,12 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.utils import WorkloadHints
 
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.models.trial import trial
+from containers.packing.logps import causal_of
+from containers.rollouts.engines import Rollouts, where_the_same
 from containers.rollouts.shared_prompts import equal_rows
 from containers.rollouts.trial import AskedRows
 
@@ -61,6 +65,27 @@ def continuous_batching(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         del model.generate
+
+
+@contextmanager
+def batching(policy: Any) -> Iterator[None]:
+    """Completions by transformers' continuous batching; the policy may be adapters on a causal model."""
+    with continuous_batching(causal_of(policy)):
+        yield
+
+
+def start(
+    context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
+) -> Rollouts:
+    """This engine, or transformers' generate where that is not the same; see `start_rollouts`."""
+    longest = config.max_prompt_length + config.max_completion_length
+    return where_the_same(
+        context,
+        batching,
+        "by transformers' continuous batching",
+        reason=why_not_batched(model, prompts, max_length=longest),
+        otherwise="by transformers' generate, without continuous batching",
+    )
 
 
 def prompts_of(runs: Sequence[range], input_ids: Tensor, attention_mask: Tensor, *, siblings: int) -> list[list[int]]:

@@ -16,8 +16,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.harness.context import StageContext
 from containers.models.trial import trial
+from containers.packing.logps import causal_of
 from containers.packing.scoring import why_padded
+from containers.rollouts.engines import Rollouts, where_the_same
 from containers.rollouts.shared_prompt_attention import NAME, SharedPromptLayer, attending_to
 from containers.rollouts.trial import AskedRows, allowed_logit_difference
 
@@ -48,6 +52,27 @@ def shared_prompts(model: PreTrainedModel) -> Iterator[None]:
 
 
 @torch.no_grad()
+@contextmanager
+def sharing(policy: Any) -> Iterator[None]:
+    """Completions from one prefill of each prompt; the policy may be adapters on a causal model."""
+    with shared_prompts(causal_of(policy)):
+        yield
+
+
+def start(
+    context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
+) -> Rollouts:
+    """This engine, or transformers' generate where that is not the same; see `start_rollouts`."""
+    longest = config.max_prompt_length + config.max_completion_length
+    return where_the_same(
+        context,
+        sharing,
+        "with the prompt computed once for all of its own",
+        reason=why_each_row(model, prompts, max_length=longest),
+        otherwise="with the prompt computed for each of them",
+    )
+
+
 def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> Cache:
     """All but the last token of each prompt; a run of equal rows is computed once.
 

@@ -40,6 +40,7 @@ from containers.contracts.names import (
     TENSORBOARD_FOLDER,
 )
 from containers.contracts.outcome import FailureKind, Metric, StageFailure, StageResult
+from containers.contracts.programs import unlisted
 from containers.contracts.spec import StageSpec
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError
@@ -136,6 +137,12 @@ def _run_program(spec: StageSpec, *, rank: int, started: float, stop: StopSignal
     metrics: tuple[Metric, ...] = program.run(context)
     duration_s = time.monotonic() - started
     if rank == 0:
+        missing = unlisted(spec.program_files)
+        if missing:
+            recorder.note(
+                f"The key of this stage does not know {', '.join(missing)}, which it loaded: a change of them would "
+                "not be noticed. Please report it."
+            )
         manifest = Manifest(
             stage=spec.stage,
             key=spec.key,
@@ -143,6 +150,7 @@ def _run_program(spec: StageSpec, *, rank: int, started: float, stop: StopSignal
             metrics=metrics,
             lineage=tuple(LineageEntry(name=i.name, digest=i.digest, origin=i.origin) for i in spec.inputs),
             ladder=spec.ladder,
+            unlisted=missing,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         write_atomically(context.output / MANIFEST_FILE, manifest.model_dump_json(indent=2))

@@ -46,7 +46,7 @@ from containers.models.loading import (
 from containers.packing.kernel_trial import try_kernels
 from containers.rewards.reward_model import PolicyReward, load_scorer
 from containers.rollouts.completion_log import CompletionLog
-from containers.rollouts.engines import Rollouts, choose_rollouts
+from containers.rollouts.engines import Rollouts, start_rollouts
 from containers.rollouts.generate import turn_end_ids
 from containers.rollouts.prompts import (
     PolicyPrompts,
@@ -195,7 +195,7 @@ def _load(context: StageContext) -> _Parts:
         scorer=scorer,
         normalisation=_normalisation(context, config),
         packing=plan_policy_packing(context, config, model, asked),
-        rollouts=choose_rollouts(context, config, model, asked),
+        rollouts=start_rollouts(context, config, model, asked),
     )
 
 

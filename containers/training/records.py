@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from containers.contracts.names import CURVES_FILE, EVENTS_FILE, TRAINING_INFO_FILE
+from containers.contracts.names import CURVES_FILE, EVENTS_FILE, TRAINER_STATE_FILE, TRAINING_INFO_FILE
 from containers.contracts.records import TrainingInfo
 from containers.harness.context import StageContext
 
-TRAINER_STATE_FILE = "trainer_state.json"
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
 
 

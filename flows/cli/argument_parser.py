@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from containers.contracts.near_words import nearest_word
+from containers.near_words import nearest_word
 
 _NOT_A_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<word>.*)' \(choose from .*\)", re.DOTALL)
 _MISSING = "the following arguments are required: "

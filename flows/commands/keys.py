@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 
-from containers.contracts.near_words import nearest_word
+from containers.near_words import nearest_word
 from tasks.config.errors import ConfigError, near_match
 from tasks.config.keys import OWN_DEFAULTS, REQUIRED, ConfigKey, ConfigSection, config_sections
 

@@ -94,7 +94,7 @@ class _Comparison:
     def __init__(self, config: RunConfig, asked: Mapping[StageName, AskedStage]) -> None:
         self._config = config
         self._asked = asked
-        self._code_digest = code_identity(config.runtime.kind, image=config.image).digest
+        self._code = code_identity(config.runtime.kind, image=config.image, store_dir=config.store_dir.resolve())
 
     def made(self, stage: Stage, made: Made) -> ArtifactRef:
         """What the stage made last time, believed by its digest.
@@ -103,7 +103,7 @@ class _Comparison:
             _ChangedError: it is asked for something else now.
         """
         config, inputs = required_config(self._config, stage.name), stage.inputs(self._config, made, True)
-        memory = asked_of(self._config, config, inputs, code_digest=self._code_digest)
+        memory = asked_of(self._config, config, inputs, code=self._code)
         before = self._asked.get(stage.name)
         if before is None or before.memory.key != memory.key:
             why = why_it_runs(stage.name, before.memory if before else None, memory)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, overload
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from containers.contracts.near_words import nearest_word
 from containers.contracts.variables import where_a_variable_is_set
+from containers.near_words import nearest_word
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -44,7 +44,7 @@ class _Lookup:
         self.config = config
         self.verify = verify
         self.ask_hub = ask_hub
-        self.code_digest = code_identity(config.runtime.kind, image=config.image).digest
+        self.code = code_identity(config.runtime.kind, image=config.image, store_dir=config.store_dir.resolve())
         self.history = StageHistory(config.store_dir.resolve(), run_name=config.run.name, output_dir=config.output_dir)
         self.texts: dict[StageName, str] = {StageName.WRITE_REPORT: "runs"}
         self.found: dict[StageName, ArtifactRef] = {}
@@ -56,7 +56,7 @@ class _Lookup:
             _NotCachedError: there is none.
         """
         config, inputs = required_config(self.config, stage.name), stage.inputs(self.config, made, self.ask_hub)
-        now = asked_of(self.config, config, inputs, code_digest=self.code_digest)
+        now = asked_of(self.config, config, inputs, code=self.code)
         folder = self.config.store_dir.resolve() / "artifacts" / stage.name / now.key
         if not (folder / MANIFEST_FILE).is_file():
             self.texts[stage.name] = f"runs: {why_it_runs(stage.name, self.history.last(stage.name), now)}"

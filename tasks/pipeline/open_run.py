@@ -49,7 +49,7 @@ def open_pipeline(
         RunFolderHeldError: another live run works in the output folder.
         PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
     """
-    code = code_identity(config.runtime.kind, image=config.image)
+    code = code_identity(config.runtime.kind, image=config.image, store_dir=config.store_dir.resolve())
     current_display().say(f"Runtime  {code.reason}")
     stage_runtime: StageRuntime = ProcessRuntime()
     if code.runtime == "docker":

@@ -27,7 +27,6 @@ from tasks.prefect_sync.assets import tell_asset
 from tasks.run.provenance import find_maker, reused_note
 from tasks.run.runtime import required_contract
 from tasks.run.state import PipelineRun
-from tasks.run.versions import present_versions, remember_versions
 from tasks.store.history import StageMemory
 from tasks.store.lock import sole_worker
 from tasks.store.why import why_it_runs
@@ -46,7 +45,7 @@ def run_stage(run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput
         WaitCancelledError: the run was cancelled while it waited for another.
     """
     stage = StageName(config.stage)
-    memory = asked_of(run.config, config, inputs, code_digest=run.code.digest, run_id=run.run_id)
+    memory = asked_of(run.config, config, inputs, code=run.code, run_id=run.run_id)
     with sole_worker(
         run.work_folder(stage, memory.key),
         holder=_holder(run),
@@ -55,7 +54,6 @@ def run_stage(run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput
     ):
         artifact, record = _reused_or_made(run, config, inputs, memory=memory)
     run.history.remember(stage, memory)
-    remember_versions(run.store_dir, run_file=run.history.path.name, stage=stage, versions=present_versions(run.code))
     run.link_artifact(artifact)
     if record.status == "ran":
         tell_asset(run, artifact, tuple(inputs))
@@ -80,7 +78,7 @@ def _reused_or_made(
         why = "its artifact was damaged"
         run_logger().warning("%s", found.damage)
         current_display().say(f"{stage}: {found.damage}", is_logged=True)
-    return _made(run, config, inputs, key=memory.key, why=why)
+    return _made(run, config, inputs, memory=memory, why=why)
 
 
 def _created_at(artifact: ArtifactRef) -> str:
@@ -117,10 +115,10 @@ def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
 
 
 def _made(
-    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, key: str, why: str
+    run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, memory: StageMemory, why: str
 ) -> tuple[ArtifactRef, StageRecord]:
     """Attempt after attempt, as long as another shape may fit, or the failure can pass and patience lasts."""
-    stage, attempts = StageName(config.stage), 0
+    stage, key, attempts = StageName(config.stage), memory.key, 0
     patience = Patience(run.config.runtime.retries, run.config.runtime.retry_wait_s)
     profile = run.config.gpu_profile
     planned = Shape(config, config_profile(profile, config), stage_batch(config, profile))
@@ -132,7 +130,7 @@ def _made(
     ladder = StageLadder(run, planned, key=key, say=say)
     while True:
         attempts += 1
-        spec = _spec(run, shape_after(planned, ladder.rungs), inputs, key=key, rungs=ladder.rungs)
+        spec = _spec(run, shape_after(planned, ladder.rungs), inputs, memory=memory, rungs=ladder.rungs)
         step_before = furthest_step(run.work_folder(stage, key))
         try:
             return _attempted(run, spec, why=f"{why}; {in_words(spec.ladder)}" if spec.ladder else why, say=say)
@@ -183,12 +181,12 @@ def _wait(run: PipelineRun, wait_s: float) -> None:
 
 
 def _spec(
-    run: PipelineRun, shape: Shape, inputs: Sequence[StageInput], *, key: str, rungs: tuple[Rung, ...]
+    run: PipelineRun, shape: Shape, inputs: Sequence[StageInput], *, memory: StageMemory, rungs: tuple[Rung, ...]
 ) -> StageSpec:
     stage, profile = StageName(shape.config.stage), shape.profile
     return StageSpec(
         stage=stage,
-        key=key,
+        key=memory.key,
         config=shape.config,
         inputs=tuple(inputs),
         seed=run.config.run.seed,
@@ -203,12 +201,13 @@ def _spec(
         runtime=run.runtime.name,
         image_digest=run.code.image_digest,
         run_id=run.run_id,
-        attempt=run.next_attempt(stage, key),
+        attempt=run.next_attempt(stage, memory.key),
         timeout_s=run.config.runtime.timeout_s.of(stage),
         silence_limit_s=run.config.runtime.silence_limit_s,
         start_over_if_damaged=run.config.runtime.start_over_if_damaged,
         ladder=rungs,
-        work_path=str(run.work_folder(stage, key)),
+        program_files=tuple(memory.program.files) if memory.program else (),
+        work_path=str(run.work_folder(stage, memory.key)),
     )
 
 

@@ -1,12 +1,13 @@
 """With what the stages are run: Docker image or process, and the digest that stands for their programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from containers.contracts.digests import source_digest
+from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import GIB, GpuProfile, RequiredContract
-from containers.contracts.identity import process_code_digest
+from containers.contracts.programs import Program, Sources, counted_libraries, library_versions, members_of
+from containers.launch.docker.libraries import image_libraries
 from containers.launch.docker.runtime import stage_image_digest
 from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
 from containers.launch.environment import stage_environment
@@ -14,7 +15,7 @@ from containers.launch.memory_limit import machine_memory, memory_limit
 
 Runtime = Literal["docker", "process"]
 NOT_ASKED = DockerState(problem="not asked")
-_CONTAINERS = Path(__file__).resolve().parents[2] / "containers"
+_IMAGES_FOLDER = "images"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def judge_runtime(
 
 def present_stages_digest() -> str:
     """Digest of the stage programs that the orchestrator has."""
-    return source_digest(_CONTAINERS)
+    return Sources().digest
 
 
 @dataclass(frozen=True)
@@ -77,32 +78,56 @@ class CodeIdentity:
     Attributes:
         reason: why this runtime, in words for a person.
         image_digest: `sha256:…` of the stage image; empty for processes.
-        stages_digest: digest of the stage sources that the orchestrator knows.
+        stages_digest: digest of the stage sources that the orchestrator knows; the image must have the same.
+        sources: those sources, as they were when the run began.
+        store_dir: keeps what an image said of its libraries; None: it is asked each time.
     """
 
     runtime: Literal["docker", "process"]
     reason: str
     image_digest: str
     stages_digest: str
+    sources: Sources = field(default_factory=Sources, compare=False, repr=False)
+    store_dir: Path | None = None
 
-    @property
-    def digest(self) -> str:
-        """The image, or sources and installed versions: part of every stage key."""
-        return self.image_digest or process_code_digest(self.stages_digest)
+    def program(self, config: StageConfig) -> Program:
+        """What the program of a stage so configured is made of here.
+
+        Raises:
+            DaemonUnreachableError: the image is to be asked, and no daemon answers.
+        """
+        files, imported = self.sources.files_of(config.stage, members_of(config))
+        names = counted_libraries(imported)
+        if not self.image_digest:
+            return Program(files=files, libraries=library_versions(names))
+        all_names = counted_libraries(self.sources.libraries)
+        folder = None if self.store_dir is None else self.store_dir / _IMAGES_FOLDER
+        found = image_libraries(self.image_digest, all_names, folder=folder)
+        if not found:
+            return Program(files=files, libraries={}, image=self.image_digest)
+        return Program(files=files, libraries={name: found[name] for name in ("python", *names)})
 
 
-def code_identity(wanted: Literal["auto", "docker", "process"], *, image: str) -> CodeIdentity:
+def code_identity(
+    wanted: Literal["auto", "docker", "process"], *, image: str, store_dir: Path | None = None
+) -> CodeIdentity:
     """What `wanted` means on this machine, now.
+
+    Args:
+        store_dir: as in `CodeIdentity`.
 
     Raises:
         LaunchError: Docker was asked for, and its image is missing or no daemon answers.
     """
     runtime, reason = choose_runtime(wanted, image=image)
+    sources = Sources()
     return CodeIdentity(
         runtime=runtime,
         reason=reason,
         image_digest=stage_image_digest(image) if runtime == "docker" else "",
-        stages_digest=present_stages_digest(),
+        stages_digest=sources.digest,
+        sources=sources,
+        store_dir=store_dir,
     )
 
 

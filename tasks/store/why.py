@@ -4,9 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from containers.contracts.names import StageName
+from containers.contracts.programs import Program
 from tasks.store.history import StageMemory
 
 _MAX_SHOWN = 2
+_MAX_FILES_SHOWN = 2
+_CONTAINERS = "containers"
+_ABSENT = "absent"
 _MAX_VALUE_CHARACTERS = 40
 
 
@@ -32,12 +36,44 @@ def why_it_runs(stage: StageName, before: StageMemory | None, now: StageMemory) 
 def _differences(stage: StageName, before: StageMemory, now: StageMemory) -> Iterator[str]:
     old, new = before.identity, now.identity
     if old.get("code") != new.get("code"):
-        yield "the stage programs changed (sources, installed versions, or the image)"
+        yield (
+            what_changed(before.program, now.program)
+            or "its program changed (sources, installed versions, or the image)"
+        )
     yield from _changed_values(_mapping(old.get("config")), _mapping(new.get("config")), prefix=f"{stage}.")
     yield from _changed_values({"run.seed": old.get("seed")}, {"run.seed": new.get("seed")})
     yield from _changed_values(_mapping(old.get("batch")), _mapping(new.get("batch")), prefix=f"{stage} batch: ")
     yield from _changed_values(_mapping(old.get("numerics")), _mapping(new.get("numerics")), prefix="gpu_profile.")
     yield from _changed_inputs(before, now)
+
+
+def what_changed(before: Program | None, now: Program | None) -> str:
+    """`containers/training/loop.py changed; torch 2.12 → 2.13`; empty where one of the two is not known, or nothing."""
+    if before is None or now is None:
+        return ""
+    files = [f"{_CONTAINERS}/{path}" for path in changed_files(before, now)]
+    told = [*files[:_MAX_FILES_SHOWN]]
+    if len(files) > _MAX_FILES_SHOWN:
+        told.append(f"{len(files) - _MAX_FILES_SHOWN} more files")
+    parts = [f"{' and '.join(told)} changed"] if told else []
+    return "; ".join((*parts, *changed_versions(before, now)))
+
+
+def changed_files(before: Program, now: Program) -> list[str]:
+    """Files whose content differs, or that only one of the two has, in order."""
+    paths = before.files.keys() | now.files.keys()
+    return sorted(path for path in paths if before.files.get(path) != now.files.get(path))
+
+
+def changed_versions(before: Program, now: Program) -> list[str]:
+    """`torch 2.12.0 → 2.13.0` for each library, in order; an image that could not be asked is one."""
+    old, new = ({**item.libraries, "image": item.image} if item.image else item.libraries for item in (before, now))
+    names = sorted(old.keys() | new.keys())
+    return [
+        f"{name} {old.get(name, _ABSENT)} → {new.get(name, _ABSENT)}"
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
 
 
 def _changed_inputs(before: StageMemory, now: StageMemory) -> Iterator[str]:

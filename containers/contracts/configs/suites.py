@@ -1,23 +1,16 @@
 """A suite that reward models are judged by."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from containers.contracts.base import Fraction, Frozen
+from containers.contracts.registries import BENCHMARKS
 
-BenchmarkName = Literal[
-    "pairs",
-    "reward_bench",
-    "reward_bench_2",
-    "rm_bench",
-    "judge_bench",
-    "llmbar",
-    "arena",
-    "truthfulqa",
-    "pku_safety",
-    "verbosity",
-]
+if TYPE_CHECKING:
+    BenchmarkName = str
+else:
+    BenchmarkName = Literal[tuple(BENCHMARKS)]
 
 
 class SuiteFile(Frozen):

@@ -1,6 +1,6 @@
 """What train_policy is told."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,12 @@ from containers.contracts.configs.training import (
     OptimizerSettings,
     TrainingSchedule,
 )
+from containers.contracts.registries import ROLLOUT_ENGINES
+
+if TYPE_CHECKING:
+    RolloutEngine = str
+else:
+    RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
 
 
 class TrainPolicyConfig(Frozen):
@@ -72,7 +78,7 @@ class TrainPolicyConfig(Frozen):
         description="Tokens computed at a time; a longer completion with its prompt is computed alone. null: from the "
         "batch per device",
     )
-    rollout_engine: Literal["shared_prompts", "continuous_batching", "vllm", "transformers"] = Field(
+    rollout_engine: RolloutEngine = Field(
         "shared_prompts",
         description="What writes the completions: transformers' generate, with each prompt computed once for all of "
         "its completions; its continuous batching; vLLM, where the stage image has it; or generate by itself, which "

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from containers.contracts.registries import BENCHMARKS
 from containers.evals.suites.base import Intervals, ScoredItem, SuiteItem, SuiteRows
-from containers.evals.suites.registry import BENCHMARKS
 
 INTERVALS = Intervals(confidence=0.95, num_bootstrap=200, seed=7)
 Row = dict[str, Any]

@@ -6,16 +6,21 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.names import StageName
+from containers.contracts.programs import Program
 from flows.cli.main import main
 from flows.demo.rows import write_demo_data
-from flows.upgrades import changed_versions
 from tasks.config.loading import load_run_config
+from tasks.config.run import RunConfig
+from tasks.pipeline.stages import required_config
 from tasks.run.runtime import code_identity
-from tasks.run.versions import present_versions, remember_versions
 from tasks.store.format import STORE_FILE, STORE_FORMAT
 from tasks.store.history import StageHistory, StageMemory
 
 TRAINED = (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+
+
+def present(config: RunConfig, stage: StageName) -> Program:
+    return code_identity("process", image="").program(required_config(config, stage))
 
 
 @pytest.fixture
@@ -27,10 +32,12 @@ def config(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     loaded = load_run_config(path, overrides=["runtime.kind=process"]).config
     store = loaded.store_dir.resolve()
     history = StageHistory(store, run_name="demo", output_dir=loaded.output_dir)
-    earlier = present_versions(code_identity("process", image="")) | {"torch": "0.0.1", "rlhf-flows": "0.0.2"}
     for stage in TRAINED:
-        history.remember(stage, StageMemory(key="0" * 64, identity={"code": "sha256:0"}))
-        remember_versions(store, run_file=history.path.name, stage=stage, versions=earlier)
+        now = present(loaded, stage)
+        earlier = Program(
+            files=now.files | {"training/loop.py": "0" * 64}, libraries=now.libraries | {"torch": "0.0.1"}
+        )
+        history.remember(stage, StageMemory(key="0" * 64, identity={"code": earlier.digest}, program=earlier))
     return path
 
 
@@ -44,8 +51,7 @@ def test_the_plan_names_the_versions_that_changed_the_stages_and_the_cost(
 ) -> None:
     first, *rest = plan(config, capsys).splitlines()
     assert first.startswith("UPGRADE: what stages are made with changed since this run's last: ")
-    assert f"torch 0.0.1 → {metadata.version('torch')}" in first
-    assert f"rlhf-flows 0.0.2 → {metadata.version('rlhf-flows')}" in first
+    assert f"torch 0.0.1 → {metadata.version('torch')}, 1 source file. So" in first
     assert "trl" not in first.replace("rlhf", "")
     assert "So 2 of its stages are not reused (train_reward_model, train_policy): " in first
     assert "(estimated" in first
@@ -57,14 +63,14 @@ def test_a_run_that_was_never_made_and_one_that_nothing_changed_say_nothing(
 ) -> None:
     store = Path("outputs/store").resolve()
     history = StageHistory(store, run_name="demo", output_dir=Path("outputs/demo"))
-    code = code_identity("process", image="")
+    loaded = load_run_config(config, overrides=["runtime.kind=process"]).config
     for stage in TRAINED:
-        history.remember(stage, StageMemory(key="0" * 64, identity={"code": code.digest}))
+        history.remember(stage, StageMemory(key="0" * 64, identity={"code": present(loaded, stage).digest}))
     assert "UPGRADE" not in plan(config, capsys)
 
 
 def test_what_an_earlier_version_did_not_note_is_still_told(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for file in Path("outputs/store/versions").iterdir():
+    for file in Path("outputs/store/programs").iterdir():
         file.write_text("{", encoding="utf-8")
     first = plan(config, capsys).splitlines()[0]
     assert "sources, packages or image; an earlier version did not note which" in first
@@ -81,8 +87,3 @@ def test_a_store_of_a_newer_version_is_said_by_the_plan_and_refused_by_run_and_c
     for action in ("ls", "verify", "gc"):
         assert main(["cache", action, "--store", "outputs/store"]) == 2
         assert "written by rlhf-flows 9.9.9" in capsys.readouterr().err
-
-
-def test_a_change_of_runtime_is_no_list_of_packages() -> None:
-    process = {"rlhf-flows": "1", "stage programs": "a", "torch": "2"}
-    assert changed_versions([process], {"rlhf-flows": "1", "image": "abc"}) == ["the runtime: process → image abc"]

@@ -15,7 +15,6 @@ from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.identity import (
     SINGLE_BATCH,
     config_profile,
-    process_code_digest,
     stage_batch,
     stage_key,
     stage_profile,
@@ -74,10 +73,6 @@ def test_another_certificate_of_the_same_model_does_not_train_the_policy_again()
 
 def test_how_long_prompts_are_judged_later_does_not_train_the_policy_again() -> None:
     assert _key(config=TrainPolicyConfig(evaluation_prompt_length=64)) == _key(config=TrainPolicyConfig())
-
-
-def test_changed_stage_sources_change_the_identity_of_the_process_runtime() -> None:
-    assert process_code_digest("sha256:1") != process_code_digest("sha256:2")
 
 
 def test_a_stage_whose_result_does_not_depend_on_the_hardware_has_one_key_on_every_profile() -> None:

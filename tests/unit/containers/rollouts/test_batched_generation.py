@@ -13,8 +13,14 @@ from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError, StageError
 from containers.packing.logps import causal_of
 from containers.rollouts import continuous_batching as batched_generation
-from containers.rollouts.continuous_batching import PAGE_TOKENS, continuous_batching, num_pages, why_not_batched
-from containers.rollouts.engines import batching, choose_rollouts
+from containers.rollouts.continuous_batching import (
+    PAGE_TOKENS,
+    batching,
+    continuous_batching,
+    num_pages,
+    why_not_batched,
+)
+from containers.rollouts.engines import start_rollouts
 from tests.unit.containers.algorithms.test_policy_packing import model, prompts
 from tests.unit.containers.rollouts.test_group_generation import LENGTHS, NEW_TOKENS, PAD, generated, policy, rows
 from tests.unit.factories.spec_factory import make_context
@@ -160,7 +166,7 @@ def test_the_log_says_whether_completions_are_batched(tmp_path: Path, monkeypatc
     def logged(name: str) -> tuple[Any, str]:
         (tmp_path / name).mkdir()
         context = make_context(tmp_path / name, StageName.TRAIN_POLICY, config, inputs)
-        chosen = choose_rollouts(context, config, model("qwen3", {}), prompts())
+        chosen = start_rollouts(context, config, model("qwen3", {}), prompts())
         return chosen.writing, "".join(path.read_text() for path in (tmp_path / name).rglob("events.jsonl"))
 
     writing, text = logged("can")
@@ -174,4 +180,4 @@ def test_vllm_that_is_not_installed_is_said_before_the_model_is_used(tmp_path: P
     config = TrainPolicyConfig(max_prompt_length=90, max_completion_length=10, rollout_engine="vllm")
     context = make_context(tmp_path, StageName.TRAIN_POLICY, config, {})
     with pytest.raises(BadConfigError, match=r"vllm, which is not installed here.*--with vllm.*shared_prompts"):
-        choose_rollouts(context, config, model("qwen3", {}), prompts())
+        start_rollouts(context, config, model("qwen3", {}), prompts())

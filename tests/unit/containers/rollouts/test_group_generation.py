@@ -19,8 +19,8 @@ from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.packing.logps import causal_of
 from containers.rollouts import shared_prompt_attention
-from containers.rollouts.engines import Writing, choose_rollouts, sharing
-from containers.rollouts.shared_prompts import shared_prompts, why_each_row
+from containers.rollouts.engines import Writing, start_rollouts
+from containers.rollouts.shared_prompts import shared_prompts, sharing, why_each_row
 from containers.scoring.scorer import score_head_sha256
 from tests.unit.containers.algorithms.test_packing import PACKED
 from tests.unit.containers.algorithms.test_policy_packing import DIFFERENT, model, prompts
@@ -192,7 +192,7 @@ def test_the_log_says_how_completions_are_generated(tmp_path: Path) -> None:
         folder = tmp_path / f"{family} {changes}"
         folder.mkdir()
         context = make_context(folder, StageName.TRAIN_POLICY, config, inputs)
-        shares = choose_rollouts(context, config, model(family, settings), prompts()).writing is sharing
+        shares = start_rollouts(context, config, model(family, settings), prompts()).writing is sharing
         events = folder.rglob("events.jsonl")
         return shares, "".join(path.read_text() for path in events)
 

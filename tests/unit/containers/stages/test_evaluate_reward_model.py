@@ -17,11 +17,11 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
+from containers.contracts.registries import BENCHMARKS
 from containers.evals.length_bias import length_group
 from containers.evals.scored_suite import ScoredSuite
 from containers.evals.suite_evaluation import evaluate_suite
 from containers.evals.suites.base import Comparison, Intervals, ScoredItem, SuiteItem, SuiteRows
-from containers.evals.suites.registry import BENCHMARKS
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError, StageError
 from containers.scoring.scorer import score_head_sha256

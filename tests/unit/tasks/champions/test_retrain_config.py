@@ -42,11 +42,12 @@ def decided(retraining: Retraining) -> None:
     """A decision on a challenger that was filtered from what the dataset is now; the other stages are not in it."""
     config = retraining.config
     inputs = filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model)
+    whole = whole_filter_config(config.filter_dataset, config.dataset, config.evaluate_reward_model.suites)
     identity = stage_identity(
-        whole_filter_config(config.filter_dataset, config.dataset, config.evaluate_reward_model.suites),
+        whole,
         seed=config.run.seed,
         inputs=inputs,
-        code_digest=code_identity("process", image=config.image).digest,
+        code_digest=code_identity("process", image=config.image).program(whole).digest,
         profile=stage_profile(config.gpu_profile, StageName.FILTER_DATASET),
         batch=SINGLE_BATCH,
     )

@@ -58,7 +58,7 @@ def publish(config: RunConfig, stage_config: StageConfig, inputs: Sequence[Stage
         stage_config,
         seed=config.run.seed,
         inputs=inputs,
-        code_digest=code_identity("process", image=config.image).digest,
+        code_digest=code_identity("process", image=config.image).program(stage_config).digest,
         profile=stage_profile(config.gpu_profile, stage),
         batch=SINGLE_BATCH,
     )

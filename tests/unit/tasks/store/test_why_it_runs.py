@@ -39,13 +39,13 @@ def test_a_changed_input_is_named_with_the_stage_that_made_it() -> None:
 
 def test_seed_and_programs_are_named() -> None:
     assert why_it_runs(STAGE, memory(), memory(seed=1)) == "run.seed changed from 0 to 1"
-    assert "stage programs changed" in why_it_runs(STAGE, memory(), memory(code="sha256:2"))
+    assert "its program changed" in why_it_runs(STAGE, memory(), memory(code="sha256:2"))
 
 
 def test_many_changes_are_counted_after_the_first_two() -> None:
     now = memory(learning_rate=2e-3, seed=1, pairs="sha256:bb", code="sha256:2", batch=16)
     reason = why_it_runs(STAGE, memory(), now)
-    assert reason.startswith("the stage programs changed")
+    assert reason.startswith("its program changed")
     assert re.search(r"; and \d more$", reason)
 
 

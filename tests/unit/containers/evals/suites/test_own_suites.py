@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.registries import BENCHMARKS
 from containers.evals.suites.pku_safety import judge as judge_safety
-from containers.evals.suites.registry import BENCHMARKS
 from containers.harness.errors import BadDataError
 from tests.unit.factories.suite_factory import (
     INTERVALS,

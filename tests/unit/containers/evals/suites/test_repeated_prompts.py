@@ -8,10 +8,10 @@ import pytest
 from containers.certificate.padding_attack import PaddedPairs
 from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.outcome import Metric
+from containers.contracts.registries import BENCHMARKS
 from containers.evals.scored_suite import ScoredSuite
 from containers.evals.suite_evaluation import evaluate_suite
 from containers.evals.suites.base import Comparison, Intervals, ScoredItem, SuiteItem, SuiteRows
-from containers.evals.suites.registry import BENCHMARKS
 
 INTERVALS = Intervals(confidence=0.95, num_bootstrap=1000, seed=7)
 COPIES = 6

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.evals.suites.registry import BENCHMARKS
+from containers.contracts.registries import BENCHMARKS
 from containers.harness.errors import BadDataError
 from tests.unit.factories.suite_factory import ROWS, judge_bench_row, read, reward_bench_row, write
 

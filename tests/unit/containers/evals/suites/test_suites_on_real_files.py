@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.registries import BENCHMARKS
 from containers.evals.suites.base import SuiteRows
-from containers.evals.suites.registry import BENCHMARKS
 from tests.unit.factories.suite_factory import INTERVALS, inverted, perfect, scored
 
 pytestmark = pytest.mark.shared_data

@@ -3,7 +3,7 @@
 import pytest
 
 from containers.contracts.names import StageName
-from containers.contracts.near_words import nearest_word
+from containers.near_words import nearest_word
 
 STAGES = tuple(StageName)
 

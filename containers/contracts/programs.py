@@ -1,0 +1,241 @@
+"""What a stage's program is made of: sources that it imports, files that it opens, versions of libraries that it uses.
+
+A result is made again where one of these changed, and for no other change of the sources. Imports are read from the
+text, wherever in a file they stand, and followed; so the list is the same on both sides of the container boundary and
+nothing is executed. What is imported by name stands in a registry, and counts where the configuration names it. At its
+end a stage compares the list with what it loaded (`unlisted`).
+
+Run as a program it prints the versions of the named libraries as JSON: an image is asked so.
+"""
+
+import hashlib
+import json
+import platform
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+
+from pydantic import Field
+
+from containers.contracts.base import Frozen
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.digests import content_digest
+from containers.contracts.manifest import FileEntry
+from containers.contracts.registries import BENCHMARKS, ROLLOUT_ENGINES
+
+PACKAGE = Path(__file__).resolve().parents[1]
+_ENTRY = "containers.stages.entry"
+# What an image does not receive, or only the orchestrator uses.
+_LEFT_OUT = ("launch", "images", "compose")
+# These change no result: what they carry is in the key by its values, or they are words for people.
+NOT_COUNTED = frozenset(
+    {
+        "containers.contracts.configs.stages",
+        "containers.contracts.configs.score_file",
+        "containers.contracts.configs.help_texts",
+        "containers.contracts.registries",
+        "containers.contracts.programs",
+    }
+)
+# A spec loads the classes of all stages; those that a program imports itself are in its list.
+_CONFIGURATIONS = "containers.contracts.configs"
+# Draws pages, which no later stage reads; counted only where pages are what the stage makes.
+_PAGES = "containers.report"
+_DRAWS_PAGES = frozenset({"write_report"})
+# Libraries that check values or draw.
+_LIBRARIES_NOT_COUNTED = frozenset({"pydantic", "matplotlib", "markupsafe"})
+# What these libraries compute with and our sources do not always import themselves.
+_BENEATH: Mapping[str, tuple[str, ...]] = {
+    "transformers": ("tokenizers", "numpy"),
+    "trl": ("accelerate", "datasets", "transformers"),
+    "peft": ("accelerate",),
+}
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]+))", re.MULTILINE
+)
+_OPENS_FILES = b"resources.files("
+_TORCH_BUILD = re.compile(r"^(cuda|hip)\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+class Program(Frozen):
+    """What a stage's program is made of."""
+
+    files: dict[str, str] = Field(description="Path below containers/ → sha256")
+    libraries: dict[str, str] = Field(description="Library → version, with its build; `python` is one of them")
+    image: str = Field("", description="Digest of an image that cannot be asked, which then stands for its libraries")
+
+    @property
+    def digest(self) -> str:
+        """`sha256:…` over all of it."""
+        text = json.dumps(self.model_dump(exclude_defaults=True), sort_keys=True)
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class _Source:
+    sha256: str
+    size_bytes: int
+    imports: frozenset[str]
+    opens_files: bool = False
+
+
+class Sources:
+    """The sources below `containers/` as they were when they were read, all at one moment.
+
+    Args:
+        package: the folder of `containers`; another one in tests.
+    """
+
+    def __init__(self, package: Path = PACKAGE) -> None:
+        self._files = dict(_read(package))
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:…` over all that an image receives: it and the orchestrator must have the same."""
+        return content_digest(
+            FileEntry(path=path, size_bytes=source.size_bytes, sha256=source.sha256)
+            for path, source in self._files.items()
+        )
+
+    @property
+    def libraries(self) -> frozenset[str]:
+        """Every library that any of them imports."""
+        tops = {name.partition(".")[0] for source in self._files.values() for name in source.imports}
+        return frozenset(top for top in tops if top != "containers" and top not in sys.stdlib_module_names)
+
+    def files_of(self, stage: str, members: Iterable[str] = ()) -> tuple[dict[str, str], frozenset[str]]:
+        """Path → sha256 of what the stage's program is made of, and the libraries that it imports.
+
+        Args:
+            members: modules that its configuration names (`members_of`).
+        """
+        not_counted = NOT_COUNTED if stage in _DRAWS_PAGES else NOT_COUNTED | {_PAGES}
+        found: dict[str, str] = {}
+        libraries: set[str] = set()
+        waiting = [_ENTRY, f"containers.stages.{stage}", *members]
+        while waiting:
+            module = waiting.pop()
+            path = self._path_of(module)
+            if path is None or path in found or _is_below(module, not_counted):
+                continue
+            source = self._files[path]
+            found[path] = source.sha256
+            if source.opens_files:
+                found |= self._data_beside(path)
+            waiting += [module.rpartition(".")[0]] if "." in module else []
+            for name in source.imports:
+                top = name.partition(".")[0]
+                if top == "containers":
+                    waiting += [name]
+                elif top not in sys.stdlib_module_names:
+                    libraries.add(top)
+        return found, frozenset(libraries)
+
+    def _path_of(self, module: str) -> str | None:
+        """The module's file; None where the name is no module, but something in one."""
+        below = "/".join(module.split(".")[1:])
+        candidates = (f"{below}.py", f"{below}/__init__.py") if below else ("__init__.py",)
+        return next((path for path in candidates if path in self._files), None)
+
+    def _data_beside(self, path: str) -> dict[str, str]:
+        folder = path.rpartition("/")[0]
+        return {
+            other: source.sha256
+            for other, source in self._files.items()
+            if other.startswith(f"{folder}/") and not other.endswith(".py")
+        }
+
+
+def _read(package: Path) -> Iterator[tuple[str, _Source]]:
+    for pattern in ("*.py", "*.jinja"):
+        for file in package.rglob(pattern):
+            path = file.relative_to(package)
+            if "__pycache__" in path.parts or path.parts[0] in _LEFT_OUT:
+                continue
+            text = file.read_bytes()
+            imports = frozenset(_imports(text)) if pattern == "*.py" else frozenset[str]()
+            sha256 = hashlib.sha256(text).hexdigest()
+            yield path.as_posix(), _Source(sha256, len(text), imports, opens_files=_OPENS_FILES in text)
+
+
+def _imports(text: bytes) -> Iterator[str]:
+    """Every module that a source may import; `a.b` for `from a import b`, which may be a module."""
+    for module, names, plain in _IMPORT.findall(text):
+        if plain:
+            yield from (words[0] for part in plain.decode().split(",") if (words := part.split()))
+            continue
+        yield module.decode()
+        without_comments = re.sub(rb"#[^\n]*", b"", names).strip(b"()").decode()
+        yield from (f"{module.decode()}.{words[0]}" for part in without_comments.split(",") if (words := part.split()))
+
+
+def _is_below(module: str, names: Collection[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def members_of(config: StageConfig) -> tuple[str, ...]:
+    """The modules of registries that a configuration names; of names that are not known, none."""
+    if isinstance(config, EvaluateRewardModelConfig):
+        named = ("pairs", *(suite.benchmark for suite in config.suites))
+    elif isinstance(config, FilterDatasetConfig):
+        named = tuple(suite.benchmark for suite in config.suites if config.contamination != "off")
+    elif isinstance(config, TrainPolicyConfig):
+        return (ROLLOUT_ENGINES.module_of(config.rollout_engine),)
+    else:
+        return ()
+    return tuple(BENCHMARKS.module_of(name) for name in dict.fromkeys(named) if name in BENCHMARKS)
+
+
+def counted_libraries(imported: Iterable[str]) -> tuple[str, ...]:
+    """The libraries whose versions can change a result: those imported, and what they compute with."""
+    found, waiting = set[str](), list(imported)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += _BENEATH.get(name, ())
+    return tuple(sorted(found - _LIBRARIES_NOT_COUNTED))
+
+
+def library_versions(names: Iterable[str]) -> dict[str, str]:
+    """The installed version of each with its build, `absent` where it is not there; and that of Python."""
+    return {"python": ".".join(platform.python_version_tuple()[:2]), **{name: _version(name) for name in names}}
+
+
+def _version(name: str) -> str:
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return "absent"
+    if name != "torch":
+        return found.version
+    file = Path(str(found.locate_file("torch/version.py")))
+    builds = _TORCH_BUILD.findall(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return " ".join((found.version, *(f"{kind} {version}" for kind, version in builds)))
+
+
+def unlisted(listed: Collection[str], *, package: Path = PACKAGE) -> tuple[str, ...]:
+    """Sources below `containers/` that this process has loaded and that stand in no list: a change of one of them would
+    go unseen. Empty where there is no list."""
+    if not listed:
+        return ()
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    paths = {Path(file).resolve() for file in loaded if file}
+    ours = {path.relative_to(package).as_posix() for path in paths if path.is_relative_to(package)}
+    allowed = (*NOT_COUNTED, _CONFIGURATIONS, _PAGES)
+    return tuple(sorted(path for path in ours - set(listed) if not _is_below(_module_of(path), allowed)))
+
+
+def _module_of(path: str) -> str:
+    return ".".join(("containers", *path.removesuffix(".py").removesuffix("/__init__").split("/")))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(library_versions(sys.argv[1:])))

@@ -1,0 +1,61 @@
+"""What a configuration can name, and the module that each name stands for: one line for each new one.
+
+A module is imported when its name is first used, so a stage rests on the members that its configuration names, and a
+new one changes the key of no stage (`containers.contracts.programs`).
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+class Registry(Mapping[str, Any]):
+    """Members by name; looking one up imports it.
+
+    Args:
+        members: name → `module:attribute`.
+    """
+
+    def __init__(self, members: Mapping[str, str]) -> None:
+        self._members = dict(members)
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, attribute = self._members[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def module_of(self, name: str) -> str:
+        """The module that the name stands for, not imported; KeyError where nothing has that name."""
+        return self._members[name].partition(":")[0]
+
+
+# `evaluate_reward_model.suites[].benchmark`: each a `containers.evals.suites.base.Benchmark`.
+BENCHMARKS = Registry(
+    {
+        "pairs": "containers.evals.suites.pairs:PAIRS",
+        "reward_bench": "containers.evals.suites.reward_bench:REWARD_BENCH",
+        "reward_bench_2": "containers.evals.suites.reward_bench_2:REWARD_BENCH_2",
+        "rm_bench": "containers.evals.suites.rm_bench:RM_BENCH",
+        "judge_bench": "containers.evals.suites.judge_bench:JUDGE_BENCH",
+        "llmbar": "containers.evals.suites.llmbar:LLMBAR",
+        "arena": "containers.evals.suites.arena:ARENA",
+        "truthfulqa": "containers.evals.suites.truthfulqa:TRUTHFULQA",
+        "pku_safety": "containers.evals.suites.pku_safety:PKU_SAFETY",
+        "verbosity": "containers.evals.suites.verbosity:VERBOSITY",
+    }
+)
+
+# `train_policy.rollout_engine`: each starts what writes completions; see `containers.rollouts.engines`.
+ROLLOUT_ENGINES = Registry(
+    {
+        "shared_prompts": "containers.rollouts.shared_prompts:start",
+        "continuous_batching": "containers.rollouts.continuous_batching:start",
+        "vllm": "containers.rollouts.vllm:start",
+        "transformers": "containers.rollouts.engines:start_plain",
+    }
+)

@@ -1,0 +1,162 @@
+"""A stage is made again only where its own program changed; what it loads and is not in the list is found."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.write_report import WriteReportConfig
+from containers.contracts.names import CONTAINER_STAGES
+from containers.contracts.programs import (
+    PACKAGE,
+    Program,
+    Sources,
+    counted_libraries,
+    library_versions,
+    members_of,
+    unlisted,
+)
+from containers.contracts.registries import BENCHMARKS, ROLLOUT_ENGINES, Registry
+
+CERTIFICATE = EvaluateRewardModelConfig(suites=(SuiteFile(name="a", benchmark="llmbar", path="x"),))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of `containers`, to be changed."""
+    return Path(shutil.copytree(PACKAGE, tmp_path / "containers", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def program(config: StageConfig, package: Path) -> Program:
+    files, libraries = Sources(package).files_of(config.stage, members_of(config))
+    return Program(files=files, libraries=library_versions(counted_libraries(libraries)))
+
+
+def touch(package: Path, file: str) -> None:
+    path = package / file
+    path.write_text(path.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+
+
+CONFIGS: tuple[StageConfig, ...] = (
+    FilterDatasetConfig(),
+    TrainSftConfig(),
+    TrainRewardModelConfig(),
+    CERTIFICATE,
+    TrainPolicyConfig(),
+    WriteReportConfig(),
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "made_again"),
+    [
+        ("report/report_templates/style.css.jinja", {"write_report"}),
+        ("report/certificate_page.py", {"write_report"}),
+        ("evals/suites/llmbar.py", {"evaluate_reward_model"}),
+        ("evals/suites/arena.py", set()),  # which no configuration here names
+        ("contracts/registries.py", set()),  # where a new reward, suite or engine gets its line
+        ("contracts/configs/train_sft.py", {"train_sft", "train_reward_model", "train_policy"}),
+        ("algorithms/rloo.py", {"train_policy"}),
+        ("rollouts/vllm.py", set()),
+        ("stages/train_sft.py", {"train_sft"}),
+        ("launch/base.py", set()),
+    ],
+)
+def test_a_changed_file_changes_the_stages_that_read_it(package: Path, file: str, made_again: set[str]) -> None:
+    before = {config.stage: program(config, package).digest for config in CONFIGS}
+    touch(package, file)
+    changed = {config.stage for config in CONFIGS if program(config, package).digest != before[config.stage]}
+    if file == "contracts/configs/train_sft.py":  # of the others, only those that share code over its class
+        assert "train_sft" in changed <= made_again
+    else:
+        assert changed == made_again
+
+
+def test_what_the_configuration_names_counts(package: Path) -> None:
+    other = CERTIFICATE.model_copy(update={"suites": (SuiteFile(name="a", benchmark="arena", path="x"),)})
+    assert {"evals/suites/arena.py", "evals/suites/pairs.py"} <= program(other, package).files.keys()
+    assert "evals/suites/llmbar.py" not in program(other, package).files
+    batched = TrainPolicyConfig(rollout_engine="continuous_batching")
+    assert "rollouts/continuous_batching.py" in program(batched, package).files
+    suite = HeldOutSuite(name="a", benchmark="rm_bench")
+    assert "evals/suites/rm_bench.py" in program(FilterDatasetConfig(suites=(suite,)), package).files
+    without = FilterDatasetConfig(suites=(suite,), contamination="off")
+    assert "evals/suites/rm_bench.py" not in program(without, package).files
+
+
+def test_a_library_of_another_version_is_another_program(package: Path) -> None:
+    now = program(TrainPolicyConfig(), package)
+    assert {"torch", "transformers", "trl", "tokenizers", "python"} <= now.libraries.keys()
+    assert "pydantic" not in now.libraries
+    newer = now.model_copy(update={"libraries": now.libraries | {"trl": "999"}})
+    assert newer.digest != now.digest
+    assert Program.model_validate_json(now.model_dump_json()).digest == now.digest
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (item.name for item in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, "relative"
+            yield node.module
+            yield from (f"{node.module}.{item.name}" for item in node.names)
+
+
+def test_every_import_of_every_source_is_seen() -> None:
+    files = Sources()._files
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name in files:
+            missed = set(imported(ast.parse(path.read_bytes()))) - files[name].imports
+            assert missed == set(), name
+
+
+def test_data_files_are_opened_as_resources_only_and_each_belongs_to_a_stage() -> None:
+    names = {name for stage in CONTAINER_STAGES for name in Sources().files_of(stage)[0]}
+    assert {name for name in Sources()._files if not name.endswith(".py")} <= names
+    this = ("contracts/programs.py",)
+    by_path = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if "__file__" in path.read_text(encoding="utf-8") and path.relative_to(PACKAGE).parts[0] != "launch"
+    ]
+    assert [name for name in by_path if name not in this] == []
+
+
+@pytest.mark.parametrize("registry", [BENCHMARKS, ROLLOUT_ENGINES], ids=["benchmarks", "engines"])
+def test_every_name_of_a_registry_leads_to_a_module_of_the_package(registry: Registry) -> None:
+    for name in registry:
+        path = PACKAGE.parent / (registry.module_of(name).replace(".", "/") + ".py")
+        assert path.is_file(), name
+        attribute = registry._members[name].partition(":")[2]
+        assert attribute in path.read_text(encoding="utf-8"), name
+
+
+def test_a_loaded_source_that_no_list_names_is_found() -> None:
+    import containers.evals.statistics  # noqa: F401 - to be loaded
+
+    assert unlisted(()) == ()
+    everything = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]
+    assert unlisted(everything) == ()
+    missing = unlisted([name for name in everything if name != "evals/statistics.py"])
+    assert missing == ("evals/statistics.py",)
+
+
+def test_an_image_is_asked_with_a_program_that_prints_versions_alone() -> None:
+    command = [sys.executable, "-m", "containers.contracts.programs", "torch", "no_such_library"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert json.loads(done.stdout) == library_versions(["torch", "no_such_library"])
+    assert library_versions(["no_such_library"])["no_such_library"] == "absent"
