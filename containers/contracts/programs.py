@@ -44,8 +44,6 @@ NOT_COUNTED = frozenset(
         "containers.contracts.programs",
     }
 )
-# A spec loads the classes of all stages; those that a program imports itself are in its list.
-_CONFIGURATIONS = "containers.contracts.configs"
 # Draws pages, which no later stage reads; counted only where pages are what the stage makes.
 _PAGES = "containers.report"
 _DRAWS_PAGES = frozenset({"write_report"})
@@ -110,13 +108,17 @@ class Sources:
         tops = {name.partition(".")[0] for source in self._files.values() for name in source.imports}
         return frozenset(top for top in tops if top != "containers" and top not in sys.stdlib_module_names)
 
-    def files_of(self, stage: str, members: Iterable[str] = ()) -> tuple[dict[str, str], frozenset[str]]:
+    def files_of(
+        self, stage: str, members: Iterable[str] = (), *, counted: bool = True
+    ) -> tuple[dict[str, str], frozenset[str]]:
         """Path → sha256 of what the stage's program is made of, and the libraries that it imports.
 
         Args:
             members: modules that its configuration names (`members_of`).
+            counted: leave out what changes no result; else everything that it may load.
         """
         not_counted = NOT_COUNTED if stage in _DRAWS_PAGES else NOT_COUNTED | {_PAGES}
+        not_counted = not_counted if counted else frozenset()
         found: dict[str, str] = {}
         libraries: set[str] = set()
         waiting = [_ENTRY, f"containers.stages.{stage}", *members]
@@ -222,19 +224,17 @@ def _version(name: str) -> str:
 
 
 def unlisted(listed: Collection[str], *, package: Path = PACKAGE) -> tuple[str, ...]:
-    """Sources below `containers/` that this process has loaded and that stand in no list: a change of one of them would
-    go unseen. Empty where there is no list."""
+    """Sources below `containers/` that this process has loaded and that no import shows: their changes would go unseen.
+
+    Args:
+        listed: what a program may load (`Sources.files_of`); empty: nothing is compared.
+    """
     if not listed:
         return ()
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     paths = {Path(file).resolve() for file in loaded if file}
     ours = {path.relative_to(package).as_posix() for path in paths if path.is_relative_to(package)}
-    allowed = (*NOT_COUNTED, _CONFIGURATIONS, _PAGES)
-    return tuple(sorted(path for path in ours - set(listed) if not _is_below(_module_of(path), allowed)))
-
-
-def _module_of(path: str) -> str:
-    return ".".join(("containers", *path.removesuffix(".py").removesuffix("/__init__").split("/")))
+    return tuple(sorted(ours - set(listed)))
 
 
 if __name__ == "__main__":

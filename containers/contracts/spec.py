@@ -54,8 +54,8 @@ class StageSpec(Frozen):
     )
     program_files: tuple[str, ...] = Field(
         (),
-        description="Sources below containers/ that the key takes for the stage's program; what it loads beside them "
-        "is noted in its manifest. Empty: nothing is compared. Not part of the key",
+        description="Sources below containers/ that the stage's program may load, by their imports; what it loads "
+        "beside them is noted in its manifest. Empty: nothing is compared. Not part of the key",
     )
     work_path: str = Field(min_length=1, description="The one folder that the stage may write, as the stage sees it")
 

@@ -206,7 +206,7 @@ def _spec(
         silence_limit_s=run.config.runtime.silence_limit_s,
         start_over_if_damaged=run.config.runtime.start_over_if_damaged,
         ladder=rungs,
-        program_files=tuple(memory.program.files) if memory.program else (),
+        program_files=run.code.loadable_files(shape.config),
         work_path=str(run.work_folder(stage, memory.key)),
     )
 

@@ -90,6 +90,10 @@ class CodeIdentity:
     sources: Sources = field(default_factory=Sources, compare=False, repr=False)
     store_dir: Path | None = None
 
+    def loadable_files(self, config: StageConfig) -> tuple[str, ...]:
+        """The sources that such a stage's program may load, whether they count or not."""
+        return tuple(sorted(self.sources.files_of(config.stage, members_of(config), counted=False)[0]))
+
     def program(self, config: StageConfig) -> Program:
         """What the program of a stage so configured is made of here.
 

@@ -27,3 +27,9 @@ def test_other_pairs_and_further_files_are_other_content(tmp_path: Path) -> None
     before = digest_of(tmp_path / "a")
     assert digest_of(tmp_path / "b", **{"train.parquet": "other"}) != before
     assert digest_of(tmp_path / "c", **{"more.parquet": "pairs"}) != before
+
+
+def test_a_model_with_other_times_and_curves_is_the_same_content(tmp_path: Path) -> None:
+    before = digest_of(tmp_path / "a", **{"training_info.json": "10 s", "curves.jsonl": "1", "trainer_state.json": "1"})
+    again = digest_of(tmp_path / "b", **{"training_info.json": "12 s", "curves.jsonl": "2", "trainer_state.json": "2"})
+    assert again == before

@@ -145,6 +145,13 @@ def test_every_name_of_a_registry_leads_to_a_module_of_the_package(registry: Reg
         assert attribute in path.read_text(encoding="utf-8"), name
 
 
+def test_what_a_program_may_load_is_more_than_what_counts() -> None:
+    counted, _ = Sources().files_of("evaluate_reward_model", members_of(CERTIFICATE))
+    everything, _ = Sources().files_of("evaluate_reward_model", members_of(CERTIFICATE), counted=False)
+    assert counted.keys() < everything.keys()
+    assert {"report/certificate_page.py", "contracts/configs/stages.py"} <= everything.keys() - counted.keys()
+
+
 def test_a_loaded_source_that_no_list_names_is_found() -> None:
     import containers.evals.statistics  # noqa: F401 - to be loaded
 

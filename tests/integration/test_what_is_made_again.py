@@ -1,0 +1,86 @@
+"""A finished run: what a change of the sources, and a model made again to the same weights, cost it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faults.tiny_project import WITH_SFT, TinyProject
+
+from containers.contracts.names import StageName
+
+pytestmark = [pytest.mark.slow, pytest.mark.stages]
+
+MADE = [stage.value for stage in StageName if stage not in (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)]
+# No daemon answers, whatever this machine has, and rich does not wrap.
+ENVIRONMENT = {"DOCKER_HOST": "unix:///nonexistent.sock", "COLUMNS": "400"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, project: Path) -> TinyProject:
+    """A tiny run that came to its end, made by sources of its own that a test may change."""
+    tiny = TinyProject.make(tmp_path_factory.mktemp("again") / "project", project)
+    for package in ("flows", "tasks", "containers"):
+        shutil.copytree(project / package, tiny.folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    run(tiny)
+    return tiny
+
+
+def run(tiny: TinyProject) -> str:
+    """What the run says, which comes to its end."""
+    driven = tiny.rlhf(WITH_SFT, environment=ENVIRONMENT)
+    assert driven.wait() == 0, driven.text[-4000:]
+    return driven.text
+
+
+def planned(tiny: TinyProject) -> dict[str, str]:
+    """Stage → what the plan says of it."""
+    command = [sys.executable, "-m", "flows.cli.main", "plan", "-c", "configs/runs/tiny.yaml", "--set", WITH_SFT]
+    done = subprocess.run(
+        command, cwd=tiny.folder, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    return dict(re.findall(r"^\d+\. (\w+) +\[(.*)\]$", done.stdout, re.MULTILINE))
+
+
+def test_every_stage_loaded_what_its_key_knows_and_nothing_else(finished: TinyProject) -> None:
+    for stage in (*MADE, "write_report"):
+        manifest = json.loads((finished.artifact(StageName(stage)) / "MANIFEST.json").read_bytes())
+        assert manifest["unlisted"] == [], stage
+
+
+def test_a_change_of_the_reports_style_runs_the_report_alone(finished: TinyProject) -> None:
+    style = finished.folder / "containers/report/report_templates/style.css.jinja"
+    before = style.read_text(encoding="utf-8")
+    style.write_text(f"{before}\n/* wider */\n", encoding="utf-8")
+    try:
+        found = planned(finished)
+    finally:
+        style.write_text(before, encoding="utf-8")
+    assert [stage for stage in MADE if not found[stage].startswith("reused")] == []
+    assert found["write_report"] == "runs"
+
+
+def test_a_change_of_the_training_loop_is_told_with_its_file(finished: TinyProject) -> None:
+    loop = finished.folder / "containers/training/loop.py"
+    before = loop.read_text(encoding="utf-8")
+    loop.write_text(f"{before}\n# faster\n", encoding="utf-8")
+    try:
+        found = planned(finished)
+    finally:
+        loop.write_text(before, encoding="utf-8")
+    assert found["train_sft"] == "runs: containers/training/loop.py changed"
+    assert [found[stage].partition(",")[0] for stage in MADE[:2]] == ["reused", "reused"]
+
+
+def test_a_model_made_again_to_the_same_weights_leaves_everything_behind_it(finished: TinyProject) -> None:
+    shutil.rmtree(finished.folder / "outputs/store/artifacts/train_sft")
+    shutil.rmtree(finished.folder / "outputs/store/work/train_sft", ignore_errors=True)
+    assert planned(finished)["train_reward_model"] == "runs, unless train_sft makes the same as before"
+    said = run(finished)
+    signs = dict(reversed(line.split()[:2]) for line in said.splitlines() if line[:2] in ("✔ ", "↺ "))
+    assert signs["train_sft"] == "✔"
+    assert [stage for stage in MADE if signs[stage] != "↺"] == ["train_sft"]
