@@ -39,7 +39,8 @@ from benchmarks.speed_inputs import (
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, table, write_part
 from containers.algorithms.reward_model import PairTrainer
 from containers.algorithms.reward_model_packed import PackedPairTrainer
-from containers.algorithms.reward_model_packing import CPU_PACK_TOKENS, attention_of
+from containers.algorithms.reward_model_packing import attention_of
+from containers.packing.choice import CPU_PACK_TOKENS
 from containers.packing.trees import common_prefix
 from containers.scoring.scorer import conversation_tokens
 

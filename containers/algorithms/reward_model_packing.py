@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,48 +12,29 @@ from transformers import PreTrainedModel
 from containers.algorithms.reward_model import PairTrainer
 from containers.algorithms.reward_model_packed import PackedPairTrainer, Pair, make_packs, packed_scores
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.hardware import BatchPlan
 from containers.data.pairs import Row
-from containers.distributed.ranks import any_rank
 from containers.harness.context import StageContext
 from containers.models.trial import trial
 from containers.packing.attention import NAME, packed
+from containers.packing.choice import CPU_PACK_TOKENS, Packing, cannot_pack, packed_in_one, padded
 from containers.packing.kernel import kernel_in_words
 from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
 
-# More tokens at a time are no faster on a CPU, and take more memory.
-CPU_PACK_TOKENS = 2048
 # Enough for a packed row with neighbours; the longest pair shows a window that short ones would fit into.
 _ASKED_PAIRS = 3
 
 
-@dataclass(frozen=True)
-class Packing:
-    """How a trainer computes its pairs.
-
-    Attributes:
-        arguments: what this trainer takes and others do not.
-        batch: packs are cut from all pairs that a rank has in a step; padded rows come in accumulated batches.
-    """
-
-    trainer: type[PairTrainer]
-    batch: BatchPlan
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-
 def plan_packing(
     context: StageContext, config: TrainRewardModelConfig, model: PreTrainedModel | PeftModel, rows: Sequence[Row]
-) -> Packing:
+) -> Packing[PairTrainer]:
     """Packs where the configuration wants them and the model can; else padded rows, with a note that says why."""
     batch = context.spec.batch
     if not config.pack:
-        return Packing(PairTrainer, batch)
+        return padded(PairTrainer, batch)
     tokens = config.pack_tokens or _pack_tokens(context, config)
     pairs = [(row["chosen_ids"], row["rejected_ids"]) for row in rows]
-    reason = why_padded(model, pairs, config, pack_tokens=tokens)
-    if any_rank(bool(reason)):
-        context.recorder.note(f"Pairs are computed as padded rows: {reason or 'another rank cannot pack them'}.")
-        return Packing(PairTrainer, batch)
+    if cannot_pack(context, "Pairs", reason=why_padded(model, pairs, config, pack_tokens=tokens)):
+        return padded(PairTrainer, batch)
     whole = sum(len(side) for pair in pairs for side in pair)
     computed = sum(pack.input_ids.numel() for pack in make_packs(pairs, max_tokens=tokens))
     context.recorder.note(
@@ -62,9 +42,7 @@ def plan_packing(
         f"epoch is {computed:,} tokens; with each answer in a row of its own it would be {whole:,}, padding not "
         f"counted. {kernel_in_words(classifier_of(model))}".rstrip()
     )
-    of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
-    one = batch.model_copy(update={"per_device_batch_size": of_a_step, "gradient_accumulation_steps": 1})
-    return Packing(PackedPairTrainer, one, {"pack_tokens": tokens})
+    return packed_in_one(PackedPairTrainer, batch, pack_tokens=tokens)
 
 
 def _pack_tokens(context: StageContext, config: TrainRewardModelConfig) -> int:
@@ -97,15 +75,15 @@ def why_padded(
     model.eval()
     try:
         with _as_trained(classifier):
-            padded = _padded_scores(model, asked)
+            plain = _padded_scores(model, asked)
         with trial() as tried, packed(classifier), _as_trained(classifier):
             found = _packed_scores(model, asked, pack_tokens=pack_tokens)
         if tried.failure:
             return f"{type(classifier).__name__} fails with {NAME}: {tried.failure}"
     finally:
         model.train(was_training)
-    difference = float((found - padded).abs().max())
-    bound = allowed_difference(padded.dtype, padded.flatten().tolist(), num_layers=num_layers_of(classifier))
+    difference = float((found - plain).abs().max())
+    bound = allowed_difference(plain.dtype, plain.flatten().tolist(), num_layers=num_layers_of(classifier))
     if not difference <= bound:
         return f"{type(classifier).__name__} scores them {difference:.2g} apart from padded rows, more than {bound:.2g}"
     return ""

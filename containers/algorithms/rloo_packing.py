@@ -1,23 +1,20 @@
 """Whether a policy's completions are packed: asked of the model itself, on its own prompts, before it is trained."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from containers.algorithms.reward_model_packing import CPU_PACK_TOKENS
 from containers.algorithms.rloo import PolicyTrainer
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.hardware import BatchPlan
-from containers.distributed.ranks import any_rank
 from containers.harness.context import StageContext
 from containers.models.trial import trial
 from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
+from containers.packing.choice import CPU_PACK_TOKENS, Packing, cannot_pack, packed_in_one, padded
 from containers.packing.kernel import kernel_in_words
 from containers.packing.logps import completion_packs, packed_logps
 from containers.scoring.scorer import allowed_difference, num_layers_of
@@ -28,23 +25,9 @@ _ASKED_PROMPTS = 3
 _ASKED_LENGTHS = (7, 4)
 
 
-@dataclass(frozen=True)
-class PolicyPacking:
-    """How a trainer computes its completions.
-
-    Attributes:
-        batch: packs are cut from all completions that a rank has in a step; padded rows come in accumulated batches.
-        arguments: what this trainer takes and others do not.
-    """
-
-    trainer: type[PolicyTrainer]
-    batch: BatchPlan
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-
 def plan_policy_packing(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
-) -> PolicyPacking:
+) -> Packing[PolicyTrainer]:
     """Packs where the configuration wants them and the model can; else padded rows, with a note that says why.
 
     Args:
@@ -52,19 +35,15 @@ def plan_policy_packing(
     """
     batch = context.spec.batch
     if not config.pack:
-        return PolicyPacking(PolicyTrainer, batch)
-    reason = why_padded(model, prompts, config)
-    if any_rank(bool(reason)):
-        context.recorder.note(f"Completions are computed as padded rows: {reason or 'another rank cannot pack them'}.")
-        return PolicyPacking(PolicyTrainer, batch)
+        return padded(PolicyTrainer, batch)
+    if cannot_pack(context, "Completions", reason=why_padded(model, prompts, config)):
+        return padded(PolicyTrainer, batch)
     tokens = config.pack_tokens or _pack_tokens(context, config)
     context.recorder.note(
         f"Completions are packed, {tokens:,} tokens at a time, a prompt once for all of its own. "
         f"{kernel_in_words(model)}".rstrip()
     )
-    of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
-    one = batch.model_copy(update={"per_device_batch_size": of_a_step, "gradient_accumulation_steps": 1})
-    return PolicyPacking(PackedPolicyTrainer, one, {"pack_tokens": tokens})
+    return packed_in_one(PackedPolicyTrainer, batch, pack_tokens=tokens)
 
 
 def _pack_tokens(context: StageContext, config: TrainPolicyConfig) -> int:

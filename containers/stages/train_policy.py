@@ -1,8 +1,6 @@
 """train_policy: RLOO against the reward model, with the KL to the start model inside the reward."""
 
 import json
-import time
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,19 +12,17 @@ from trl import RLOOConfig
 
 from containers.algorithms.curves import curve_metrics
 from containers.algorithms.rloo import PolicyTrainer
-from containers.algorithms.rloo_packing import PolicyPacking, plan_policy_packing
+from containers.algorithms.rloo_packing import plan_policy_packing
 from containers.certificate.check import demand_certificate
 from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import (
-    ADAPTER_FOLDER,
     COMPLETIONS_FILE,
-    MODEL_FOLDER,
 )
 from containers.contracts.outcome import Metric
 from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.distributed.devices import compute_device, compute_dtype
-from containers.distributed.ranks import is_first_rank, join_ranks, leave_ranks
+from containers.distributed.ranks import is_first_rank
 from containers.evals.score_statistics import normalisation_of
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
@@ -36,13 +32,11 @@ from containers.models.loading import (
     load_causal_model,
     load_tokenizer,
     num_embedding_rows,
-    parameter_counts,
     peft_config,
     position_limit,
     reward_model_folder,
-    save_adapter,
-    save_merged,
 )
+from containers.packing.choice import Packing
 from containers.packing.kernel_trial import try_kernels
 from containers.rewards.reward_model import PolicyReward, load_scorer
 from containers.rollouts.completion_log import CompletionLog
@@ -59,8 +53,8 @@ from containers.rollouts.templates import note_templates
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
-from containers.training.loop import quieten, resume_point, train, training_callbacks, verify_training
-from containers.training.records import training_info, write_training_records
+from containers.training.loop import training_callbacks
+from containers.training.program import Prepared, Training, run_training, save_causal_model
 from containers.training.sharding import demand_whole_model
 
 REWARD_MODEL_USED_FILE = "reward_model_used.json"
@@ -78,7 +72,7 @@ class _Parts:
     model: Any
     scorer: RewardScorer
     normalisation: ScoreStatistics | None
-    packing: PolicyPacking
+    packing: Packing[PolicyTrainer]
     rollouts: Rollouts
 
 
@@ -90,42 +84,57 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         BadDataError: no prompt fits, or too few of those that the policy will be judged on.
         DivergedError: loss, gradient, reward or KL is not finite; names the step.
     """
-    started_at_s = time.monotonic()
     demand_whole_model(context.spec.profile)
-    join_ranks(context)
-    try_kernels(compute_device(context.spec.profile))
-    parts = _load(context)
-    log = None
-    with closing(parts.rollouts):
-        checkpoint = resume_point(context)
-        resumed_from = checkpoint_step(checkpoint)
+    return run_training(context, PolicyTraining(context))
+
+
+class PolicyTraining(Training):
+    """RLOO against the reward model."""
+
+    parts: "_Parts"
+    log: CompletionLog | None = None
+
+    @property
+    def algorithm(self) -> str:
+        """What the report calls it."""
+        return f"TRL RLOOTrainer, K = {self.parts.config.num_generations}"
+
+    def prepare(self) -> Prepared:
+        """Everything that training needs, cheap checks first."""
+        try_kernels(compute_device(self.context.spec.profile))
+        self.parts = _load(self.context)
+        prompts = self.parts.prompts
+        return Prepared(self.parts.schedule, len(prompts.prompts), prompts.num_over_long, prompts.num_without_row)
+
+    def build_trainer(self, checkpoint: Path | None) -> PolicyTrainer:
+        """TRL's, packed where the model can."""
         if is_first_rank():
-            _record_reward_model(context, parts.scorer)
-            log = CompletionLog(context.checkpoints / _COMPLETION_LOG_FILE, resumed_from_step=resumed_from or 0)
-        trainer = _trainer(context, parts, log, checkpoint=checkpoint)
-        parameters = parameter_counts(trainer.model)
-        train(context, trainer, checkpoint, planned_steps=parts.schedule.num_steps)
-    verify_training(trainer, planned_steps=parts.schedule.num_steps)
-    leave_ranks()
-    if log is not None:
-        info = training_info(
-            context,
-            trainer=trainer,
-            algorithm=f"TRL RLOOTrainer, K = {parts.config.num_generations}",
-            planned_steps=parts.schedule.num_steps,
-            num_examples=len(parts.prompts.prompts),
-            examples_left_out=parts.prompts.num_over_long,
-            examples_without_row=parts.prompts.num_without_row,
-            parameters=parameters,
-            started_at_s=started_at_s,
-            resumed_from_step=resumed_from,
-        )
-        write_training_records(context, trainer=trainer, info=info)
-        log.write_parquet(context.output / COMPLETIONS_FILE)
-        if log.num_unreadable:
-            context.recorder.note(f"{log.num_unreadable} unreadable lines were left out of {COMPLETIONS_FILE}.")
-        _save(context, trainer, parts)
-    return curve_metrics(trainer.state.log_history, num_steps=parts.schedule.num_steps)
+            _record_reward_model(self.context, self.parts.scorer)
+            path = self.context.checkpoints / _COMPLETION_LOG_FILE
+            self.log = CompletionLog(path, resumed_from_step=checkpoint_step(checkpoint) or 0)
+        return _trainer(self.context, self.parts, self.log, checkpoint=checkpoint)
+
+    def untrained_model(self) -> Any:
+        """The start model; never divided."""
+        return self.parts.model
+
+    def save(self, trainer: PolicyTrainer) -> None:
+        """`model/` and, with adapters, `adapter/`; the completions that were kept."""
+        if self.log is not None:
+            self.log.write_parquet(self.context.output / COMPLETIONS_FILE)
+            if self.log.num_unreadable:
+                self.context.recorder.note(
+                    f"{self.log.num_unreadable} unreadable lines were left out of {COMPLETIONS_FILE}."
+                )
+        save_causal_model(self.context, trainer.accelerator.unwrap_model(trainer.model), self.parts.tokenizer)
+
+    def metrics(self, trainer: PolicyTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
+        """Reward, KL and lengths at the start and at the end."""
+        return curve_metrics(trainer.state.log_history, num_steps=self.parts.schedule.num_steps)
+
+    def close(self) -> None:
+        """What writes completions ends with the training."""
+        self.parts.rollouts.close()
 
 
 def resolve_policy_schedule(config: TrainPolicyConfig, *, num_prompts: int, global_batch_size: int) -> ResolvedSchedule:
@@ -240,7 +249,7 @@ def _trainer(
         missing_eos_penalty=config.missing_eos_penalty,
         normalisation=parts.normalisation,
     )
-    trainer = parts.packing.trainer(
+    return parts.packing.trainer(
         completion_log=log,
         num_logged_completions=config.num_logged_completions,
         writing=parts.rollouts.writing,
@@ -255,8 +264,6 @@ def _trainer(
         peft_config=peft_config(config.lora, task_type="CAUSAL_LM"),
         **parts.packing.arguments,
     )
-    quieten(trainer)
-    return trainer
 
 
 def _training_order(context: StageContext, parts: _Parts) -> Dataset:
@@ -279,13 +286,3 @@ def _record_reward_model(context: StageContext, scorer: RewardScorer) -> None:
     context.recorder.note(f"Rewards come from {item.origin or item.digest}; its score head is sha256:{head[:16]}…")
     text = json.dumps({"digest": item.digest, "score_head_sha256": head}, indent=2)
     (context.output / REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
-
-
-def _save(context: StageContext, trainer: PolicyTrainer, parts: _Parts) -> None:
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if parts.config.lora:
-        origin = context.input("start_model").origin
-        save_adapter(model, parts.tokenizer, context.output / ADAPTER_FOLDER, base_model=origin)
-    else:
-        model.to(compute_dtype(context.spec.profile))
-    save_merged(model, parts.tokenizer, context.output / MODEL_FOLDER)

@@ -1,7 +1,7 @@
 """Bradley-Terry reward model: TRL's RewardTrainer on the training pairs, saved, reloaded from disk and compared."""
 
-import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,11 @@ from trl import RewardConfig
 
 from containers.algorithms.reward_model import PairTrainer
 from containers.algorithms.reward_model_packing import attention_of, plan_packing
-from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.outcome import Metric
-from containers.contracts.schedule import ResolvedSchedule
 from containers.data.pairs import Row, both_sides
 from containers.distributed.devices import compute_device, compute_dtype
-from containers.distributed.ranks import join_ranks, leave_ranks, spread_over_ranks
+from containers.distributed.ranks import spread_over_ranks
 from containers.evals.sample_predictions import NUM_RELOAD_PAIRS, sample_predictions, write_sample_predictions
 from containers.evals.score_statistics import score_statistics
 from containers.evals.statistics import accuracy_metric, pair_losses
@@ -33,7 +31,6 @@ from containers.models.loading import (
     load_new_reward_model,
     load_tokenizer,
     num_embedding_rows,
-    parameter_counts,
 )
 from containers.models.score_token import add_score_token
 from containers.models.template_losses import TemplateLosses
@@ -41,7 +38,6 @@ from containers.models.token_batches import tokens_of_all
 from containers.scoring.reload import save_and_reload, score_token_id, scoring_batch_size
 from containers.scoring.scorer import RewardScorer
 from containers.training.arguments import common_arguments
-from containers.training.checkpoints import checkpoint_step
 from containers.training.examples import (
     TrainingExamples,
     as_dataset,
@@ -49,63 +45,131 @@ from containers.training.examples import (
     read_training_examples,
     resolve_training_schedule,
 )
-from containers.training.loop import quieten, resume_point, train, training_callbacks, verify_training
-from containers.training.records import peak_memory_bytes, training_info, write_training_records
-from containers.training.sharding import divides_model, ready_to_divide, whole_model
+from containers.training.loop import training_callbacks
+from containers.training.program import Prepared, Training, last_loss, prepared_of, run_training, size_metrics
+from containers.training.records import peak_memory_bytes
+from containers.training.sharding import ready_to_divide
 
 _CONFIDENCE = 0.95
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
     """Train, verify, save `merged/` and `adapter/`, and reload both. Kept: the checkpoint with the lowest eval_loss."""
-    started_at_s = time.monotonic()
-    config = _config(context)
-    join_ranks(context)
-    tokenizer = _tokenizer(context, config)
-    pairs = _tokenised_pairs(context, config, tokenizer)
-    schedule = resolve_training_schedule(context, config, pairs)
-    checkpoint = resume_point(context)
-    trainer = _trainer(context, config, pairs, schedule=schedule, checkpoint=checkpoint, tokenizer=tokenizer)
-    parameters = parameter_counts(trainer.model)
-    with attention_of(trainer):
-        train(context, trainer, checkpoint, planned_steps=schedule.num_steps)
-    if divides_model(context.spec.profile):
-        trainer.model = whole_model(trainer.model, _model_to_train(context, config, tokenizer))
-    verify_training(trainer, planned_steps=schedule.num_steps)
-    margins, scores = _validation_scores(context, config, trainer.model, tokenizer, pairs.validation.kept)
-    difference, statistics = 0.0, _statistics(scores)
-    if leave_ranks():
-        info = training_info(
+    return run_training(context, RewardModelTraining(context))
+
+
+class RewardModelTraining(Training):
+    """Bradley-Terry on pairs."""
+
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self.config = _config(context)
+        self.reload_difference = 0.0
+
+    @property
+    def algorithm(self) -> str:
+        """What the report calls it."""
+        trained = {"lora": "adapters and score head", "full": "every weight", "head": "the score head alone"}
+        return f"Bradley-Terry, TRL RewardTrainer, {trained[self.config.trainable]}"
+
+    def prepare(self) -> Prepared:
+        """Tokenise the pairs."""
+        self.tokenizer = _tokenizer(self.context, self.config)
+        self.pairs = _tokenised_pairs(self.context, self.config, self.tokenizer)
+        self.schedule = resolve_training_schedule(self.context, self.config, self.pairs)
+        return prepared_of(self.pairs, self.schedule)
+
+    def build_trainer(self, checkpoint: Path | None) -> PairTrainer:
+        """TRL's, packed where the model can.
+
+        Raises:
+            StageError: it dropped pairs by itself.
+        """
+        context, config, kept = self.context, self.config, self.pairs.train.kept
+        model = self.untrained_model()
+        packing = plan_packing(context, config, model, kept)
+        arguments = common_arguments(context, optimizer=config.optimizer, schedule=self.schedule, batch=packing.batch)
+        trainer = packing.trainer(
+            **packing.arguments,
+            zero_sum_penalty=config.zero_sum_penalty,
+            model=model,
+            args=ready_to_divide(
+                RewardConfig(
+                    **arguments,
+                    max_length=config.max_length,
+                    center_rewards_coefficient=config.center_rewards_coefficient,
+                    # A frozen trunk keeps no activations that could be computed again.
+                    gradient_checkpointing=config.gradient_checkpointing and config.trainable != "head",
+                ),
+                context.spec.profile,
+            ),
+            train_dataset=_dataset(kept, config),
+            eval_dataset=_dataset(self.pairs.validation.kept, config),
+            processing_class=self.tokenizer,
+            callbacks=training_callbacks(context, schedule=self.schedule, checkpoint=checkpoint),
+        )
+        if len(trainer.train_dataset) != len(kept):
+            raise StageError(f"RewardTrainer dropped {len(kept) - len(trainer.train_dataset)} pairs by itself.")
+        return trainer
+
+    def while_training(self, trainer: PairTrainer) -> AbstractContextManager[None]:
+        """The attention of packed rows."""
+        return attention_of(trainer)
+
+    def untrained_model(self) -> PreTrainedModel | PeftModel:
+        """The start model with a new score head, below adapters where the configuration wants them."""
+        context, config = self.context, self.config
+        token_id = score_token_id(config, self.tokenizer)
+        model = load_new_reward_model(
+            context.input_path("start_model"),
+            pad_token_id=self.tokenizer.pad_token_id,
+            score_token_id=token_id,
+            seed=context.spec.seed,
+            # Whole models train in float32 under autocast; frozen weights may be bfloat16.
+            dtype=torch.float32 if config.trainable == "full" else compute_dtype(context.spec.profile),
+            device=compute_device(context.spec.profile),
+        )
+        demand_own_tokenizer(model, self.tokenizer, folder=context.input_path("start_model"))
+        if config.trainable == "head":
+            return freeze_all_but_head(model, score_token_id=token_id)
+        return apply_lora(model, config.lora, task_type="SEQ_CLS", score_token_id=token_id)
+
+    def judge(self, trainer: PairTrainer) -> None:
+        """Score the validation pairs with the model in memory."""
+        kept = self.pairs.validation.kept
+        self.margins, self.scores = _validation_scores(self.context, self.config, trainer.model, self.tokenizer, kept)
+        both = [score for pair in self.scores for score in pair]
+        self.statistics = score_statistics(both, scores_of="validation pairs, both sides")
+
+    def save(self, trainer: PairTrainer) -> None:
+        """`merged/`, `adapter/`, and samples; both are reloaded and compared."""
+        context, kept = self.context, self.pairs.validation.kept
+        write_sample_predictions(context.output, sample_predictions(kept, self.scores))
+        self.reload_difference = save_and_reload(
             context,
-            trainer=trainer,
-            algorithm=_algorithm(config),
-            planned_steps=schedule.num_steps,
-            num_examples=len(pairs.train.kept),
-            examples_left_out=pairs.train.num_over_long,
-            examples_without_row=pairs.train.num_without_row,
-            parameters=parameters,
-            started_at_s=started_at_s,
-            resumed_from_step=checkpoint_step(checkpoint),
+            self.config,
+            trainer.model,
+            self.tokenizer,
+            rows=kept,
+            scores=self.scores,
+            statistics=self.statistics,
         )
-        write_training_records(context, trainer=trainer, info=info)
-        write_sample_predictions(context.output, sample_predictions(pairs.validation.kept, scores))
-        difference = save_and_reload(
-            context, config, trainer.model, tokenizer, rows=pairs.validation.kept, scores=scores, statistics=statistics
+
+    def metrics(self, trainer: PairTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
+        """Accuracy on the validation pairs, losses, and what was left out."""
+        margins, statistics, counts = self.margins, self.statistics, 2 * NUM_RELOAD_PAIRS
+        return (
+            accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE),
+            Metric(name="validation_loss", value=_mean(pair_losses(margins)), unit="nats", count=len(margins)),
+            Metric(name="train_loss", value=last_loss(trainer), unit="nats"),
+            *size_metrics(trainer, parameters),
+            Metric(name="train_pairs_left_out", value=self.pairs.train.num_left_out, unit="pairs"),
+            Metric(name="validation_pairs_left_out", value=self.pairs.validation.num_left_out, unit="pairs"),
+            Metric(name="reload_max_difference", value=self.reload_difference, unit="score", count=counts),
+            Metric(name="score_mean", value=statistics.mean, unit="score", count=statistics.num_scores),
+            Metric(name="score_std", value=statistics.standard_deviation, unit="score", count=statistics.num_scores),
+            Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
         )
-    return (
-        accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE),
-        Metric(name="validation_loss", value=_mean(pair_losses(margins)), unit="nats", count=len(margins)),
-        Metric(name="train_loss", value=_last_loss(trainer), unit="nats"),
-        Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
-        Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
-        Metric(name="total_parameters", value=parameters[1], unit="parameters"),
-        Metric(name="train_pairs_left_out", value=pairs.train.num_left_out, unit="pairs"),
-        Metric(name="validation_pairs_left_out", value=pairs.validation.num_left_out, unit="pairs"),
-        Metric(name="reload_max_difference", value=difference, unit="score", count=2 * NUM_RELOAD_PAIRS),
-        Metric(name="score_mean", value=statistics.mean, unit="score", count=statistics.num_scores),
-        Metric(name="score_std", value=statistics.standard_deviation, unit="score", count=statistics.num_scores),
-        Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
-    )
 
 
 def _config(context: StageContext) -> TrainRewardModelConfig:
@@ -125,11 +189,6 @@ def _tokenizer(context: StageContext, config: TrainRewardModelConfig) -> PreTrai
     if config.use_cls:
         add_score_token(tokenizer)
     return tokenizer
-
-
-def _algorithm(config: TrainRewardModelConfig) -> str:
-    trained = {"lora": "adapters and score head", "full": "every weight", "head": "the score head alone"}
-    return f"Bradley-Terry, TRL RewardTrainer, {trained[config.trainable]}"
 
 
 def _tokenised_pairs(
@@ -157,63 +216,6 @@ def _tokenised_pairs(
     return examples
 
 
-def _trainer(
-    context: StageContext,
-    config: TrainRewardModelConfig,
-    pairs: TrainingExamples,
-    *,
-    schedule: ResolvedSchedule,
-    checkpoint: Path | None,
-    tokenizer: PreTrainedTokenizerBase,
-) -> PairTrainer:
-    model = _model_to_train(context, config, tokenizer)
-    packing = plan_packing(context, config, model, pairs.train.kept)
-    kind, kind_arguments, batch = packing.trainer, packing.arguments, packing.batch
-    arguments = common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=batch)
-    trainer: PairTrainer = kind(
-        **kind_arguments,
-        zero_sum_penalty=config.zero_sum_penalty,
-        model=model,
-        args=ready_to_divide(
-            RewardConfig(
-                **arguments,
-                max_length=config.max_length,
-                center_rewards_coefficient=config.center_rewards_coefficient,
-                # A frozen trunk keeps no activations that could be computed again.
-                gradient_checkpointing=config.gradient_checkpointing and config.trainable != "head",
-            ),
-            context.spec.profile,
-        ),
-        train_dataset=_dataset(pairs.train.kept, config),
-        eval_dataset=_dataset(pairs.validation.kept, config),
-        processing_class=tokenizer,
-        callbacks=training_callbacks(context, schedule=schedule, checkpoint=checkpoint),
-    )
-    quieten(trainer)
-    if len(trainer.train_dataset) != len(pairs.train.kept):
-        raise StageError(f"RewardTrainer dropped {len(pairs.train.kept) - len(trainer.train_dataset)} pairs by itself.")
-    return trainer
-
-
-def _model_to_train(
-    context: StageContext, config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
-) -> PreTrainedModel | PeftModel:
-    token_id = score_token_id(config, tokenizer)
-    model = load_new_reward_model(
-        context.input_path("start_model"),
-        pad_token_id=tokenizer.pad_token_id,
-        score_token_id=token_id,
-        seed=context.spec.seed,
-        # Whole models train in float32 under autocast; frozen weights may be bfloat16.
-        dtype=torch.float32 if config.trainable == "full" else compute_dtype(context.spec.profile),
-        device=compute_device(context.spec.profile),
-    )
-    demand_own_tokenizer(model, tokenizer, folder=context.input_path("start_model"))
-    if config.trainable == "head":
-        return freeze_all_but_head(model, score_token_id=token_id)
-    return apply_lora(model, config.lora, task_type="SEQ_CLS", score_token_id=token_id)
-
-
 def _dataset(rows: list[Row], config: TrainRewardModelConfig) -> Dataset:
     return as_dataset(rows, ["chosen_ids", "rejected_ids", *(["margin"] if config.use_margin else [])])
 
@@ -231,14 +233,6 @@ def _validation_scores(
     flat = spread_over_ranks(token_ids, scorer.score_tokens)
     scores = list(zip(flat[::2], flat[1::2], strict=True))
     return [chosen - rejected for chosen, rejected in scores], scores
-
-
-def _statistics(scores: list[tuple[float, float]]) -> ScoreStatistics:
-    return score_statistics([score for pair in scores for score in pair], scores_of="validation pairs, both sides")
-
-
-def _last_loss(trainer: PairTrainer) -> float:
-    return float(next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry))
 
 
 def _mean(values: list[float]) -> float:

@@ -171,7 +171,7 @@ def test_the_log_says_whether_completions_are_batched(tmp_path: Path, monkeypatc
 
     writing, text = logged("can")
     assert writing is batching and "by transformers' continuous batching" in text
-    monkeypatch.setattr("containers.rollouts.engines.why_not_batched", lambda *_, **__: "it is odd")
+    monkeypatch.setattr("containers.rollouts.continuous_batching.why_not_batched", lambda *_, **__: "it is odd")
     writing, text = logged("cannot")
     assert writing is not batching and "without continuous batching: it is odd" in text
 

@@ -11,6 +11,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.stages import train_reward_model
 from containers.training import loop as training
+from containers.training import program
 from tests.unit.factories.reward_model_factory import reward_model_config, training_info_of
 from tests.unit.factories.spec_factory import colour_rows, flipped, make_context, write_pairs
 from tests.unit.factories.tiny_policy import save_causal_model
@@ -58,6 +59,6 @@ def test_a_best_step_without_a_checkpoint_is_an_error_and_no_older_model(
         trainer.state.best_global_step = 3  # type: ignore[attr-defined]
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_reward_model, "train", best_was_elsewhere)
+        patch.setattr(program, "train", best_was_elsewhere)
         with pytest.raises(StageError, match=r"those of checkpoint-2, .* found at step 3, of which there is no"):
             train_reward_model.run(context)

@@ -18,6 +18,7 @@ from containers.harness.errors import DivergedError, StageError
 from containers.harness.recorder import Recorder
 from containers.stages import train_reward_model, train_sft
 from containers.training import loop as training
+from containers.training import program
 from containers.training.checkpoints import write_checkpoint_manifest
 from containers.training.recorder_callback import RecorderCallback
 from tests.unit.factories.reward_model_factory import merged_sha256, reward_model_context, training_info_of
@@ -157,7 +158,7 @@ def test_a_best_checkpoint_that_was_damaged_since_is_not_taken_for_the_best_weig
         verify(trainer, **rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_reward_model, "verify_training", damaged_meanwhile)
+        patch.setattr(program, "verify_training", damaged_meanwhile)
         with pytest.raises(StageError, match=r"adapter_model\.safetensors does not match its manifest"):
             train_reward_model.run(context)
     train_reward_model.run(context)

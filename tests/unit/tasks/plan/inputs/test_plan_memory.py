@@ -62,14 +62,14 @@ def test_packs_of_a_cpu_are_small(tmp_path: Path) -> None:
 
 @pytest.mark.stages
 def test_the_budgets_are_those_of_the_stages() -> None:
-    from containers.algorithms import reward_model_packing as packing
+    from containers.packing import choice
     from containers.rollouts import continuous_batching as batched_generation
     from containers.rollouts import shared_prompt_attention
     from containers.scoring import token_budget
 
     assert estimates.FIRST_ROOM_TOKENS == shared_prompt_attention.FIRST_ROOM_TOKENS
     assert estimates.PAGE_TOKENS == batched_generation.PAGE_TOKENS
-    assert estimates.CPU_PACK_TOKENS == packing.CPU_PACK_TOKENS
+    assert estimates.CPU_PACK_TOKENS == choice.CPU_PACK_TOKENS
     assert estimates.CPU_BATCH_TOKENS == token_budget.CPU_BATCH_TOKENS
     for gib in (4, 48, 140):
         profile = load_profile(gib)
