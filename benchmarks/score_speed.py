@@ -44,7 +44,7 @@ from benchmarks.speed_inputs import (
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, table, write_part
 from containers.packing.scoring import computed_tokens, shared_groups
 from containers.scoring.scorer import RewardScorer
-from containers.scoring.token_budget import CPU_BATCH_TOKENS
+from containers.token_budgets import CPU_BATCH_TOKENS
 
 MODULE = "benchmarks.score_speed"
 # In the order chosen, rejected of each pair.

@@ -40,9 +40,9 @@ from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_
 from containers.algorithms.reward_model import PairTrainer
 from containers.algorithms.reward_model_packed import PackedPairTrainer
 from containers.algorithms.reward_model_packing import attention_of
-from containers.packing.choice import CPU_PACK_TOKENS
 from containers.packing.trees import common_prefix
 from containers.scoring.scorer import conversation_tokens
+from containers.token_budgets import CPU_PACK_TOKENS
 
 TokenPair = tuple[list[int], list[int]]
 MODULE = "benchmarks.train_speed"

@@ -16,9 +16,10 @@ from containers.data.pairs import Row
 from containers.harness.context import StageContext
 from containers.models.trial import trial
 from containers.packing.attention import NAME, packed
-from containers.packing.choice import CPU_PACK_TOKENS, Packing, cannot_pack, packed_in_one, padded
+from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
 from containers.packing.kernel import kernel_in_words
 from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
+from containers.token_budgets import pair_pack_tokens
 
 # Enough for a packed row with neighbours; the longest pair shows a window that short ones would fit into.
 _ASKED_PAIRS = 3
@@ -31,7 +32,11 @@ def plan_packing(
     batch = context.spec.batch
     if not config.pack:
         return padded(PairTrainer, batch)
-    tokens = config.pack_tokens or _pack_tokens(context, config)
+    tokens = config.pack_tokens or pair_pack_tokens(
+        config.max_length,
+        per_device_batch_size=batch.per_device_batch_size,
+        on_gpu=context.spec.profile.num_gpus > 0,
+    )
     pairs = [(row["chosen_ids"], row["rejected_ids"]) for row in rows]
     if cannot_pack(context, "Pairs", reason=why_padded(model, pairs, config, pack_tokens=tokens)):
         return padded(PairTrainer, batch)
@@ -43,12 +48,6 @@ def plan_packing(
         f"counted. {kernel_in_words(classifier_of(model))}".rstrip()
     )
     return packed_in_one(PackedPairTrainer, batch, pack_tokens=tokens)
-
-
-def _pack_tokens(context: StageContext, config: TrainRewardModelConfig) -> int:
-    """What padded rows of a batch per device would hold at most; on a CPU less, where that is no slower."""
-    rows = 2 * context.spec.batch.per_device_batch_size
-    return rows * config.max_length if context.spec.profile.num_gpus else min(rows * config.max_length, CPU_PACK_TOKENS)
 
 
 def attention_of(trainer: PairTrainer) -> AbstractContextManager[None]:

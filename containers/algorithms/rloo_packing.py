@@ -14,10 +14,11 @@ from containers.harness.context import StageContext
 from containers.models.trial import trial
 from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
-from containers.packing.choice import CPU_PACK_TOKENS, Packing, cannot_pack, packed_in_one, padded
+from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
 from containers.packing.kernel import kernel_in_words
 from containers.packing.logps import completion_packs, packed_logps
 from containers.scoring.scorer import allowed_difference, num_layers_of
+from containers.token_budgets import CPU_PACK_TOKENS, completion_pack_tokens
 
 # Enough for a packed row with neighbours; the longest prompt shows a window that short ones would fit into.
 _ASKED_PROMPTS = 3
@@ -38,23 +39,18 @@ def plan_policy_packing(
         return padded(PolicyTrainer, batch)
     if cannot_pack(context, "Completions", reason=why_padded(model, prompts, config)):
         return padded(PolicyTrainer, batch)
-    tokens = config.pack_tokens or _pack_tokens(context, config)
+    tokens = config.pack_tokens or completion_pack_tokens(
+        config.max_prompt_length,
+        config.max_completion_length,
+        num_generations=config.num_generations,
+        per_device_batch_size=batch.per_device_batch_size,
+        on_gpu=context.spec.profile.num_gpus > 0,
+    )
     context.recorder.note(
         f"Completions are packed, {tokens:,} tokens at a time, a prompt once for all of its own. "
         f"{kernel_in_words(model)}".rstrip()
     )
     return packed_in_one(PackedPolicyTrainer, batch, pack_tokens=tokens)
-
-
-def _pack_tokens(context: StageContext, config: TrainPolicyConfig) -> int:
-    """What padded rows of a batch per device would hold at most; on a CPU no more than one prompt's where that is less.
-
-    More at a time is no faster there.
-    """
-    longest = config.max_prompt_length + config.max_completion_length
-    rows = context.spec.batch.per_device_batch_size * longest
-    of_a_prompt = config.max_prompt_length + config.num_generations * config.max_completion_length
-    return rows if context.spec.profile.num_gpus else min(rows, max(CPU_PACK_TOKENS, of_a_prompt))
 
 
 def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: TrainPolicyConfig) -> str:

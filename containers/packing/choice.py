@@ -7,9 +7,6 @@ from containers.contracts.hardware import BatchPlan
 from containers.distributed.ranks import any_rank
 from containers.harness.context import StageContext
 
-# More tokens at a time are no faster on a CPU, and take more memory.
-CPU_PACK_TOKENS = 2048
-
 TrainerT = TypeVar("TrainerT")
 
 

@@ -26,9 +26,8 @@ from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts, where_the_same
 from containers.rollouts.shared_prompts import equal_rows
 from containers.rollouts.trial import AskedRows
+from containers.token_budgets import PAGE_TOKENS
 
-# Tokens whose keys and values lie together; the kernels of FlashAttention want multiples of 256.
-PAGE_TOKENS = 256
 # Of prompts, in one forward: what attends without FlashAttention holds a mask of these by all tokens that are kept.
 _FORWARD_TOKENS = 1024
 _WAIT_S = 1.0

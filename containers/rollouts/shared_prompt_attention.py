@@ -18,9 +18,9 @@ from torch.nn.functional import softmax
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from containers.token_budgets import FIRST_ROOM_TOKENS
+
 NAME = "shared_prompt"
-# Tokens of its own that a row has room for at first; twice as many whenever that is full.
-FIRST_ROOM_TOKENS = 64
 
 _cache: ContextVar[Cache] = ContextVar("shared_prompt_cache")
 

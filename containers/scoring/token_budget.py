@@ -2,12 +2,7 @@
 
 import torch
 
-# Two cores, float32: packed rows of half or twice as many tokens took 4 to 6 % longer. See benchmarks/score_speed.md.
-CPU_BATCH_TOKENS = 1024
-# An estimate, not measured: 80 GiB take 40,960 tokens, of which a forward of 8B parameters in bfloat16 holds about
-# 4 GiB beside its 16 GiB of weights; enough rows to fill the GPU, and room for a policy that trains on it.
-_GPU_BATCH_TOKENS_PER_GIB = 512
-_SMALLEST_GPU_BATCH_TOKENS = 4096
+from containers.token_budgets import CPU_BATCH_TOKENS, gpu_batch_tokens
 
 
 def device_batch_tokens(device: torch.device) -> int:
@@ -19,8 +14,3 @@ def device_batch_tokens(device: torch.device) -> int:
         return CPU_BATCH_TOKENS
     gib = torch.cuda.get_device_properties(device).total_memory / 1024**3
     return gpu_batch_tokens(gib)
-
-
-def gpu_batch_tokens(memory_gib: float) -> int:
-    """The estimate for a GPU. Example: 80 GiB give 40,960."""
-    return max(_SMALLEST_GPU_BATCH_TOKENS, round(memory_gib) * _GPU_BATCH_TOKENS_PER_GIB)

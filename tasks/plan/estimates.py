@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from containers.contracts.hardware import GIB, GpuProfile
+from containers.token_budgets import CPU_BATCH_TOKENS, gpu_batch_tokens
 from tasks.plan.inputs.model_shape import ModelShape, block_parameters, multiplied_parameters, total_parameters
 
 # AdamW keeps two float32 moments; gradients and trained weights are float32 as well.
@@ -22,13 +23,6 @@ FILLED_FRACTION = 0.5
 COMPLETION_FRACTION = 0.5
 # Without a GPU, drawing a token took so long for each word of the vocabulary.
 _CPU_DRAWING_SECONDS = 30e-9
-# As containers/stages has them, which may not be imported here; a test holds them together.
-CPU_PACK_TOKENS = 2048
-CPU_BATCH_TOKENS = 1024
-FIRST_ROOM_TOKENS = 64
-PAGE_TOKENS = 256
-GPU_BATCH_TOKENS_PER_GIB = 512
-SMALLEST_GPU_BATCH_TOKENS = 4096
 # One generated token costs at least this long a block, however small the model: Python and kernel launches.
 _SECONDS_PER_BLOCK_AND_TOKEN = 0.8e-3
 # Drawing, looking up and adding one value of a bootstrap took 11 to 15 ns on one core.
@@ -183,8 +177,8 @@ def scoring_tokens(profile: GpuProfile, *, batch_size: int, batch_tokens: int | 
         batch_size: conversations in it, at most.
         batch_tokens: what the configuration says; None: by the device.
     """
-    by_memory = max(SMALLEST_GPU_BATCH_TOKENS, round(profile.gpu_memory_gib) * GPU_BATCH_TOKENS_PER_GIB)
-    budget = batch_tokens or (by_memory if profile.num_gpus else CPU_BATCH_TOKENS)
+    by_memory = gpu_batch_tokens(profile.gpu_memory_gib) if profile.num_gpus else CPU_BATCH_TOKENS
+    budget = batch_tokens or by_memory
     return min(batch_size * longest, max(budget, longest))
 
 

@@ -6,6 +6,7 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import LoraSettings
 from containers.contracts.hardware import BatchPlan
+from containers.token_budgets import pair_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
 from tasks.plan.figures import Known
@@ -75,12 +76,15 @@ def why_padded(known: Known, config: TrainRewardModelConfig) -> str:
 
 def pack_tokens(known: Known, config: TrainRewardModelConfig, batch: BatchPlan) -> int:
     """Tokens of the largest pack that can come: a full one, a pair that is longer, or all that a rank has in a step."""
-    padded = 2 * batch.per_device_batch_size * config.max_length
-    budget = padded if known.profile.num_gpus else min(padded, estimates.CPU_PACK_TOKENS)
+    budget = config.pack_tokens or pair_pack_tokens(
+        config.max_length,
+        per_device_batch_size=batch.per_device_batch_size,
+        on_gpu=known.profile.num_gpus > 0,
+    )
     pairs = _fitting(known, config.max_length)
     longest = _longest(known, [pair.packed for pair in pairs], most=2 * config.max_length)
     of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
-    return min(max(config.pack_tokens or budget, longest), of_a_step * longest)
+    return min(max(budget, longest), of_a_step * longest)
 
 
 def prompt_tokens(known: Known, max_length: int) -> Sequence[int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.schedule import ResolvedSchedule
+from containers.token_budgets import FIRST_ROOM_TOKENS, PAGE_TOKENS, completion_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import Figure, Known
@@ -67,12 +68,14 @@ def completions_of_a_rank(batch: BatchPlan) -> int:
 
 
 def _pack_budget(known: Known, config: TrainPolicyConfig, batch: BatchPlan) -> int:
-    """Tokens of a full pack, by the rule of `containers.algorithms.rloo_packing`."""
-    if config.pack_tokens is not None:
-        return config.pack_tokens
-    rows = batch.per_device_batch_size * (config.max_prompt_length + config.max_completion_length)
-    of_a_prompt = config.max_prompt_length + config.num_generations * config.max_completion_length
-    return rows if known.profile.num_gpus else min(rows, max(estimates.CPU_PACK_TOKENS, of_a_prompt))
+    """Tokens of a full pack."""
+    return config.pack_tokens or completion_pack_tokens(
+        config.max_prompt_length,
+        config.max_completion_length,
+        num_generations=config.num_generations,
+        per_device_batch_size=batch.per_device_batch_size,
+        on_gpu=known.profile.num_gpus > 0,
+    )
 
 
 def _prompts_of_a_rank(config: TrainPolicyConfig, batch: BatchPlan) -> int:
@@ -143,10 +146,10 @@ def _room_for_completion(known: Known, config: TrainPolicyConfig) -> int:
     """Tokens that generation has room for behind a prompt; with shared prompts the room doubles whenever it is full."""
     own = config.max_completion_length
     if config.rollout_engine == "continuous_batching":
-        return own + 2 * estimates.PAGE_TOKENS
+        return own + 2 * PAGE_TOKENS
     if not _shares_prompts(known, config):
         return own
-    return max(estimates.FIRST_ROOM_TOKENS, 1 << (own - 1).bit_length())
+    return max(FIRST_ROOM_TOKENS, 1 << (own - 1).bit_length())
 
 
 def policy_work(

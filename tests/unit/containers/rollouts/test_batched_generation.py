@@ -14,13 +14,13 @@ from containers.harness.errors import BadConfigError, StageError
 from containers.packing.logps import causal_of
 from containers.rollouts import continuous_batching as batched_generation
 from containers.rollouts.continuous_batching import (
-    PAGE_TOKENS,
     batching,
     continuous_batching,
     num_pages,
     why_not_batched,
 )
 from containers.rollouts.engines import start_rollouts
+from containers.token_budgets import PAGE_TOKENS
 from tests.unit.containers.algorithms.test_policy_packing import model, prompts
 from tests.unit.containers.rollouts.test_group_generation import LENGTHS, NEW_TOKENS, PAD, generated, policy, rows
 from tests.unit.factories.spec_factory import make_context

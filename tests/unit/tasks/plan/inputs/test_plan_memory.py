@@ -2,13 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from containers.contracts.names import StageName
 from tasks.config.loading import LoadedConfig, load_run_config
-from tasks.plan import estimates
 from tasks.plan.run_plan import plan_run
 from tasks.plan.text import figure_text
 from tests.unit.factories.plan_runs import figure_of, pair, run_on, stage_of
@@ -58,29 +56,6 @@ def test_packs_of_a_cpu_are_small(tmp_path: Path) -> None:
     assert computed_at_a_time(run_on(tmp_path, [pair(300, 500, 500)] * 150)).startswith("at most 2,048 tokens")
     # A step has no more than 8 pairs of 27 tokens, or 30 with the tenth.
     assert computed_at_a_time(run_on(tmp_path, [pair(5, 5, 5)] * 150)).startswith("at most 240 tokens")
-
-
-@pytest.mark.stages
-def test_the_budgets_are_those_of_the_stages() -> None:
-    from containers.packing import choice
-    from containers.rollouts import continuous_batching as batched_generation
-    from containers.rollouts import shared_prompt_attention
-    from containers.scoring import token_budget
-
-    assert estimates.FIRST_ROOM_TOKENS == shared_prompt_attention.FIRST_ROOM_TOKENS
-    assert estimates.PAGE_TOKENS == batched_generation.PAGE_TOKENS
-    assert estimates.CPU_PACK_TOKENS == choice.CPU_PACK_TOKENS
-    assert estimates.CPU_BATCH_TOKENS == token_budget.CPU_BATCH_TOKENS
-    for gib in (4, 48, 140):
-        profile = load_profile(gib)
-        planned = estimates.scoring_tokens(profile, batch_size=10**6, batch_tokens=None, longest=10)
-        assert planned == token_budget.gpu_batch_tokens(gib)
-
-
-def load_profile(gib: float) -> Any:
-    from containers.contracts.hardware import GpuProfile
-
-    return GpuProfile(name="one", num_gpus=1, num_processes=1, gpu_memory_gib=gib)
 
 
 def judge(folder: Path, *, layers: int) -> Path:
