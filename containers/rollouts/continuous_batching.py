@@ -24,7 +24,7 @@ from containers.harness.errors import StageError
 from containers.models.trial import trial
 from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts, where_the_same
-from containers.rollouts.shared_prompts import equal_rows
+from containers.rollouts.prompt_rows import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import AskedRows
 from containers.token_budgets import PAGE_TOKENS
 
@@ -85,19 +85,6 @@ def start(
         reason=why_not_batched(model, prompts, max_length=longest),
         otherwise="by transformers' generate, without continuous batching",
     )
-
-
-def prompts_of(runs: Sequence[range], input_ids: Tensor, attention_mask: Tensor, *, siblings: int) -> list[list[int]]:
-    """Token ids of every run's prompt without padding, once for each of so many of its rows."""
-    return [input_ids[row][attention_mask[row].bool()].tolist() for run in runs for row in run[::siblings]]
-
-
-def with_completions(input_ids: Tensor, completions: Sequence[Sequence[int]], *, pad_id: int) -> Tensor:
-    """[B, L + C]: each row with what was written after it, filled up with the pad token."""
-    tails = torch.full((len(input_ids), max(map(len, completions))), pad_id, device=input_ids.device)
-    for row, tokens in enumerate(completions):
-        tails[row, : len(tokens)] = torch.tensor(tokens, device=input_ids.device)
-    return torch.cat([input_ids, tails], dim=1)
 
 
 def why_not_batched(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:

@@ -8,7 +8,6 @@ padded on the left to the longest prompt. Here each prompt is computed once, wit
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from containers.models.trial import trial
 from containers.packing.logps import causal_of
 from containers.packing.scoring import why_padded
 from containers.rollouts.engines import Rollouts, where_the_same
+from containers.rollouts.prompt_rows import equal_rows
 from containers.rollouts.shared_prompt_attention import NAME, SharedPromptLayer, attending_to
 from containers.rollouts.trial import AskedRows, allowed_logit_difference
 
@@ -105,13 +105,6 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
             for keys, values in kept
         ]
     )
-
-
-def equal_rows(input_ids: Tensor, attention_mask: Tensor) -> list[range]:
-    """Stretches of rows that are one prompt, in order."""
-    changes = (input_ids[1:] != input_ids[:-1]).any(dim=1) | (attention_mask[1:] != attention_mask[:-1]).any(dim=1)
-    borders = [0, *(changes.nonzero().flatten() + 1).tolist(), len(input_ids)]
-    return [range(start, end) for start, end in pairwise(borders)]
 
 
 def _zeros(states: Tensor, shape: Sequence[int]) -> Tensor:

@@ -28,9 +28,8 @@ from containers.distributed.ranks import is_first_rank, of_all_ranks, patient_gr
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.packing.logps import causal_of
-from containers.rollouts.continuous_batching import prompts_of, with_completions
 from containers.rollouts.engines import Rollouts
-from containers.rollouts.shared_prompts import equal_rows
+from containers.rollouts.prompt_rows import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import AskedRows
 from containers.rollouts.vllm_server import ELSE, VllmPlace, load_vllm
 
