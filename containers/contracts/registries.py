@@ -50,6 +50,9 @@ BENCHMARKS = Registry(
     }
 )
 
+# `train_policy.algorithm`: each a `containers.training.program.Training`.
+ALGORITHMS = Registry({"rloo": "containers.algorithms.rloo_training:RlooTraining"})
+
 # `train_policy.rollout_engine`: each starts what writes completions; see `containers.rollouts.engines`.
 ROLLOUT_ENGINES = Registry(
     {

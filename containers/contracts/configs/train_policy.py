@@ -23,11 +23,13 @@ from containers.contracts.configs.training import (
     OptimizerSettings,
     TrainingSchedule,
 )
-from containers.contracts.registries import ROLLOUT_ENGINES
+from containers.contracts.registries import ALGORITHMS, ROLLOUT_ENGINES
 
 if TYPE_CHECKING:
+    Algorithm = str
     RolloutEngine = str
 else:
+    Algorithm = Literal[tuple(ALGORITHMS)]
     RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
 
 
@@ -35,7 +37,7 @@ class TrainPolicyConfig(Frozen):
     """Policy training against the reward model. RLOO: leave-one-out baseline, KL inside the reward."""
 
     stage: Literal["train_policy"] = "train_policy"
-    algorithm: Literal["rloo"] = Field("rloo", description="REINFORCE leave-one-out is the only one here")
+    algorithm: Algorithm = Field("rloo", description="REINFORCE leave-one-out is the only one here")
     global_batch_size: BatchSize | None = Field(None, ge=2, description="Completions per step; null: the profile's")
     num_generations: BatchSize = Field(
         4, ge=2, description="Completions per prompt (K); RLOO leaves one out, so at least 2"

@@ -28,7 +28,7 @@ from containers.contracts.programs import (
     members_of,
     unlisted,
 )
-from containers.contracts.registries import BENCHMARKS, ROLLOUT_ENGINES, Registry
+from containers.contracts.registries import ALGORITHMS, BENCHMARKS, ROLLOUT_ENGINES, Registry
 
 CERTIFICATE = EvaluateRewardModelConfig(suites=(SuiteFile(name="a", benchmark="llmbar", path="x"),))
 
@@ -136,7 +136,9 @@ def test_data_files_are_opened_as_resources_only_and_each_belongs_to_a_stage() -
     assert [name for name in by_path if name not in this] == []
 
 
-@pytest.mark.parametrize("registry", [BENCHMARKS, ROLLOUT_ENGINES], ids=["benchmarks", "engines"])
+@pytest.mark.parametrize(
+    "registry", [BENCHMARKS, ROLLOUT_ENGINES, ALGORITHMS], ids=["benchmarks", "engines", "algorithms"]
+)
 def test_every_name_of_a_registry_leads_to_a_module_of_the_package(registry: Registry) -> None:
     for name in registry:
         path = PACKAGE.parent / (registry.module_of(name).replace(".", "/") + ".py")

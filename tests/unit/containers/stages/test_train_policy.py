@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from containers.algorithms.curves import curve_metrics
+from containers.algorithms.rloo_training import resolve_policy_schedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
@@ -22,7 +23,6 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, DivergedError
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 from containers.stages import train_policy
-from containers.stages.train_policy import resolve_policy_schedule
 from tests.unit.factories.prompt_factory import write_prompts
 from tests.unit.factories.report.certificate_factory import write_certificate
 from tests.unit.factories.spec_factory import CPU, make_context
