@@ -37,6 +37,8 @@ _WAITS = "WaitsForDecision"
 _RUNNER_SHOWS_CANCELLED = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
 _WAIT_FOR_SERVER_S = 10.0
 _EVENTS_LIMIT_S = 5.0
+# Who serves the run waits for half a minute until its process has ended.
+_TASKS_LIMIT_S = 15.0
 
 
 class PipelineLeft(Abort):
@@ -214,8 +216,10 @@ class PrefectLink:
         EventsWorker.set_client_override(None)
         record = self.ledger.record
         try:
-            is_told = tell_tasks(record, self.api)
-            end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self.api)
+            # A later state of ours would hide what the server has not worked through: a task's last event names it.
+            is_told = tell_tasks(record, self.api, within_s=_TASKS_LIMIT_S)
+            if is_told:
+                end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self.api)
         except PrefectAwayError as error:
             logger.warning("Prefect was not told how the tasks ended: %s", error)
         else:

@@ -38,7 +38,8 @@ def settle(record: LedgerRecord, api: PrefectApi) -> bool:
         return False
     end = record.end or _end_of_the_dead(flow_run, record.owner)
     is_told = tell_tasks(record, api)
-    end_open_tasks(record, end, api)
+    if is_told:  # else a state of ours would hide what the server has not worked through
+        end_open_tasks(record, end, api)
     if flow_run.state_type != StateType[end.state]:
         api.set_flow_run_state(record.flow_run_id, prefect_state(end))
     if is_told:
@@ -47,8 +48,11 @@ def settle(record: LedgerRecord, api: PrefectApi) -> bool:
     return is_told
 
 
-def tell_tasks(record: LedgerRecord, api: PrefectApi) -> bool:
+def tell_tasks(record: LedgerRecord, api: PrefectApi, *, within_s: float = _SEEN_WITHIN_S) -> bool:
     """Send every state change of tasks that the server has not at their last; whether it shows them then.
+
+    Args:
+        within_s: longest wait until it does.
 
     Raises:
         PrefectAwayError: it does not answer.
@@ -56,7 +60,7 @@ def tell_tasks(record: LedgerRecord, api: PrefectApi) -> bool:
     lacking = _lacking(record, api.task_runs(record.flow_run_id))
     if lacking:
         api.record_events(lacking)
-    deadline = time.monotonic() + _SEEN_WITHIN_S
+    deadline = time.monotonic() + within_s
     while lacking and time.monotonic() < deadline:
         time.sleep(0.1)  # the server works through them after it answered
         lacking = _lacking(record, api.task_runs(record.flow_run_id))
