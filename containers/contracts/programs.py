@@ -28,6 +28,7 @@ from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import content_digest
 from containers.contracts.manifest import FileEntry
+from containers.contracts.names import StageName
 from containers.contracts.registries import ALGORITHMS, BENCHMARKS, ROLLOUT_ENGINES
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -117,8 +118,7 @@ class Sources:
             members: modules that its configuration names (`members_of`).
             counted: leave out what changes no result; else everything that it may load.
         """
-        not_counted = NOT_COUNTED if stage in _DRAWS_PAGES else NOT_COUNTED | {_PAGES}
-        not_counted = not_counted if counted else frozenset()
+        not_counted = _not_counted(stage) if counted else frozenset[str]()
         found: dict[str, str] = {}
         libraries: set[str] = set()
         waiting = [_ENTRY, f"containers.stages.{stage}", *members]
@@ -176,6 +176,12 @@ def _imports(text: bytes) -> Iterator[str]:
         yield module.decode()
         without_comments = re.sub(rb"#[^\n]*", b"", names).strip(b"()").decode()
         yield from (f"{module.decode()}.{words[0]}" for part in without_comments.split(",") if (words := part.split()))
+
+
+def _not_counted(stage: str) -> frozenset[str]:
+    """Also the configurations of other stages: what trains knows all that train, and computes with its own."""
+    others = {f"containers.contracts.configs.{other}" for other in StageName if other != stage}
+    return NOT_COUNTED | others if stage in _DRAWS_PAGES else NOT_COUNTED | others | {_PAGES}
 
 
 def _is_below(module: str, names: Collection[str]) -> bool:

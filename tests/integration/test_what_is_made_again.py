@@ -52,26 +52,25 @@ def test_every_stage_loaded_what_its_key_knows_and_nothing_else(finished: TinyPr
         assert manifest["unlisted"] == [], stage
 
 
-def test_a_change_of_the_reports_style_runs_the_report_alone(finished: TinyProject) -> None:
-    style = finished.folder / "containers/report/report_templates/style.css.jinja"
-    before = style.read_text(encoding="utf-8")
-    style.write_text(f"{before}\n/* wider */\n", encoding="utf-8")
+def planned_with(tiny: TinyProject, source: str, *, line: str) -> dict[str, str]:
+    """What the plan says while that source has one more line."""
+    path = tiny.folder / "containers" / source
+    before = path.read_text(encoding="utf-8")
+    path.write_text(f"{before}\n{line}\n", encoding="utf-8")
     try:
-        found = planned(finished)
+        return planned(tiny)
     finally:
-        style.write_text(before, encoding="utf-8")
+        path.write_text(before, encoding="utf-8")
+
+
+def test_a_change_of_the_reports_style_runs_the_report_alone(finished: TinyProject) -> None:
+    found = planned_with(finished, "report/report_templates/style.css.jinja", line="/* wider */")
     assert [stage for stage in MADE if not found[stage].startswith("reused")] == []
     assert found["write_report"] == "runs"
 
 
 def test_a_change_of_the_training_loop_is_told_with_its_file(finished: TinyProject) -> None:
-    loop = finished.folder / "containers/training/loop.py"
-    before = loop.read_text(encoding="utf-8")
-    loop.write_text(f"{before}\n# faster\n", encoding="utf-8")
-    try:
-        found = planned(finished)
-    finally:
-        loop.write_text(before, encoding="utf-8")
+    found = planned_with(finished, "training/loop.py", line="# faster")
     assert found["train_sft"] == "runs: containers/training/loop.py changed"
     assert [found[stage].partition(",")[0] for stage in MADE[:2]] == ["reused", "reused"]
 
