@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,7 @@ from flows.serving.deployment_guard import DeploymentGuard
 from flows.serving.deployments import HEARTBEAT_EVERY_S, install_watchdog
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
 from tasks.prefect_sync.run_ends import GOES_ON
-from tasks.prefect_sync.state import settle_dead_runs
+from tasks.prefect_sync.state import settle_dead_runs, settle_ended_runs
 from tasks.prefect_sync.unreadable_runs import unreadable_text
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ Say = Callable[[str], None]
 
 _POLL_EVERY_S = 5.0
 _SETTLE_EVERY_S = 60.0
+_TELL_AGAIN_AFTER_S = 15.0
 _BEGUN_WITHIN_S = 300.0
 # Then the run is shown as ended; a stage process that needs longer to save its state goes on with that by itself.
 _ENDING_LIMIT_S = 60.0
@@ -75,6 +76,7 @@ class Serving:
         self._is_ready = threading.Event()
         self._is_ending = threading.Event()
         self._is_away = False
+        self._ended: set[UUID] = set()
         self._error: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
@@ -131,10 +133,13 @@ class Serving:
                 await self._ask_for_runs()
                 before, at_work = at_work, {flow_run_id for flow_run_id, _ in _running()}
                 if before - at_work:  # the runner says in these seconds how that run ended; what of its tasks?
+                    self._ended |= before - at_work
                     settle_at = min(settle_at, time.monotonic() + _POLL_EVERY_S)
                 if time.monotonic() >= settle_at:
-                    settle_at = time.monotonic() + _SETTLE_EVERY_S
-                    await asyncio.to_thread(settle, self._flow_names, say=self._say_of_runs)
+                    self._ended = await asyncio.to_thread(
+                        settle, self._flow_names, ended=self._ended, say=self._say_of_runs
+                    )
+                    settle_at = time.monotonic() + (_TELL_AGAIN_AFTER_S if self._ended else _SETTLE_EVERY_S)
                 await asyncio.sleep(_POLL_EVERY_S)
             await asyncio.sleep(_ENDING_LIMIT_S * 2)  # until `end` cancels this: the runs end first
 
@@ -183,13 +188,24 @@ def set_unreadable_aside(*, say: Say) -> bool:
     return bool(found)
 
 
-def settle(flow_names: Sequence[str], *, say: Say) -> None:
+def settle(flow_names: Sequence[str], *, ended: Iterable[UUID] = (), say: Say) -> set[UUID]:
     """Runs of this host whose process died are shown as Crashed, and so are those that a dead serving never began.
 
     Runs that spoil the server's lists are named.
+
+    Args:
+        flow_names: flows whose runs are looked at.
+        ended: runs whose process has ended; what it could not tell Prefect any more is told.
+        say: a line for people.
+
+    Returns:
+        Those of `ended` of which something is left to tell.
     """
-    api = PrefectApi()
+    api, left = PrefectApi(), set(ended)
     try:
+        lines, left = settle_ended_runs(api, left)
+        for line in lines:
+            say(line)
         for flow_run_id in api.newest_unreadable():
             say(unreadable_text(flow_run_id))
         for name in flow_names:
@@ -200,6 +216,7 @@ def settle(flow_names: Sequence[str], *, say: Say) -> None:
                     _set_crashed(api, flow_run.id, f"Whoever served it ended before it began. {GOES_ON}")
     except PrefectAwayError as error:
         logger.warning("Prefect was not asked for runs that died: %s", error)
+    return left
 
 
 def end_runs(*, say: Say) -> list[UUID]:

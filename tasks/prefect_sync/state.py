@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 
 from containers.launch.docker.cleanup import STAGE_LABEL, current_owner, owner_is_dead, owner_of
 from tasks.prefect_sync.api import PrefectApi
+from tasks.prefect_sync.cancellation import STOPS
 from tasks.prefect_sync.ledger import JsonObject, LedgerRecord, RunEnd, read_ledger, remove_ledger
 from tasks.prefect_sync.unreadable_runs import unreadable_text
 
@@ -28,7 +30,8 @@ def settle(record: LedgerRecord, api: PrefectApi) -> bool:
     """Whether Prefect now shows what the record says of the run and its tasks.
 
     A run without an end is one whose process died: it becomes Crashed, and so do the tasks that it was at; Cancelled,
-    where somebody had asked for that. An end that the server has heard of meanwhile stays.
+    where somebody had asked for that, also where its process did not learn why it was told to end. An end that the
+    server has heard of meanwhile stays.
 
     Raises:
         PrefectAwayError: not everything could be told.
@@ -37,6 +40,8 @@ def settle(record: LedgerRecord, api: PrefectApi) -> bool:
     if flow_run is None:  # another server's run
         return False
     end = record.end or _end_of_the_dead(flow_run, record.owner)
+    if end.state == "CRASHED" and flow_run.state_type in STOPS:
+        end = end.model_copy(update={"state": "CANCELLED"})
     is_told = tell_tasks(record, api)
     if is_told:  # else a state of ours would hide what the server has not worked through
         end_open_tasks(record, end, api)
@@ -100,16 +105,52 @@ def settle_dead_runs(api: PrefectApi, *, flow_name: str) -> list[str]:
     found = api.unfinished_flow_runs(flow_name)
     said = [unreadable_text(flow_run_id) for flow_run_id in found.unreadable]
     for flow_run in (*found.runs, *api.ended_with_open_tasks(flow_name)):
-        labels = {name: str(value) for name, value in flow_run.labels.items()}
+        labels = _labels(flow_run)
         if not _is_dead(labels):
             continue
-        path = Path(labels.get(LEDGER_LABEL, ""))
-        known = read_ledger(path) if path.name == f"{flow_run.id}.json" else None
+        path, known = _ledger_of(flow_run)
         if known is None and flow_run.state_type in (StateType.COMPLETED, StateType.FAILED):
             continue  # how its tasks ended is known to nobody
         record = known or LedgerRecord(flow_run_id=str(flow_run.id), owner=labels)
-        said += _settled(record, path if known else None, api)
+        said += _settled(record, path, api)
     return said
+
+
+def settle_ended_runs(api: PrefectApi, flow_run_ids: Iterable[UUID]) -> tuple[list[str], set[UUID]]:
+    """Tell Prefect what the ledgers of runs hold whose process has ended; whatever state the runs are in.
+
+    A process that is told to end has half a minute, and the server may be further behind than that.
+
+    Returns:
+        A line for people for each run whose state changed, and the runs of which something is left to tell.
+
+    Raises:
+        PrefectAwayError: the server does not answer.
+    """
+    said: list[str] = []
+    left = set()
+    for flow_run_id in flow_run_ids:
+        flow_run = api.flow_run(str(flow_run_id))
+        if flow_run is None:
+            continue
+        path, record = _ledger_of(flow_run)
+        if path is None or record is None or not _is_dead(_labels(flow_run)):
+            continue
+        said += _settled(record, path, api)
+        if path.exists():
+            left.add(flow_run_id)
+    return said, left
+
+
+def _labels(flow_run: FlowRun) -> dict[str, str]:
+    return {name: str(value) for name, value in flow_run.labels.items()}
+
+
+def _ledger_of(flow_run: FlowRun) -> tuple[Path, LedgerRecord] | tuple[None, None]:
+    """The ledger that the run's process said it keeps, and where; None where there is none."""
+    path = Path(str(flow_run.labels.get(LEDGER_LABEL, "")))
+    record = read_ledger(path) if path.name == f"{flow_run.id}.json" else None
+    return (None, None) if record is None else (path, record)
 
 
 def prefect_state(end: RunEnd) -> "State[Any]":
@@ -125,7 +166,7 @@ def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[s
         return []
     if before.state_type in _TO_BE_STARTED:
         return []
-    if not _is_dead({**record.owner, **{name: str(value) for name, value in before.labels.items()}}):
+    if not _is_dead({**record.owner, **_labels(before)}):
         if path is not None:  # somebody pressed Retry, and a live process is at the run now
             remove_ledger(path)
         return []

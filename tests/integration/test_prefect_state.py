@@ -8,22 +8,24 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from faults.fault_proxy import fault_proxy
 from faults.mortal_server import Prefect
-from prefect import flow
+from prefect import flow, task
 from prefect.client.schemas.objects import State, StateDetails, StateType
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from pydantic import JsonValue
 
 from containers.launch.docker.cleanup import OWNER_PID_LABEL, current_owner
 from flows.serving.runner import set_unreadable_aside
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
 from tasks.prefect_sync.ledger import Ledger, LedgerRecord, RunEnd
-from tasks.prefect_sync.state import LEDGER_LABEL, settle, settle_the_dead
+from tasks.prefect_sync.state import LEDGER_LABEL, settle, settle_dead_runs, settle_ended_runs, settle_the_dead
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +33,11 @@ pytestmark = pytest.mark.slow
 @flow(name="rlhf")
 def nothing() -> None:
     """Only there to have runs."""
+
+
+@task
+def train() -> None:
+    """Only there to have task runs."""
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +133,48 @@ def test_a_run_that_was_being_cancelled_when_its_process_ended_is_cancelled(
     prefect.client.set_flow_run_state(UUID(flow_run_id), cancelling, force=True)
     assert [line for line in settle_the_dead(tmp_path, api, flow_name="rlhf") if flow_run_id in line]
     assert state_of(api, flow_run_id)[0] == "Cancelled"
+
+
+@pytest.mark.parametrize("noted", ["CANCELLED", "CRASHED", None], ids=["cancelled", "not told why", "killed"])
+def test_a_task_that_ended_with_its_cancelled_run_is_cancelled_though_the_server_was_behind_until_then(
+    prefect: Prefect, api: PrefectApi, tmp_path: Path, noted: Literal["CANCELLED", "CRASHED"] | None
+) -> None:
+    owner = dead_owner()
+    flow_run_id = run_of(prefect, owner)
+    ledger = Ledger(tmp_path, flow_run_id=flow_run_id, owner=owner)
+    if noted:
+        ledger.note_end(noted, "")
+    api.label_flow_run(flow_run_id, {LEDGER_LABEL: str(ledger.path)})
+    task_run = prefect.client.create_task_run(
+        train, UUID(flow_run_id), dynamic_key="0", state=State(type=StateType.CRASHED, name="Crashed")
+    )
+    prefect.client.set_flow_run_state(UUID(flow_run_id), State[None](type=StateType.CANCELLED), force=True)
+    assert settle_dead_runs(api, flow_name="rlhf") == [], "no task of the run is at work any more"
+    assert settle_ended_runs(api, [UUID(flow_run_id), uuid4()]) == ([], set())
+    assert prefect.client.read_task_run(task_run.id).state_type is StateType.CANCELLED
+    assert state_of(api, flow_run_id)[0] == "Cancelled"
+    assert not ledger.path.exists()
+
+
+def test_a_run_is_kept_in_mind_until_its_ledger_is_told(prefect: Prefect, api: PrefectApi, tmp_path: Path) -> None:
+    owner = dead_owner()
+    flow_run_id = run_of(prefect, owner)
+    ledger = Ledger(tmp_path, flow_run_id=flow_run_id, owner=owner)
+    ledger.add_event(_event_that_the_server_never_shows())
+    ledger.note_end("CANCELLED", "")
+    api.label_flow_run(flow_run_id, {LEDGER_LABEL: str(ledger.path)})
+    assert settle_ended_runs(api, [UUID(flow_run_id)])[1] == {UUID(flow_run_id)}
+    assert ledger.path.exists()
+
+
+def _event_that_the_server_never_shows() -> dict[str, JsonValue]:
+    """A change of state of a task, without the state."""
+    return {
+        "id": str(uuid4()),
+        "event": "prefect.task-run.Crashed",
+        "occurred": datetime.now(UTC).isoformat(),
+        "resource": {"prefect.resource.id": f"prefect.task-run.{uuid4()}"},
+    }
 
 
 @pytest.mark.parametrize(
