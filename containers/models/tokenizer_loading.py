@@ -136,6 +136,21 @@ def token_without_row(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int],
     return f"{tokenizer.convert_ids_to_tokens(highest)} (id {highest:,})" if highest >= num_rows else ""
 
 
+def spelled_out(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], *, num_rows: int) -> list[int]:
+    """The same text where each special token that an embedding of so many rows has none for is spelt by other tokens.
+
+    Example: 262144, `<image_soft_token>` of Gemma 3, becomes the tokens of "<", "image", "_" and so on.
+    """
+    spelled: list[int] = []
+    for token in tokens:
+        if token < num_rows:
+            spelled.append(token)
+        else:
+            text = str(tokenizer.convert_ids_to_tokens(token))
+            spelled += tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+    return spelled
+
+
 def without_row_in_words(without: Sequence[str], *, name: str, num_rows: int, of: str = "the model") -> str:
     """How many texts are left out since they spell a special token that the model's embedding has no row for.
 

@@ -73,8 +73,9 @@ class PolicyReward:
     def scores(
         self, prompts: Sequence[Sequence[Mapping[str, str]]], completions: Sequence[Sequence[Mapping[str, str]]]
     ) -> list[float]:
-        """The score of each completion, before any penalty; raises as the scorer."""
-        return self._scorer.score([[*prompt, *reply] for prompt, reply in zip(prompts, completions, strict=True)])
+        """The score of each completion, before any penalty; raises as the scorer's `score_written`."""
+        whole = [[*prompt, *reply] for prompt, reply in zip(prompts, completions, strict=True)]
+        return self._scorer.score_written(whole)
 
     def __call__(
         self,

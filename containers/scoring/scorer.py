@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from containers.harness.errors import BadDataError, DivergedError, MissingPrerequisiteError
 from containers.models.loading import SCORE_HEAD, demand_own_tokenizer, demand_rows, load_reward_model, load_tokenizer
 from containers.models.token_batches import tokens_of_all
-from containers.models.tokenizer_loading import token_without_row
+from containers.models.tokenizer_loading import spelled_out, token_without_row
 from containers.models.trial import trial
 from containers.packing.scoring import packed_rows, score_rows, shared_groups, why_padded
 from containers.scoring.batches import length_batches
@@ -108,6 +108,15 @@ class RewardScorer:
             DivergedError: a score is NaN or infinite.
         """
         return self.score_tokens(self.tokenize_all(conversations))
+
+    def score_written(self, conversations: Sequence[Conversation]) -> list[float]:
+        """As `score`, of what a policy wrote: none is refused for a special token that the model has no row for.
+
+        A policy writes such a token letter by letter, and nobody can be asked to take it out. So the model reads it
+        as the letters that it is.
+        """
+        made = self.tokenize_all(conversations)
+        return self.score_tokens([spelled_out(self.tokenizer, ids, num_rows=self.num_rows) for ids in made])
 
     def score_tokens(self, token_ids: Sequence[Sequence[int]]) -> list[float]:
         """One score per token sequence, in order; raises as `score`."""

@@ -169,7 +169,8 @@ def _rewards(
         for completions in written
     ]
     texts = list(dict.fromkeys(item for column in columns for item in column))
-    scores = scorer.score([[*turns[prompt], {"role": "assistant", "content": text}] for prompt, text in texts])
+    asked = [[*turns[prompt], {"role": "assistant", "content": text}] for prompt, text in texts]
+    scores = scorer.score_written(asked)
     rewards = dict(zip(texts, scores, strict=True))
     return tuple([rewards[item] for item in column] for column in columns)
 

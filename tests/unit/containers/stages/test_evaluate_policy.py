@@ -241,7 +241,7 @@ def test_the_same_text_is_a_tie_whatever_bfloat16_makes_of_its_reward() -> None:
 class _RoundingScorer:
     """Gives every place in a batch a score of its own, as rounding does in batches of other shapes."""
 
-    def score(self, conversations: list[Any]) -> list[float]:
+    def score_written(self, conversations: list[Any]) -> list[float]:
         return [1 + 1e-6 * place for place in range(len(conversations))]
 
 
