@@ -13,7 +13,7 @@ from containers.data.formats.schemas import MalformedRowError, Pair, PreferenceR
 
 __all__ = ["Pair", "PairRows", "RowRead", "read_pairs", "read_rows", "rows_of_lines"]
 
-_ROWS_THAT_SHOW_THE_SCHEMA = 200
+ROWS_THAT_SHOW_THE_SCHEMA = 200
 
 
 class RowRead(NamedTuple):
@@ -58,7 +58,7 @@ def rows_of_lines(lines: Iterator[Line], *, file: str) -> Iterator[RowRead]:
     for line in lines:
         head.append(line)
         objects += line.value is not None
-        if objects == _ROWS_THAT_SHOW_THE_SCHEMA:
+        if objects == ROWS_THAT_SHOW_THE_SCHEMA:
             break
     schema = detect_schema((line.value for line in head if line.value is not None), file=file) if objects else None
     everything: Iterable[Line] = itertools.chain(head, lines)

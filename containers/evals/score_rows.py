@@ -14,7 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from containers.data.filters.flaws import control_token, has_equal_responses
-from containers.data.formats.columns import SCHEMAS, UnknownSchemaError, schema_of
+from containers.data.formats.columns import SCHEMAS, schema_of
+from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.files import Line, data_files, read_lines
 from containers.data.formats.transcripts import turns_of_text
 from containers.data.reader import RowRead, rows_of_lines
@@ -104,7 +105,7 @@ def _parser(objects: list[dict[str, object]], *, file: str) -> _Parse | None:
     except UnknownSchemaError as error:
         forms = "; ".join(" and ".join(names) for names, _ in _FORMS)
         raise BadDataError(
-            f"{error.problem} Rows that can be scored have {forms}, or are pairs. {error.advice}"
+            f"{file} {error.problem} Rows that can be scored have {forms}, or are pairs. {error.advice}"
         ) from error
     return None
 

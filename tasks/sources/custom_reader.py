@@ -2,12 +2,11 @@
 
 import ast
 
+from containers.data.formats.custom_reader import READER_FUNCTION
 from tasks.config.sources import RowSource
 from tasks.sources.errors import UnusableSourceError
 from tasks.sources.local import ResolvedInput, resolve_file
 
-# As in containers/data/formats/custom_reader.py; a test holds them together.
-READER_FUNCTION = "read_rows"
 _MAX_BYTES = 1024**2
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from containers.contracts.digests import UnsafeFileError, content_digest, file_sha256, regular_files
 from containers.contracts.manifest import FileEntry
 from containers.contracts.names import DEMO_DATA_FOLDER
+from containers.data.formats.files import DATA_SUFFIXES
 from tasks.sources.errors import SourceAccessError, SourceNotFoundError, UnusableSourceError
 
 
@@ -40,9 +41,6 @@ def resolve_file(path: Path | str, *, name: str, key: str | None = None) -> Reso
     place = data_file_or_folder(path, key=key or name)
     digest = folder_digest(place) if place.is_dir() else file_digest(place)
     return ResolvedInput(name=name, path=place, digest=digest, origin=str(place))
-
-
-DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
 
 def data_file_or_folder(path: Path | str, *, key: str) -> Path:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
 from tasks.sources.custom_reader import find_reader
 from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
 from tasks.sources.hub import HubRevision, RepoKind, fetch_files, flat_folder, hub_revision, hub_token, read_hub_text
 from tasks.sources.local import (
-    DATA_SUFFIXES,
     ResolvedInput,
     ResolvedSource,
     data_file_or_folder,

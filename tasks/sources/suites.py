@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.spec import StageInput
+from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource
 from tasks.sources.errors import SourceError, SourceNotFoundError
 from tasks.sources.hub import HubRevision, fetch_files, flat_folder, hub_revision
-from tasks.sources.local import DATA_SUFFIXES
 from tasks.sources.pinned import pinned_dataset_inputs
 from tasks.sources.resolve import Probe, probe_file, probe_pairs, resolve_file
 

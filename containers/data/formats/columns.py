@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from containers.data.formats.errors import UnknownSchemaError
 from containers.formatting import one_line
 
 _COLUMNS_SHOWN = 20
@@ -48,15 +49,6 @@ COMPARISONS = PreferenceSchema("NeMo-Aligner comparisons", ("text",), stands_alo
 SCHEMAS = (HELPSTEER3, TRL, ARENA, ULTRAFEEDBACK, COMPARISONS)
 
 
-class UnknownSchemaError(ValueError):
-    """Rows that have the columns of no schema: `problem` shows the columns found, `advice` those wanted."""
-
-    def __init__(self, problem: str, advice: str) -> None:
-        self.problem = problem
-        self.advice = advice
-        super().__init__(f"{problem} {advice}")
-
-
 def schema_of(rows: Iterable[Iterable[str]], *, file: str) -> PreferenceSchema:
     """The schema whose columns most of `rows` have; of equals the first in `SCHEMAS`.
 
@@ -75,7 +67,8 @@ def schema_of(rows: Iterable[Iterable[str]], *, file: str) -> PreferenceSchema:
         hits.update(schema.name for schema in SCHEMAS if schema.fits(names))
     if not hits:
         raise UnknownSchemaError(
-            f"{file} has no schema that is known here. Columns found: {_shown(found)}.",
+            file,
+            f"has no schema that is known here. Columns found: {_shown(found)}.",
             f"Columns wanted, one of: {'; '.join(_wanted(schema) for schema in SCHEMAS)}. "
             "Rename the columns, or convert the file.",
         )

@@ -1,26 +1,41 @@
 """Data files to objects, line by line: jsonl, jsonl.gz and parquet. Nothing that lies in a file crashes the reader.
 
-A line that is no JSON object comes back with the reason; a file that cannot be read at all raises BadDataError.
+The check, the plan and the stages read files here, so that they agree. The kind of a file is told by its first bytes,
+not by its name. A line that is no JSON object comes back with the reason.
 """
 
 import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from containers.contracts.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed, has_too_few_rows
-from containers.data.formats.parquet_rows import UnreadableParquetError, row_batches
+from containers.contracts.file_limits import (
+    MAX_EXPANSION,
+    MAX_LINE_BYTES,
+    RowLines,
+    expanded_bytes_allowed,
+    has_too_few_rows,
+)
+from containers.data.formats.errors import UnreadableFileError
+from containers.data.formats.parquet_rows import opened_parquet, row_batches
+from containers.formatting import one_line
 from containers.harness.errors import BadDataError
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
 _BOM = b"\xef\xbb\xbf"
+_MAGIC = {"parquet": b"PAR1", "gzip": b"\x1f\x8b"}
+_GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
 _READ_BYTES = 2**18
-_SEEN_CHARACTERS = 80
+_CHUNK_BYTES = 2**20
+_SEEN_CHARACTERS, _REASON_CHARACTERS = 80, 200
+# A blank line is one byte, and takes as long as a short row.
+_LEAST_LINE_BYTES = 100
 
 # `json.loads` without what it does before and after: the line is stripped, and a text.
 _value_at: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
@@ -29,8 +44,8 @@ _value_at: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(jso
 class Line(NamedTuple):
     """One line (parquet: one row) of a data file; numbers begin with 1.
 
-    Either `value` is an object, or `reason` names why there is none and `seen` shows the beginning of the line.
-    `raw` is the line as it stands in the file, where it was read fast.
+    Either `value` is an object, or `reason` names why there is none, `seen` shows the beginning of the line, and `flaw`
+    says what is wrong in words. `raw` is the line as it stands in the file, where it was read fast.
     """
 
     number: int
@@ -38,6 +53,7 @@ class Line(NamedTuple):
     reason: str = ""
     seen: str = ""
     raw: bytes = b""
+    flaw: str = ""
 
     def exactly(self) -> "Line":
         """The same line as read without haste: whole numbers beyond 64 bits are no floats, and nesting ends sooner."""
@@ -45,6 +61,18 @@ class Line(NamedTuple):
 
 
 Parser = Callable[[int, bytes], Line]
+
+
+@dataclass
+class ReadLimit:
+    """Bytes of unpacked text that may still be read, of several files together."""
+
+    bytes_left: int
+
+    def allows_more_after(self, num_bytes: int) -> bool:
+        """Whether more may be read once a line or row of so many bytes was."""
+        self.bytes_left -= max(num_bytes, _LEAST_LINE_BYTES)
+        return self.bytes_left > 0
 
 
 def data_files(path: Path) -> tuple[Path, ...]:
@@ -78,7 +106,7 @@ def _is_shown(file: Path, folder: Path) -> bool:
 
 
 def read_lines(path: Path, *, fast: bool = False) -> Iterator[Line]:
-    """Every line of a data file, in order; the kind of file is told by its first bytes, not by its name.
+    """Every line of a data file, in order.
 
     Args:
         fast: by orjson, which takes half the time or less; whole numbers beyond 64 bits come as floats.
@@ -88,11 +116,69 @@ def read_lines(path: Path, *, fast: bool = False) -> Iterator[Line]:
             row, that it looks like a bomb.
     """
     num_without = 0
-    for line in _lines_of(path, fast=fast):
-        if line.value is None:
-            num_without += 1
-            demand_rows_among(line.number, num_rows=line.number - num_without, name=path.name)
-        yield line
+    try:
+        for line in _lines_of(path, parse=_parse_fast if fast else _parse_line):
+            if line.value is None:
+                num_without += 1
+                demand_rows_among(line.number, num_rows=line.number - num_without, name=path.name)
+            yield line
+    except UnreadableFileError as error:
+        raise BadDataError(str(error)) from error
+
+
+def some_lines(path: Path, *, limit: ReadLimit, wanted: Iterator[bool] | None = None) -> Iterator[Line]:
+    """The lines of a data file as far as the limit goes, those that are not wanted left out unparsed.
+
+    Args:
+        wanted: says of one line after the other whether it is; None: all are.
+
+    Raises:
+        UnreadableFileError: the file is damaged, or looks like a bomb.
+    """
+    return _lines_of(path, parse=_parse_line, limit=limit, wanted=wanted)
+
+
+def file_kind(path: Path) -> str:
+    """`parquet` or `gzip`, by the file's first bytes; empty where it is neither."""
+    with open(path, "rb") as stream:
+        beginning = stream.read(4)
+    return next((kind for kind, magic in _MAGIC.items() if beginning.startswith(magic)), "")
+
+
+def count_rows(path: Path, *, max_bytes: int) -> int | None:
+    """Lines that are not blank, or the rows of a parquet file; None where there are more unpacked bytes than that.
+
+    Raises:
+        UnreadableFileError: the file is damaged, looks like a bomb, or nearly all of it is blank lines.
+    """
+    if file_kind(path) == "parquet":
+        with opened_parquet(path) as file:
+            return int(file.metadata.num_rows)
+    lines, num_bytes = RowLines(), 0
+    try:
+        with open(path, "rb") as stream, _BoundedGzip(path, stream) if file_kind(path) == "gzip" else stream as text:
+            while chunk := text.read1(_CHUNK_BYTES):
+                num_bytes += len(chunk)
+                if num_bytes > max_bytes:
+                    return None
+                lines.add(chunk)
+                _demand_rows(path.name, num_lines=lines.num_lines, num_rows=lines.num_rows)
+    except _GZIP_ERRORS as error:
+        raise _damaged_gzip(path, error, after_line=lines.num_lines) from error
+    return lines.num_rows
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """So many bytes of the beginning; of a gzip file unpacked.
+
+    Raises:
+        UnreadableFileError: it is a damaged gzip file.
+    """
+    with open(path, "rb") as stream, gzip.GzipFile(fileobj=stream) if file_kind(path) == "gzip" else stream as text:
+        try:
+            return text.read(count)
+        except _GZIP_ERRORS as error:
+            raise _damaged_gzip(path, error, after_line=0) from error
 
 
 def demand_rows_among(num_lines: int, *, num_rows: int, name: str) -> None:
@@ -101,58 +187,91 @@ def demand_rows_among(num_lines: int, *, num_rows: int, name: str) -> None:
     Raises:
         BadDataError: they do not.
     """
+    try:
+        _demand_rows(name, num_lines=num_lines, num_rows=num_rows)
+    except UnreadableFileError as error:
+        raise BadDataError(str(error)) from error
+
+
+def _demand_rows(name: str, *, num_lines: int, num_rows: int) -> None:
     if has_too_few_rows(num_lines=num_lines, num_rows=num_rows):
-        raise BadDataError(
-            f"{name} holds {num_rows:,} rows in its first {num_lines:,} lines; the others are blank or malformed. It "
-            "is no file of rows, or was written wrongly. Check where it comes from."
+        raise UnreadableFileError(
+            name,
+            f"holds {num_rows:,} rows in its first {num_lines:,} lines; the others are blank or malformed. It is no "
+            "file of rows, or was written wrongly.",
+            "Check where it comes from.",
         )
 
 
-def _lines_of(path: Path, *, fast: bool) -> Iterator[Line]:
-    parse = _parse_fast if fast else _parse_line
-    with open(path, "rb", buffering=_READ_BYTES) as stream:
-        magic = stream.read(4)
-        stream.seek(0)
-        if magic == b"PAR1":
-            yield from _read_parquet(path)
-        elif magic[:2] == b"\x1f\x8b":
-            yield from _read_gzip(path, stream, parse=parse)
-        else:
-            yield from _read_json_lines(stream.readline, parse=parse)
-
-
-def _read_gzip(path: Path, stream: BinaryIO, *, parse: Parser) -> Iterator[Line]:
+def _lines_of(
+    path: Path, *, parse: Parser, limit: ReadLimit | None = None, wanted: Iterator[bool] | None = None
+) -> Iterator[Line]:
+    kind = file_kind(path)
+    if kind == "parquet":
+        yield from _read_parquet(path, limit=limit, wanted=wanted)
+        return
     number = 0
-    with gzip.GzipFile(fileobj=stream, mode="rb") as expanded:
-
-        def readline(limit: int) -> bytes:
-            raw = expanded.readline(limit)
-            out, packed = expanded.tell(), stream.tell()
-            if out > expanded_bytes_allowed(packed):
-                raise BadDataError(
-                    f"{path.name} expands more than {MAX_EXPANSION}-fold (at line {number + 1}: {out:,} bytes from "
-                    f"{packed:,}). No text does that; it looks like a decompression bomb. Check where it comes from."
-                )
-            return raw
-
-        try:
-            for line in _read_json_lines(readline, parse=parse):
-                number = line.number
-                yield line
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise BadDataError(f"{path.name} is damaged after line {number}: {error}. Download it again.") from error
+    try:
+        with (
+            open(path, "rb", buffering=_READ_BYTES) as stream,
+            _BoundedGzip(path, stream) if kind == "gzip" else stream as text,
+        ):
+            for number, raw in _json_lines(text.readline, limit=limit):
+                if wanted is None or next(wanted):
+                    yield _too_long(number) if raw is None else parse(number, raw)
+    except _GZIP_ERRORS as error:
+        raise _damaged_gzip(path, error, after_line=number) from error
 
 
-def _read_json_lines(readline: Callable[[int], bytes], *, parse: Parser) -> Iterator[Line]:
+class _BoundedGzip(gzip.GzipFile):
+    """A gzip file that refuses to expand beyond what text does; `stream` is the packed one."""
+
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        super().__init__(fileobj=stream, mode="rb")
+        self._path, self._packed = path, stream
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._bounded(super().readline(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        return self._bounded(super().read1(size))
+
+    def _bounded(self, read: bytes) -> bytes:
+        if self.tell() > expanded_bytes_allowed(self._packed.tell()):
+            raise UnreadableFileError(
+                self._path.name,
+                f"expands more than {MAX_EXPANSION}-fold ({self.tell():,} bytes or more, from {self._packed.tell():,})"
+                ". No text does that; it looks like a decompression bomb.",
+                "Check where it comes from.",
+            )
+        return read
+
+
+def _damaged_gzip(path: Path, error: Exception, *, after_line: int) -> UnreadableFileError:
+    why = one_line(str(error), _REASON_CHARACTERS).rstrip(".")
+    return UnreadableFileError(
+        path.name, f"is a damaged gzip file after line {after_line:,}: {why}.", "Make or download it again."
+    )
+
+
+def _json_lines(readline: Callable[[int], bytes], *, limit: ReadLimit | None) -> Iterator[tuple[int, bytes | None]]:
+    """Number and bytes of each line; None for one over the limit of a line, which is never held as a whole."""
     number = 0
     while raw := readline(MAX_LINE_BYTES + 1):
         number += 1
-        if len(raw) > MAX_LINE_BYTES:
-            yield Line(number, None, "line_too_long", f"more than {MAX_LINE_BYTES:,} bytes")
-            while raw and not raw.endswith(b"\n"):
-                raw = readline(MAX_LINE_BYTES)
-        else:
-            yield parse(number, raw)
+        is_too_long = len(raw) > MAX_LINE_BYTES
+        yield number, None if is_too_long else raw
+        if limit is not None and not limit.allows_more_after(len(raw)):
+            return
+        while is_too_long and raw and not raw.endswith(b"\n"):
+            raw = readline(MAX_LINE_BYTES)
+            if limit is not None and not limit.allows_more_after(len(raw)):
+                return
+
+
+def _too_long(number: int) -> Line:
+    limit = f"{MAX_LINE_BYTES:,} bytes"
+    return Line(number, None, "line_too_long", f"more than {limit}", flaw=f"is longer than {limit}")
 
 
 def _parse_fast(number: int, raw: bytes) -> Line:
@@ -168,36 +287,42 @@ def _parse_line(number: int, raw: bytes) -> Line:
     raw = raw.removeprefix(_BOM).strip()
     if not raw:
         return Line(number, None, "blank_line", "")
+    reason = "invalid_json"
     try:
         text = raw.decode("utf-8")
         value, end = _value_at(text, 0)
-    except UnicodeDecodeError:
-        return Line(number, None, "invalid_utf8", _beginning(raw))
-    except (ValueError, StopIteration, RecursionError):
-        return Line(number, None, "invalid_json", _beginning(raw))
-    if end != len(text):
-        return Line(number, None, "invalid_json", _beginning(raw))
-    if not isinstance(value, dict):
-        return Line(number, None, "not_an_object", _beginning(raw))
-    return Line(number, value)
+    except UnicodeDecodeError as error:
+        reason, flaw = "invalid_utf8", f"is not UTF-8: byte 0x{raw[error.start]:02x} at position {error.start + 1}"
+    except json.JSONDecodeError as error:
+        flaw = f"is no JSON: {error.msg} at position {error.pos + 1}"
+    except StopIteration as error:
+        flaw = f"is no JSON: Expecting value at position {error.value + 1}"
+    except (ValueError, RecursionError) as error:
+        flaw = f"cannot be read: {one_line(str(error), _REASON_CHARACTERS).rstrip('.')}"
+    else:
+        if end != len(text):
+            flaw = f"is no JSON: Extra data at position {end + 1}"
+        elif isinstance(value, dict):
+            return Line(number, value)
+        else:
+            reason, flaw = "not_an_object", "is JSON, but no object"
+    return Line(number, None, reason, raw[:_SEEN_CHARACTERS].decode("utf-8", errors="replace"), flaw=flaw)
 
 
-def _beginning(raw: bytes) -> str:
-    return raw[:_SEEN_CHARACTERS].decode("utf-8", errors="replace")
-
-
-def _read_parquet(path: Path) -> Iterator[Line]:
+def _read_parquet(path: Path, *, limit: ReadLimit | None, wanted: Iterator[bool] | None) -> Iterator[Line]:
     number = 0
     try:
         for batch in row_batches(path):
+            before, number = number, number + batch.rows.num_rows
+            places = [place for place in range(batch.rows.num_rows) if wanted is None or next(wanted)]
             if batch.is_too_long:
-                number += 1
-                yield Line(number, None, "line_too_long", f"more than {MAX_LINE_BYTES:,} bytes")
-                continue
-            for value in batch.rows.to_pylist():
-                number += 1
-                yield Line(number, value)
-    except UnreadableParquetError as error:
-        raise BadDataError(str(error)) from error
+                yield from (_too_long(number) for _ in places)
+            else:
+                rows = batch.rows if wanted is None else batch.rows.take(places)
+                for place, value in zip(places, rows.to_pylist(), strict=True):
+                    yield Line(before + place + 1, value)
+            if limit is not None and not limit.allows_more_after(batch.num_bytes):
+                return
     except UnicodeDecodeError as error:
-        raise BadDataError(f"{path.name} is damaged after row {number:,}: {error}. Download it again.") from error
+        problem = f"is damaged after row {number:,}: {error}."
+        raise UnreadableFileError(path.name, problem, "Download it again.") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from containers.contracts.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed
+from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.parquet_pages import group_sums
 from containers.formatting import one_line
 
@@ -30,15 +31,6 @@ _MAX_NESTING = 100
 _REASON_CHARACTERS = 200
 
 
-class UnreadableParquetError(Exception):
-    """A parquet file is damaged, or would take far more memory than its size: says which, and what to do."""
-
-    def __init__(self, problem: str, advice: str) -> None:
-        super().__init__(f"{problem} {advice}")
-        self.problem = problem
-        self.advice = advice
-
-
 class RowBatch(NamedTuple):
     """Rows that may be decoded at once, and the bytes that they take then.
 
@@ -55,7 +47,7 @@ def opened_parquet(path: Path) -> Iterator["pq.ParquetFile"]:
     """The file, once its footer was read within limits and promises no bomb.
 
     Raises:
-        UnreadableParquetError: it is damaged, or expands too far; also where that shows only inside the block.
+        UnreadableFileError: it is damaged, or expands too far; also where that shows only inside the block.
     """
     # Imported late: pyarrow takes 0.2 s and most files are JSON lines.
     import pyarrow as pa
@@ -66,14 +58,14 @@ def opened_parquet(path: Path) -> Iterator["pq.ParquetFile"]:
             yield file
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         why = one_line(str(error), _REASON_CHARACTERS).rstrip(".")
-        raise UnreadableParquetError(f"{path.name} is a damaged parquet file: {why}.", "Download it again.") from error
+        raise UnreadableFileError(path.name, f"is a damaged parquet file: {why}.", "Download it again.") from error
 
 
 def row_batches(path: Path) -> Iterator[RowBatch]:
     """All rows in order, in batches that take no more than the longest line of JSON would.
 
     Raises:
-        UnreadableParquetError: the file is damaged, or its rows expand too far.
+        UnreadableFileError: the file is damaged, or its rows expand too far.
     """
     allowed, decoded = expanded_bytes_allowed(path.stat().st_size), 0
     with opened_parquet(path) as file:
@@ -104,11 +96,11 @@ def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
     columns = [file.schema.column(number) for number in range(len(file.schema))]
     depths = [column.path.count(".") + 1 for column in columns]
     if max(depths, default=0) > _MAX_NESTING:
-        raise UnreadableParquetError(
-            f"{path.name} has columns nested {max(depths):,} deep, more than {_MAX_NESTING}.", "Flatten them."
+        raise UnreadableFileError(
+            path.name, f"has columns nested {max(depths):,} deep, more than {_MAX_NESTING}.", "Flatten them."
         )
     if len({column.path for column in columns}) < len(columns):
-        raise UnreadableParquetError(f"{path.name} has two columns of one name.", "Rename one.")
+        raise UnreadableFileError(path.name, "has two columns of one name.", "Rename one.")
     # Each byte is looked at once, as page headers that stood in many chunks would be read as often.
     if sum(max(0, chunk.total_compressed_size) for group in _groups(file) for chunk in _chunks(group)) > (
         path.stat().st_size
@@ -122,9 +114,10 @@ def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
         raise _bomb(path, expanded)
 
 
-def _bomb(path: Path, num_bytes: int) -> UnreadableParquetError:
-    return UnreadableParquetError(
-        f"{path.name} expands more than {MAX_EXPANSION}-fold ({num_bytes:,} bytes or more, from "
+def _bomb(path: Path, num_bytes: int) -> UnreadableFileError:
+    return UnreadableFileError(
+        path.name,
+        f"expands more than {MAX_EXPANSION}-fold ({num_bytes:,} bytes or more, from "
         f"{path.stat().st_size:,}). No text does that; it looks like a decompression bomb.",
         "Check where it comes from.",
     )
@@ -171,8 +164,9 @@ def _undecoded(file: "pq.ParquetFile", path: Path, group: int, *, allowed: int) 
     names = _dictionary_columns(file, group)
     unpacked = [column for column in columns if column.path not in names]
     if _most_bytes([column for column in unpacked if column.is_nested], num_rows) > allowed:
-        raise UnreadableParquetError(
-            f"{path.name} is written in a way that hides how long its texts are (DELTA_BYTE_ARRAY in nested columns).",
+        raise UnreadableFileError(
+            path.name,
+            "is written in a way that hides how long its texts are (DELTA_BYTE_ARRAY in nested columns).",
             "Write it again, with the defaults of pyarrow or pandas.",
         )
     with _parquet_file(path, metadata=file.metadata, read_dictionary=names) as packed:

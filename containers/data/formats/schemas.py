@@ -11,9 +11,9 @@ from containers.data.formats.columns import (
     HELPSTEER3,
     TRL,
     ULTRAFEEDBACK,
-    UnknownSchemaError,
     schema_of,
 )
+from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.transcripts import turns_of_text
 from containers.data.rows import (
     MAX_STRENGTH,

@@ -1,20 +1,18 @@
 """What can be known about a run before anything runs: how many rows there are, and how large the model is."""
 
-import gzip
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.file_limits import RowLines
 from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
 from containers.contracts.records import Funnel
-from containers.data.formats.parquet_rows import UnreadableParquetError, opened_parquet
+from containers.data.formats import files
+from containers.data.formats.errors import UnreadableFileError
+from containers.harness.errors import BadDataError
 from tasks.config.errors import ConfigError
 from tasks.config.loading import config_files
 from tasks.config.run import RunConfig
@@ -31,8 +29,6 @@ _HELPSTEER3 = "nvidia/helpsteer3"
 # Counted in the published preference subset.
 _HELPSTEER3_ROWS, _HELPSTEER3_ENGLISH_ROWS, _HELPSTEER3_VALIDATION_ROWS = 38_459, 22_380, 2_017
 _MAX_COUNTED_BYTES = 8 * 1024**3
-_ROW_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-_CHUNK_BYTES = 1024 * 1024
 # build_base_model adds to the ranks of a file: end of text, start and end of a turn.
 _SPECIAL_TOKENS = 3
 
@@ -135,14 +131,14 @@ def local_files(source: DatasetSource) -> tuple[Path, ...]:
 
     Rows that a reader of one's own makes are in no file.
     """
-    files: list[Path] = []
+    together: list[Path] = []
     for _, part in source.parts:
         place = None if part.reader is not None else _local_place(part)
         found = [] if place is None else data_files(place)
         if not found:
             return ()
-        files += found
-    return tuple(files)
+        together += found
+    return tuple(together)
 
 
 def _local_place(source: RowSource) -> Path | None:
@@ -157,14 +153,12 @@ def _local_place(source: RowSource) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
-def data_files(place: Path) -> list[Path]:
-    """The file, or those in the folder; none where it cannot be listed, which the check will say."""
-    if place.is_file():
-        return [place]
+def data_files(place: Path) -> tuple[Path, ...]:
+    """Those that the stage will read; none where there are none, which the check will say."""
     try:
-        return sorted(file for file in place.iterdir() if file.name.endswith(_ROW_SUFFIXES))
-    except OSError:
-        return []
+        return files.data_files(place)
+    except (BadDataError, OSError):
+        return ()
 
 
 def find_scorer_shape(source: ModelSource) -> FoundShape | None:
@@ -269,33 +263,12 @@ def count_rows(path: Path) -> Count | None:
     Blank lines are none. None where they cannot be counted: nothing is there, it is damaged, nearly all of it is blank,
     or it is larger than would be counted in good time.
     """
-    if path.is_dir():
-        counts = [count_rows(file) for file in data_files(path)]
-        known = [count.value for count in counts if count is not None]
-        return Count(sum(known), "at most") if counts and len(known) == len(counts) else None
-    if not path.is_file():
-        return None
-    if path.suffix == ".parquet":
-        return _parquet_rows(path)
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            lines, read = RowLines(), 0
-            while (chunk := stream.read(_CHUNK_BYTES)) and read < _MAX_COUNTED_BYTES and not lines.are_too_few:
-                lines.add(chunk)
-                read += len(chunk)
-    except (OSError, EOFError, zlib.error):
+        counts = [files.count_rows(file, max_bytes=_MAX_COUNTED_BYTES) for file in data_files(path)]
+    except (UnreadableFileError, OSError):
         return None
-    return Count(lines.num_rows, "at most") if read < _MAX_COUNTED_BYTES and not lines.are_too_few else None
-
-
-def _parquet_rows(path: Path) -> Count | None:
-    if find_spec("pyarrow") is None:
-        return None
-    try:
-        with opened_parquet(path) as file:
-            return Count(file.metadata.num_rows, "at most")
-    except UnreadableParquetError:
-        return None
+    known = [count for count in counts if count is not None]
+    return Count(sum(known), "at most") if counts and len(known) == len(counts) else None
 
 
 def _ranks(path: Path) -> int:

@@ -8,7 +8,7 @@ from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import TRAIN_PAIRS_FILE, StageName
 from tasks.config.run import RunConfig
 from tasks.plan.inputs.data import DataSize, local_files
-from tasks.plan.inputs.row_texts import PairTexts, are_all_taken, sample_pairs
+from tasks.plan.inputs.pair_sample import PairTexts, are_all_taken, sample_pairs
 from tasks.plan.inputs.token_counts import END_OF_TURN_TOKENS, TokenCounter, find_counter
 
 # Tokenizing so many characters takes a second or two.

@@ -146,5 +146,5 @@ def test_parquet_gzip_and_folders_are_read_and_rows_of_a_folder_name_their_file(
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"prompt": "q", "response": "x"}\n' * 1000)[:-20])
-    with pytest.raises(BadDataError, match="is damaged after line"):
+    with pytest.raises(BadDataError, match="is a damaged gzip file after line"):
         list(read_rows_to_score(path))

@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from containers.data import reader as preference_rows
-from containers.data.formats import files as pair_files
-from containers.data.reader import read_rows
+from containers.contracts.file_limits import MAX_LINE_BYTES
+from containers.data.reader import ROWS_THAT_SHOW_THE_SCHEMA, read_rows
 from containers.harness.errors import BadDataError
 from tasks.sources import peek as data_peek
 from tasks.sources.errors import SourceError, UnusableSourceError
-from tasks.sources.local import DATA_SUFFIXES
 from tasks.sources.peek import DataPeek, peek_data
 
 TRL = {"prompt": "Name a colour.", "chosen": "Red.", "rejected": "Blue."}
@@ -96,14 +94,14 @@ def test_bad_lines_are_counted_and_one_good_row_is_enough(tmp_path: Path) -> Non
 
 
 def test_a_line_over_the_limit_is_skipped_and_the_next_one_still_found(tmp_path: Path) -> None:
-    huge = b'{"a": "' + b"x" * (2 * data_peek.MAX_LINE_BYTES + 5) + b'"}\n'
+    huge = b'{"a": "' + b"x" * (2 * MAX_LINE_BYTES + 5) + b'"}\n'
     found = peek(tmp_path, huge + lines(TRL, 2))
     assert (found.schemas, found.num_bad, found.num_seen, found.num_rows) == (("TRL preference",), 1, 3, 3)
 
 
 def test_only_the_first_rows_are_parsed(tmp_path: Path) -> None:
-    found = peek(tmp_path, lines(TRL, data_peek.ROWS_THAT_SHOW_THE_SCHEMA) + b"oops\n" * 10)
-    assert (found.num_bad, found.num_rows) == (0, data_peek.ROWS_THAT_SHOW_THE_SCHEMA + 10)
+    found = peek(tmp_path, lines(TRL, ROWS_THAT_SHOW_THE_SCHEMA) + b"oops\n" * 10)
+    assert (found.num_bad, found.num_rows) == (0, ROWS_THAT_SHOW_THE_SCHEMA + 10)
 
 
 def test_files_of_a_folder_may_have_different_schemas_and_one_may_be_empty(tmp_path: Path) -> None:
@@ -144,7 +142,7 @@ def test_of_a_very_large_file_only_the_beginning_is_read(
         ("x.jsonl", b'{"a": "Gr\xfcn"}\n', "is not UTF-8: byte 0xfc at position 10."),
         ("x.jsonl", b"[" * 100_000, "cannot be read: maximum recursion depth"),
         ("x.jsonl", b'{"a": ' + b"1" * 5000 + b"}", "cannot be read: Exceeds the limit"),
-        ("x.jsonl", b'{"a": "' + b"x" * data_peek.MAX_LINE_BYTES + b'"}', "line 1 is longer than 8,388,608 bytes."),
+        ("x.jsonl", b'{"a": "' + b"x" * MAX_LINE_BYTES + b'"}', "line 1 is longer than 8,388,608 bytes."),
         ("x.jsonl", b"<!DOCTYPE html>\n<html>", "is a web page (HTML)."),
         ("x.jsonl", lines(TRL).decode().encode("utf-16"), "is text in UTF-16."),
         ("x.jsonl", b" \n\n", "x.jsonl holds not one row."),
@@ -244,12 +242,7 @@ def test_foreign_text_cannot_flood_or_steer_the_terminal(tmp_path: Path) -> None
     assert len(refused.problem) < 300
 
 
-# --- both sides of the wall
-
-
-def test_check_and_stage_have_the_same_limits() -> None:
-    assert data_peek.ROWS_THAT_SHOW_THE_SCHEMA == preference_rows._ROWS_THAT_SHOW_THE_SCHEMA
-    assert DATA_SUFFIXES == pair_files.DATA_SUFFIXES
+# --- the check and the stage
 
 
 def test_check_and_stage_say_the_same_of_an_unknown_schema(tmp_path: Path) -> None:
@@ -315,4 +308,4 @@ def test_check_and_stage_agree_on_which_real_files_have_a_schema(shared_data: Pa
 def test_a_row_before_millions_of_blank_lines_is_no_file_of_rows(tmp_path: Path, packed: bool) -> None:
     data = lines(TRL, 1) + b"\n" * 2_000_000
     found = refusal(tmp_path, gzip.compress(data) if packed else data, name="rows.jsonl.gz" if packed else "rows.jsonl")
-    assert "has 1 rows in its first" in found.problem
+    assert "holds 1 rows in its first" in found.problem

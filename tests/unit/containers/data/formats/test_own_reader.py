@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.data.formats.custom_reader import READER_FUNCTION
 from containers.harness.errors import BadDataError
-from tasks.sources import custom_reader as own_reader
 from tests.unit.factories.filter_factory import BAD, GOOD, Run
 
 READER = """
@@ -51,7 +49,3 @@ def test_rows_that_it_yields_wrongly_are_counted_as_of_any_file(tmp_path: Path) 
 def test_what_is_wrong_with_it_is_said_with_its_line(tmp_path: Path, reader: str, said: str) -> None:
     with pytest.raises(BadDataError, match=said):
         run(tmp_path, reader)
-
-
-def test_check_and_stage_want_the_same_function() -> None:
-    assert own_reader.READER_FUNCTION == READER_FUNCTION

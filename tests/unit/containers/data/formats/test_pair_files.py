@@ -135,7 +135,7 @@ def test_a_truncated_gzip_is_refused_with_the_last_good_line(tmp_path: Path) -> 
     path = tmp_path / "x.jsonl.gz"
     packed = gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5000)))
     path.write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(BadDataError, match=r"x\.jsonl\.gz is damaged after line \d+"):
+    with pytest.raises(BadDataError, match=r"x\.jsonl\.gz is a damaged gzip file after line \d+"):
         reasons(path)
 
 
@@ -144,7 +144,7 @@ def test_a_gzip_with_flipped_bytes_is_refused(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5000))))
     packed[200:260] = bytes(60)
     path.write_bytes(packed)
-    with pytest.raises(BadDataError, match="is damaged after line"):
+    with pytest.raises(BadDataError, match="is a damaged gzip file after line"):
         reasons(path)
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from containers.data.formats.columns import SCHEMAS, PreferenceSchema
-from containers.data.formats.schemas import MalformedRowError, PreferenceRow, detect_schema
+from containers.data.formats.schemas import MalformedRowError, PreferenceRow, detect_schema, known_schemas
 from containers.data.reader import read_pairs, read_rows
 
 PROMPT = "Name a colour."
@@ -145,3 +147,27 @@ def test_a_damaged_line_of_comparisons_spoils_its_own_pair_only_and_blank_lines_
         (4, "invalid_json", False),
         (6, "", True),
     ]
+
+
+FIELDS = sorted({name for schema in SCHEMAS for name in (*schema.columns, *schema.optional)})
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "response", "overall_score"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(SCHEMAS), st.dictionaries(st.sampled_from(FIELDS), VALUES), st.data())
+def test_whatever_stands_in_a_row_is_a_pair_or_has_a_reason(
+    schema: PreferenceSchema, more: dict[str, Any], data: st.DataObject
+) -> None:
+    row = {**more, **{name: data.draw(VALUES) for name in schema.columns}}
+    try:
+        read = known_schemas()[schema.name](row)
+    except MalformedRowError as error:
+        assert error.reason
+    else:
+        assert read.pair.prompt

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from containers.contracts.file_limits import MAX_LINE_BYTES
+from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import read_lines
 from containers.data.formats.parquet_pages import page_sums
-from containers.data.formats.parquet_rows import UnreadableParquetError, row_batches
+from containers.data.formats.parquet_rows import row_batches
 from containers.harness.errors import BadDataError
 
 MIB = 1024**2
@@ -195,10 +196,10 @@ def test_a_hostile_schema_is_refused(tmp_path: Path) -> None:
     for _ in range(150):
         deep = pa.struct([("a", deep)])
     path = write(tmp_path / "deep.parquet", pa.table({"a": pa.nulls(1, deep)}))
-    with pytest.raises(UnreadableParquetError, match=r"nested 151 deep, more than 100\. Flatten them"):
+    with pytest.raises(UnreadableFileError, match=r"nested 151 deep, more than 100\. Flatten them"):
         list(row_batches(path))
     path = write(tmp_path / "wide.parquet", pa.table({f"c{number}": [1] for number in range(11_000)}))
-    with pytest.raises(UnreadableParquetError, match=r"is a damaged parquet file: .*[Tt]hrift"):
+    with pytest.raises(UnreadableFileError, match=r"is a damaged parquet file: .*[Tt]hrift"):
         list(row_batches(path))
     path = write(tmp_path / "twice.parquet", pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]))
     with pytest.raises(BadDataError, match="two columns of one name"):
@@ -209,7 +210,7 @@ def test_a_footer_that_claims_a_huge_text_is_damaged(tmp_path: Path) -> None:
     path = write(
         tmp_path / "x.parquet", pa.table({"a": [1]}).replace_schema_metadata({"k": "v" * (17 * MIB)}), store_schema=True
     )
-    with pytest.raises(UnreadableParquetError, match=r"is a damaged parquet file: .*[Tt]hrift"):
+    with pytest.raises(UnreadableFileError, match=r"is a damaged parquet file: .*[Tt]hrift"):
         list(row_batches(path))
 
 
@@ -239,7 +240,7 @@ def patched(path: Path, old: bytes, new: bytes) -> Path:
 def test_a_forged_page_header_is_damage_that_is_named(tmp_path: Path, head: bytes, said: str) -> None:
     path = write(tmp_path / "x.parquet", pa.table({"a": ["x" * 500]}), compression="none", use_dictionary=False)
     patched(path, path.read_bytes()[4 : 4 + len(head)], head)
-    with pytest.raises(UnreadableParquetError, match=f"column a is damaged or encrypted; it has {said}"):
+    with pytest.raises(UnreadableFileError, match=f"column a is damaged or encrypted; it has {said}"):
         list(row_batches(path))
 
 
@@ -247,7 +248,7 @@ def test_chunks_that_share_pages_are_not_read_again_and_again(tmp_path: Path) ->
     path = write(tmp_path / "x.parquet", pa.table({"a": ["x" * 300_000]}), compression="none", use_dictionary=False)
     size = pq.read_metadata(path).row_group(0).column(0).total_compressed_size
     forged(path, size=(size, size * 3))
-    with pytest.raises(UnreadableParquetError, match="columns are larger than the file"):
+    with pytest.raises(UnreadableFileError, match="columns are larger than the file"):
         list(row_batches(path))
 
 
@@ -282,5 +283,5 @@ def test_an_encrypted_file_is_told_as_such(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", pa.table({"a": ["x"]}))
     data = path.read_bytes()
     path.write_bytes(b"PARE" + data[4:-4] + b"PARE")
-    with pytest.raises(UnreadableParquetError, match=r"(?i)encrypt"):
+    with pytest.raises(UnreadableFileError, match=r"(?i)encrypt"):
         list(row_batches(path))

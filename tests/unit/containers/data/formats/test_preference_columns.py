@@ -11,9 +11,9 @@ from containers.data.formats.columns import (
     SCHEMAS,
     TRL,
     PreferenceSchema,
-    UnknownSchemaError,
     schema_of,
 )
+from containers.data.formats.errors import UnknownSchemaError
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -44,10 +44,10 @@ def test_most_rows_decide_and_the_first_schema_wins_a_draw() -> None:
 def test_the_message_has_the_columns_found_in_their_order_and_those_wanted() -> None:
     with pytest.raises(UnknownSchemaError) as caught:
         schema_of([["question", "good", "bad"], ["good"]], file="rows.jsonl")
-    assert caught.value.problem == ("rows.jsonl has no schema that is known here. Columns found: good, question, bad.")
+    assert caught.value.problem == ("has no schema that is known here. Columns found: good, question, bad.")
     for schema in SCHEMAS:
         assert f"{schema.name} ({', '.join(schema.columns)}" in caught.value.advice
-    assert str(caught.value) == f"{caught.value.problem} {caught.value.advice}"
+    assert str(caught.value) == f"rows.jsonl {caught.value.problem} {caught.value.advice}"
 
 
 def test_foreign_column_names_cannot_flood_or_steer_the_terminal() -> None:

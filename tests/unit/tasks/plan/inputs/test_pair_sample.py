@@ -9,12 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from containers.data.formats.columns import SCHEMAS, PreferenceSchema
-from tasks.plan.inputs import row_texts
-from tasks.plan.inputs.row_texts import SAMPLE_ROWS, are_all_taken, pair_texts, sample_pairs
+from tasks.plan.inputs import pair_sample
+from tasks.plan.inputs.pair_sample import SAMPLE_ROWS, PairTexts, are_all_taken, sample_pairs
+
+
+def pairs_of(folder: Path, *rows: dict[str, Any]) -> list[PairTexts]:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return list(sample_pairs([path], num_rows=len(rows)))
+
 
 USER = {"role": "user", "content": "Why?"}
 
@@ -32,7 +36,7 @@ def said(text: str) -> dict[str, str]:
         {"prompt": [USER], "chosen": [USER, said("A.")], "rejected": [USER, said("No idea.")]},
         {"prompt": "Why?", "chosen": "A.", "rejected": "No idea."},
         {"chosen": [USER, said("A.")], "rejected": [USER, said("No idea.")]},
-        {"chosen": "Why?A.", "rejected": "Why?No idea."},
+        {"chosen": "Why? A.", "rejected": "Why? No idea."},
         {"prompt": "Why?", "response_a": "A.", "response_b": "No idea.", "winner": "a"},
         {
             "instruction": "Why?",
@@ -48,9 +52,8 @@ def said(text: str) -> dict[str, str]:
         *("TRL texts without prompt", "arena", "UltraFeedback"),
     ],
 )
-def test_prompt_and_answers_are_found_in_every_schema(row: dict[str, Any]) -> None:
-    found = pair_texts(row)
-    assert found is not None
+def test_prompt_and_answers_are_found_in_every_schema(tmp_path: Path, row: dict[str, Any]) -> None:
+    (found,) = pairs_of(tmp_path, row)
     assert (found.prompt, found.chosen, found.rejected, found.num_turns) == ("Why?", "A.", "No idea.", 1)
     assert found.num_characters == len("Why?No idea.")
 
@@ -58,39 +61,27 @@ def test_prompt_and_answers_are_found_in_every_schema(row: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "row",
     [
-        None,
-        {},
-        {"text": "two lines make one row"},
         {"prompt": 3, "chosen": "A.", "rejected": "B."},
         {"prompt": [USER], "chosen": [{"role": "assistant", "content": None}], "rejected": [said("B.")]},
         {"chosen": None, "rejected": []},
         {"instruction": "Why?", "completions": [{"response": "A."}]},
-        {"instruction": "Why?", "completions": []},
         {"context": [USER], "response1": ["A."], "response2": {}, "overall_preference": 0},
+        {"context": [USER], "response1": "A.", "response2": "B.", "overall_preference": "much"},
     ],
 )
-def test_a_row_that_cannot_be_read_is_left_out(row: dict[str, Any] | None) -> None:
-    assert pair_texts(row) is None
+def test_a_row_that_the_stage_cannot_use_is_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
+    good = {"prompt": "Why?", "chosen": "A.", "rejected": "B."}
+    assert [pair.prompt for pair in pairs_of(tmp_path, row, good, good, good)] in (["Why?"] * 3, [])
+    assert pairs_of(tmp_path, row) == []
 
 
-FIELDS = sorted({name for schema in SCHEMAS for name in (*schema.columns, *schema.optional)})
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["role", "content", "response", "overall_score"]), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
+def test_comparisons_are_two_lines_each(tmp_path: Path) -> None:
+    found = pairs_of(tmp_path, {"text": "Why? A."}, {"text": "Why? No idea."})
+    assert [(pair.prompt, pair.chosen.strip(), pair.rejected.strip()) for pair in found] == [("Why?", "A.", "No idea.")]
 
 
-@given(st.sampled_from(SCHEMAS), st.dictionaries(st.sampled_from(FIELDS), VALUES), st.data())
-def test_nothing_that_stands_in_a_row_stops_a_plan(
-    schema: PreferenceSchema, more: dict[str, Any], data: st.DataObject
-) -> None:
-    row = {**more, **{name: data.draw(VALUES) for name in schema.columns}}
-    found = pair_texts(row)
-    assert found is None or found.num_characters >= 0
+def test_a_file_in_no_schema_gives_none_and_stops_no_plan(tmp_path: Path) -> None:
+    assert pairs_of(tmp_path, {"question": "Why?"}, {"answer": 3}) == []
 
 
 def rows(folder: Path, count: int, *, name: str = "rows.jsonl") -> Path:
@@ -142,7 +133,7 @@ def test_damaged_lines_and_files_cost_only_themselves(tmp_path: Path) -> None:
 
 def test_a_file_of_blank_lines_is_given_up_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A blank line is one byte; 256 MiB of them took minutes."""
-    monkeypatch.setattr(row_texts, "_MAX_READ_BYTES", 1024**2)
+    monkeypatch.setattr(pair_sample, "_MAX_READ_BYTES", 1024**2)
     path = tmp_path / "x.jsonl.gz"
     row = json.dumps({"prompt": "Why?", "chosen": "A.", "rejected": "No."}).encode() + b"\n"
     path.write_bytes(gzip.compress(row + b"\n" * 20_000 + row))

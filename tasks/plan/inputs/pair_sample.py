@@ -1,0 +1,88 @@
+"""Texts of some pairs of data files, evenly spread over them, for the lengths in a plan.
+
+They are read as the stage reads them; a row that cannot be used, and a file that cannot be read, are left out: the
+check says what is wrong with them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+from containers.data.formats.errors import UnreadableFileError
+from containers.data.formats.files import Line, ReadLimit, some_lines
+from containers.data.reader import rows_of_lines
+from containers.data.rows import Pair
+from containers.harness.errors import BadDataError
+
+# A sample of so many places percentiles to a percent, and takes less than a second to read.
+SAMPLE_ROWS = 1000
+_MAX_READ_BYTES = 256 * 1024**2
+# Text in gzip and parquet is about so many times as long.
+EXPANSION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PairTexts:
+    """The texts of a pair; the turns of the prompt are joined, and `num_turns` says how many they were."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+    num_turns: int
+
+    @property
+    def num_characters(self) -> int:
+        """Of the prompt with the longer answer."""
+        return len(self.prompt) + max(len(self.chosen), len(self.rejected))
+
+
+def sample_pairs(files: Sequence[Path], *, num_rows: int | None) -> Iterator[PairTexts]:
+    """About SAMPLE_ROWS of the pairs of jsonl, jsonl.gz and parquet files; all of them where there are no more.
+
+    Only the first 256 MiB are read, and lines between those of the sample are not parsed, so that a plan takes seconds
+    whatever the data are.
+
+    Args:
+        num_rows: of all files together; None where nobody counted: the first ones are taken.
+    """
+    every = 1 if num_rows is None else max(1, int(num_rows * _share_read(files)) // SAMPLE_ROWS)
+    return islice(_pairs(files, every=every), 2 * SAMPLE_ROWS)
+
+
+def _pairs(files: Sequence[Path], *, every: int) -> Iterator[PairTexts]:
+    limit = ReadLimit(_MAX_READ_BYTES)
+    wanted = cycle([place == every // 2 for place in range(every)])
+    for file in files:
+        if limit.bytes_left <= 0:
+            return
+        try:
+            for read in rows_of_lines(_lines(file, limit=limit, wanted=wanted), file=file.name):
+                if read.row is not None:
+                    yield _texts(read.row.pair)
+        except (BadDataError, OSError):
+            return
+
+
+def _lines(file: Path, *, limit: ReadLimit, wanted: Iterator[bool]) -> Iterator[Line]:
+    """Up to where the file is damaged."""
+    try:
+        yield from some_lines(file, limit=limit, wanted=wanted)
+    except UnreadableFileError:
+        return
+
+
+def are_all_taken(files: Sequence[Path], *, num_rows: int | None) -> bool:
+    """Whether `sample_pairs` leaves none out."""
+    return num_rows is not None and num_rows < 2 * SAMPLE_ROWS and _share_read(files) == 1
+
+
+def _share_read(files: Sequence[Path]) -> float:
+    """About how much of the files the limit lets be read."""
+    sizes = [file.stat().st_size * (1 if file.suffix == ".jsonl" else EXPANSION) for file in files if file.is_file()]
+    return min(1.0, _MAX_READ_BYTES / max(1, sum(sizes)))
+
+
+def _texts(pair: Pair) -> PairTexts:
+    prompt = "\n".join(turn["content"] for turn in pair.prompt)
+    return PairTexts(prompt, pair.chosen, pair.rejected, len(pair.prompt))
