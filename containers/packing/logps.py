@@ -19,12 +19,7 @@ from trl.kernels import ChunkedLogProbFunction
 
 from containers.packing.scoring import packed_rows
 from containers.packing.trees import Tree, lay_out
-
-# Logits that the head makes at a time: on a CPU few enough to stay in its caches; on a GPU TRL's own width.
-_CPU_TILE = 2**20
-# 222 tokens at a time over 151,000 words; a quarter of it took 1.3 times as long.
-_FROZEN_TILE = 2**25
-_NARROWEST_TILE, _WIDEST_TILE = 512, 32_768
+from containers.token_budgets import frozen_head_tile_tokens, head_tile_words
 
 
 @dataclass(frozen=True)
@@ -149,7 +144,7 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
         bias,
         pack.targets.to(device),
         temperature,
-        _tile_width(len(pack.targets), device),
+        head_tile_words(len(pack.targets), on_gpu=device.type != "cpu"),
         None,
         1.0,
         ("entropy",),
@@ -169,7 +164,7 @@ class FrozenHeadLogps(torch.autograd.Function):
         """`hidden` is [N, H], `weight` [V, H], `targets` [N]."""
         logps, entropies = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
         slopes = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        at_a_time = max(_FROZEN_TILE // len(weight), 1)
+        at_a_time = frozen_head_tile_tokens(len(weight))
         for start in range(0, len(hidden), at_a_time):
             part = slice(start, start + at_a_time)
             wanted = targets[part, None]
@@ -197,13 +192,6 @@ class FrozenHeadLogps(torch.autograd.Function):
 def _is_frozen_on_cpu(weight: Tensor) -> bool:
     """On a GPU TRL's own kernels are at home."""
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and not weight.requires_grad
-
-
-def _tile_width(num_tokens: int, device: torch.device) -> int:
-    """Words of the vocabulary that the head takes at a time."""
-    if device.type != "cpu":
-        return _WIDEST_TILE
-    return min(max(_CPU_TILE // num_tokens, _NARROWEST_TILE), _WIDEST_TILE)
 
 
 def add_packed_logps(model: PreTrainedModel, *, temperature: float) -> None:

@@ -7,17 +7,14 @@ TRL's own head.
 from dataclasses import dataclass
 
 from containers.contracts.hardware import GpuProfile
+from containers.token_budgets import WIDEST_HEAD_TILE, frozen_head_tile_tokens, head_tile_words
 from tasks.plan import estimates
 from tasks.plan.estimates import Work
 from tasks.plan.figures import Figure
 from tasks.plan.inputs.model_shape import ModelShape
 
-# TRL's tiles.
-_TILE_TOKENS, _TILE_WORDS = 4096, 32_768
-# Those of containers/packing/logps.py, which may not be imported here; a test holds them together.
-CPU_TILE = 2**20
-FROZEN_TILE = 2**25
-NARROWEST_TILE = 512
+# Tokens that TRL's head takes at a time.
+_TILE_TOKENS = 4096
 # A tile with what is made of it at the same time. Triton works in place on a GPU; torch makes copies on a CPU.
 _CPU_COPIES, _FROZEN_COPIES = 9, 3
 _FLOAT_BYTES = 4
@@ -60,11 +57,11 @@ class Head:
         vocabulary = self.shape.vocab_size
         if self.profile.num_gpus:
             # The whole width is set aside, however small the vocabulary.
-            return min(self.tokens, _TILE_TOKENS), _TILE_WORDS
+            return min(self.tokens, _TILE_TOKENS), WIDEST_HEAD_TILE
         if self._is_in_one_go:
-            return min(self.tokens, max(FROZEN_TILE // vocabulary, 1)), vocabulary
-        width = max(CPU_TILE // max(self.tokens, 1), NARROWEST_TILE) if self.in_packs else _TILE_WORDS
-        return min(self.tokens, _TILE_TOKENS), min(width, _TILE_WORDS, vocabulary)
+            return min(self.tokens, frozen_head_tile_tokens(vocabulary)), vocabulary
+        width = head_tile_words(self.tokens, on_gpu=False) if self.in_packs else WIDEST_HEAD_TILE
+        return min(self.tokens, _TILE_TOKENS), min(width, vocabulary)
 
     def training_work(self, *, tokens: float) -> Work:
         """Log-probabilities of so many tokens in all, with their gradient."""

@@ -10,7 +10,6 @@ from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import plan_batch
 from tasks.config.loading import LoadedConfig, load_run_config
-from tasks.plan import head as plan_head
 from tasks.plan.head import Head
 from tasks.plan.inputs.model_shape import ModelShape
 from tasks.plan.run_plan import plan_run
@@ -215,20 +214,6 @@ def test_a_trained_head_has_narrow_tiles_in_packs_and_a_gradient_of_its_own() ->
 def test_tiles_on_a_gpu_do_not_grow_with_the_vocabulary(tokens: int) -> None:
     packed, padded = (head(tokens, is_trained=False, in_packs=packs, num_gpus=1) for packs in (True, False))
     assert packed.memory_bytes == padded.memory_bytes == 2 * min(tokens, 4096) * 32_768 + tokens * 64 * 4
-
-
-@pytest.mark.stages
-def test_budgets_and_tiles_are_those_of_the_stages() -> None:
-    import torch
-
-    from containers.packing import logps as packed_logps
-
-    assert plan_head.FROZEN_TILE == packed_logps._FROZEN_TILE
-    assert plan_head.CPU_TILE == packed_logps._CPU_TILE
-    assert plan_head.NARROWEST_TILE == packed_logps._NARROWEST_TILE
-    for tokens in (1, 300, 1000, 5000):
-        rows = head(tokens, is_trained=True, in_packs=True).tile[1]
-        assert rows == packed_logps._tile_width(tokens, torch.device("cpu"))
 
 
 @pytest.mark.stages
