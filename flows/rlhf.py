@@ -9,7 +9,7 @@ from prefect import flow
 from containers.contracts.names import StageName
 from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.spec import StageInput
-from flows.open_run import check_request, open_run
+from flows.open_run import open_run
 from tasks.build_base_model import build_base_model
 from tasks.check_system import check_system
 from tasks.config.run import RunConfig
@@ -60,7 +60,7 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
         RunCancelledError: somebody cancelled or deleted the run in Prefect.
     """
     with open_run(config, command=command, config_yaml=config_yaml) as run:
-        checked = check_system(run, check_request(config))
+        checked = check_system(run)
         last: object = None
         try:
             for made in (stages or train_and_judge)(run, config, checked):

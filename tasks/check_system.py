@@ -7,16 +7,13 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from containers.contracts.configs.suites import SuiteFile
-from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
 from containers.host.environment_block import without_secrets
@@ -33,11 +30,13 @@ from containers.launch.preflight import (
 )
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
+from tasks.config.run import RunConfig
 from tasks.display import current_display
-from tasks.gates.notice import block_finding
+from tasks.gates.notice import block_finding, notify_blocks
 from tasks.pages.markdown import system_check_markdown
-from tasks.pipeline.inputs import REFERENCE_KEY
+from tasks.pipeline.inputs import REFERENCE_KEY, reference_source
 from tasks.pipeline.reward_models import probe_reward_model
+from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_markdown
 from tasks.run.runtime import NOT_ASKED, Runtime, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
@@ -58,54 +57,19 @@ _Check = Callable[[], Iterable[CheckFinding]]
 _NAME_WIDTH, _MIN_CELL_WIDTH = 18, 16
 
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """What the run will need. It holds no secret: the hub token is read where it is used.
-
-    Attributes:
-        disk_needed_bytes: estimate of what the run writes below output_dir.
-        memory_needed_bytes: estimate of the largest stage; 0 where nobody estimated.
-        model: None where the run builds its own.
-        reward_model: None where the run trains its own.
-        reference_reward_model: the one that judges labels; None where none does.
-        prefect_api_url, mlflow_tracking_uri: None where the run starts a server itself.
-        token_present: whether hub requests may use the user's token.
-        needs_vllm: whether vLLM writes the policy's completions.
-        notify_blocks: gate and block in Prefect, where a gate tells people that it waits.
-    """
-
-    profile: GpuProfile
-    runtime: Literal["auto", "docker", "process"]
-    image: str
-    output_dir: Path
-    disk_needed_bytes: int
-    model: ModelSource | None
-    dataset: DatasetSource
-    reward_model: ModelSource | None = None
-    reference_reward_model: ModelSource | None = None
-    suites: tuple[SuiteFile, ...] = ()
-    tokenizer_file: Path | None = None
-    prefect_api_url: str | None = None
-    mlflow_tracking_uri: str | None = None
-    token_present: bool = False
-    memory_needed_bytes: int = 0
-    notify_blocks: tuple[tuple[str, str], ...] = ()
-    needs_vllm: bool = False
-
-
 class SystemCheckError(Exception):
     """Something that the run needs is missing; nothing was spent."""
 
 
 @task(name="check_system", task_run_name="check_system", cache_policy=NO_CACHE, persist_result=False)
-def check_system(run: PipelineRun, request: CheckRequest) -> tuple[CheckFinding, ...]:
+def check_system(run: PipelineRun) -> tuple[CheckFinding, ...]:
     """Every row of the check, in Prefect, MLflow and the report.
 
     Raises:
         SystemCheckError: with what was found, what is wanted and what to do for each row that hinders the run.
     """
     started = time.monotonic()
-    run.checks = run_checks(request)
+    run.checks = run_checks(run.config, draft_plan(run.config))
     hindrances = failures(run.checks)
     mlflow_run = run.tracking.start_stage(StageName.CHECK_SYSTEM, attempt=1)
     columns = list(CheckFinding.model_fields)
@@ -128,35 +92,41 @@ def check_system(run: PipelineRun, request: CheckRequest) -> tuple[CheckFinding,
     return run.checks
 
 
-def run_checks(request: CheckRequest) -> tuple[CheckFinding, ...]:
+def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
     """One row per question; a check that breaks is a failed row.
 
     They run side by side, so that servers and tools that hang cost seconds and not minutes.
+
+    Args:
+        plan: of that run; says how much disk and memory it needs.
     """
-    docker, image = NOT_ASKED, ImageState(name=request.image)
-    if request.runtime != "process":
-        docker, image = read_docker(), read_image(request.image)
+    profile, kind = config.gpu_profile, config.runtime.kind
+    docker, image = NOT_ASKED, ImageState(name=config.image)
+    if kind != "process":
+        docker, image = read_docker(), read_image(config.image)
     stages_digest = present_stages_digest()
-    choice = judge_runtime(request.runtime, docker, image, stages_digest=stages_digest)
+    choice = judge_runtime(kind, docker, image, stages_digest=stages_digest)
     chosen = CheckFinding(
         name="runtime",
         found=choice.reason,
-        wanted=request.runtime,
+        wanted=kind,
         verdict="warning" if choice.advice else "ok",
         advice=choice.advice,
     )
     runtime_check: tuple[str, _Check] = ("stage packages", package_findings)
     if choice.runtime == "docker":
-        profile = request.profile
         runtime_check = ("Docker", lambda: docker_findings(docker, image, profile, stages_digest=stages_digest))
+    needs_vllm = config.train_policy.rollout_engine == "vllm"
+    prefect_api_url = os.environ.get("PREFECT_API_URL") or config.tracking.prefect_api_url
+    mlflow_uri = os.environ.get("MLFLOW_TRACKING_URI") or config.tracking.mlflow_uri
     checks = [
         runtime_check,
-        *([("vLLM", lambda: (vllm_finding(choice.runtime, image),))] if request.needs_vllm else []),
-        *_host_checks(request, choice.runtime, docker),
-        ("Prefect", lambda: (service_finding("Prefect", request.prefect_api_url),)),
-        ("MLflow", lambda: (mlflow_finding(request.mlflow_tracking_uri),)),
-        *(_block_check(gate, block, request.prefect_api_url) for gate, block in request.notify_blocks),
-        *_source_checks(request),
+        *([("vLLM", lambda: (vllm_finding(choice.runtime, image),))] if needs_vllm else []),
+        *_host_checks(config, plan, choice.runtime, docker),
+        ("Prefect", lambda: (service_finding("Prefect", prefect_api_url),)),
+        ("MLflow", lambda: (mlflow_finding(mlflow_uri),)),
+        *(_block_check(gate, block, prefect_api_url) for gate, block in notify_blocks(config.gates)),
+        *_source_checks(config),
     ]
     with ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="check") as pool:
         rows = pool.map(lambda check: _guarded(*check), checks)
@@ -204,19 +174,20 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def _host_checks(request: CheckRequest, runtime: Runtime, docker: DockerState) -> list[tuple[str, _Check]]:
-    profile = request.profile
+def _host_checks(config: RunConfig, plan: RunPlan, runtime: Runtime, docker: DockerState) -> list[tuple[str, _Check]]:
+    profile, store_dir = config.gpu_profile, config.store_dir
+    disk_bytes, memory_bytes = int(plan.disk_bytes), int(plan.host_memory_bytes)
     machine_bytes, can_limit = machine_memory(docker.memory_bytes), docker.limits_memory
     shm = partial(shm_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     memory = partial(memory_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     return [
-        ("GPUs", lambda: gpu_rows(profile, runtime, store_dir=request.output_dir)),
+        ("GPUs", lambda: gpu_rows(profile, runtime, store_dir=store_dir)),
         ("shared memory", lambda: (shm(),)),
         ("ulimit memlock", lambda: (memlock_finding(profile, runtime=runtime),)),
-        ("memory", lambda: (memory(needed_bytes=request.memory_needed_bytes),)),
+        ("memory", lambda: (memory(needed_bytes=memory_bytes),)),
         ("CPUs", lambda: (cpu_finding(profile),)),
         ("variables", lambda: variable_rows(os.environ)),
-        ("disk", lambda: (disk_finding(request.output_dir, needed_bytes=request.disk_needed_bytes),)),
+        ("disk", lambda: (disk_finding(store_dir, needed_bytes=disk_bytes),)),
         ("network interface", lambda: (network_finding(profile, runtime=runtime),)),
     ]
 
@@ -225,45 +196,39 @@ def _block_check(gate: str, block: str, prefect_api_url: str | None) -> tuple[st
     return f"gate {gate}", lambda: (block_finding(gate, block, prefect_api_url),)
 
 
-def _source_checks(request: CheckRequest) -> list[tuple[str, _Check]]:
-    checks: list[tuple[str, _Check]] = [("dataset", lambda: (_dataset(request),))]
-    if request.model is not None:
-        model = request.model
-        checks.insert(0, ("base model", lambda: (_model(model, request),)))
-    if request.reward_model is not None:
-        checks.append(_reward_model_check(request.reward_model, request, name="reward model", probe=probe_reward_model))
-    if request.reference_reward_model is not None:
-        reference = request.reference_reward_model
+def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
+    checks: list[tuple[str, _Check]] = [("dataset", lambda: (_dataset(config.dataset),))]
+    if config.base_model is not None:
+        model = config.base_model
+        checks.insert(0, ("base model", lambda: (_model(model),)))
+    if config.reward_model is not None:
+        checks.append(_reward_model_check(config.reward_model, name="reward model", probe=probe_reward_model))
+    reference = config.filter_dataset.polarity.reference_reward_model
+    if reference is not None:
         probe = partial(probe_model, key=REFERENCE_KEY)
-        checks.append(_reward_model_check(reference, request, name="reference reward model", probe=probe))
-    if request.tokenizer_file is not None:
-        checks.append(_file_check("tokenizer_file", request.tokenizer_file, probe_file))
-    return checks + [_suite_check(suite, request) for suite in request.suites]
+        checks.append(_reward_model_check(reference_source(reference), name="reference reward model", probe=probe))
+    if config.tokenizer_file is not None:
+        checks.append(_file_check("tokenizer_file", config.tokenizer_file, probe_file))
+    return checks + [_suite_check(suite) for suite in config.evaluate_reward_model.suites]
 
 
-def _suite_check(suite: SuiteFile, request: CheckRequest) -> tuple[str, _Check]:
+def _suite_check(suite: SuiteFile) -> tuple[str, _Check]:
     name = f"suite {suite.name}"
-    return name, lambda: (source_finding(name, "data files", lambda: probe_suite(suite, token=_token(request))),)
+    return name, lambda: (source_finding(name, "data files", lambda: probe_suite(suite, token=hub_token())),)
 
 
-def _model(model: ModelSource, request: CheckRequest) -> CheckFinding:
+def _model(model: ModelSource) -> CheckFinding:
     wanted = "safetensors, tokenizer, chat template"
-    return source_finding("base model", wanted, lambda: probe_model(model, token=_token(request)))
+    return source_finding("base model", wanted, lambda: probe_model(model, token=hub_token()))
 
 
-def _reward_model_check(
-    model: ModelSource, request: CheckRequest, *, name: str, probe: Callable[..., Probe]
-) -> tuple[str, _Check]:
+def _reward_model_check(model: ModelSource, *, name: str, probe: Callable[..., Probe]) -> tuple[str, _Check]:
     wanted = "safetensors with a score head, tokenizer, chat template"
-    return name, lambda: (source_finding(name, wanted, lambda: probe(model, token=_token(request))),)
+    return name, lambda: (source_finding(name, wanted, lambda: probe(model, token=hub_token())),)
 
 
-def _dataset(request: CheckRequest) -> CheckFinding:
-    return source_finding("dataset", "data files", lambda: probe_dataset(request.dataset, token=_token(request)))
-
-
-def _token(request: CheckRequest) -> str | None:
-    return hub_token() if request.token_present else None
+def _dataset(dataset: DatasetSource) -> CheckFinding:
+    return source_finding("dataset", "data files", lambda: probe_dataset(dataset, token=hub_token()))
 
 
 def _file_check(name: str, path: Path, probe: Callable[..., Probe]) -> tuple[str, _Check]:

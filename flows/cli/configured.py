@@ -62,7 +62,7 @@ def plan(parsed: argparse.Namespace) -> int:
         cached=found.texts.__getitem__,
         artifacts=found.artifacts,
         model_config=parsed.model_config,
-        cpu=measured_cpu_speed(loaded.profile),
+        cpu=measured_cpu_speed(loaded.config.gpu_profile),
     )
     upgrades = upgrade_lines(loaded.config, planned)
     print("".join(f"UPGRADE: {line}\n" for line in upgrades) + render_plan(planned))

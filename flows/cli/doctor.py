@@ -24,7 +24,7 @@ def doctor(parsed: argparse.Namespace) -> int:
     from tasks.config.loading import load_run_config
 
     loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
-    profile, config = loaded.profile, loaded.config
+    profile, config = loaded.config.gpu_profile, loaded.config
     if profile.num_processes == 1:
         print(f"Profile `{profile.name}` has one rank: there is nothing between ranks to measure.")
         return 0

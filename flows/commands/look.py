@@ -20,11 +20,10 @@ def show_check(loaded: LoadedConfig) -> int:
     Raises:
         InvalidConfigError: after the table, where the configuration cannot work with what is there.
     """
-    from flows.open_run import check_request
     from tasks.check_system import failures, run_checks, table
 
-    plan = draft_plan(loaded)
-    findings = run_checks(check_request(loaded.config, plan=plan))
+    plan = draft_plan(loaded.config, config_path=loaded.path)
+    findings = run_checks(loaded.config, plan)
     console = Console(highlight=False)
     console.print(table(findings), markup=False)
     for warning in plan.warnings:

@@ -11,7 +11,8 @@ from typing import Any
 from flows.forms.folders import require_outputs_inside
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
 from tasks.config.loading import config_files
-from tasks.config.run import RunConfig, RuntimeSection
+from tasks.config.run import RunConfig
+from tasks.config.sections import RuntimeSection
 from tasks.config.yaml_reader import read_yaml_file
 
 _RUNTIME_KEYS = ("kind", "image")

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from containers.contracts.hardware import GpuProfile
 from tasks.config.chat_templates import put_template_text
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake, mistakes_of, near_match, section_model
 from tasks.config.partial import readable_part
@@ -38,7 +37,6 @@ class LoadedConfig:
     """
 
     config: RunConfig
-    profile: GpuProfile
     yaml_text: str
     path: Path
 
@@ -73,7 +71,7 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
     mistakes += put_template_text(tree, {path.stem: path for path in config_files("chat_templates", suffix=".jinja")})
     checked = check_run_config(tree)
     if isinstance(checked, RunConfig) and not mistakes:
-        return LoadedConfig(checked, checked.gpu_profile, effective_yaml(checked), path)
+        return LoadedConfig(checked, effective_yaml(checked), path)
     found = [] if isinstance(checked, RunConfig) else checked
     # Without its profile, a run lacks every key of it; that is said once.
     mistakes += [mistake for mistake in found if not unusable or mistake.key.partition(".")[0] != _PROFILE]

@@ -4,28 +4,23 @@ One function is one rule. Where a configuration has other mistakes too, a rule t
 left for the next attempt and all others speak; so two checks that need not wait for each other are two rules.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from containers.contracts.certificate import VALIDATION
+from containers.contracts.names import StageName
 from tasks.config.errors import Mistake
 from tasks.config.partial import reads_what_is_missing
+from tasks.config.sections import RunTree
 from tasks.config.sources import DatasetSource, ModelSource
 from tasks.config.training_rules import TRAINING_RULES, Rule
-
-if TYPE_CHECKING:
-    from tasks.config.run import RunConfig
-from containers.contracts.names import StageName
 
 _AT_THE_EDGES = (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)
 
 
-def stage_range_exists(config: RunConfig) -> Iterator[Mistake]:
+def stage_range_exists(config: RunTree) -> Iterator[Mistake]:
     """Both name stages that this run has; what is checked and reported is done by every run."""
     stages = [stage for stage in config.possible_stages if stage not in _AT_THE_EDGES]
     for key, named in (("until", config.run.until), ("again_from", config.run.again_from)):
@@ -35,7 +30,7 @@ def stage_range_exists(config: RunConfig) -> Iterator[Mistake]:
             )
 
 
-def stage_range_is_not_empty(config: RunConfig) -> Iterator[Mistake]:
+def stage_range_is_not_empty(config: RunTree) -> Iterator[Mistake]:
     """What is to be made again lies before the end of the run."""
     stages, until, again_from = list(config.possible_stages), config.run.until, config.run.again_from
     if until in stages and again_from in stages and stages.index(again_from) > stages.index(until):
@@ -48,7 +43,7 @@ def _listed(stages: list[StageName]) -> str:
     return f"Wanted one of: {', '.join(stages)}."
 
 
-def broken_rules(config: RunConfig) -> list[Mistake]:
+def broken_rules(config: RunTree) -> list[Mistake]:
     """Every mistake that several keys make together, as far as these keys can be read (`tasks.config.partial`)."""
     found: list[Mistake] = []
     for rule in _RULES:
@@ -61,7 +56,7 @@ def broken_rules(config: RunConfig) -> list[Mistake]:
     return found
 
 
-def _one_base_model(config: RunConfig) -> Iterator[Mistake]:
+def _one_base_model(config: RunTree) -> Iterator[Mistake]:
     if config.base_model is not None and config.build_base_model is not None:
         yield Mistake("base_model", "both base_model and build_base_model are given. Keep exactly one of them.")
     if config.base_model is None and config.build_base_model is None:
@@ -72,12 +67,12 @@ def _one_base_model(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _tokenizer_file_is_read(config: RunConfig) -> Iterator[Mistake]:
+def _tokenizer_file_is_read(config: RunTree) -> Iterator[Mistake]:
     if config.tokenizer_file is not None and config.build_base_model is None:
         yield Mistake("tokenizer_file", "is given, but only build_base_model reads it. Leave it out.")
 
 
-def _built_model_has_one_tokenizer(config: RunConfig) -> Iterator[Mistake]:
+def _built_model_has_one_tokenizer(config: RunTree) -> Iterator[Mistake]:
     build = config.build_base_model
     if build is None:
         return
@@ -93,7 +88,7 @@ def _built_model_has_one_tokenizer(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _tokens_need_a_tokenizer(config: RunConfig) -> Iterator[Mistake]:
+def _tokens_need_a_tokenizer(config: RunTree) -> Iterator[Mistake]:
     if config.filter_dataset.max_tokens is not None and config.base_model is None:
         yield Mistake(
             "filter_dataset.max_tokens",
@@ -102,7 +97,7 @@ def _tokens_need_a_tokenizer(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _policy_is_judged_and_trained(config: RunConfig) -> Iterator[Mistake]:
+def _policy_is_judged_and_trained(config: RunTree) -> Iterator[Mistake]:
     filters = config.filter_dataset
     # Without a share of its own the policy is evaluated on the validation prompts.
     if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 0:
@@ -111,12 +106,12 @@ def _policy_is_judged_and_trained(config: RunConfig) -> Iterator[Mistake]:
         yield Mistake("filter_dataset.policy_eval_prompt_fraction", "1 leaves no prompt to train the policy on.")
 
 
-def _pairs_are_left_for_the_reward_model(config: RunConfig) -> Iterator[Mistake]:
+def _pairs_are_left_for_the_reward_model(config: RunTree) -> Iterator[Mistake]:
     if config.filter_dataset.policy_prompt_fraction == 1:
         yield Mistake("filter_dataset.policy_prompt_fraction", "1 leaves no pair to train the reward model on.")
 
 
-def _pairs_are_held_out(config: RunConfig) -> Iterator[Mistake]:
+def _pairs_are_held_out(config: RunTree) -> Iterator[Mistake]:
     fraction = config.filter_dataset.validation_fraction
     if config.dataset.holds_out_by_prompt and fraction in (0, 1):
         lost = "judge the reward model by" if fraction == 0 else "train the reward model on"
@@ -126,7 +121,7 @@ def _pairs_are_held_out(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _suites_have_names(config: RunConfig) -> Iterator[Mistake]:
+def _suites_have_names(config: RunTree) -> Iterator[Mistake]:
     names = Counter(suite.name for suite in config.evaluate_reward_model.suites)
     for name, count in names.items():
         if count > 1:
@@ -138,7 +133,7 @@ def _suites_have_names(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _reference_reward_model_has_one_place(config: RunConfig) -> Iterator[Mistake]:
+def _reference_reward_model_has_one_place(config: RunTree) -> Iterator[Mistake]:
     model = config.filter_dataset.polarity.reference_reward_model
     if model is not None:
         try:
@@ -149,7 +144,7 @@ def _reference_reward_model_has_one_place(config: RunConfig) -> Iterator[Mistake
                 yield Mistake("filter_dataset.polarity.reference_reward_model", text)
 
 
-def _suites_have_sources(config: RunConfig) -> Iterator[Mistake]:
+def _suites_have_sources(config: RunTree) -> Iterator[Mistake]:
     for place, suite in enumerate(config.evaluate_reward_model.suites):
         try:
             DatasetSource(hub_id=suite.hub_id, revision=suite.revision, train=suite.path)
@@ -159,7 +154,7 @@ def _suites_have_sources(config: RunConfig) -> Iterator[Mistake]:
                 yield Mistake(f"evaluate_reward_model.suites.{place}", text)
 
 
-def _servers_have_ports_of_their_own(config: RunConfig) -> Iterator[Mistake]:
+def _servers_have_ports_of_their_own(config: RunTree) -> Iterator[Mistake]:
     tracking = config.tracking
     if tracking.prefect_api_url is not None or tracking.mlflow_uri is not None:
         return

@@ -1,10 +1,7 @@
 """The rules about batches, schedules, lengths and ranks; part of `tasks.config.rules`, which says how they are used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -15,28 +12,26 @@ from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import config_profile
 from containers.contracts.schedule import ScheduleError, plan_batch
 from tasks.config.errors import Mistake
+from tasks.config.sections import RunTree
 
-if TYPE_CHECKING:
-    from tasks.config.run import RunConfig
-
-Rule = Callable[["RunConfig"], Iterator[Mistake]]
+Rule = Callable[["RunTree"], Iterator[Mistake]]
 _Training = TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig
 
-_TRAININGS: dict[str, Callable[[RunConfig], _Training | None]] = {
+_TRAININGS: dict[str, Callable[[RunTree], _Training | None]] = {
     "train_sft": lambda config: config.train_sft,
     "train_reward_model": lambda config: None if config.reward_model else config.train_reward_model,
     "train_policy": lambda config: config.train_policy,
 }
 _EVALUATING = ("train_sft", "train_reward_model")
 # The stages whose configuration has a max_length.
-_LENGTHS: dict[str, Callable[[RunConfig], int | None]] = {
+_LENGTHS: dict[str, Callable[[RunTree], int | None]] = {
     "train_reward_model": lambda config: config.train_reward_model.max_length,
     "evaluate_reward_model": lambda config: None if config.reward_model else config.evaluate_reward_model.max_length,
     "train_sft": lambda config: config.train_sft.max_length if config.train_sft is not None else None,
 }
 
 
-def _batch_divides(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+def _batch_divides(config: RunTree, *, section: str) -> Iterator[Mistake]:
     training = _TRAININGS[section](config)
     if training is None:
         return
@@ -54,12 +49,12 @@ def _cut(size: int | None, profile: GpuProfile, *, section: str, multiple_of: in
         yield Mistake(f"{section}.global_batch_size", f"{error}{origin}")
 
 
-def _schedule_of(config: RunConfig, section: str) -> TrainingSchedule | None:
+def _schedule_of(config: RunTree, section: str) -> TrainingSchedule | None:
     training = _TRAININGS[section](config)
     return training.schedule if training is not None else None
 
 
-def _evaluates_before_the_end(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+def _evaluates_before_the_end(config: RunTree, *, section: str) -> Iterator[Mistake]:
     """What can be decided without the number of rows; `rlhf plan` and the stage decide the rest."""
     schedule = _schedule_of(config, section)
     if schedule is None or schedule.eval_steps is None or schedule.max_steps is None:
@@ -71,7 +66,7 @@ def _evaluates_before_the_end(config: RunConfig, *, section: str) -> Iterator[Mi
         )
 
 
-def _saves_before_the_end(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+def _saves_before_the_end(config: RunTree, *, section: str) -> Iterator[Mistake]:
     schedule = _schedule_of(config, section)
     if schedule is None or schedule.save_steps is None or schedule.max_steps is None:
         return
@@ -82,7 +77,7 @@ def _saves_before_the_end(config: RunConfig, *, section: str) -> Iterator[Mistak
         )
 
 
-def _saves_fall_on_generated_batches(config: RunConfig) -> Iterator[Mistake]:
+def _saves_fall_on_generated_batches(config: RunTree) -> Iterator[Mistake]:
     schedule, iterations = config.train_policy.schedule, config.train_policy.num_iterations
     saves = schedule.save_steps or schedule.eval_steps
     if saves is not None and saves % iterations:
@@ -94,7 +89,7 @@ def _saves_fall_on_generated_batches(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _evaluation_reads_what_was_trained(config: RunConfig) -> Iterator[Mistake]:
+def _evaluation_reads_what_was_trained(config: RunTree) -> Iterator[Mistake]:
     trained, evaluated = config.train_reward_model.max_length, config.evaluate_reward_model.max_length
     if config.reward_model is None and evaluated < trained:
         yield Mistake(
@@ -104,7 +99,7 @@ def _evaluation_reads_what_was_trained(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _reward_model_judges_what_it_knows(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+def _reward_model_judges_what_it_knows(config: RunTree, *, section: str) -> Iterator[Mistake]:
     lengths = config.train_policy if section == "train_policy" else config.evaluate_policy
     total, longest = lengths.max_prompt_length + lengths.max_completion_length, config.train_reward_model.max_length
     if config.reward_model is None and total > longest:
@@ -116,7 +111,7 @@ def _reward_model_judges_what_it_knows(config: RunConfig, *, section: str) -> It
         )
 
 
-def _vllm_takes_the_adapters(config: RunConfig) -> Iterator[Mistake]:
+def _vllm_takes_the_adapters(config: RunTree) -> Iterator[Mistake]:
     lora = config.train_policy.lora
     if config.train_policy.rollout_engine != "vllm":
         return
@@ -132,7 +127,7 @@ def _vllm_takes_the_adapters(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _vllm_has_gpus_that_training_can_spare(config: RunConfig) -> Iterator[Mistake]:
+def _vllm_has_gpus_that_training_can_spare(config: RunTree) -> Iterator[Mistake]:
     policy, profile = config.train_policy, config.gpu_profile
     if profile.num_rollout_gpus:
         yield Mistake(
@@ -156,7 +151,7 @@ def _vllm_has_gpus_that_training_can_spare(config: RunConfig) -> Iterator[Mistak
         )
 
 
-def _policy_is_judged_on_its_prompts(config: RunConfig) -> Iterator[Mistake]:
+def _policy_is_judged_on_its_prompts(config: RunTree) -> Iterator[Mistake]:
     trained, evaluated = config.train_policy.max_prompt_length, config.evaluate_policy.max_prompt_length
     if evaluated < trained:
         yield Mistake(
@@ -166,7 +161,7 @@ def _policy_is_judged_on_its_prompts(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _evaluation_length_is_given_once(config: RunConfig) -> Iterator[Mistake]:
+def _evaluation_length_is_given_once(config: RunTree) -> Iterator[Mistake]:
     given, counts = config.train_policy.evaluation_prompt_length, config.evaluate_policy.max_prompt_length
     if given is not None and given != counts:
         yield Mistake(
@@ -176,7 +171,7 @@ def _evaluation_length_is_given_once(config: RunConfig) -> Iterator[Mistake]:
         )
 
 
-def _policy_is_judged_on_whole_completions(config: RunConfig) -> Iterator[Mistake]:
+def _policy_is_judged_on_whole_completions(config: RunTree) -> Iterator[Mistake]:
     trained, evaluated = config.train_policy.max_completion_length, config.evaluate_policy.max_completion_length
     if evaluated < trained:
         yield Mistake(
@@ -186,7 +181,7 @@ def _policy_is_judged_on_whole_completions(config: RunConfig) -> Iterator[Mistak
         )
 
 
-def _built_model_is_long_enough(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+def _built_model_is_long_enough(config: RunTree, *, section: str) -> Iterator[Mistake]:
     length = _LENGTHS[section](config)
     if config.build_base_model is None or length is None:
         return
@@ -197,7 +192,7 @@ def _built_model_is_long_enough(config: RunConfig, *, section: str) -> Iterator[
         )
 
 
-def _adapters_are_low_rank(config: RunConfig, *, section: str) -> Iterator[Mistake]:
+def _adapters_are_low_rank(config: RunTree, *, section: str) -> Iterator[Mistake]:
     training = _TRAININGS[section](config)
     if config.build_base_model is None or training is None or training.lora is None:
         return

@@ -59,7 +59,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class Known:
+class PlanContext:
     """What every stage's plan is made from.
 
     Attributes:
@@ -120,7 +120,9 @@ def work_figure(work: Work | None, *, missing: str = "") -> Figure:
     return Figure("work", work.operations, "FLOP", "estimated")
 
 
-def time_figure(known: Known, stage: StageName, seconds: float | None, *, note: str = "", missing: str = "") -> Figure:
+def time_figure(
+    context: PlanContext, stage: StageName, seconds: float | None, *, note: str = "", missing: str = ""
+) -> Figure:
     """Figure of seconds for a stage, the start of its program included.
 
     Args:
@@ -129,7 +131,7 @@ def time_figure(known: Known, stage: StageName, seconds: float | None, *, note: 
     """
     if seconds is None:
         return Figure("time", None, "s", "unknown", missing)
-    is_on_gpu = stage_profile(known.profile, stage).num_gpus > 0
-    how = "at an assumed speed" if is_on_gpu else known.cpu.short_words
-    value = known.cpu.start_seconds + known.cpu.slowness * seconds
+    is_on_gpu = stage_profile(context.profile, stage).num_gpus > 0
+    how = "at an assumed speed" if is_on_gpu else context.cpu.short_words
+    value = context.cpu.start_seconds + context.cpu.slowness * seconds
     return Figure("time", value, "s", "estimated", f"{how}, {note}" if note else how)

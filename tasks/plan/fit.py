@@ -15,9 +15,9 @@ from containers.launch.ladder import Host, Shape, all_steps, next_step
 from tasks.config.errors import Mistake
 from tasks.config.loading import config_files
 from tasks.config.profiles import is_ladder
-from tasks.config.run import RuntimeSection
+from tasks.config.sections import RuntimeSection
 from tasks.config.yaml_reader import read_yaml_file
-from tasks.plan.figures import Known, StagePlan
+from tasks.plan.figures import PlanContext, StagePlan
 from tasks.plan.limits import is_on_gpu, memory_bytes
 
 
@@ -50,7 +50,7 @@ def _line(kind: FailureKind, planned: Shape, *, host: Host, runtime: RuntimeSect
     return f"the stage fails: {'; '.join(step.not_tried if step else ())}"
 
 
-Planners = Mapping[StageName, Callable[[Known], StagePlan]]
+Planners = Mapping[StageName, Callable[[PlanContext], StagePlan]]
 
 # Estimates of memory are meant to be right within 15 %: what is refused is beyond that, what is advised fits with that.
 _ERROR = 1.15
@@ -70,35 +70,37 @@ class _Change:
 
     key: str
     words: str
-    known: Known
+    context: PlanContext
 
 
-def unfit_mistakes(known: Known, stages: Sequence[StagePlan], *, planners: Planners) -> Iterator[Mistake]:
+def unfit_mistakes(context: PlanContext, stages: Sequence[StagePlan], *, planners: Planners) -> Iterator[Mistake]:
     """The stages that need more than a GPU has in their smallest shape: one example at a time, with checkpointing.
 
     A stage that fits in its smallest shape is no mistake: the ladder takes it there (`tasks.plan.fit`).
     """
-    limit = known.profile.gpu_memory_gib * GIB
+    limit = context.profile.gpu_memory_gib * GIB
     for stage in stages:
-        if stage.is_reused or not is_on_gpu(known, stage.stage) or memory_bytes(stage) <= limit * _ERROR:
+        if stage.is_reused or not is_on_gpu(context, stage.stage) or memory_bytes(stage) <= limit * _ERROR:
             continue
         planner = planners[stage.stage]
-        smallest = _needed(_smallest_shape(known, stage.stage), planner)
+        smallest = _needed(_smallest_shape(context, stage.stage), planner)
         if smallest is None or smallest <= limit * _ERROR:
             continue
-        yield _mistake(known, stage.stage, planner, needed=smallest)
+        yield _mistake(context, stage.stage, planner, needed=smallest)
 
 
-def _mistake(known: Known, stage: StageName, planner: Callable[[Known], StagePlan], *, needed: float) -> Mistake:
-    profile = known.profile
+def _mistake(
+    context: PlanContext, stage: StageName, planner: Callable[[PlanContext], StagePlan], *, needed: float
+) -> Mistake:
+    profile = context.profile
     shape = " even with one example at a time and gradient checkpointing" if stage in _TRAININGS else ""
     problem = (
         f"{needed / GIB:.0f} GiB per GPU are estimated{shape}, and profile `{profile.name}` has "
         f"{profile.gpu_memory_gib:g}."
     )
-    for change in _changes(known, stage):
-        fits = _needed(change.known, planner)
-        if fits is not None and fits * _ERROR <= change.known.profile.gpu_memory_gib * GIB:
+    for change in _changes(context, stage):
+        fits = _needed(change.context, planner)
+        if fits is not None and fits * _ERROR <= change.context.profile.gpu_memory_gib * GIB:
             return Mistake(
                 change.key, f"{problem} The smallest change that fits: {change.words} ({fits / GIB:.0f} GiB)."
             )
@@ -107,58 +109,58 @@ def _mistake(known: Known, stage: StageName, planner: Callable[[Known], StagePla
     )
 
 
-def _changes(known: Known, stage: StageName) -> Iterator[_Change]:
+def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """What could help, the smallest first.
 
     A model that the ranks divide is trained to the same weights: nothing but the profile changes. Then come shorter
     examples, adapters in place of all weights, larger GPUs.
     """
-    yield from _divided(known, stage)
-    yield from _shorter(known, stage)
-    yield from _adapters(known, stage)
-    yield from _larger_gpus(known, stage)
+    yield from _divided(context, stage)
+    yield from _shorter(context, stage)
+    yield from _adapters(context, stage)
+    yield from _larger_gpus(context, stage)
 
 
-def _divided(known: Known, stage: StageName) -> Iterator[_Change]:
+def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """The model divided over the ranks that there are; not for a policy, which each rank needs whole to write."""
-    profile = known.profile
+    profile = context.profile
     if stage not in _DIVISIBLE or profile.num_processes == 1 or profile.distribution == "fsdp":
         return
-    changed = replace(known, profile=profile.model_copy(update={"distribution": "fsdp"}))
+    changed = replace(context, profile=profile.model_copy(update={"distribution": "fsdp"}))
     yield _Change("gpu_profile.distribution", "`distribution: fsdp` in the profile", _smallest_shape(changed, stage))
 
 
-def _shorter(known: Known, stage: StageName) -> Iterator[_Change]:
+def _shorter(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     name = _LENGTHS.get(stage)
-    section = getattr(known.config, stage.value, None)
+    section = getattr(context.config, stage.value, None)
     if name is None or section is None:
         return
     length = getattr(section, name) // 2
     while length >= _SHORTEST_TOKENS:
-        changed = _with(known, stage, {name: length})
+        changed = _with(context, stage, {name: length})
         yield _Change(f"{stage.value}.{name}", f"`{length}`", _smallest_shape(changed, stage))
         length //= 2
 
 
-def _adapters(known: Known, stage: StageName) -> Iterator[_Change]:
-    section = getattr(known.config, stage.value, None)
+def _adapters(context: PlanContext, stage: StageName) -> Iterator[_Change]:
+    section = getattr(context.config, stage.value, None)
     if stage not in _TRAININGS or section is None or section.lora is not None:
         return
     lora = LoraSettings()
     is_reward_model = stage is StageName.TRAIN_REWARD_MODEL
     trainable = {"trainable": "lora"} if is_reward_model else {}
-    changed = _with(known, stage, {"lora": lora, **trainable})
+    changed = _with(context, stage, {"lora": lora, **trainable})
     both = " and `trainable: lora`" if is_reward_model else ""
     words = f"`lora: {{r: {lora.r}, alpha: {lora.alpha}}}`{both}, adapters in place of all weights"
     yield _Change(f"{stage.value}.lora", words, _smallest_shape(changed, stage))
 
 
-def _larger_gpus(known: Known, stage: StageName) -> Iterator[_Change]:
+def _larger_gpus(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """The profiles of configs/gpu_profiles with larger GPUs, smallest GPUs and fewest of them first."""
-    profiles = [profile for profile in _profiles() if profile.gpu_memory_gib > known.profile.gpu_memory_gib]
+    profiles = [profile for profile in _profiles() if profile.gpu_memory_gib > context.profile.gpu_memory_gib]
     for profile in sorted(profiles, key=lambda profile: (profile.gpu_memory_gib, profile.num_gpus)):
-        config = known.config.model_copy(update={"gpu_profile": profile})
-        changed = replace(known, config=config, profile=profile)
+        config = context.config.model_copy(update={"gpu_profile": profile})
+        changed = replace(context, config=config, profile=profile)
         yield _Change("gpu_profile", f"{stage.value} on `{profile.name}`", _smallest_shape(changed, stage))
 
 
@@ -172,26 +174,26 @@ def _profiles() -> Iterator[GpuProfile]:
             continue
 
 
-def _smallest_shape(known: Known, stage: StageName) -> Known:
+def _smallest_shape(context: PlanContext, stage: StageName) -> PlanContext:
     """The stage with one example per device and with checkpointing, as the ladder would make it."""
     if stage not in _TRAININGS:
-        return known
-    profile = known.profile.model_copy(update={"max_per_device_batch_size": 1})
+        return context
+    profile = context.profile.model_copy(update={"max_per_device_batch_size": 1})
     # Packs of a budget of one's own become smaller with the batch.
     packs = {} if stage is StageName.TRAIN_SFT else {"pack_tokens": None}
-    changed = _with(known, stage, {"gradient_checkpointing": True, **packs})
+    changed = _with(context, stage, {"gradient_checkpointing": True, **packs})
     return replace(changed, profile=profile)
 
 
-def _with(known: Known, stage: StageName, update: Mapping[str, object]) -> Known:
-    section = getattr(known.config, stage.value)
-    config = known.config.model_copy(update={stage.value: section.model_copy(update=update)})
-    return replace(known, config=config)
+def _with(context: PlanContext, stage: StageName, update: Mapping[str, object]) -> PlanContext:
+    section = getattr(context.config, stage.value)
+    config = context.config.model_copy(update={stage.value: section.model_copy(update=update)})
+    return replace(context, config=config)
 
 
-def _needed(known: Known, planner: Callable[[Known], StagePlan]) -> float | None:
+def _needed(context: PlanContext, planner: Callable[[PlanContext], StagePlan]) -> float | None:
     """Bytes on one GPU; None where the batch cannot be divided over the ranks of that profile."""
     try:
-        return memory_bytes(planner(replace(known, mistakes=[])))
+        return memory_bytes(planner(replace(context, mistakes=[])))
     except ScheduleError:
         return None

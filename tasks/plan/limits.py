@@ -13,7 +13,7 @@ from containers.contracts.names import StageName
 from tasks.config.debug import is_debug
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
-from tasks.plan.figures import Known, StagePlan
+from tasks.plan.figures import PlanContext, StagePlan
 from tasks.plan.inputs.data import Count
 from tasks.plan.quantities import duration_text, epochs_text
 from tasks.plan.too_long import too_long_troubles
@@ -22,9 +22,9 @@ _MAX_BOOTSTRAP_S = 60.0
 _MANY_EPOCHS = 5
 
 
-def floor_mistakes(known: Known) -> Iterator[Mistake]:
+def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:
     """Floors of filter_dataset that the counted rows cannot reach, even if no filter drops one."""
-    filters, source, data = known.config.filter_dataset, known.config.dataset, known.data
+    filters, source, data = context.config.filter_dataset, context.config.dataset, context.data
     floors = {"minimum_train_pairs": filters.minimum_train_pairs}
     held_out = {"minimum_validation_pairs": filters.minimum_validation_pairs}
     if source.holds_out_by_prompt:
@@ -48,10 +48,10 @@ def _floor(floors: Mapping[str, int], source: str, found: Count | None) -> Mista
     )
 
 
-def sample_mistakes(known: Known) -> Iterator[Mistake]:
+def sample_mistakes(context: PlanContext) -> Iterator[Mistake]:
     """A sample that asks for more rows than there are; a debug run asks for few whatever there is."""
-    wanted, rows = known.config.filter_dataset.max_rows, known.data.rows
-    if wanted is None or rows is None or wanted <= rows.value or is_debug(known.config):
+    wanted, rows = context.config.filter_dataset.max_rows, context.data.rows
+    if wanted is None or rows is None or wanted <= rows.value or is_debug(context.config):
         return
     found = (
         f"the {rows.value:,} rows that {'the set has in English' if rows.origin == 'estimated' else 'the data have'}"
@@ -63,7 +63,9 @@ def sample_mistakes(known: Known) -> Iterator[Mistake]:
     )
 
 
-def batch_mistake(known: Known, stage: StageName, batch: BatchPlan, most: Count | None, *, unit: str) -> Mistake | None:
+def batch_mistake(
+    context: PlanContext, stage: StageName, batch: BatchPlan, most: Count | None, *, unit: str
+) -> Mistake | None:
     """A global batch that would never be full.
 
     Args:
@@ -72,8 +74,8 @@ def batch_mistake(known: Known, stage: StageName, batch: BatchPlan, most: Count 
     size = batch.global_batch_size
     if most is None or most.value >= size:
         return None
-    default = known.profile.default_global_batch_size == size
-    origin = f" (the default of gpu_profile `{known.profile.name}`)" if default else ""
+    default = context.profile.default_global_batch_size == size
+    origin = f" (the default of gpu_profile `{context.profile.name}`)" if default else ""
     return Mistake(
         f"{stage.value}.global_batch_size",
         f"{size}{origin} is more than the {most.value:,} {unit} that the data can give before any filter: no batch "
@@ -93,7 +95,7 @@ def short_schedule_mistake(stage: StageName, schedule: TrainingSchedule, *, step
     )
 
 
-def likely_troubles(known: Known, stages: Sequence[StagePlan]) -> Iterator[str]:
+def likely_troubles(context: PlanContext, stages: Sequence[StagePlan]) -> Iterator[str]:
     """Sentences about what will probably go wrong or take long."""
     for stage in stages:
         examples = next((figure for figure in stage.figures if figure.name == "examples an epoch"), None)
@@ -103,24 +105,24 @@ def likely_troubles(known: Known, stages: Sequence[StagePlan]) -> Iterator[str]:
                 f"{stage.stage.value}.global_batch_size: {size} is more than the {examples.value:,.0f} {examples.unit} "
                 f"to be expected, so a batch may never be full."
             )
-        if is_on_gpu(known, stage.stage) and memory_bytes(stage) > known.profile.gpu_memory_gib * GIB:
+        if is_on_gpu(context, stage.stage) and memory_bytes(stage) > context.profile.gpu_memory_gib * GIB:
             yield (
                 f"{stage.stage.value}: {memory_bytes(stage) / GIB:.0f} GiB per GPU are estimated, and profile "
-                f"`{known.profile.name}` has {known.profile.gpu_memory_gib:g}."
+                f"`{context.profile.name}` has {context.profile.gpu_memory_gib:g}."
             )
-        yield from too_long_troubles(known, stage.stage)
-        yield from _many_epochs(known, stage)
-        yield from _overrun(known, stage)
-    yield from _few_prompts(known)
-    yield from _long_bootstraps(known)
+        yield from too_long_troubles(context, stage.stage)
+        yield from _many_epochs(context, stage)
+        yield from _overrun(context, stage)
+    yield from _few_prompts(context)
+    yield from _long_bootstraps(context)
 
 
-def _many_epochs(known: Known, stage: StagePlan) -> Iterator[str]:
+def _many_epochs(context: PlanContext, stage: StagePlan) -> Iterator[str]:
     """A number of steps that shows a training its examples again and again."""
     epochs = next((figure for figure in stage.figures if figure.name == "epochs"), None)
     if epochs is None or epochs.value is None or epochs.value <= _MANY_EPOCHS or stage.is_reused:
         return
-    if not is_debug(known.config):
+    if not is_debug(context.config):
         worth = {"at least": "at least ", "estimated": "about "}.get(epochs.origin, "")
         yield (
             f"{stage.stage.value}.schedule.max_steps: {epochs.note} are {worth}{epochs_text(epochs.value)} epochs. "
@@ -128,33 +130,33 @@ def _many_epochs(known: Known, stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _overrun(known: Known, stage: StagePlan) -> Iterator[str]:
+def _overrun(context: PlanContext, stage: StagePlan) -> Iterator[str]:
     """A stage that would be stopped before it ends."""
-    limit = known.config.timeouts_s[stage.stage]
+    limit = context.config.timeouts_s[stage.stage]
     seconds = stage.time.value if stage.time is not None and not stage.is_reused else None
     if limit is not None and seconds is not None and seconds > limit:
         yield (
             f"runtime.timeout_s: {stage.stage.value} is estimated to take {duration_text(seconds)} on profile "
-            f"`{known.profile.name}`, and is stopped after {duration_text(limit)}. Take faster hardware or a smaller "
+            f"`{context.profile.name}`, and is stopped after {duration_text(limit)}. Take faster hardware or a smaller "
             f"model, or raise the limit."
         )
 
 
-def _few_prompts(known: Known) -> Iterator[str]:
+def _few_prompts(context: PlanContext) -> Iterator[str]:
     """A number of prompts to judge the policy on that a person wrote down, and that the data cannot give."""
-    config, prompts = known.config.evaluate_policy, known.data.policy_eval_prompts
+    config, prompts = context.config.evaluate_policy, context.data.policy_eval_prompts
     if "max_prompts" in config.model_fields_set and config.max_prompts and _fewer(prompts, config.max_prompts):
         found = prompts.value if prompts is not None else 0
-        if not is_debug(known.config):
+        if not is_debug(context.config):
             yield (
                 f"evaluate_policy.max_prompts: {config.max_prompts:,} is more than the {found:,} prompts that are held "
                 f"out at most; all of them are used."
             )
 
 
-def is_on_gpu(known: Known, stage: StageName) -> bool:
+def is_on_gpu(context: PlanContext, stage: StageName) -> bool:
     """Whether the stage's memory stands on a GPU of the profile."""
-    return stage_profile(known.profile, stage).num_gpus > 0
+    return stage_profile(context.profile, stage).num_gpus > 0
 
 
 def memory_bytes(stage: StagePlan) -> float:
@@ -162,30 +164,30 @@ def memory_bytes(stage: StagePlan) -> float:
     return sum(figure.value or 0 for figure in stage.memory)
 
 
-def _long_bootstraps(known: Known) -> Iterator[str]:
+def _long_bootstraps(context: PlanContext) -> Iterator[str]:
     for stage, seconds in (
-        (StageName.EVALUATE_REWARD_MODEL, reward_model_bootstrap_seconds(known)),
-        (StageName.EVALUATE_POLICY, policy_bootstrap_seconds(known)),
+        (StageName.EVALUATE_REWARD_MODEL, reward_model_bootstrap_seconds(context)),
+        (StageName.EVALUATE_POLICY, policy_bootstrap_seconds(context)),
     ):
-        if seconds * known.cpu.slowness > _MAX_BOOTSTRAP_S:
-            minutes = math.ceil(seconds * known.cpu.slowness / 60)
+        if seconds * context.cpu.slowness > _MAX_BOOTSTRAP_S:
+            minutes = math.ceil(seconds * context.cpu.slowness / 60)
             yield (
                 f"{stage.value}.num_bootstrap: its intervals take about {minutes:,} minutes of one "
                 f"core; 10,000 resamples place their ends to 3 % of a standard error."
             )
 
 
-def reward_model_bootstrap_seconds(known: Known) -> float:
+def reward_model_bootstrap_seconds(context: PlanContext) -> float:
     """Seconds for the intervals of mean margin and loss on the validation pairs, or on as few as are allowed."""
-    pairs, config = known.data.validation_pairs, known.config.evaluate_reward_model
-    count = known.config.filter_dataset.minimum_validation_pairs if pairs is None else pairs.value
+    pairs, config = context.data.validation_pairs, context.config.evaluate_reward_model
+    count = context.config.filter_dataset.minimum_validation_pairs if pairs is None else pairs.value
     return estimates.bootstrap_seconds(values=count, num_bootstrap=config.num_bootstrap, num_means=2)
 
 
-def policy_bootstrap_seconds(known: Known) -> float:
+def policy_bootstrap_seconds(context: PlanContext) -> float:
     """Seconds for the intervals of rewards, their difference, KL and lengths on the evaluation prompts."""
-    prompts, config = known.data.policy_eval_prompts, known.config.evaluate_policy
-    count = known.config.filter_dataset.minimum_policy_prompts if prompts is None else prompts.value
+    prompts, config = context.data.policy_eval_prompts, context.config.evaluate_policy
+    count = context.config.filter_dataset.minimum_policy_prompts if prompts is None else prompts.value
     count = count if config.max_prompts is None else min(count, config.max_prompts)
     return estimates.bootstrap_seconds(values=count, num_bootstrap=config.num_bootstrap, num_means=6)
 

@@ -9,55 +9,55 @@ from containers.contracts.hardware import BatchPlan
 from containers.token_budgets import pair_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
-from tasks.plan.figures import Known
+from tasks.plan.figures import PlanContext
 from tasks.plan.inputs.lengths import PairTokens
 from tasks.plan.inputs.model_shape import Head, lora_parameters, total_parameters
 from tasks.plan.inputs.packing import PLAIN, why_pairs_are_padded
 
 
-def sft_load(known: Known, config: TrainSftConfig, batch: BatchPlan) -> TrainingLoad | None:
+def sft_load(context: PlanContext, config: TrainSftConfig, batch: BatchPlan) -> TrainingLoad | None:
     """Padded rows of one conversation each."""
-    examples = sft_examples(known, config)
+    examples = sft_examples(context, config)
     rows = [prompt + answer for prompt, answer in examples]
     answers = [answer for _, answer in examples]
     usual = estimates.FILLED_FRACTION * config.max_length
-    longest = _longest(known, rows, most=config.max_length)
+    longest = _longest(context, rows, most=config.max_length)
     mean = _padded_mean(rows, batch.per_device_batch_size) if rows else usual
     of_answers = _mean(answers) if answers else usual * estimates.COMPLETION_FRACTION
     return training_load(
-        known,
+        context,
         config.lora,
         head="language",
         forward_tokens=batch.per_device_batch_size * longest,
         mean_tokens=mean,
         # On a CPU, TRL's head looks at every place.
-        judged_tokens=of_answers if known.profile.num_gpus else mean,
+        judged_tokens=of_answers if context.profile.num_gpus else mean,
         gradient_checkpointing=config.gradient_checkpointing,
     )
 
 
-def sft_examples(known: Known, config: TrainSftConfig) -> list[tuple[int, int]]:
+def sft_examples(context: PlanContext, config: TrainSftConfig) -> list[tuple[int, int]]:
     """Tokens of prompt and answer of each example that fits; empty where none could be read."""
     sides = [
         (pair.prompt, answer)
-        for pair in (known.lengths.pairs if known.lengths is not None else ())
+        for pair in (context.lengths.pairs if context.lengths is not None else ())
         for answer in ((pair.chosen, pair.rejected) if config.completions == "both" else (pair.chosen,))
     ]
     return [(prompt, answer) for prompt, answer in sides if prompt + answer <= config.max_length]
 
 
-def reward_model_load(known: Known, config: TrainRewardModelConfig, batch: BatchPlan) -> TrainingLoad | None:
+def reward_model_load(context: PlanContext, config: TrainRewardModelConfig, batch: BatchPlan) -> TrainingLoad | None:
     """Packs of whole pairs, each prompt once; or padded rows, two for each pair."""
-    pairs = _fitting(known, config.max_length)
+    pairs = _fitting(context, config.max_length)
     usual = estimates.FILLED_FRACTION * config.max_length
     rows = 2 * batch.per_device_batch_size
-    if not why_padded(known, config):
-        forward, mean = pack_tokens(known, config, batch), _mean([pair.packed for pair in pairs]) / 2
+    if not why_padded(context, config):
+        forward, mean = pack_tokens(context, config, batch), _mean([pair.packed for pair in pairs]) / 2
     else:
-        forward = rows * _longest(known, [pair.longest for pair in pairs], most=config.max_length)
+        forward = rows * _longest(context, [pair.longest for pair in pairs], most=config.max_length)
         mean = _padded_mean([pair.prompt + side for pair in pairs for side in (pair.chosen, pair.rejected)], rows)
     return training_load(
-        known,
+        context,
         config.lora,
         head="score",
         forward_tokens=forward,
@@ -68,55 +68,55 @@ def reward_model_load(known: Known, config: TrainRewardModelConfig, batch: Batch
     )
 
 
-def why_padded(known: Known, config: TrainRewardModelConfig) -> str:
+def why_padded(context: PlanContext, config: TrainRewardModelConfig) -> str:
     """Why the pairs are computed as padded rows, a clause; empty where they are packed."""
-    traits = known.model.traits if known.model is not None else PLAIN
-    return why_pairs_are_padded(config, traits, longest=longest_conversation(known, config.max_length))
+    traits = context.model.traits if context.model is not None else PLAIN
+    return why_pairs_are_padded(config, traits, longest=longest_conversation(context, config.max_length))
 
 
-def pack_tokens(known: Known, config: TrainRewardModelConfig, batch: BatchPlan) -> int:
+def pack_tokens(context: PlanContext, config: TrainRewardModelConfig, batch: BatchPlan) -> int:
     """Tokens of the largest pack that can come: a full one, a pair that is longer, or all that a rank has in a step."""
     budget = config.pack_tokens or pair_pack_tokens(
         config.max_length,
         per_device_batch_size=batch.per_device_batch_size,
-        on_gpu=known.profile.num_gpus > 0,
+        on_gpu=context.profile.num_gpus > 0,
     )
-    pairs = _fitting(known, config.max_length)
-    longest = _longest(known, [pair.packed for pair in pairs], most=2 * config.max_length)
+    pairs = _fitting(context, config.max_length)
+    longest = _longest(context, [pair.packed for pair in pairs], most=2 * config.max_length)
     of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
     return min(max(budget, longest), of_a_step * longest)
 
 
-def prompt_tokens(known: Known, max_length: int) -> Sequence[int]:
+def prompt_tokens(context: PlanContext, max_length: int) -> Sequence[int]:
     """Tokens of the prompts that fit; empty where none could be read."""
-    return known.lengths.fitting_prompts(max_length) if known.lengths is not None else ()
+    return context.lengths.fitting_prompts(max_length) if context.lengths is not None else ()
 
 
-def mean_prompt_tokens(known: Known, max_length: int) -> float:
+def mean_prompt_tokens(context: PlanContext, max_length: int) -> float:
     """Tokens of a usual prompt."""
-    return _mean(prompt_tokens(known, max_length)) or estimates.FILLED_FRACTION * max_length
+    return _mean(prompt_tokens(context, max_length)) or estimates.FILLED_FRACTION * max_length
 
 
-def longest_prompt(known: Known, max_length: int) -> int:
+def longest_prompt(context: PlanContext, max_length: int) -> int:
     """Tokens of the longest prompt to reckon memory with."""
-    return _longest(known, prompt_tokens(known, max_length), most=max_length)
+    return _longest(context, prompt_tokens(context, max_length), most=max_length)
 
 
-def mean_conversation(known: Known, max_length: int) -> float:
+def mean_conversation(context: PlanContext, max_length: int) -> float:
     """Tokens of a usual conversation of a pair."""
-    pairs = _fitting(known, max_length)
+    pairs = _fitting(context, max_length)
     return _mean([pair.prompt + (pair.chosen + pair.rejected) / 2 for pair in pairs]) or (
         estimates.FILLED_FRACTION * max_length
     )
 
 
-def longest_conversation(known: Known, max_length: int) -> int:
+def longest_conversation(context: PlanContext, max_length: int) -> int:
     """Tokens of the longest conversation to reckon memory with."""
-    return _longest(known, [pair.longest for pair in _fitting(known, max_length)], most=max_length)
+    return _longest(context, [pair.longest for pair in _fitting(context, max_length)], most=max_length)
 
 
 def training_load(
-    known: Known,
+    context: PlanContext,
     lora: LoraSettings | None,
     *,
     head: Head,
@@ -127,9 +127,9 @@ def training_load(
     head_alone: bool = False,
 ) -> TrainingLoad | None:
     """What a training stage computes and trains; None where the model's shape is not known."""
-    if known.model is None:
+    if context.model is None:
         return None
-    shape = known.model.shape
+    shape = context.model.shape
     total = total_parameters(shape, head=head)
     # The score head is new, so it is trained in full beside its adapters.
     head_parameters = shape.hidden_size if head == "score" else 0
@@ -150,13 +150,13 @@ def training_load(
     )
 
 
-def _fitting(known: Known, max_length: int) -> Sequence[PairTokens]:
-    return known.lengths.fitting(max_length) if known.lengths is not None else ()
+def _fitting(context: PlanContext, max_length: int) -> Sequence[PairTokens]:
+    return context.lengths.fitting(max_length) if context.lengths is not None else ()
 
 
-def _longest(known: Known, lengths: Sequence[int], *, most: int) -> int:
+def _longest(context: PlanContext, lengths: Sequence[int], *, most: int) -> int:
     """With a margin for rows that were not looked at; `most` where none was."""
-    return known.lengths.with_margin(max(lengths), most=most) if known.lengths is not None and lengths else most
+    return context.lengths.with_margin(max(lengths), most=most) if context.lengths is not None and lengths else most
 
 
 def _mean(lengths: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ from containers.contracts.schedule import ResolvedSchedule
 from containers.token_budgets import FIRST_ROOM_TOKENS, PAGE_TOKENS, completion_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
-from tasks.plan.figures import Figure, Known
+from tasks.plan.figures import Figure, PlanContext
 from tasks.plan.head import Head
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.inputs.packing import PLAIN, why_completions_are_padded
@@ -37,20 +37,20 @@ class Completions:
     are_judged_late: bool
 
 
-def completions_of(known: Known, config: TrainPolicyConfig, batch: BatchPlan) -> Completions:
+def completions_of(context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan) -> Completions:
     """As the configuration and the model's config.json say beforehand."""
     own = config.max_completion_length
-    longest = longest_prompt(known, config.max_prompt_length) + own
-    traits = known.model.traits if known.model is not None else PLAIN
+    longest = longest_prompt(context, config.max_prompt_length) + own
+    traits = context.model.traits if context.model is not None else PLAIN
     if why := why_completions_are_padded(config, traits):
         rows = batch.per_device_batch_size
         # On a CPU TRL's head looks at prompts as well.
-        seen = own if known.profile.num_gpus else longest
+        seen = own if context.profile.num_gpus else longest
         return Completions(why, rows * longest, rows * seen, siblings=1, are_judged_late=False)
-    budget, count = _pack_budget(known, config, batch), completions_of_a_rank(batch)
+    budget, count = _pack_budget(context, config, batch), completions_of_a_rank(batch)
     in_a_step = _prompts_of_a_rank(config, batch) * (longest - own) + count * own
     tokens = min(max(budget, longest), in_a_step)
-    room = budget - mean_prompt_tokens(known, config.max_prompt_length)
+    room = budget - mean_prompt_tokens(context, config.max_prompt_length)
     group = min(config.num_generations, count)
     pieces = math.ceil(group / max(1, room // own))
     return Completions(
@@ -67,14 +67,14 @@ def completions_of_a_rank(batch: BatchPlan) -> int:
     return batch.per_device_batch_size * batch.gradient_accumulation_steps
 
 
-def _pack_budget(known: Known, config: TrainPolicyConfig, batch: BatchPlan) -> int:
+def _pack_budget(context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan) -> int:
     """Tokens of a full pack."""
     return config.pack_tokens or completion_pack_tokens(
         config.max_prompt_length,
         config.max_completion_length,
         num_generations=config.num_generations,
         per_device_batch_size=batch.per_device_batch_size,
-        on_gpu=known.profile.num_gpus > 0,
+        on_gpu=context.profile.num_gpus > 0,
     )
 
 
@@ -86,14 +86,14 @@ def _prompts_of_a_rank(config: TrainPolicyConfig, batch: BatchPlan) -> int:
 
 
 def policy_load(
-    known: Known, config: TrainPolicyConfig, batch: BatchPlan, completions: Completions
+    context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan, completions: Completions
 ) -> TrainingLoad | None:
     """A prompt, or its share among siblings, with a completion of full length."""
-    mean = _mean_tokens(known, config, siblings=completions.siblings)
+    mean = _mean_tokens(context, config, siblings=completions.siblings)
     # In padded rows on a CPU, TRL's head looks at every place.
-    looks_at_all = bool(completions.why_padded) and not known.profile.num_gpus
+    looks_at_all = bool(completions.why_padded) and not context.profile.num_gpus
     return training_load(
-        known,
+        context,
         config.lora,
         head="language",
         forward_tokens=completions.tokens,
@@ -103,57 +103,59 @@ def policy_load(
     )
 
 
-def _mean_tokens(known: Known, config: TrainPolicyConfig, *, siblings: float) -> float:
+def _mean_tokens(context: PlanContext, config: TrainPolicyConfig, *, siblings: float) -> float:
     """Tokens that a completion is computed by, where so many share a usual prompt."""
-    return mean_prompt_tokens(known, config.max_prompt_length) / siblings + config.max_completion_length
+    return mean_prompt_tokens(context, config.max_prompt_length) / siblings + config.max_completion_length
 
 
-def policy_memory(known: Known, config: TrainPolicyConfig, batch: BatchPlan, load: TrainingLoad) -> tuple[Figure, ...]:
+def policy_memory(
+    context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan, load: TrainingLoad
+) -> tuple[Figure, ...]:
     """What stands beside the trained policy: reward model, reference, and the cache of generation."""
     parts: dict[str, int] = {}
-    if known.scorer is not None:
-        reward_model = total_parameters(known.scorer.shape, head="score")
-        parts["reward model"] = estimates.inference_memory(reward_model, known.profile)
-    prompts = _prefilled_prompts(known, config, batch) * longest_prompt(known, config.max_prompt_length)
-    own = completions_of_a_rank(batch) * _room_for_completion(known, config)
+    if context.scorer is not None:
+        reward_model = total_parameters(context.scorer.shape, head="score")
+        parts["reward model"] = estimates.inference_memory(reward_model, context.profile)
+    prompts = _prefilled_prompts(context, config, batch) * longest_prompt(context, config.max_prompt_length)
+    own = completions_of_a_rank(batch) * _room_for_completion(context, config)
     if config.rollout_engine == "vllm":
         if not config.vllm_gpus:
-            parts["vLLM, model and cache"] = vllm_memory(known, load, sequences=completions_of_a_rank(batch))
+            parts["vLLM, model and cache"] = vllm_memory(context, load, sequences=completions_of_a_rank(batch))
     else:
         parts["generation cache"] = estimates.generation_cache(
-            load.shape, known.profile, sequences=1, tokens=prompts + own
+            load.shape, context.profile, sequences=1, tokens=prompts + own
         )
     if not load.uses_adapters:
-        parts["reference policy"] = estimates.inference_memory(load.total, known.profile)
+        parts["reference policy"] = estimates.inference_memory(load.total, context.profile)
     return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items())
 
 
-def _shares_prompts(known: Known, config: TrainPolicyConfig) -> bool:
+def _shares_prompts(context: PlanContext, config: TrainPolicyConfig) -> bool:
     """Whether generation computes a prompt once for all of its completions, as far as the config.json says."""
-    traits = known.model.traits if known.model is not None else PLAIN
+    traits = context.model.traits if context.model is not None else PLAIN
     longest = config.max_prompt_length + config.max_completion_length
     if config.rollout_engine == "shared_prompts":
         return not traits.attention_hindrance(longest=longest)
     return config.rollout_engine != "transformers"
 
 
-def _prefilled_prompts(known: Known, config: TrainPolicyConfig, batch: BatchPlan) -> int:
+def _prefilled_prompts(context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan) -> int:
     """Prompts that generation computes and keeps on one rank in a step."""
-    return _prompts_of_a_rank(config, batch) if _shares_prompts(known, config) else completions_of_a_rank(batch)
+    return _prompts_of_a_rank(config, batch) if _shares_prompts(context, config) else completions_of_a_rank(batch)
 
 
-def _room_for_completion(known: Known, config: TrainPolicyConfig) -> int:
+def _room_for_completion(context: PlanContext, config: TrainPolicyConfig) -> int:
     """Tokens that generation has room for behind a prompt; with shared prompts the room doubles whenever it is full."""
     own = config.max_completion_length
     if config.rollout_engine == "continuous_batching":
         return own + 2 * PAGE_TOKENS
-    if not _shares_prompts(known, config):
+    if not _shares_prompts(context, config):
         return own
     return max(FIRST_ROOM_TOKENS, 1 << (own - 1).bit_length())
 
 
 def policy_work(
-    known: Known,
+    context: PlanContext,
     load: TrainingLoad,
     batch: BatchPlan,
     schedule: ResolvedSchedule | None,
@@ -164,30 +166,30 @@ def policy_work(
     """Generation and what judges it, for each generated batch; then the updates."""
     if schedule is None:
         return None
-    config, profile = known.config.train_policy, known.profile
+    config, profile = context.config.train_policy, context.profile
     count = batch.global_batch_size
     updates = estimates.training_work(load, profile, sequences=count)
     updates += head.training_work(tokens=count * load.judged_tokens)
-    batches = _generation(known, load, batch) + _judging(known, load, batch, completions, head=head)
+    batches = _generation(context, load, batch) + _judging(context, load, batch, completions, head=head)
     updates += optimizer_work(load, profile, num_steps=1)
     return (batches * (1 / config.num_iterations) + updates) * schedule.num_steps
 
 
-def _generation(known: Known, load: TrainingLoad, batch: BatchPlan) -> Work:
+def _generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> Work:
     """Every rank writes its completions, all at the same time, or one vLLM all of them on its GPUs.
 
     Siblings may share the forward of their prompt.
     """
-    config, count, ranks = known.config.train_policy, completions_of_a_rank(batch), known.profile.num_processes
+    config, count, ranks = context.config.train_policy, completions_of_a_rank(batch), context.profile.num_processes
     together = count * ranks if config.vllm_gpus else count
     work = estimates.generation_work(
         load.shape,
-        known.profile,
+        context.profile,
         total=load.total,
         sequences=together,
         batch=together,
-        prompt_tokens=mean_prompt_tokens(known, config.max_prompt_length)
-        * (_prefilled_prompts(known, config, batch) / count),
+        prompt_tokens=mean_prompt_tokens(context, config.max_prompt_length)
+        * (_prefilled_prompts(context, config, batch) / count),
         max_tokens=config.max_completion_length,
     )
     if config.vllm_gpus:
@@ -195,21 +197,23 @@ def _generation(known: Known, load: TrainingLoad, batch: BatchPlan) -> Work:
     return Work(work.operations * ranks, work.seconds)
 
 
-def _judging(known: Known, load: TrainingLoad, batch: BatchPlan, completions: Completions, *, head: Head) -> Work:
+def _judging(
+    context: PlanContext, load: TrainingLoad, batch: BatchPlan, completions: Completions, *, head: Head
+) -> Work:
     """The forwards of reference, of the policy where it needs one of its own, and of the reward model.
 
     There is no reference without a KL. The reward model shares a prompt among as many as it scores at a time.
     """
-    config, profile = known.config.train_policy, known.profile
-    count, ranks = batch.global_batch_size, known.profile.num_processes
+    config, profile = context.config.train_policy, context.profile
+    count, ranks = batch.global_batch_size, context.profile.num_processes
     language_models = (0 if completions.are_judged_late else 1) + (1 if config.beta else 0)
     one = estimates.forward_work(load.shape, profile, tokens=count * load.mean_tokens, num_processes=ranks)
     one += head.judging_work(tokens=count * load.judged_tokens)
-    scorer = known.scorer or known.model
+    scorer = context.scorer or context.model
     if scorer is None:
         return one * language_models
     siblings = min(config.num_generations, batch.per_device_batch_size)
-    tokens = count * _mean_tokens(known, config, siblings=siblings)
+    tokens = count * _mean_tokens(context, config, siblings=siblings)
     return one * language_models + estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=ranks)
 
 

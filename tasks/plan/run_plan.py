@@ -10,9 +10,10 @@ from containers.contracts.names import StageName
 from containers.formatting import size
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig
+from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
 from tasks.plan import estimates
-from tasks.plan.figures import CachedWords, Figure, Known, StagePlan, disk_figure, time_figure
+from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk_figure, time_figure
 from tasks.plan.fit import unfit_mistakes
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed
 from tasks.plan.inputs.data import FoundShape, data_size, find_model_shape, find_scorer_shape
@@ -32,6 +33,7 @@ class RunPlan:
     """The whole run.
 
     Attributes:
+        config_path: the file that describes it; None where there is none.
         lengths: of the pairs, in words, and where these figures come from; empty where no pair could be read.
         store_dir: where artifacts and checkpoints will lie.
         store_free_bytes: what that disk has left; None where it cannot be asked.
@@ -43,7 +45,7 @@ class RunPlan:
     """
 
     name: str
-    config_path: Path
+    config_path: Path | None
     profile: GpuProfile
     model: str
     dataset: str
@@ -103,22 +105,24 @@ def plan_run(
         InvalidConfigError: it cannot, for example since a schedule would never take a step, evaluate or save.
         ConfigError: `model_config` cannot be read.
     """
-    plan = draft_plan(loaded, cached=cached, artifacts=artifacts, model_config=model_config, cpu=cpu)
+    plan = draft_plan(
+        loaded.config, cached=cached, artifacts=artifacts, model_config=model_config, cpu=cpu, config_path=loaded.path
+    )
     if plan.mistakes:
         raise InvalidConfigError(str(loaded.path), plan.mistakes)
     return plan
 
 
 def draft_plan(
-    loaded: LoadedConfig,
+    config: RunConfig,
     *,
     cached: CachedWords = lambda stage: "unknown until inputs exist",
     artifacts: Mapping[StageName, Path] = _NO_ARTIFACTS,
     model_config: Path | None = None,
     cpu: CpuSpeed = NOT_MEASURED,
+    config_path: Path | None = None,
 ) -> RunPlan:
-    """As `plan_run`, with the mistakes in the plan."""
-    config = loaded.config
+    """As `plan_run`, with the mistakes in the plan; for a configuration that may come from no file."""
     model: FoundShape | None = None
     mistakes: list[Mistake] = []
     try:
@@ -131,9 +135,9 @@ def draft_plan(
     reference = config.filter_dataset.polarity.reference_reward_model
     vocabulary_size = model.shape.vocab_size if model else None
     lengths = read_lengths(config, data, vocabulary_size=vocabulary_size, artifacts=artifacts)
-    known = Known(
+    context = PlanContext(
         config,
-        loaded.profile,
+        config.gpu_profile,
         data,
         model,
         cached,
@@ -144,36 +148,36 @@ def draft_plan(
         cpu=cpu,
         mistakes=mistakes,
     )
-    known.mistakes.extend(floor_mistakes(known))
-    known.mistakes.extend(sample_mistakes(known))
-    stages = tuple(_PLANNERS[stage](known) for stage in config.stages)
-    known.mistakes.extend(unfit_mistakes(known, stages, planners=_PLANNERS))
+    context.mistakes.extend(floor_mistakes(context))
+    context.mistakes.extend(sample_mistakes(context))
+    stages = tuple(_PLANNERS[stage](context) for stage in config.stages)
+    context.mistakes.extend(unfit_mistakes(context, stages, planners=_PLANNERS))
     plan = RunPlan(
         name=config.run.name,
-        config_path=loaded.path,
-        profile=loaded.profile,
+        config_path=config_path,
+        profile=config.gpu_profile,
         model=model.words if model else "unknown shape: pass --model-config with the model's config.json",
         dataset=data.words,
         stages=stages,
-        assumptions=tuple(_assumptions(known)),
+        assumptions=tuple(_assumptions(context)),
         lengths=() if lengths is None else (lengths.spread, lengths.words),
         store_dir=config.store_dir,
         store_free_bytes=_free_bytes(config.store_dir),
-        memory=read_host_memory(loaded.profile, kind=config.runtime.kind),
+        memory=read_host_memory(config.gpu_profile, kind=config.runtime.kind),
         cpu=cpu,
-        mistakes=tuple(known.mistakes),
-        warnings=(*likely_troubles(known, stages), *reference_troubles(known)),
-        absent=_absent_data(known),
+        mistakes=tuple(context.mistakes),
+        warnings=(*likely_troubles(context, stages), *reference_troubles(context)),
+        absent=_absent_data(context),
     )
     return replace(plan, warnings=(*plan.warnings, *_full_disk(plan), *_full_memory(plan)))
 
 
-def _assumptions(known: Known) -> Iterator[str]:
-    if known.profile.num_gpus:
-        yield f"speed: {estimates.assumed_speed(known.profile).words}; not measured on this machine"
+def _assumptions(context: PlanContext) -> Iterator[str]:
+    if context.profile.num_gpus:
+        yield f"speed: {estimates.assumed_speed(context.profile).words}; not measured on this machine"
     else:
-        yield f"time: {known.cpu.words}"
-    if known.lengths is None:
+        yield f"time: {context.cpu.words}"
+    if context.lengths is None:
         yield (
             f"tokens: no pair could be looked at, so conversations fill {estimates.FILLED_FRACTION:.0%} of max_length; "
             f"memory is reckoned at the full length"
@@ -188,7 +192,7 @@ def _assumptions(known: Known) -> Iterator[str]:
         "earlier tokens is left out"
     )
     yield "trained weights, gradients and AdamW's moments in float32, frozen weights in the profile's precision"
-    alone = "; an evaluation has one GPU" if known.profile.num_gpus > 1 else ""
+    alone = "; an evaluation has one GPU" if context.profile.num_gpus > 1 else ""
     yield f"completions are generated to their full length{alone}"
     yield (
         "disk: the checkpoints that are kept, the best one and one that is being written among them, and final "
@@ -196,12 +200,12 @@ def _assumptions(known: Known) -> Iterator[str]:
     )
 
 
-def _absent_data(known: Known) -> str:
+def _absent_data(context: PlanContext) -> str:
     """What the plan lacks for want of local data, the first where several are not there; empty where all are."""
-    problem = next(absent_data(known.config.dataset), None)
+    problem = next(absent_data(context.config.dataset), None)
     if problem is None:
         return ""
-    lacks = "nothing of the data" if known.data.rows is None else "nothing of it"
+    lacks = "nothing of the data" if context.data.rows is None else "nothing of it"
     return f"{problem.removesuffix('.')} here, so {lacks} is in this plan. `rlhf check` and `rlhf run` refuse it."
 
 
@@ -230,28 +234,28 @@ def _free_bytes(folder: Path) -> int | None:
         return None
 
 
-def _build_base_model(known: Known) -> StagePlan:
+def _build_base_model(context: PlanContext) -> StagePlan:
     stage = StageName.BUILD_BASE_MODEL
-    if known.model is None:
-        return StagePlan(stage, known.cached(stage))
-    total = total_parameters(known.model.shape, head="language")
+    if context.model is None:
+        return StagePlan(stage, context.cached(stage))
+    total = total_parameters(context.model.shape, head="language")
     return StagePlan(
         stage,
-        known.cached(stage),
-        figures=(Figure("parameters", total, "parameters", known.model.origin),),
+        context.cached(stage),
+        figures=(Figure("parameters", total, "parameters", context.model.origin),),
         disk=disk_figure(total * 4, note="whole model in float32"),
-        time=time_figure(known, stage, 0.0),
-        is_reused=stage in known.reused,
+        time=time_figure(context, stage, 0.0),
+        is_reused=stage in context.reused,
     )
 
 
-def _write_report(known: Known) -> StagePlan:
+def _write_report(context: PlanContext) -> StagePlan:
     stage = StageName.WRITE_REPORT
-    return StagePlan(stage, known.cached(stage), time=time_figure(known, stage, 0.0))
+    return StagePlan(stage, context.cached(stage), time=time_figure(context, stage, 0.0))
 
 
-_PLANNERS: dict[StageName, Callable[[Known], StagePlan]] = {
-    StageName.CHECK_SYSTEM: lambda known: StagePlan(StageName.CHECK_SYSTEM, "always runs"),
+_PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
+    StageName.CHECK_SYSTEM: lambda context: StagePlan(StageName.CHECK_SYSTEM, "always runs"),
     StageName.FILTER_DATASET: plan_filter_dataset,
     StageName.BUILD_BASE_MODEL: _build_base_model,
     StageName.TRAIN_SFT: plan_train_sft,

@@ -11,7 +11,7 @@ from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from tasks.plan import estimates
 from tasks.plan.estimates import Work
-from tasks.plan.figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure, work_figure
+from tasks.plan.figures import Figure, PlanContext, StagePlan, count_figure, disk_figure, time_figure, work_figure
 from tasks.plan.inputs.data import Count, data_files
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 from tasks.plan.inputs.pair_sample import EXPANSION
@@ -60,14 +60,14 @@ _LONG_JUDGING_S = 3600.0
 _BYTES_PER_TOKEN = 5
 
 
-def plan_filter_dataset(known: Known) -> StagePlan:
+def plan_filter_dataset(context: PlanContext) -> StagePlan:
     """Rows to pairs; the reference reward model, where one judges the labels, runs on the CPU in float32."""
-    data, stage = known.data, StageName.FILTER_DATASET
-    work, memory = _reference(known)
+    data, stage = context.data, StageName.FILTER_DATASET
+    work, memory = _reference(context)
     seconds = None if data.rows is None else data.rows.value * _SECONDS_PER_ROW + (work.seconds if work else 0.0)
     return StagePlan(
         stage,
-        known.cached(stage),
+        context.cached(stage),
         figures=(
             count_figure(_rows_name(data.rows), data.rows, "rows"),
             count_figure("training pairs", data.train_pairs, "pairs"),
@@ -76,18 +76,18 @@ def plan_filter_dataset(known: Known) -> StagePlan:
             count_figure("policy evaluation prompts", data.policy_eval_prompts, "prompts"),
         ),
         memory=memory,
-        host_memory=_host_memory(memory, stage_profile(known.profile, stage)),
-        disk=_pairs_disk(known),
+        host_memory=_host_memory(memory, stage_profile(context.profile, stage)),
+        disk=_pairs_disk(context),
         work=work_figure(work) if work else None,
-        time=time_figure(known, stage, seconds, note=_reference_note(known)),
-        is_reused=stage in known.reused,
+        time=time_figure(context, stage, seconds, note=_reference_note(context)),
+        is_reused=stage in context.reused,
     )
 
 
-def reference_troubles(known: Known) -> Iterator[str]:
+def reference_troubles(context: PlanContext) -> Iterator[str]:
     """A sentence where the reference reward model judges for hours."""
-    work, _ = _reference(known)
-    seconds = 0.0 if work is None else work.seconds * known.cpu.slowness
+    work, _ = _reference(context)
+    seconds = 0.0 if work is None else work.seconds * context.cpu.slowness
     if seconds > _LONG_JUDGING_S:
         yield (
             f"filter_dataset.polarity.reference_reward_model: it judges on the CPU, which takes about "
@@ -95,54 +95,54 @@ def reference_troubles(known: Known) -> Iterator[str]:
         )
 
 
-def _reference(known: Known) -> tuple[Work | None, tuple[Figure, ...]]:
+def _reference(context: PlanContext) -> tuple[Work | None, tuple[Figure, ...]]:
     """Work and memory of the reference reward model on its sample; nothing where none is asked, or of unknown shape."""
-    if known.reference is None:
+    if context.reference is None:
         return None, ()
-    settings, profile = known.config.filter_dataset.polarity, stage_profile(known.profile, StageName.FILTER_DATASET)
-    shape, sources = known.reference.shape, len(known.config.dataset.parts)
-    longest = longest_conversation(known, settings.max_length)
+    settings, profile = context.config.filter_dataset.polarity, stage_profile(context.profile, StageName.FILTER_DATASET)
+    shape, sources = context.reference.shape, len(context.config.dataset.parts)
+    longest = longest_conversation(context, settings.max_length)
     tokens = estimates.scoring_tokens(profile, batch_size=settings.batch_size, batch_tokens=None, longest=longest)
-    judged = 2 * settings.num_pairs * sources * mean_conversation(known, settings.max_length)
+    judged = 2 * settings.num_pairs * sources * mean_conversation(context, settings.max_length)
     work = estimates.forward_work(shape, profile, tokens=judged, num_processes=1)
     return work, _scoring_figures(shape, profile, tokens=tokens, name="reference reward model")
 
 
-def _reference_note(known: Known) -> str:
-    if known.config.filter_dataset.polarity.reference_reward_model is None:
+def _reference_note(context: PlanContext) -> str:
+    if context.config.filter_dataset.polarity.reference_reward_model is None:
         return ""
-    return "without the reference reward model, whose shape is not known here" if known.reference is None else ""
+    return "without the reference reward model, whose shape is not known here" if context.reference is None else ""
 
 
-def _pairs_disk(known: Known) -> Figure | None:
+def _pairs_disk(context: PlanContext) -> Figure | None:
     """Pairs of training and validation with their prompts, as text."""
-    rows, lengths = known.data.pairs, known.lengths
+    rows, lengths = context.data.pairs, context.lengths
     if rows is None or lengths is None:
         return None
     mean = sum(pair.packed for pair in lengths.pairs) / len(lengths.pairs)
     return disk_figure(rows.value * mean * _BYTES_PER_TOKEN, note="the pairs as text")
 
 
-def plan_evaluate_reward_model(known: Known) -> StagePlan:
+def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
     """The reward model's certificate: validation pairs, and suites, guessed from the size of their files."""
-    config, stage = known.config.evaluate_reward_model, StageName.EVALUATE_REWARD_MODEL
-    pairs, scorer = known.data.validation_pairs, known.scorer
-    profile = stage_profile(known.profile, stage)
+    config, stage = context.config.evaluate_reward_model, StageName.EVALUATE_REWARD_MODEL
+    pairs, scorer = context.data.validation_pairs, context.scorer
+    profile = stage_profile(context.profile, stage)
     work: Work | None = None
     memory: tuple[Figure, ...] = ()
     if scorer is not None:
-        longest = longest_conversation(known, config.max_length)
+        longest = longest_conversation(context, config.max_length)
         tokens = estimates.scoring_tokens(
             profile, batch_size=config.batch_size, batch_tokens=config.batch_tokens, longest=longest
         )
         memory = _scoring_figures(scorer.shape, profile, tokens=tokens, name="reward model")
     suites = suite_tokens(config.suites)
     if scorer is not None and pairs is not None:
-        judged = 2 * pairs.value * mean_conversation(known, config.max_length) + suites.tokens
+        judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suites.tokens
         work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
     return StagePlan(
         stage,
-        known.cached(stage),
+        context.cached(stage),
         figures=(
             count_figure("validation pairs", pairs, "pairs"),
             Figure("suites beside them", len(config.suites), "suites", "exact"),
@@ -150,15 +150,15 @@ def plan_evaluate_reward_model(known: Known) -> StagePlan:
         ),
         memory=memory,
         host_memory=_host_memory(memory, profile),
-        work=work_figure(work, missing=known.missing_of_scorer),
+        work=work_figure(work, missing=context.missing_of_scorer),
         time=time_figure(
-            known,
+            context,
             stage,
-            None if work is None else work.seconds + reward_model_bootstrap_seconds(known),
+            None if work is None else work.seconds + reward_model_bootstrap_seconds(context),
             note=f"without {suites.num_unknown} of the suites, whose files are not here" if suites.num_unknown else "",
-            missing=known.missing_of_scorer,
+            missing=context.missing_of_scorer,
         ),
-        is_reused=stage in known.reused,
+        is_reused=stage in context.reused,
     )
 
 
@@ -167,37 +167,37 @@ def _suite_figures(suites: SuiteTokens) -> Iterator[Figure]:
         yield Figure("tokens of the suites", suites.tokens, "tokens", "estimated", "by the size of their files")
 
 
-def plan_evaluate_policy(known: Known) -> StagePlan:
+def plan_evaluate_policy(context: PlanContext) -> StagePlan:
     """Policy and reference write, and judge what the policy wrote; the reward model judges both; one at a time."""
-    config, stage = known.config.evaluate_policy, StageName.EVALUATE_POLICY
-    prompts = known.data.policy_eval_prompts
+    config, stage = context.config.evaluate_policy, StageName.EVALUATE_POLICY
+    prompts = context.data.policy_eval_prompts
     if prompts is not None and config.max_prompts is not None:
         prompts = Count(min(prompts.value, config.max_prompts), prompts.origin)
-    work = None if prompts is None else _policy_comparison(known, completions=prompts.value)
-    memory, profile = _generation_figures(known), stage_profile(known.profile, stage)
+    work = None if prompts is None else _policy_comparison(context, completions=prompts.value)
+    memory, profile = _generation_figures(context), stage_profile(context.profile, stage)
     return StagePlan(
         stage,
-        known.cached(stage),
+        context.cached(stage),
         figures=(count_figure("prompts", prompts, "prompts"),),
         memory=memory,
         host_memory=_host_memory(memory, profile),
-        work=work_figure(work, missing=known.missing),
+        work=work_figure(work, missing=context.missing),
         time=time_figure(
-            known,
+            context,
             stage,
-            None if work is None else work.seconds + policy_bootstrap_seconds(known),
-            missing=known.missing,
+            None if work is None else work.seconds + policy_bootstrap_seconds(context),
+            missing=context.missing,
         ),
-        is_reused=stage in known.reused,
+        is_reused=stage in context.reused,
     )
 
 
-def _policy_comparison(known: Known, *, completions: int) -> Work | None:
-    if known.model is None:
+def _policy_comparison(context: PlanContext, *, completions: int) -> Work | None:
+    if context.model is None:
         return None
-    config, shape, profile = known.config.evaluate_policy, known.model.shape, known.profile
+    config, shape, profile = context.config.evaluate_policy, context.model.shape, context.profile
     count = completions * config.completions_per_prompt
-    prompt_tokens = mean_prompt_tokens(known, config.max_prompt_length)
+    prompt_tokens = mean_prompt_tokens(context, config.max_prompt_length)
     one_policy = estimates.generation_work(
         shape,
         profile,
@@ -208,19 +208,19 @@ def _policy_comparison(known: Known, *, completions: int) -> Work | None:
         max_tokens=config.max_completion_length,
     )
     tokens = count * (prompt_tokens + config.max_completion_length)
-    scorer = known.scorer or known.model
+    scorer = context.scorer or context.model
     judging = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
     scoring = estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
     return (one_policy + judging + scoring) * 2
 
 
-def _generation_figures(known: Known) -> tuple[Figure, ...]:
+def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
     """The model that writes, and its cache for one batch of prompts of the longest sort."""
-    if known.model is None:
+    if context.model is None:
         return ()
-    config, shape = known.config.evaluate_policy, known.model.shape
-    profile = stage_profile(known.profile, StageName.EVALUATE_POLICY)
-    tokens = longest_prompt(known, config.max_prompt_length) + config.max_completion_length
+    config, shape = context.config.evaluate_policy, context.model.shape
+    profile = stage_profile(context.profile, StageName.EVALUATE_POLICY)
+    tokens = longest_prompt(context, config.max_prompt_length) + config.max_completion_length
     parts = {
         "policy, then reference": estimates.inference_memory(total_parameters(shape, head="language"), profile),
         "generation cache": estimates.generation_cache(shape, profile, sequences=config.batch_size, tokens=tokens),

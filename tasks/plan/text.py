@@ -68,7 +68,7 @@ def render_plan(plan: RunPlan) -> str:
     is_divided = profile.distribution == "fsdp"
     divided = ", over which train_sft and train_reward_model divide a model (fsdp)" if is_divided else ""
     lines = [
-        f"Plan of {plan.name} ({plan.config_path})",
+        f"Plan of {plan.name} ({plan.config_path or 'of no file'})",
         f"  profile   {profile.name}: {devices}, {profile.num_processes} rank(s), {profile.precision}{divided}",
         *([f"  chosen    {profile.chosen_because}"] if profile.chosen_because else []),
         *([f"  memory    {plan.memory.words}"] if plan.memory else []),

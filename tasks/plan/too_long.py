@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from containers.contracts.names import StageName
-from tasks.plan.figures import Figure, Known
+from tasks.plan.figures import Figure, PlanContext
 from tasks.plan.inputs.data import Count
 from tasks.plan.load import sft_examples
 
@@ -35,15 +35,15 @@ class TooLong:
         return self.num_left_out / self.num_seen
 
 
-def too_long(known: Known, stage: StageName) -> TooLong | None:
+def too_long(context: PlanContext, stage: StageName) -> TooLong | None:
     """What the stage leaves out of the examples that were looked at; None where none were, or it has no limit."""
-    lengths, config = known.lengths, known.config
+    lengths, config = context.lengths, context.config
     if lengths is None:
         return None
     pairs = lengths.pairs
     if stage is StageName.TRAIN_SFT and config.train_sft is not None:
         limit, sides = config.train_sft.max_length, 2 if config.train_sft.completions == "both" else 1
-        seen, fit = sides * len(pairs), len(sft_examples(known, config.train_sft))
+        seen, fit = sides * len(pairs), len(sft_examples(context, config.train_sft))
         shortest = min(pair.prompt + min(pair.chosen, pair.rejected) for pair in pairs)
         return TooLong("max_length", limit, "completions", seen, seen - fit, shortest)
     if stage is StageName.TRAIN_REWARD_MODEL:
@@ -57,29 +57,29 @@ def too_long(known: Known, stage: StageName) -> TooLong | None:
     return None
 
 
-def kept(known: Known, examples: Count | None, stage: StageName) -> Count | None:
+def kept(context: PlanContext, examples: Count | None, stage: StageName) -> Count | None:
     """The examples without those that are too long, where their tokens were counted and not guessed."""
-    found = too_long(known, stage)
-    if examples is None or found is None or known.lengths is None or not known.lengths.are_counted:
+    found = too_long(context, stage)
+    if examples is None or found is None or context.lengths is None or not context.lengths.are_counted:
         return examples
     if not found.num_left_out or found.share == 1:
         return examples
     return Count(Count(examples.value, "estimated").share(1 - found.share).value, "estimated")
 
 
-def too_long_figures(known: Known, stage: StageName) -> Iterator[Figure]:
+def too_long_figures(context: PlanContext, stage: StageName) -> Iterator[Figure]:
     """How many of the examples looked at are too long, for a stage that has a limit."""
-    found = too_long(known, stage)
+    found = too_long(context, stage)
     if found is not None:
         note = f"{found.share:.1%} of them, left out of the training" if found.num_left_out else ""
         unit = f"of the {found.num_seen:,} {found.unit} looked at"
         yield Figure(f"over {found.key} {found.limit:,}", found.num_left_out, unit, "estimated", note)
 
 
-def too_long_troubles(known: Known, stage: StageName) -> Iterator[str]:
+def too_long_troubles(context: PlanContext, stage: StageName) -> Iterator[str]:
     """A sentence where a stage leaves many examples out, or all."""
-    found = too_long(known, stage)
-    counted = known.lengths is not None and known.lengths.are_counted
+    found = too_long(context, stage)
+    counted = context.lengths is not None and context.lengths.are_counted
     if found is None or found.share < (_MANY if counted else _MANY_GUESSED):
         return
     key = f"{stage.value}.{found.key}"

@@ -15,7 +15,7 @@ from containers.contracts.schedule import ResolvedSchedule, ScheduleError, plan_
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
-from tasks.plan.figures import Figure, Known, StagePlan, count_figure, disk_figure, time_figure, work_figure
+from tasks.plan.figures import Figure, PlanContext, StagePlan, count_figure, disk_figure, time_figure, work_figure
 from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head, head_figure
 from tasks.plan.inputs.data import Count, Origin
@@ -30,72 +30,72 @@ from tasks.plan.work import training_work
 _BYTES_PER_KEPT_TOKEN = 4
 
 
-def plan_train_sft(known: Known) -> StagePlan:
+def plan_train_sft(context: PlanContext) -> StagePlan:
     """Supervised fine-tuning."""
-    config = known.config.train_sft
+    config = context.config.train_sft
     if config is None:
         return StagePlan(StageName.TRAIN_SFT, "left out")
     sides = 2 if config.completions == "both" else 1
-    all_examples, most = _times(known.data.train_pairs, sides), _times(known.data.pairs, sides)
-    examples = kept(known, all_examples, StageName.TRAIN_SFT)
+    all_examples, most = _times(context.data.train_pairs, sides), _times(context.data.pairs, sides)
+    examples = kept(context, all_examples, StageName.TRAIN_SFT)
     stage = StageName.TRAIN_SFT
-    batch = plan_batch(config.global_batch_size, known.profile)
-    schedule = _schedule(known, stage, config.schedule, examples, batch, most=most)
-    load = sft_load(known, config, batch)
+    batch = plan_batch(config.global_batch_size, context.profile)
+    schedule = _schedule(context, stage, config.schedule, examples, batch, most=most)
+    load = sft_load(context, config, batch)
     head = None
     if load is not None:
         # All tokens, as if there were no prompts.
         trained = config.lora is None
-        head = Head(load.shape, known.profile, tokens=load.forward_tokens, is_trained=trained, in_packs=False)
-    work = training_work(known, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
+        head = Head(load.shape, context.profile, tokens=load.forward_tokens, is_trained=trained, in_packs=False)
+    work = training_work(context, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
     memory = () if head is None else (head_figure(head),)
-    return _training_plan(known, config, batch, schedule, examples, load, work=work, more_memory=memory)
+    return _training_plan(context, config, batch, schedule, examples, load, work=work, more_memory=memory)
 
 
-def plan_train_reward_model(known: Known) -> StagePlan:
+def plan_train_reward_model(context: PlanContext) -> StagePlan:
     """Reward model training; a pair is two sequences."""
-    config = known.config.train_reward_model
+    config = context.config.train_reward_model
     stage = StageName.TRAIN_REWARD_MODEL
-    pairs = kept(known, known.data.train_pairs, stage)
-    batch = plan_batch(config.global_batch_size, known.profile)
-    schedule = _schedule(known, stage, config.schedule, pairs, batch, most=known.data.pairs)
-    load = reward_model_load(known, config, batch)
-    work = training_work(known, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
-    why = why_padded(known, config)
+    pairs = kept(context, context.data.train_pairs, stage)
+    batch = plan_batch(config.global_batch_size, context.profile)
+    schedule = _schedule(context, stage, config.schedule, pairs, batch, most=context.data.pairs)
+    load = reward_model_load(context, config, batch)
+    work = training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
+    why = why_padded(context, config)
     how = f"padded rows: {why}" if why else "packed pairs, each prompt once"
     at_a_time = Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
-    return _training_plan(known, config, batch, schedule, pairs, load, work=work, more_figures=(at_a_time,))
+    return _training_plan(context, config, batch, schedule, pairs, load, work=work, more_figures=(at_a_time,))
 
 
-def plan_train_policy(known: Known) -> StagePlan:
+def plan_train_policy(context: PlanContext) -> StagePlan:
     """Policy training; an example is a completion."""
-    config = known.config.train_policy
+    config = context.config.train_policy
     stage = StageName.TRAIN_POLICY
-    known = dataclasses.replace(known, profile=config_profile(known.profile, config))
-    known.mistakes.extend(vllm_mistakes(known))
-    completions = kept(known, _times(known.data.policy_train_prompts, config.num_generations), stage)
+    context = dataclasses.replace(context, profile=config_profile(context.profile, config))
+    context.mistakes.extend(vllm_mistakes(context))
+    completions = kept(context, _times(context.data.policy_train_prompts, config.num_generations), stage)
     # A prompt has one pair or more.
-    most = _times(known.data.pairs, config.num_generations)
-    batch = plan_batch(config.global_batch_size, known.profile, multiple_of=config.num_generations)
+    most = _times(context.data.pairs, config.num_generations)
+    batch = plan_batch(config.global_batch_size, context.profile, multiple_of=config.num_generations)
     schedule = _schedule(
-        known, stage, config.schedule, completions, batch, most=most, multiple_of=config.num_iterations
+        context, stage, config.schedule, completions, batch, most=most, multiple_of=config.num_iterations
     )
-    written = completions_of(known, config, batch)
-    load = policy_load(known, config, batch, written)
+    written = completions_of(context, config, batch)
+    load = policy_load(context, config, batch, written)
     work: Work | None = None
     memory: tuple[Figure, ...] = ()
     if load is not None:
         head = Head(
             load.shape,
-            known.profile,
+            context.profile,
             tokens=written.predicted,
             is_trained=config.lora is None,
             in_packs=not written.why_padded,
         )
-        memory = (head_figure(head), *policy_memory(known, config, batch, load))
-        work = policy_work(known, load, batch, schedule, completions=written, head=head)
+        memory = (head_figure(head), *policy_memory(context, config, batch, load))
+        work = policy_work(context, load, batch, schedule, completions=written, head=head)
     return _training_plan(
-        known,
+        context,
         config,
         batch,
         schedule,
@@ -103,12 +103,12 @@ def plan_train_policy(known: Known) -> StagePlan:
         load,
         work=work,
         more_memory=memory,
-        more_figures=(forward_figure(written), *vllm_figures(known)),
+        more_figures=(forward_figure(written), *vllm_figures(context)),
     )
 
 
 def _schedule(
-    known: Known,
+    context: PlanContext,
     stage: StageName,
     schedule: TrainingSchedule,
     examples: Count | None,
@@ -118,13 +118,13 @@ def _schedule(
     multiple_of: int = 1,
 ) -> ResolvedSchedule | None:
     """The schedule with its numbers, None where they depend on data not seen yet; notes a mistake if it cannot work."""
-    mistake = batch_mistake(known, stage, batch, most, unit=_unit(stage))
+    mistake = batch_mistake(context, stage, batch, most, unit=_unit(stage))
     if mistake is not None:
-        known.mistakes.append(mistake)
+        context.mistakes.append(mistake)
         return None
     if examples is None and schedule.max_steps is None:
         return None
-    validation = known.data.validation_pairs
+    validation = context.data.validation_pairs
     num_examples = batch.global_batch_size * (schedule.max_steps or 1) if examples is None else examples.value
     try:
         resolved = resolve_schedule(
@@ -134,11 +134,11 @@ def _schedule(
             num_eval_examples=None if stage is StageName.TRAIN_POLICY else (validation.value if validation else 1),
         )
     except ScheduleError as error:
-        known.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error} {_worth(examples)}".rstrip()))
+        context.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error} {_worth(examples)}".rstrip()))
         return None
     mistake = short_schedule_mistake(stage, schedule, steps_per_epoch=resolved.steps_per_epoch)
     if mistake is not None:
-        known.mistakes.append(mistake)
+        context.mistakes.append(mistake)
     return _aligned(resolved, multiple_of) if schedule.save_steps is None and schedule.eval_steps is None else resolved
 
 
@@ -165,7 +165,7 @@ def _worth(examples: Count | None) -> str:
 
 
 def _training_plan(
-    known: Known,
+    context: PlanContext,
     config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
     batch: BatchPlan,
     schedule: ResolvedSchedule | None,
@@ -180,43 +180,43 @@ def _training_plan(
     exact_steps = asked.max_steps is not None
     steps_origin: Origin = "exact" if exact_steps else (examples.origin if examples else "unknown")
     steps = None if schedule is None else schedule.num_steps
-    figures = [count_figure("examples an epoch", examples, _unit(stage)), *too_long_figures(known, stage)]
+    figures = [count_figure("examples an epoch", examples, _unit(stage)), *too_long_figures(context, stage)]
     figures.append(Figure("steps", steps, "steps", steps_origin))
     if asked.max_steps is not None and examples is not None and examples.value:
         figures.append(_epochs_figure(asked.max_steps, batch, examples, _unit(stage)))
     memory: tuple[Figure, ...] = ()
     host_memory, disk = None, None
-    if load is not None and known.model is not None:
-        origin = known.model.origin
+    if load is not None and context.model is not None:
+        origin = context.model.origin
         figures += [
             *_token_figures(config, batch, schedule, load),
             *more_figures,
             Figure("parameters", load.total, "parameters", origin),
             Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
         ]
-        parts = estimates.training_memory(load, known.profile)
+        parts = estimates.training_memory(load, context.profile)
         held = [Figure(name, count, "bytes", "estimated") for name, count in parts]
         # What CUDA itself takes stands last.
-        place = len(held) - (known.profile.num_gpus > 0)
+        place = len(held) - (context.profile.num_gpus > 0)
         memory = (*held[:place], *more_memory, *held[place:])
         on_device = sum(int(figure.value or 0) for figure in memory)
-        programs = vllm_programs(known) if stage is StageName.TRAIN_POLICY else 0
-        count, how = estimates.host_memory(load, known.profile, on_device=on_device, vllm_programs=programs)
+        programs = vllm_programs(context) if stage is StageName.TRAIN_POLICY else 0
+        count, how = estimates.host_memory(load, context.profile, on_device=on_device, vllm_programs=programs)
         host_memory = Figure("host memory", count, "bytes", "estimated", how)
-        disk = _training_disk(known, stage, load, asked, examples)
+        disk = _training_disk(context, stage, load, asked, examples)
     return StagePlan(
         stage,
-        known.cached(stage),
+        context.cached(stage),
         batch,
         schedule,
         tuple(figures),
         memory=memory,
         host_memory=host_memory,
         disk=disk,
-        work=work_figure(work, missing=known.missing),
-        time=time_figure(known, stage, None if work is None else work.seconds, missing=known.missing),
-        is_reused=stage in known.reused,
-        ladder=ladder_lines(config, known.profile, batch, runtime=known.config.runtime),
+        work=work_figure(work, missing=context.missing),
+        time=time_figure(context, stage, None if work is None else work.seconds, missing=context.missing),
+        is_reused=stage in context.reused,
+        ladder=ladder_lines(config, context.profile, batch, runtime=context.config.runtime),
     )
 
 
@@ -244,7 +244,7 @@ def _token_figures(
 
 
 def _training_disk(
-    known: Known, stage: StageName, load: TrainingLoad, asked: TrainingSchedule, examples: Count | None
+    context: PlanContext, stage: StageName, load: TrainingLoad, asked: TrainingSchedule, examples: Count | None
 ) -> Figure:
     """Checkpoints, the whole model, its adapter, and tokens of the pairs.
 
@@ -254,7 +254,7 @@ def _training_disk(
     num_checkpoints = asked.save_total_limit + (2 if has_best else 1)
     which = f"save_total_limit{', the best one,' if has_best else ''} and one that is being written"
     checkpoints = num_checkpoints * estimates.checkpoint_bytes(load)
-    model = estimates.inference_memory(load.total, known.profile)
+    model = estimates.inference_memory(load.total, context.profile)
     adapter = load.trainable * 4 if load.uses_adapters else 0
     tokens = _kept_tokens_bytes(stage, load, examples)
     note = f"{num_checkpoints} checkpoints ({which}), whole model"

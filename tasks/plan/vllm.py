@@ -7,7 +7,7 @@ from containers.contracts.hardware import GIB
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
-from tasks.plan.figures import Figure, Known
+from tasks.plan.figures import Figure, PlanContext
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 from tasks.plan.quantities import size_text
 
@@ -16,16 +16,16 @@ _VOCABULARY_STEP = 64
 _ERROR = 1.15
 
 
-def vllm_mistakes(known: Known) -> Iterator[Mistake]:
+def vllm_mistakes(context: PlanContext) -> Iterator[Mistake]:
     """A model that cannot be divided over vLLM's GPUs, or that its share of them cannot hold.
 
     vLLM starts where its share holds the weights and one conversation of the full length; what activations take comes
     on top and is not reckoned.
     """
-    config, profile = known.config.train_policy, known.profile
-    if config.rollout_engine != "vllm" or not profile.num_gpus or known.model is None:
+    config, profile = context.config.train_policy, context.profile
+    if config.rollout_engine != "vllm" or not profile.num_gpus or context.model is None:
         return
-    shape, num_gpus = known.model.shape, config.vllm_gpus or 1
+    shape, num_gpus = context.model.shape, config.vllm_gpus or 1
     if undivided := _undivided(shape, num_gpus):
         counts = [str(count) for count in range(1, profile.num_gpus) if not _undivided(shape, count)]
         yield Mistake(
@@ -36,7 +36,7 @@ def vllm_mistakes(known: Known) -> Iterator[Mistake]:
     weights = estimates.inference_memory(total_parameters(shape, head="language"), profile)
     cache = estimates.generation_cache(shape, profile, sequences=1, tokens=longest)
     share = int(config.vllm_fraction * profile.gpu_memory_gib * GIB) * num_gpus
-    if weights + cache > share * (1 if known.model.origin == "exact" else _ERROR):
+    if weights + cache > share * (1 if context.model.origin == "exact" else _ERROR):
         where = f"{num_gpus} GPU(s) of its own" if config.vllm_gpus else "a GPU that it shares with a rank"
         yield Mistake(
             "train_policy.vllm_memory_fraction",
@@ -63,12 +63,12 @@ def _undivided(shape: ModelShape, num_gpus: int) -> str:
     return ", ".join(name for name, does in fits.items() if not does)
 
 
-def vllm_memory(known: Known, load: TrainingLoad, *, sequences: int) -> int:
+def vllm_memory(context: PlanContext, load: TrainingLoad, *, sequences: int) -> int:
     """Bytes on a rank's device of the vLLM beside it, model and cache.
 
     On a GPU its share, whatever it needs; without one the weights, and room for all of so many sequences, in whole GiB.
     """
-    config, profile = known.config.train_policy, known.profile
+    config, profile = context.config.train_policy, context.profile
     if profile.num_gpus:
         return int(config.vllm_fraction * profile.gpu_memory_gib * GIB)
     longest = config.max_prompt_length + config.max_completion_length
@@ -76,17 +76,17 @@ def vllm_memory(known: Known, load: TrainingLoad, *, sequences: int) -> int:
     return estimates.inference_memory(load.total, profile) + math.ceil(cache / GIB) * GIB
 
 
-def vllm_programs(known: Known) -> int:
+def vllm_programs(context: PlanContext) -> int:
     """Beside the ranks: one with each of them, or one for all; that one starts another for each of several GPUs."""
-    config = known.config.train_policy
+    config = context.config.train_policy
     if config.rollout_engine != "vllm":
         return 0
     if not config.vllm_gpus:
-        return known.profile.num_processes
+        return context.profile.num_processes
     return 1 + (config.vllm_gpus if config.vllm_gpus > 1 else 0)
 
 
-def vllm_figures(known: Known) -> tuple[Figure, ...]:
+def vllm_figures(context: PlanContext) -> tuple[Figure, ...]:
     """GPUs that have no rank."""
-    num_gpus = known.config.train_policy.vllm_gpus
+    num_gpus = context.config.train_policy.vllm_gpus
     return (Figure("for vLLM alone", num_gpus, "GPUs", "exact"),) if num_gpus else ()

@@ -6,7 +6,7 @@ from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.schedule import ResolvedSchedule
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
-from tasks.plan.figures import Known
+from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
 
 # One weight's share in clipping, AdamW and forgetting the gradient, on one core.
@@ -14,7 +14,7 @@ _OPTIMIZER_SECONDS = 6e-9
 
 
 def training_work(
-    known: Known,
+    context: PlanContext,
     load: TrainingLoad | None,
     batch: BatchPlan,
     schedule: ResolvedSchedule | None,
@@ -31,12 +31,12 @@ def training_work(
     if load is None or schedule is None:
         return None
     sequences = schedule.num_steps * batch.global_batch_size * sequences_per_example
-    updates = estimates.training_work(load, known.profile, sequences=sequences)
-    updates += optimizer_work(load, known.profile, num_steps=schedule.num_steps)
-    evaluated = known.data.validation_pairs.value * sequences_per_pair if known.data.validation_pairs else 0
-    ranks = known.profile.num_processes
+    updates = estimates.training_work(load, context.profile, sequences=sequences)
+    updates += optimizer_work(load, context.profile, num_steps=schedule.num_steps)
+    evaluated = context.data.validation_pairs.value * sequences_per_pair if context.data.validation_pairs else 0
+    ranks = context.profile.num_processes
     evaluation = estimates.forward_work(
-        load.shape, known.profile, tokens=evaluated * load.mean_tokens, num_processes=ranks
+        load.shape, context.profile, tokens=evaluated * load.mean_tokens, num_processes=ranks
     )
     if head is not None:
         updates += head.training_work(tokens=sequences * load.judged_tokens)

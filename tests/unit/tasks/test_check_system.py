@@ -12,10 +12,15 @@ from fakes.hub_server import FakeHub
 
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding
-from tasks.check_system import CheckRequest, failures, refusal, run_checks, table
+from tasks.check_system import failures, refusal, run_checks, table
+from tasks.config.run import RunConfig
+from tasks.plan.figures import Figure, StagePlan
+from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.run.runtime import present_stages_digest
 from tasks.sources.resolve import DatasetSource, ModelSource
+from tests.unit.factories.run_config import run_config
 from tests.unit.factories.weight_bytes import weight_bytes
 
 CPU = GpuProfile(name="cpu", num_gpus=0, precision="float32", shm_size_gib=0.01)
@@ -24,17 +29,34 @@ IMAGE = "rlhf-stage:cpu"
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> CheckRequest:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """A run as processes, on servers that it starts itself, with next to nothing to do."""
+    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}\n')
-    return CheckRequest(
-        profile=CPU,
-        runtime="process",
-        image=IMAGE,
+    made = run_config(
+        "checked",
         output_dir=tmp_path / "outputs",
-        disk_needed_bytes=1,
-        model=None,
-        dataset=DatasetSource(train=str(tmp_path / "rows.jsonl")),
+        store_dir=tmp_path / "outputs/store",
+        profile=CPU,
+        runtime={"kind": "process", "image": IMAGE},
     )
+    return made.model_copy(update={"dataset": DatasetSource(train=str(tmp_path / "rows.jsonl"))})
+
+
+def on_servers(config: RunConfig, prefect_api_url: str, mlflow_uri: str) -> RunConfig:
+    tracking = config.tracking.model_copy(update={"prefect_api_url": prefect_api_url, "mlflow_uri": mlflow_uri})
+    return config.model_copy(update={"tracking": tracking})
+
+
+def with_runtime(config: RunConfig, kind: str) -> RunConfig:
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"kind": kind})})
+
+
+def plan_that_needs(config: RunConfig, *, disk_bytes: float = 1, memory_bytes: float = 0) -> RunPlan:
+    disk, memory = (Figure("", value, "bytes", "estimated") for value in (disk_bytes, memory_bytes))
+    stage = StagePlan(StageName.TRAIN_POLICY, "runs", disk=disk, host_memory=memory)
+    return replace(draft_plan(config), stages=(stage,))
 
 
 @pytest.fixture
@@ -44,15 +66,15 @@ def server() -> Iterator[HealthServer]:
     server.close()
 
 
-def _rows(request: CheckRequest) -> dict[str, CheckFinding]:
-    findings = run_checks(request)
+def _rows(config: RunConfig) -> dict[str, CheckFinding]:
+    findings = run_checks(config, plan_that_needs(config))
     rows = {finding.name: finding for finding in findings}
     assert len(rows) == len(findings), "every row has a name of its own"
     return rows
 
 
-def test_a_machine_that_has_everything_passes(request_: CheckRequest, server: HealthServer) -> None:
-    ready = replace(request_, prefect_api_url=f"{server.url}/api", mlflow_tracking_uri=server.url)
+def test_a_machine_that_has_everything_passes(config: RunConfig, server: HealthServer) -> None:
+    ready = on_servers(config, f"{server.url}/api", server.url)
     rows = _rows(ready)
     assert failures(tuple(rows.values())) == ()
     assert {path for path, _ in server.seen} == {
@@ -65,29 +87,30 @@ def test_a_machine_that_has_everything_passes(request_: CheckRequest, server: He
     assert expected | {"network interface", "Prefect", "MLflow", "dataset"} == set(rows)
 
 
-def test_vllm_is_asked_for_only_where_it_writes_the_completions(request_: CheckRequest, server: HealthServer) -> None:
-    ready = replace(request_, prefect_api_url=f"{server.url}/api", mlflow_tracking_uri=server.url)
+def test_vllm_is_asked_for_only_where_it_writes_the_completions(config: RunConfig, server: HealthServer) -> None:
+    ready = on_servers(config, f"{server.url}/api", server.url)
     assert "vLLM" not in _rows(ready)
-    row = _rows(replace(ready, needs_vllm=True))["vLLM"]
+    policy = ready.train_policy.model_copy(update={"rollout_engine": "vllm"})
+    with_vllm = ready.model_copy(update={"train_policy": policy})
+    row = _rows(with_vllm)["vLLM"]
     assert (row.verdict, "fastapi" in row.advice) == ("failure", True)
 
 
-def test_every_lack_is_reported_at_once(request_: CheckRequest, tmp_path: Path, smi: pytest.MonkeyPatch) -> None:
+def test_every_lack_is_reported_at_once(config: RunConfig, tmp_path: Path, smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", "busy")
     smi.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    lacking = replace(
-        request_,
-        profile=TWO_GPUS,
-        disk_needed_bytes=10**18,
-        memory_needed_bytes=10**15,
-        model=ModelSource(path=str(tmp_path / "no-model")),
-        dataset=DatasetSource(train=str(tmp_path / "no-rows.jsonl")),
-        suites=(SuiteFile(name="mine", path=str(tmp_path / "no-pairs.jsonl")),),
-        tokenizer_file=tmp_path / "no.tiktoken",
-        prefect_api_url="http://127.0.0.1:1/api",
-        mlflow_tracking_uri="http://127.0.0.1:1",
+    suites = (SuiteFile(name="mine", path=str(tmp_path / "no-pairs.jsonl")),)
+    lacking = on_servers(config, "http://127.0.0.1:1/api", "http://127.0.0.1:1").model_copy(
+        update={
+            "gpu_profile": TWO_GPUS,
+            "base_model": ModelSource(path=str(tmp_path / "no-model")),
+            "dataset": DatasetSource(train=str(tmp_path / "no-rows.jsonl")),
+            "evaluate_reward_model": config.evaluate_reward_model.model_copy(update={"suites": suites}),
+            "tokenizer_file": tmp_path / "no.tiktoken",
+        }
     )
-    failed = {row.name: row for row in failures(run_checks(lacking))}
+    needed = plan_that_needs(config, disk_bytes=10**18, memory_bytes=10**15)
+    failed = {row.name: row for row in failures(run_checks(lacking, needed))}
     assert set(failed) == {
         *("GPU 0", "disk", "memory", "base model", "dataset", "suite mine", "tokenizer_file"),
         "Prefect",
@@ -98,42 +121,42 @@ def test_every_lack_is_reported_at_once(request_: CheckRequest, tmp_path: Path, 
 
 
 def test_a_check_that_breaks_is_a_row_and_the_others_still_speak(
-    request_: CheckRequest, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(profile: GpuProfile) -> CheckFinding:
         raise ZeroDivisionError(profile.name)
 
     monkeypatch.setattr("tasks.check_system.cpu_finding", broken)
-    rows = _rows(request_)
+    rows = _rows(config)
     assert rows["CPUs"].verdict == "failure"
     assert "the check itself broke: ZeroDivisionError" in rows["CPUs"].found
     assert rows["dataset"].verdict == "ok"
 
 
-def test_hanging_servers_cost_seconds_together(request_: CheckRequest, server: HealthServer) -> None:
+def test_hanging_servers_cost_seconds_together(config: RunConfig, server: HealthServer) -> None:
     server.status = 0
     started = time.monotonic()
-    hanging = replace(request_, prefect_api_url=f"{server.url}/api", mlflow_tracking_uri=server.url)
+    hanging = on_servers(config, f"{server.url}/api", server.url)
     rows = _rows(hanging)
     assert time.monotonic() - started < 8
     assert "no answer within 5 s" in rows["Prefect"].found
     assert "no answer within 5 s" in rows["MLflow"].found
 
 
-def test_gpus_are_judged_by_what_a_process_would_inherit(request_: CheckRequest, smi: pytest.MonkeyPatch) -> None:
+def test_gpus_are_judged_by_what_a_process_would_inherit(config: RunConfig, smi: pytest.MonkeyPatch) -> None:
     smi.setenv("CUDA_VISIBLE_DEVICES", "1")
-    rows = _rows(replace(request_, profile=TWO_GPUS))
+    rows = _rows(config.model_copy(update={"gpu_profile": TWO_GPUS}))
     assert rows["GPUs"].verdict == "failure"
     assert "CUDA_VISIBLE_DEVICES=1 of 2" in rows["GPUs"].found
 
 
 def test_docker_without_its_image_fails_where_auto_falls_back_with_a_warning(
-    request_: CheckRequest, daemon: FakeDaemon
+    config: RunConfig, daemon: FakeDaemon
 ) -> None:
-    asked = _rows(replace(request_, runtime="docker"))
+    asked = _rows(with_runtime(config, "docker"))
     assert asked["stage image"].verdict == "failure"
     assert "stage packages" not in asked
-    fallen = _rows(replace(request_, runtime="auto"))
+    fallen = _rows(with_runtime(config, "auto"))
     assert fallen["runtime"].verdict == "warning" and "make image" in fallen["runtime"].advice
     assert fallen["stage packages"].verdict == "ok"
 
@@ -144,31 +167,31 @@ def test_docker_without_its_image_fails_where_auto_falls_back_with_a_warning(
     ids=["stale", "somebody else's"],
 )
 def test_an_image_not_of_the_present_sources_fails_docker_and_auto_does_without(
-    request_: CheckRequest, daemon: FakeDaemon, labels: dict[str, str], failed: str
+    config: RunConfig, daemon: FakeDaemon, labels: dict[str, str], failed: str
 ) -> None:
     daemon.add_image(IMAGE, labels=labels)
-    asked = _rows(replace(request_, runtime="docker"))[failed]
+    asked = _rows(with_runtime(config, "docker"))[failed]
     assert asked.verdict == "failure" and "make image IMAGE=" in asked.advice
-    fallen = _rows(replace(request_, runtime="auto"))
+    fallen = _rows(with_runtime(config, "auto"))
     assert failures(tuple(fallen.values())) == ()
     assert (fallen["runtime"].verdict, fallen["runtime"].advice) == ("warning", asked.advice)
 
 
 @pytest.mark.usefixtures("no_daemon")
-def test_docker_without_a_daemon_fails_and_auto_needs_none(request_: CheckRequest) -> None:
-    assert _rows(replace(request_, runtime="docker"))["Docker daemon"].verdict == "failure"
-    assert _rows(replace(request_, runtime="auto"))["runtime"].verdict == "ok"
+def test_docker_without_a_daemon_fails_and_auto_needs_none(config: RunConfig) -> None:
+    assert _rows(with_runtime(config, "docker"))["Docker daemon"].verdict == "failure"
+    assert _rows(with_runtime(config, "auto"))["runtime"].verdict == "ok"
 
 
-def test_an_image_from_the_present_sources_passes(request_: CheckRequest, daemon: FakeDaemon) -> None:
+def test_an_image_from_the_present_sources_passes(config: RunConfig, daemon: FakeDaemon) -> None:
     daemon.add_image(IMAGE, labels={"rlhf.stages_digest": present_stages_digest()})
-    rows = _rows(replace(request_, runtime="auto"))
+    rows = _rows(with_runtime(config, "auto"))
     assert rows["stage programs in the image"].verdict == "ok"
     assert rows["/dev/shm"].found.startswith("Docker makes it")
 
 
-def test_a_model_on_the_hub_is_found_with_the_users_token_only_when_allowed(
-    request_: CheckRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_model_on_the_hub_is_found_with_the_users_token_and_not_without(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {
         "config.json": b"{}",
@@ -183,9 +206,10 @@ def test_a_model_on_the_hub_is_found_with_the_users_token_only_when_allowed(
         commit = hub.commit("models", "org/tiny", files)
         hub.repositories["models", "org/tiny"].token = "hf_canary"
         hub.repositories["models", "org/tiny"].gated = True
-        named = replace(request_, model=ModelSource(hub_id="org/tiny", revision="main"))
+        named = config.model_copy(update={"base_model": ModelSource(hub_id="org/tiny", revision="main")})
+        findings = run_checks(named, plan_that_needs(config))
+        monkeypatch.delenv("HF_TOKEN")
         assert _rows(named)["base model"].verdict == "failure"
-        findings = run_checks(replace(named, token_present=True))
     row = next(row for row in findings if row.name == "base model")
     assert row.verdict == "ok" and row.found.startswith(f"org/tiny@{commit}")
     assert "hf_canary" not in table(findings)
@@ -227,10 +251,10 @@ def test_the_table_keeps_long_text_whole_at_any_width(width: int) -> None:
 
 
 def test_a_row_that_quotes_a_line_shows_no_secret(
-    request_: CheckRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "rlhf:canary41d7a9b8c7")
     (tmp_path / "login").write_text("rlhf:canary41d7a9b8c7\n")
-    found = _rows(replace(request_, dataset=DatasetSource(train=str(tmp_path / "login"))))["dataset"]
+    found = _rows(config.model_copy(update={"dataset": DatasetSource(train=str(tmp_path / "login"))}))["dataset"]
     assert "is no JSON" in found.found
     assert "canary41d7a9b8c7" not in found.model_dump_json()

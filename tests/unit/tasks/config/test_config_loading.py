@@ -209,9 +209,8 @@ def test_naming_epochs_replaces_a_default_number_of_steps(tmp_path: Path) -> Non
 def test_a_profile_on_the_command_line_wins_and_its_keys_can_be_changed(tmp_path: Path) -> None:
     path = write_run(tmp_path, train_policy={"lora": {"r": 8}})
     loaded = load_run_config(path, profile="4x48gb", overrides=["gpu_profile.shm_size_gib=64"])
-    assert loaded.profile.name == "4x48gb"
-    assert loaded.profile.shm_size_gib == 64
-    assert loaded.config.gpu_profile == loaded.profile
+    assert loaded.config.gpu_profile.name == "4x48gb"
+    assert loaded.config.gpu_profile.shm_size_gib == 64
     assert loaded.config.image == "rlhf-stage:gpu"
 
 
@@ -239,7 +238,7 @@ def test_a_mistake_in_a_profile_can_be_mended_on_the_command_line(tmp_path: Path
     path = write_run(tmp_path)
     assert f"gpu_profile: {profile}: num_threads: 0 is too few" in message(path, profile=str(profile))
     loaded = load_run_config(path, profile=str(profile), overrides=["gpu_profile.num_threads=2"])
-    assert loaded.profile.num_threads == 2
+    assert loaded.config.gpu_profile.num_threads == 2
 
 
 def test_the_effective_configuration_loads_to_the_same_run(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def load(path: Path, *overrides: str) -> LoadedConfig:
 def test_it_is_loaded_named_planned_and_looked_up(path: Path) -> None:
     loaded = load(path)
     assert dataset_label(loaded.config.dataset) == "soups+friends"
-    plan = draft_plan(loaded)
+    plan = draft_plan(loaded.config)
     assert plan.dataset == "soups + friends: rows counted before weights and filters"
     assert all(text.startswith("runs") for text in cached_stages(loaded.config).values())
 
@@ -62,5 +62,5 @@ def test_a_mistake_in_a_source_is_named_with_its_place(path: Path) -> None:
 
 
 def test_too_few_rows_of_all_sources_together_are_told_before_the_start(path: Path) -> None:
-    (mistake,) = draft_plan(load(path, "filter_dataset.minimum_train_pairs=1000")).mistakes
+    (mistake,) = draft_plan(load(path, "filter_dataset.minimum_train_pairs=1000").config).mistakes
     assert "the mixture gives at most 500 pairs" in mistake.text

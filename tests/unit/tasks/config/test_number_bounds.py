@@ -71,7 +71,7 @@ def test_a_number_among_variables_is_text_before_a_server_sees_it(
     monkeypatch.chdir(project)
     setting = f"gpu_profile.environment={{NCCL_BUFFSIZE: {2**64}}}"
     loaded = load_run_config("configs/runs/demo.yaml", overrides=[setting])
-    assert dict(loaded.profile.environment)["NCCL_BUFFSIZE"] == str(2**64)
+    assert dict(loaded.config.gpu_profile.environment)["NCCL_BUFFSIZE"] == str(2**64)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ def machine(tmp_path: Path, project: Path, smi: pytest.MonkeyPatch) -> None:
 def test_the_plan_says_which_profile_was_taken_and_why(smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", " ".join(["49140"] * 6))
     loaded = load_run_config(PRODUCTION, profile="auto")
-    assert loaded.profile.name == "4x48gb"
-    text = render_plan(draft_plan(loaded))
+    assert loaded.config.gpu_profile.name == "4x48gb"
+    text = render_plan(draft_plan(loaded.config))
     assert "profile   4x48gb: 4 GPU(s) of 48 GiB" in text
     assert "chosen    auto: 6 GPU(s) (0, 1, 2, 3, 4, 5: NVIDIA card) are free; 4x48gb takes 4" in text
     assert "7x48gb not: 6 of 7 GPUs with 48 GiB" in text
@@ -37,11 +37,11 @@ def test_the_global_batch_of_the_run_decides_with_the_cards(smi: pytest.MonkeyPa
     smi.setenv("FAKE_SMI", " ".join(["49140"] * 7))
     batch = [f"train_reward_model.global_batch_size={size}", "train_policy.global_batch_size=112"]
     loaded = load_run_config(PRODUCTION, profile="auto", overrides=batch)
-    assert loaded.profile.name == chosen
+    assert loaded.config.gpu_profile.name == chosen
     assert loaded.config.train_reward_model.global_batch_size == size
     if chosen != "7x48gb":
         assert f"7x48gb not: train_reward_model: global_batch_size {size} cannot be divided" in (
-            loaded.profile.chosen_because
+            loaded.config.gpu_profile.chosen_because
         )
 
 
@@ -59,21 +59,23 @@ def test_gpus_that_vllm_has_to_itself_count_when_a_profile_is_chosen(
     smi.setenv("FAKE_SMI", " ".join(["49140"] * 7))
     vllm = ["train_policy.rollout_engine=vllm", "train_policy.vllm_gpus=2", "train_policy.num_generations=4"]
     loaded = load_run_config(PRODUCTION, profile="auto", overrides=[*vllm, *settings])
-    assert loaded.profile.name == chosen
-    assert reason in loaded.profile.chosen_because
+    assert loaded.config.gpu_profile.name == chosen
+    assert reason in loaded.config.gpu_profile.chosen_because
 
 
 def test_a_key_of_the_chosen_profile_can_still_be_set(smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", "49140")
     loaded = load_run_config(PRODUCTION, profile="auto", overrides=["gpu_profile.shm_size_gib=3"])
-    assert (loaded.profile.name, loaded.profile.shm_size_gib) == ("1x48gb", 3)
+    assert (loaded.config.gpu_profile.name, loaded.config.gpu_profile.shm_size_gib) == ("1x48gb", 3)
 
 
 def test_a_machine_without_gpu_plans_for_the_cpu_and_says_so(smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", "none")
     loaded = load_run_config("configs/runs/demo.yaml", profile="auto")
-    assert loaded.profile.name == "cpu"
-    assert loaded.profile.chosen_because.startswith("auto: nvidia-smi reports no devices, so no GPU is used; ")
+    assert loaded.config.gpu_profile.name == "cpu"
+    assert loaded.config.gpu_profile.chosen_because.startswith(
+        "auto: nvidia-smi reports no devices, so no GPU is used; "
+    )
 
 
 def test_a_broken_driver_is_a_mistake_of_the_configuration(smi: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,12 @@ from fakes.hub_server import FakeHub
 
 from containers.contracts.names import StageName
 from flows.commands.run import run_pipeline
-from flows.open_run import check_request
 from tasks.check_system import run_checks
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.pipeline.lookup import cached_stages
+from tasks.plan.run_plan import draft_plan
 from tests.unit.factories.run_files import write_run
 from tests.unit.factories.weight_bytes import weight_bytes
 
@@ -62,7 +61,7 @@ def run_with(folder: Path, reward_model: dict[str, str]) -> RunConfig:
 
 
 def found_by_check(config: RunConfig) -> tuple[str, str]:
-    rows = run_checks(replace(check_request(config), runtime="process"))
+    rows = run_checks(config, draft_plan(config))
     ((verdict, found),) = [(row.verdict, row.found) for row in rows if row.name == "reward model"]
     return verdict, found
 

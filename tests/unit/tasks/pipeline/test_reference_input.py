@@ -1,7 +1,6 @@
 """The model that judges the labels is an input as any other: known by content, fetched outside, checked before."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,13 @@ from fakes.hub_server import FakeHub
 from containers.contracts.identity import SINGLE_BATCH, stage_key, stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
-from flows.open_run import check_request
 from tasks.check_system import run_checks
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.config.sources import whole_filter_config
 from tasks.pipeline.inputs import filter_dataset_inputs
 from tasks.pipeline.lookup import cached_stages
+from tasks.plan.run_plan import draft_plan
 from tasks.sources.errors import SourceError
 from tests.unit.factories.run_files import write_run
 from tests.unit.factories.weight_bytes import weight_bytes
@@ -91,8 +90,7 @@ def test_a_model_that_cannot_be_had_is_named_by_its_key_before_anything_starts(h
     config = run_with(tmp_path, {"path": str(tmp_path / "gone")})
     with pytest.raises(SourceError, match=r"filter_dataset\.polarity\.reference_reward_model"):
         inputs_of(config)
-    request = replace(check_request(config), runtime="process")
-    (row,) = [row for row in run_checks(request) if row.name == "reference reward model"]
+    (row,) = [row for row in run_checks(config, draft_plan(config)) if row.name == "reference reward model"]
     assert row.verdict == "failure" and "gone" in row.found
 
 

@@ -9,7 +9,7 @@ from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, TRAINED_BY, Devices
 from containers.contracts.spec import StageInput
 from flows.rlhf import TASKS
-from tasks.config.run import StageTimeouts
+from tasks.config.sections import StageTimeouts
 from tasks.config.sources import ModelSource
 from tasks.pipeline.stages import OF_THE_POLICY, STAGES, Made, Stage, required_config, walk
 from tasks.plan.run_plan import _PLANNERS

@@ -62,7 +62,7 @@ def test_the_plan_says_when_checkpoints_are_written_and_what_the_host_must_hold(
     how = "7 program(s), the weights' files, which all share, and a copy to save"
     assert f"host memory 51.5 GiB (estimated; {how})" in lines
     assert round(plan.host_memory_bytes / 1024**3, 1) == 51.5
-    whole = draft_plan(load_run_config(production, overrides=["train_reward_model.lora=null"]))
+    whole = draft_plan(load_run_config(production, overrides=["train_reward_model.lora=null"]).config)
     assert whole.host_memory_bytes > 7 * 4 * 7_568_409_600
 
 
@@ -160,7 +160,7 @@ def test_a_model_of_unknown_size_can_be_given_its_config(tmp_path: Path) -> None
 
 def test_a_model_that_does_not_fit_is_shouted_at(production: Path) -> None:
     loaded = load_run_config(production, overrides=["train_reward_model.lora=null"])
-    text = render_plan(draft_plan(loaded))
+    text = render_plan(draft_plan(loaded.config))
     assert "of 48 GiB: MORE THAN THE GPU HAS" in text
     assert "WARNING: train_reward_model: 118 GiB per GPU are estimated, and profile `7x48gb` has 48." in text
     assert "7.57B = 7,568,409,600 (exact; 100.00%)" in text
@@ -208,7 +208,7 @@ def test_a_missing_tokenizer_file_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tokenizer_file: .*none\.tiktoken does not exist"):
         plan_run(loaded)
     # The system check says it in a row of its own, beside all others.
-    assert draft_plan(loaded).disk_bytes == 0
+    assert draft_plan(loaded.config).disk_bytes == 0
 
 
 def test_planning_imports_neither_torch_nor_prefect(project: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_whole_weights_that_no_gpu_of_the_profile_holds_are_refused_for_adapters
     )
     # The check says all else too, and the mistake with it.
     assert "MORE THAN THE GPU HAS" in render_plan(
-        draft_plan(load_run_config(Path(PRODUCTION), overrides=["train_reward_model.lora=null"]))
+        draft_plan(load_run_config(Path(PRODUCTION), overrides=["train_reward_model.lora=null"]).config)
     )
 
 
@@ -109,13 +109,13 @@ def test_what_only_the_ladder_makes_fit_is_a_warning_and_no_refusal(length: int)
 def test_a_sample_of_more_rows_than_there_are_is_refused_but_not_in_a_debug_run(tmp_path: Path, debug: bool) -> None:
     tags = {"run": {"name": "small", "tags": ["debug"] if debug else []}}
     loaded = run_on(tmp_path, [pair(10, 2, 3)] * 150, filter_dataset={"max_rows": 151}, **tags)
-    said = [str(mistake) for mistake in draft_plan(loaded).mistakes]
+    said = [str(mistake) for mistake in draft_plan(loaded.config).mistakes]
     assert said == ([] if debug else [
         "filter_dataset.max_rows: 151 is more than the 150 rows that the data have before any filter, so it would "
         "sample nothing. Use at most 150, or null for all."
     ])  # fmt: skip
     as_many = run_on(tmp_path, [pair(10, 2, 3)] * 150, filter_dataset={"max_rows": 150}, **tags)
-    assert draft_plan(as_many).mistakes == ()
+    assert draft_plan(as_many.config).mistakes == ()
 
 
 def test_a_sample_beyond_the_published_set_is_refused_before_it_is_downloaded() -> None:

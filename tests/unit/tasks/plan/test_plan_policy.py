@@ -222,7 +222,7 @@ def test_packs_that_the_stage_cuts_are_as_planned(tmp_path: Path, pack_tokens: i
     from containers.packing.logps import completion_packs
 
     loaded = policy_run(tmp_path, pack_tokens=pack_tokens)
-    batch = plan_batch(8, loaded.profile, multiple_of=4)
+    batch = plan_batch(8, loaded.config.gpu_profile, multiple_of=4)
     rows = batch.per_device_batch_size * batch.gradient_accumulation_steps
     prompts = [[1000 + row // 4, *range(107)] for row in range(rows)]
     completions = [[2000 + row, *range(49)] for row in range(rows)]

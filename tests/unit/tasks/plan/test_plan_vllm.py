@@ -10,7 +10,7 @@ from tasks.config.loading import load_run_config
 from tasks.plan import estimates
 from tasks.plan import policy as plan_policy
 from tasks.plan.estimates import TrainingLoad, Work
-from tasks.plan.figures import Known
+from tasks.plan.figures import PlanContext
 from tasks.plan.run_plan import draft_plan, plan_run
 from tasks.plan.text import figure_text
 from tests.unit.factories.plan_runs import figure_of, pair, run_on, stage_of
@@ -29,7 +29,7 @@ def test_vllm_takes_its_share_of_a_gpu() -> None:
     loaded = load_run_config(PRODUCTION, profile="1x80gb", overrides=chosen)
     memory = stage_of(plan_run(loaded), POLICY).memory
     figures = {figure.name: figure.value for figure in memory}
-    assert figures["vLLM, model and cache"] == pytest.approx(0.4 * loaded.profile.gpu_memory_gib * GIB)
+    assert figures["vLLM, model and cache"] == pytest.approx(0.4 * loaded.config.gpu_profile.gpu_memory_gib * GIB)
     assert "generation cache" not in figures
 
 
@@ -83,9 +83,9 @@ def test_one_vllm_reads_all_weights_once_for_a_token_of_every_rank(monkeypatch: 
     seconds: list[float] = []
     original = plan_policy._generation
 
-    def generation(known: Known, load: TrainingLoad, batch: BatchPlan) -> Work:
-        seconds.append(original(known, load, batch).seconds)
-        return original(known, load, batch)
+    def generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> Work:
+        seconds.append(original(context, load, batch).seconds)
+        return original(context, load, batch)
 
     monkeypatch.setattr(plan_policy, "_generation", generation)
     beside = ("train_policy.rollout_engine=vllm", "train_policy.global_batch_size=96")
@@ -116,5 +116,5 @@ def test_one_vllm_reads_all_weights_once_for_a_token_of_every_rank(monkeypatch: 
 )
 def test_a_vllm_that_could_not_start_is_refused_beforehand(settings: tuple[str, ...], expected: str) -> None:
     overrides = ["train_policy.rollout_engine=vllm", *(f"train_policy.{setting}" for setting in settings)]
-    plan = draft_plan(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides))
+    plan = draft_plan(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides).config)
     assert any(str(mistake).startswith(expected) for mistake in plan.mistakes), plan.mistakes

@@ -1,0 +1,249 @@
+"""Every key of a run and its sections, one for each stage; the rules between keys are in `tasks.config.rules`."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, create_model, field_validator
+
+from containers.contracts.base import Frozen, Gibibytes, Port, Seconds, Seed
+from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.configs.write_report import WriteReportConfig
+from containers.contracts.hardware import GIB, GpuProfile
+from containers.contracts.ladder import LadderSettings
+from containers.contracts.names import CONTAINER_STAGES, StageName
+from tasks.config.addresses import address_problem
+from tasks.config.gates import Gates
+from tasks.config.retrain import RetrainRules
+from tasks.config.sources import DatasetSource, ModelSource, RewardModelSource, whole_filter_config
+
+
+class RunSection(Frozen):
+    """What the run is called and where it lies."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+        description="Lower-case letters, digits, dashes; names the output folder, tags the run in Prefect and MLflow",
+    )
+    seed: Seed = Field(0, description="One seed for every stage")
+    output_dir: Path | None = Field(None, description="Reports and links of this run; null: outputs/<name>")
+    store_dir: Path | None = Field(
+        None,
+        description="Artifacts, checkpoints and logs of stages, found by content, shared by all runs that name it; "
+        "null: `store` beside output_dir",
+    )
+    verify_whole_up_to_gib: Gibibytes | None = Field(
+        None,
+        ge=0,
+        description="Files of a reused artifact that are larger are compared by size and sixteen samples instead of "
+        "byte for byte; null: every byte of every file",
+    )
+    tags: tuple[str, ...] = Field((), description="Free words; shown in Prefect and MLflow")
+    until: StageName | None = Field(None, description="Last stage before the report; null: all of them")
+    again_from: StageName | None = Field(
+        None, description="Make this stage and those after it anew, although their artifacts are there"
+    )
+
+
+class _Timeouts(Frozen):
+    """How many seconds a stage may take; a stage that is null gets `default`, and null there is no limit."""
+
+    default: Seconds | None = Field(None, description="Seconds, for stages that name none; null: without limit")
+
+    def of(self, stage: StageName) -> float | None:
+        """Seconds for that stage; None without limit."""
+        named: float | None = getattr(self, stage.value, None)
+        return self.default if named is None else named
+
+
+_TIMEOUT: Any = (Seconds | None, Field(None, description="Seconds; null: as `default`"))
+# A key for each stage that is a program.
+StageTimeouts = create_model(
+    "StageTimeouts",
+    __base__=_Timeouts,
+    __doc__=_Timeouts.__doc__,
+    **{stage.value: _TIMEOUT for stage in CONTAINER_STAGES},
+)
+
+
+class RuntimeSection(Frozen):
+    """With what the stages are started."""
+
+    kind: Literal["auto", "docker", "process"] = Field(
+        "auto", description="`auto` takes Docker where a daemon answers, else processes of this Python"
+    )
+    image: str | None = Field(
+        None, min_length=1, description="Stage image; null: rlhf-stage:gpu, or rlhf-stage:cpu on a profile without GPU"
+    )
+    timeout_s: StageTimeouts = Field(StageTimeouts(), description="How long a stage may take, seconds")
+    retries: int = Field(
+        2,
+        ge=0,
+        le=20,
+        description="Further attempts in a row that get no further than the one before, after failures that can pass "
+        "by themselves (a lost container); progress starts the count again",
+    )
+    retry_wait_s: float = Field(
+        10.0,
+        ge=0,
+        le=300,
+        description="Seconds before the next attempt; doubles with each that gets no further, up to 300",
+    )
+    silence_limit_s: Seconds | None = Field(
+        3600,
+        description="A stage that neither logs nor records anything for so long hangs: it is killed with its stacks in "
+        "the log, and tried again; null: never",
+    )
+    start_over_if_damaged: bool = Field(
+        False,
+        description="Train again from step 0 where every checkpoint of a stage is damaged; else the stage refuses, and "
+        "says which files",
+    )
+    ladder: LadderSettings = Field(LadderSettings(), description="What happens to a stage that does not fit")
+
+
+class TrackingSection(Frozen):
+    """Where curves and runs are shown."""
+
+    mlflow_uri: str | None = Field(
+        None, description="MLflow server, or a database that MLflow opens; null: a server is started here, on SQLite"
+    )
+    experiment: str = Field("rlhf-flows", min_length=1, description="MLflow experiment")
+    mlflow_port: Port | None = Field(
+        None,
+        description="Port of the MLflow started here; null: 5000, or a free one where that is taken; 0: any free one",
+    )
+    prefect_api_url: str | None = Field(None, description="Prefect server; null: one is started here")
+    prefect_login: bool = Field(
+        True,
+        description="Whether the Prefect started here demands a login; it is made by itself and lies in "
+        "outputs/.servers/prefect/login. false: every user of the machine can use it, and have code run as you",
+    )
+    prefect_port: Port | None = Field(
+        None,
+        description="Port of the Prefect started here; null: 4200, or a free one where that is taken; 0: any free one",
+    )
+
+    @field_validator("mlflow_uri", "prefect_api_url")
+    @classmethod
+    def _is_an_address_without_password(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        if "@" in value.partition("://")[2].partition("/")[0]:
+            raise ValueError(
+                "holds a user or password, and the configuration is copied into the report. Leave it out here and set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PREFECT_API_AUTH_STRING."
+            )
+        problem = address_problem("mlflow" if info.field_name == "mlflow_uri" else "prefect", value)
+        if problem is not None:
+            raise ValueError(problem)
+        return value
+
+
+class RunTree(Frozen):
+    """A run as a person describes it, each key by itself. Relative paths start at the current directory."""
+
+    run: RunSection = Field(description="What the run is called and where it lies")
+    runtime: RuntimeSection = Field(RuntimeSection(), description="With what the stages are started")
+    gpu_profile: GpuProfile = Field(description="A name in configs/gpu_profiles, or the profile itself")
+    base_model: ModelSource | None = Field(None, description="The model to start from: hub id and revision, or path")
+    build_base_model: BuildBaseModelConfig | None = Field(
+        None, description="Build a small model with random weights instead of starting from `base_model`"
+    )
+    tokenizer_file: Path | None = Field(
+        None, description="For build_base_model: a tiktoken rank file; null: a tokenizer is trained on the pairs"
+    )
+    dataset: DatasetSource = Field(description="Where the preference rows come from")
+    filter_dataset: FilterDatasetConfig = Field(
+        FilterDatasetConfig(), description="Which rows become preference pairs, and how they are split"
+    )
+    train_sft: TrainSftConfig | None = Field(None, description="Supervised fine-tuning first; null: left out")
+    reward_model: RewardModelSource | None = Field(
+        None,
+        description="A reward model that was trained elsewhere, whole or as an adapter, to be judged and used; null: "
+        "one is trained here",
+    )
+    train_reward_model: TrainRewardModelConfig = Field(
+        TrainRewardModelConfig(), description="The reward model, trained on the pairs"
+    )
+    evaluate_reward_model: EvaluateRewardModelConfig = Field(
+        EvaluateRewardModelConfig(), description="Its certificate: the suites that judge it, length bias, score parity"
+    )
+    train_policy: TrainPolicyConfig = Field(TrainPolicyConfig(), description="The policy, trained on its scores")
+    evaluate_policy: EvaluatePolicyConfig = Field(
+        EvaluatePolicyConfig(), description="Policy against reference policy on held-out prompts"
+    )
+    write_report: WriteReportConfig = Field(WriteReportConfig(), description="The page at the end")
+    gates: Gates = Field(Gates(), description="What the models must show before the pipeline goes on")
+    retrain: RetrainRules = Field(RetrainRules(), description="What a retrained model must show to become champion")
+    tracking: TrackingSection = Field(TrackingSection(), description="Where curves and runs are shown")
+
+    @property
+    def output_dir(self) -> Path:
+        """Folder of everything that this run writes."""
+        return self.run.output_dir or Path("outputs") / self.run.name
+
+    @property
+    def store_dir(self) -> Path:
+        """Folder of the artifacts, shared with the runs beside this one."""
+        return self.run.store_dir or self.output_dir.parent / "store"
+
+    @property
+    def verify_whole_up_to_bytes(self) -> int | None:
+        """Size from which files of a reused artifact are sampled; None: never."""
+        limit = self.run.verify_whole_up_to_gib
+        return None if limit is None else int(limit * GIB)
+
+    @property
+    def image(self) -> str:
+        """Name of the stage image for the Docker runtime."""
+        return self.runtime.image or ("rlhf-stage:gpu" if self.gpu_profile.num_gpus else "rlhf-stage:cpu")
+
+    @property
+    def timeouts_s(self) -> dict[StageName, float | None]:
+        """Seconds that each stage may take; None without limit."""
+        return {stage: self.runtime.timeout_s.of(stage) for stage in StageName}
+
+    @property
+    def stages(self) -> tuple[StageName, ...]:
+        """The stages of this run in order, up to `run.until`; the report is always among them."""
+        wanted = self.possible_stages
+        if self.run.until in wanted:
+            wanted = (*wanted[: wanted.index(self.run.until) + 1], StageName.WRITE_REPORT)
+        return wanted
+
+    @property
+    def needs_start_model(self) -> bool:
+        """Whether a model is trained here: not where a reward model from elsewhere is judged and nothing more."""
+        return self.reward_model is None or self.run.until is not StageName.EVALUATE_REWARD_MODEL
+
+    @property
+    def possible_stages(self) -> tuple[StageName, ...]:
+        """The stages of this run in order, if nothing ends it early."""
+        return tuple(stage for stage in StageName if self.takes_part(stage))
+
+    def takes_part(self, stage: StageName) -> bool:
+        """Whether the run has the stage, if nothing ends it early."""
+        if stage is StageName.TRAIN_REWARD_MODEL:
+            return self.reward_model is None
+        if stage in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
+            return self.needs_start_model and getattr(self, stage.value) is not None
+        return True
+
+    def stage_config(self, stage: StageName) -> StageConfig | None:
+        """What the stage's program is told; None where the stage takes no part, or is no program."""
+        if not self.takes_part(stage) or stage is StageName.CHECK_SYSTEM:
+            return None
+        if stage is StageName.FILTER_DATASET:
+            return whole_filter_config(self.filter_dataset, self.dataset, self.evaluate_reward_model.suites)
+        if stage is StageName.TRAIN_POLICY:
+            length = self.evaluate_policy.max_prompt_length
+            return self.train_policy.model_copy(update={"evaluation_prompt_length": length})
+        section: StageConfig = getattr(self, stage.value)
+        return section
