@@ -40,7 +40,7 @@ NOT_COUNTED = frozenset(
     {
         "containers.contracts.configs.stages",
         "containers.contracts.configs.score_file",
-        "containers.contracts.configs.help_texts",
+        "containers.contracts.configs.training",
         "containers.contracts.registries",
         "containers.contracts.programs",
     }

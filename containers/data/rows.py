@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from containers.data.language_names import normalised_language
@@ -242,3 +242,12 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError as error:
         raise MalformedRowError("lone_surrogate", ascii(text[error.start : error.start + 8])) from error
     return text
+
+
+_CHARACTERS = 16
+
+
+def prompt_identity(turns: Iterable[Mapping[str, str]]) -> str:
+    """16 hexadecimal digits over roles and texts; case and white space do not tell prompts apart."""
+    parts = (part for turn in turns for part in (turn["role"], " ".join(turn["content"].lower().split())))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_CHARACTERS]

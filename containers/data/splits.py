@@ -1,11 +1,12 @@
-"""Which prompt goes where: decided by a seeded hash of the prompt, so order and neighbours do not matter.
+"""Which prompt goes where, by a seeded hash, so order and neighbours do not matter; how much each source gives.
 
 The same prompt falls on the same side whatever else the data holds; a prompt that validated one run does not train
 the next one, which has more data. Only prompts that are like one another go together, by the hash of their group.
 """
 
 import hashlib
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from containers.data.filters.similar_prompts import PromptGroups
@@ -72,3 +73,25 @@ def _uniform(item: str, *, seed: int, purpose: str) -> float:
     """A number in [0, 1) that depends on its arguments alone."""
     digest = hashlib.sha256(f"{seed}\0{purpose}\0{item}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def mixture_sizes(available: Mapping[str, int], weights: Mapping[str, float], *, most: int | None) -> dict[str, int]:
+    """The largest mixture of these shares that the sources can give.
+
+    Args:
+        available: pairs of each source.
+        weights: of each source; only their ratios count.
+        most: pairs of all sources together; None: no limit.
+
+    Returns:
+        Pairs to take of each source, rounded down.
+
+    Example: 100 pairs of `a` and 30 of `b` at weights 1 and 1 give 30 and 30; at 4 and 1 they give 100 and 25.
+    """
+    whole = sum(weights[name] for name in available)
+    shares = {name: weights[name] / whole for name in available}
+    total = min((count / shares[name] for name, count in available.items()), default=0.0)
+    if most is not None:
+        total = min(total, most)
+    # 0.1 + 0.2 is not quite 0.3 in binary; a pair less would be taken for no reason.
+    return {name: math.floor(shares[name] * total + 1e-6) for name in available}

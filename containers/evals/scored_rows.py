@@ -9,7 +9,7 @@ import numpy as np
 
 from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.outcome import Metric
-from containers.data.prompt_identity import prompt_identity
+from containers.data.rows import prompt_identity
 from containers.evals.score_rows import RowKind, RowToScore
 from containers.evals.score_statistics import normalised
 from containers.evals.statistics import accuracy_metric

@@ -17,13 +17,12 @@ from transformers import (
 
 from containers.contracts.names import MERGED_FOLDER
 from containers.harness.errors import DivergedError, MissingPrerequisiteError
+from containers.models.adapters import TaskType as TaskType
+from containers.models.adapters import apply_lora as apply_lora
+from containers.models.adapters import freeze_all_but_head as freeze_all_but_head
 from containers.models.adapters import is_adapted_model, load_adapted_model
-from containers.models.generation_settings import mend_generation_config
-from containers.models.lora import TaskType as TaskType
-from containers.models.lora import apply_lora as apply_lora
-from containers.models.lora import freeze_all_but_head as freeze_all_but_head
-from containers.models.lora import peft_config as peft_config
-from containers.models.padding_token import give_pad_token
+from containers.models.adapters import peft_config as peft_config
+from containers.models.config_repairs import give_pad_token, mend_generation_config
 from containers.models.score_token import give_embedding_row
 from containers.models.tokenizer_loading import demand_own_tokenizer as demand_own_tokenizer
 from containers.models.tokenizer_loading import demand_rows as demand_rows

@@ -1,6 +1,10 @@
-"""Sequences of unlike length to batches with little padding between them."""
+"""Sequences to batches of one forward: with little padding between them, and of how many tokens."""
 
 from collections.abc import Sequence
+
+import torch
+
+from containers.token_budgets import CPU_BATCH_TOKENS, gpu_batch_tokens
 
 
 def length_batches(lengths: Sequence[int], *, max_items: int, max_tokens: int | None = None) -> list[list[int]]:
@@ -25,3 +29,14 @@ def length_batches(lengths: Sequence[int], *, max_items: int, max_tokens: int | 
         else:
             last.append(place)
     return batches
+
+
+def device_batch_tokens(device: torch.device) -> int:
+    """Tokens per forward for that device: measured for CPUs, estimated by the memory of GPUs.
+
+    It rests on the memory that the device has, not on what is free: the same machine makes the same batches.
+    """
+    if device.type != "cuda":
+        return CPU_BATCH_TOKENS
+    gib = torch.cuda.get_device_properties(device).total_memory / 1024**3
+    return gpu_batch_tokens(gib)

@@ -18,8 +18,7 @@ from containers.models.token_batches import tokens_of_all
 from containers.models.tokenizer_loading import spelled_out, token_without_row
 from containers.models.trial import trial
 from containers.packing.scoring import packed_rows, score_rows, shared_groups, why_padded
-from containers.scoring.batches import length_batches
-from containers.scoring.token_budget import device_batch_tokens
+from containers.scoring.batches import device_batch_tokens, length_batches
 
 Conversation = Sequence[Mapping[str, str]]
 

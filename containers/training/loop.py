@@ -18,17 +18,15 @@ from containers.distributed.ranks import is_first_rank
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.models.loading import check_finite
+from containers.training.callbacks import RecorderCallback, SaveCallback, StopCallback
 from containers.training.checkpoints import (
     CheckpointManifestCallback,
     best_of,
     checkpoint_flaw,
     checkpoint_step,
 )
-from containers.training.recorder_callback import RecorderCallback
 from containers.training.resume import newest_valid_checkpoint
-from containers.training.save_callback import SaveCallback
 from containers.training.sharding import DividedModelCallback, divides_model
-from containers.training.stop_callback import StopCallback
 
 
 def training_callbacks(

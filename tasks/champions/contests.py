@@ -15,7 +15,7 @@ from containers.contracts.names import (
     POLICY_TRAIN_PROMPTS_FILE,
     TRAIN_PAIRS_FILE,
 )
-from containers.data.prompt_identity import prompt_identity
+from containers.data.rows import prompt_identity
 from containers.evals.paired import clustered_difference
 from tasks.config.retrain import RetrainRules
 

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Resamples, Rows, Shown, Tokens, Weight
-from containers.contracts.configs.help_texts import RESAMPLES
+from containers.contracts.configs.training import RESAMPLES
 
 
 class EvaluatePolicyConfig(Frozen):

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Resamples, Rows, Shown, Tokens
-from containers.contracts.configs.help_texts import LONGEST, RESAMPLES
 from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.training import LONGEST, RESAMPLES
 
 
 class EvaluateRewardModelConfig(Frozen):

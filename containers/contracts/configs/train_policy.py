@@ -15,8 +15,10 @@ from containers.contracts.base import (
     TokensPerForward,
     Weight,
 )
-from containers.contracts.configs.help_texts import CHECKPOINTING, OPTIMIZER, SCHEDULE
 from containers.contracts.configs.training import (
+    CHECKPOINTING,
+    OPTIMIZER,
+    SCHEDULE,
     VLLM_FRACTION_ALONE,
     VLLM_FRACTION_BESIDE_TRAINING,
     LoraSettings,

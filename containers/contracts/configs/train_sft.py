@@ -5,8 +5,16 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, Frozen, Tokens
-from containers.contracts.configs.help_texts import CHECKPOINTING, LONGEST, OPTIMIZER, SCHEDULE
-from containers.contracts.configs.training import ChatTemplate, LoraSettings, OptimizerSettings, TrainingSchedule
+from containers.contracts.configs.training import (
+    CHECKPOINTING,
+    LONGEST,
+    OPTIMIZER,
+    SCHEDULE,
+    ChatTemplate,
+    LoraSettings,
+    OptimizerSettings,
+    TrainingSchedule,
+)
 
 
 class TrainSftConfig(Frozen):

@@ -1,4 +1,4 @@
-"""What the training stages have in common: adapters, optimizer, schedule."""
+"""What the training stages have in common: adapters, optimizer, schedule, and the help of keys that several have."""
 
 from typing import Annotated, Literal
 
@@ -65,3 +65,10 @@ class TrainingSchedule(Frozen):
     save_total_limit: int = Field(
         3, ge=2, le=10_000, description="Checkpoints kept, beside the best one where the stage evaluates"
     )
+
+
+LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
+CHECKPOINTING = "Compute activations again in the backward pass: less memory, more time"
+OPTIMIZER = "AdamW and its learning rate"
+SCHEDULE = "How long, how often evaluated and saved"
+RESAMPLES = "Resamples of the bootstrap behind the intervals"

@@ -22,9 +22,8 @@ from containers.data.formats.schemas import PreferenceRow, Turn
 from containers.data.funnel import FunnelCounter
 from containers.data.language import LanguageJudge
 from containers.data.language_names import UNKNOWN_LANGUAGE, normalised_language
-from containers.data.mixture import mixture_sizes
 from containers.data.sources import PlacedRow
-from containers.data.splits import sample_of
+from containers.data.splits import mixture_sizes, sample_of
 from containers.harness.recorder import Recorder
 
 Rows = list[PlacedRow]

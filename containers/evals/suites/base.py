@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from containers.contracts.outcome import Metric
-from containers.data.prompt_identity import prompt_identity
+from containers.data.rows import prompt_identity
 
 Turn = Mapping[str, str]
 

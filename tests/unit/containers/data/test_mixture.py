@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.data.mixture import mixture_sizes
+from containers.data.splits import mixture_sizes
 from tests.unit.factories.filter_factory import BAD, GOOD, Run, assert_every_row_is_counted, helpsteer3, write
 
 NAMES = st.sampled_from(["a", "b", "c"])

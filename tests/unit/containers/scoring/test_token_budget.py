@@ -11,8 +11,8 @@ from containers.contracts.names import StageName
 from containers.packing.scoring import computed_tokens, score_rows
 from containers.rewards.reward_model import load_scorer
 from containers.scoring import scorer as scoring
+from containers.scoring.batches import device_batch_tokens
 from containers.scoring.scorer import RewardScorer
-from containers.scoring.token_budget import device_batch_tokens
 from containers.stages import evaluate_reward_model
 from containers.token_budgets import CPU_BATCH_TOKENS, gpu_batch_tokens
 from tests.unit.factories.made_reward_models import random_model, write_reward_model

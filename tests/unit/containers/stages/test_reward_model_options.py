@@ -20,7 +20,7 @@ from containers.harness.context import StageContext
 from containers.models.score_token import SCORE_TOKEN
 from containers.scoring.scorer import RewardScorer
 from containers.stages import evaluate_reward_model, train_reward_model
-from containers.training.recorder_callback import RecorderCallback
+from containers.training.callbacks import RecorderCallback
 from tests.unit.factories.reward_model_factory import (
     logged_scores,
     merged_sha256,

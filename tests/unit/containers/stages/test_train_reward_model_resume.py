@@ -38,7 +38,7 @@ class _Crash(BaseException):
 
 def _crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Make the next training die when it logs this step."""
-    from containers.training.recorder_callback import RecorderCallback
+    from containers.training.callbacks import RecorderCallback
 
     log = RecorderCallback.on_log
 

@@ -8,7 +8,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from containers.harness.errors import DivergedError
 from containers.harness.recorder import Recorder
-from containers.training.recorder_callback import RecorderCallback
+from containers.training.callbacks import RecorderCallback
 
 pytestmark = pytest.mark.stages
 

@@ -19,8 +19,8 @@ from containers.harness.recorder import Recorder
 from containers.stages import train_reward_model, train_sft
 from containers.training import loop as training
 from containers.training import program
+from containers.training.callbacks import RecorderCallback
 from containers.training.checkpoints import write_checkpoint_manifest
-from containers.training.recorder_callback import RecorderCallback
 from tests.unit.factories.reward_model_factory import merged_sha256, reward_model_context, training_info_of
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import save_causal_model

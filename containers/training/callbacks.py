@@ -1,15 +1,48 @@
-"""The Trainer's callback that feeds the recorder and stops a training that has diverged."""
+"""The Trainer's callbacks: they write checkpoints, record curves, and end a training that was told to stop."""
 
 import logging
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from containers.contracts.schedule import ResolvedSchedule
+from containers.distributed.ranks import any_rank
 from containers.harness.errors import DivergedError
 from containers.harness.recorder import Recorder
+from containers.harness.stopping import StageCancelledError, StopSignal
+from containers.training.checkpoints import CHECKPOINT_PREFIX
+
+
+class SaveCallback(TrainerCallback):  # type: ignore[misc]
+    """Asks for a checkpoint every `save_steps` steps, and at each evaluation with a lower loss than all before it.
+
+    Stands before RecorderCallback, which logs before every save. The Trainer itself saves at the last step.
+    """
+
+    def __init__(self, schedule: ResolvedSchedule) -> None:
+        self._save_steps = schedule.save_steps
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save on schedule."""
+        if state.global_step % self._save_steps == 0:
+            control.should_save = True
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float],
+        **_: Any,
+    ) -> None:
+        """Save what is the best so far; the Trainer compares with the same figure after this."""
+        if state.best_metric is None or metrics[args.metric_for_best_model] < state.best_metric:
+            control.should_save = True
+
 
 logger = logging.getLogger(__name__)
 
@@ -91,3 +124,54 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
 
     def _last_checkpoint(self) -> str:
         return f"checkpoint-{self._saved_step} is the last one" if self._saved_step else "there is no checkpoint"
+
+
+class StopCallback(TrainerCallback):  # type: ignore[misc]
+    """Saves after the first step at which a stop was requested and a resume is exact, and raises StageCancelledError.
+
+    Stands behind RecorderCallback, which decides on logging, and CheckpointManifestCallback, which finishes the save.
+    Records how often a stop is possible and how long a save took, from which the runtime finds how long to wait.
+
+    Args:
+        exact_every: a resume is exact only at multiples of this: RLOO's generated batch is in no checkpoint.
+    """
+
+    def __init__(self, stop: StopSignal, recorder: Recorder, *, exact_every: int) -> None:
+        self._stop = stop
+        self._recorder = recorder
+        self._exact_every = exact_every
+        self._stepped_at_s = time.monotonic()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Say how often this training can stop."""
+        self._recorder.stopping(stops_every=self._stops_every(args))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Ask for a save, where the run that nobody stopped would go on in the same way from it."""
+        self._stepped_at_s = time.monotonic()
+        if not any_rank(self._stop.requested):
+            return
+        # What was summed up since the last log line is in no checkpoint.
+        if control.should_log and state.global_step % self._exact_every == 0:
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """End here, where a stop was requested; a checkpoint has just been finished.
+
+        Raises:
+            StageCancelledError: names the checkpoint.
+        """
+        # Asking waits for all ranks, and so for the manifest, which the first one has written by then.
+        is_requested = any_rank(self._stop.requested)
+        save_s = time.monotonic() - self._stepped_at_s
+        self._recorder.stopping(stops_every=self._stops_every(args), save_s=save_s)
+        if not is_requested:
+            return
+        checkpoint = Path(args.output_dir) / f"{CHECKPOINT_PREFIX}{state.global_step}"
+        raise StageCancelledError(
+            f"The stage was stopped (SIGTERM) after step {state.global_step}, which {checkpoint.name} holds. Start it "
+            "again and it goes on from there."
+        )
+
+    def _stops_every(self, args: TrainingArguments) -> int:
+        return math.lcm(int(args.logging_steps), self._exact_every)
