@@ -18,7 +18,7 @@ from containers.report.decision_text import contest_text, decision_markdown
 from tasks.champions.book import ChampionBook, ChampionMovedError, now
 from tasks.champions.comparison import compare_policies, compare_reward_models
 from tasks.champions.contests import training_prompts
-from tasks.champions.record import AskedStage, ChampionRecord, Decision, ModelVersion, StoredArtifact
+from tasks.champions.record import ChampionRecord, Decision, ModelVersion, RequestedStage, StoredArtifact
 from tasks.champions.registry import Registry
 from tasks.champions.run_decisions import keep_decision, run_decision
 from tasks.champions.text import decision_line
@@ -181,13 +181,13 @@ def _challenger(
     )
 
 
-def _asked(run: PipelineRun, book: ChampionBook) -> dict[StageName, AskedStage]:
+def _asked(run: PipelineRun, book: ChampionBook) -> dict[StageName, RequestedStage]:
     """What the run asked of each stage up to the judgement, and what came out."""
     found = {}
     for stage in StageName:
         memory, record = run.history.last(stage), run.record_of(stage)
         if memory is not None and record is not None and record.key == memory.key:
-            found[stage] = AskedStage(memory=memory, digest=record.digest)
+            found[stage] = RequestedStage(memory=memory, digest=record.digest)
         if stage is JUDGED_BY[book.kind]:
             break
     return found

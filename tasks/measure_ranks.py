@@ -11,7 +11,7 @@ from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import StageFailure
 from containers.contracts.spec import StageSpec
 from containers.launch.arguments import INSIDE_SPEC
-from containers.launch.base import Launch, StageRuntime
+from containers.launch.base import LaunchRequest, StageRuntime
 from containers.launch.collect import read_outcome
 from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.failures.classify import classify
@@ -44,7 +44,9 @@ def measure_ranks(profile: GpuProfile, *, code: CodeIdentity, image: str, folder
         runtime = ProcessRuntime(command=(sys.executable, "-m", _PROGRAM, str((spec_folder / SPEC_FILE).resolve())))
     for each in (spec_folder, work_folder):
         each.mkdir(parents=True, exist_ok=True)
-    launch = Launch(spec=spec, spec_folder=spec_folder, work_folder=work_folder, image=image if in_docker else None)
+    launch = LaunchRequest(
+        spec=spec, spec_folder=spec_folder, work_folder=work_folder, image=image if in_docker else None
+    )
     stage_exit = runtime.run(launch)
     measured = work_folder / COLLECTIVES_FILE
     if stage_exit.exit_code == 0 and measured.is_file():

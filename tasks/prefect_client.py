@@ -9,7 +9,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 
 
 @contextmanager
-def asked_once() -> Iterator[None]:
+def no_retries() -> Iterator[None]:
     """Requests of Prefect's client are not repeated; every other setting stays.
 
     Prefect's own `temporary_settings` reads environment and files anew for each of sixty groups of settings: 45 ms of

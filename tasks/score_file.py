@@ -13,8 +13,8 @@ from containers.contracts.identity import SINGLE_BATCH, stage_profile
 from containers.contracts.names import EVENTS_FILE, OUTPUT_FOLDER, SCORES_FILE, StageName
 from containers.contracts.outcome import Metric, StageResult
 from containers.contracts.spec import StageInput
-from containers.launch.base import Launch, StageRuntime
 from containers.launch.base import LaunchError as LaunchError
+from containers.launch.base import LaunchRequest, StageRuntime
 from containers.launch.collect import read_outcome
 from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.failures.classify import classify
@@ -24,7 +24,7 @@ from tasks.pipeline.failure import StageFailedError as StageFailedError
 from tasks.pipeline.gpu_turn import gpu_turn
 from tasks.run.runtime import CodeIdentity, required_contract
 from tasks.sources.errors import SourceAccessError, UnusableSourceError
-from tasks.sources.file_kinds import BEGINNING_BYTES, foreign_file
+from tasks.sources.file_signatures import BEGINNING_BYTES, match_signature
 from tasks.sources.local import data_file_or_folder, data_files, resolve_file
 from tasks.store.events import EventFeed
 
@@ -54,7 +54,7 @@ def _demand_rows_file(file: Path) -> None:
             beginning = stream.read(BEGINNING_BYTES)
     except OSError as error:
         raise SourceAccessError(f"FILE: {file} cannot be read: {error}.", "Change its mode or owner.") from error
-    foreign = None if beginning.startswith(_READ_BY_BEGINNING) else foreign_file(beginning)
+    foreign = None if beginning.startswith(_READ_BY_BEGINNING) else match_signature(beginning)
     if foreign is not None:
         raise UnusableSourceError(f"FILE: {file} is {foreign.kind}.", foreign.advice)
 
@@ -121,7 +121,7 @@ def score_file(
         folder.mkdir(parents=True, exist_ok=True)
     with gpu_turn(spec.profile, holder="rlhf score", say=say, should_stop=lambda: False):
         ended = runtime.run(
-            Launch(
+            LaunchRequest(
                 spec=spec,
                 spec_folder=place.log.parent,
                 work_folder=place.work,

@@ -12,7 +12,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from containers.contracts.hardware import GIB
 from containers.contracts.names import EVENTS_FILE, PARENT_VARIABLE, SPEC_FILE, TOKEN_VARIABLE
 from containers.contracts.spec import StageInput, StageSpec
-from containers.launch.base import Launch
+from containers.launch.base import LaunchRequest
 from containers.launch.environment import folder_environment, inherited_environment, stage_environment
 from containers.launch.leftovers import new_token
 
@@ -81,7 +81,7 @@ def _docker_demands(spec: StageSpec) -> dict[str, str]:
 
 
 def docker_arguments(
-    launch: Launch,
+    launch: LaunchRequest,
     *,
     image_id: str,
     user: str,
@@ -144,7 +144,7 @@ def stage_labels(spec: StageSpec) -> dict[str, str]:
     }
 
 
-def _mounts(launch: Launch) -> list[Mount]:
+def _mounts(launch: LaunchRequest) -> list[Mount]:
     # Mount, not `volumes=`: the latter creates a missing host folder, as root.
     inputs = [_read_only(f"{INSIDE_INPUTS}/{item.name}", item) for item in launch.spec.inputs]
     spec_mount = Mount(INSIDE_SPEC, str(launch.spec_folder.resolve()), type="bind", read_only=True)
@@ -165,7 +165,7 @@ def _ulimits(spec: StageSpec) -> list[Ulimit]:
     return [Ulimit(name=name, soft=value, hard=value) for name, value in wanted.items()]
 
 
-def _gpus(launch: Launch) -> DeviceRequest:
+def _gpus(launch: LaunchRequest) -> DeviceRequest:
     if launch.gpu_ids:
         return DeviceRequest(device_ids=list(launch.gpu_ids), capabilities=[["gpu"]])
     return DeviceRequest(count=launch.spec.profile.num_gpus, capabilities=[["gpu"]])

@@ -75,7 +75,7 @@ def _no_tick() -> None:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchRequest:
     """One attempt at one stage.
 
     Attributes:
@@ -134,7 +134,7 @@ class StageRuntime(Protocol):
     def name(self) -> Literal["docker", "process"]:
         """The value of `StageSpec.runtime`."""
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         """The program's end; when this returns or raises, nothing of the program is alive.
 
         Raises:

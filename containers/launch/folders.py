@@ -6,13 +6,13 @@ from pathlib import Path
 from containers.contracts.digests import write_atomically
 from containers.contracts.names import OUTCOME_FILE, RANK_FAILURES, SPEC_FILE
 from containers.contracts.spec import StageSpec
-from containers.launch.base import InputUnusableError, Launch
+from containers.launch.base import InputUnusableError, LaunchRequest
 
 # Where the orchestrator is root the stage still is not: an ordinary id.
 _STAGE_UID = 1000
 
 
-def stage_user(launch: Launch) -> tuple[int, int]:
+def stage_user(launch: LaunchRequest) -> tuple[int, int]:
     """The uid and gid as which a container's stage runs: the owner of its work folder, but never root.
 
     Both folders exist afterwards.
@@ -31,7 +31,7 @@ def stage_user(launch: Launch) -> tuple[int, int]:
     return (status.st_uid, status.st_gid) if status.st_uid else (_STAGE_UID, _STAGE_UID)
 
 
-def prepare_folders(launch: Launch, spec: StageSpec, *, user: tuple[int, int] | None = None) -> Path:
+def prepare_folders(launch: LaunchRequest, spec: StageSpec, *, user: tuple[int, int] | None = None) -> Path:
     """Write spec.json, take an older attempt's outcome away, and give the work folder to the stage's user.
 
     Args:

@@ -24,14 +24,14 @@ from containers.contracts.spec import StageSpec
 from containers.contracts.stop_grace import StopGrace
 from containers.host.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
-from containers.launch.base import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, Launch, StageExit
+from containers.launch.base import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, LaunchRequest, StageExit
 from containers.launch.failures.torchrun import killed_rank, rank_deaths
 from containers.launch.folders import prepare_folders
 from containers.launch.gpus.inventory import make_device_nodes
 from containers.launch.gpus.leases import FOLDER_VARIABLE, lease_folder, open_lease_folder, program_locks
 from containers.launch.leftovers import kill_processes_with, new_token, sole_program
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, Watch, grace_of, watch
+from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, WatchResult, grace_of, watch
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class ProcessRuntime:
         """The value of `StageSpec.runtime`."""
         return "process"
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         """The process's end; when this returns or raises, no process that the stage started is alive.
 
         Raises:
@@ -92,7 +92,7 @@ class ProcessRuntime:
 
     def _supervise(
         self,
-        launch: Launch,
+        launch: LaunchRequest,
         spec: StageSpec,
         command: tuple[str, ...],
         *,
@@ -125,7 +125,7 @@ class _ProcessProgram:
         self,
         command: tuple[str, ...],
         environment: dict[str, str],
-        launch: Launch,
+        launch: LaunchRequest,
         *,
         token: str,
         locks: tuple[int, ...],
@@ -286,7 +286,7 @@ def _never_started(log: StageLog) -> StageExit:
     )
 
 
-def _stage_exit(program: _ProcessProgram, seen: Watch, *, log: StageLog) -> StageExit:
+def _stage_exit(program: _ProcessProgram, seen: WatchResult, *, log: StageLog) -> StageExit:
     code = program.return_code
     if code is not None and code < 0:
         code = _SIGNAL_BASE - code  # somebody ended the supervisor itself

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from containers.contracts.names import EVENTS_FILE
 from containers.contracts.stop_grace import StopGrace, stop_grace
-from containers.launch.base import Launch
+from containers.launch.base import LaunchRequest
 from containers.launch.stage_log import StageLog
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Program(Protocol):
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchResult:
     """What the loop saw."""
 
     timed_out: bool
@@ -103,7 +103,7 @@ class ChunkReader:
                 continue
 
 
-def grace_of(launch: Launch, stop_grace_s: float | None = None) -> Callable[[], StopGrace]:
+def grace_of(launch: LaunchRequest, stop_grace_s: float | None = None) -> Callable[[], StopGrace]:
     """How long the stage may take to stop, asked when it is stopped; `stop_grace_s` where that is given."""
     if stop_grace_s is not None:
         return lambda: StopGrace(stop_grace_s)
@@ -112,13 +112,13 @@ def grace_of(launch: Launch, stop_grace_s: float | None = None) -> Callable[[], 
 
 def watch(
     program: Program,
-    launch: Launch,
+    launch: LaunchRequest,
     *,
     log: StageLog,
     reader: ChunkReader,
     grace: Callable[[], StopGrace],
     age_s: float = 0.0,
-) -> Watch:
+) -> WatchResult:
     """Follow the program until it is over; stop it at the time-out or when `launch.should_stop` says so.
 
     One that gives no sign of life for `silence_limit_s` of its spec hangs: it is asked for its stacks, and killed.
@@ -139,13 +139,13 @@ def watch(
         raise
     finally:
         reader.abandon()
-    return Watch(*seen, duration_s=time.monotonic() - started)
+    return WatchResult(*seen, duration_s=time.monotonic() - started)
 
 
 class _Silence:
     """How long a program has given no sign of life: nothing in its log, and nothing in its events."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: LaunchRequest) -> None:
         self._limit_s = launch.spec.silence_limit_s
         self._events = launch.work_folder / EVENTS_FILE
         self._size_bytes = self._events_size()
@@ -170,7 +170,7 @@ class _Silence:
 
 def _follow(
     program: Program,
-    launch: Launch,
+    launch: LaunchRequest,
     *,
     log: StageLog,
     reader: ChunkReader,

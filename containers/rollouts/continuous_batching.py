@@ -25,7 +25,7 @@ from containers.models.trial import trial
 from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts, where_the_same
 from containers.rollouts.prompt_rows import equal_rows, prompts_of, with_completions
-from containers.rollouts.trial import AskedRows
+from containers.rollouts.trial import TrialRows
 from containers.token_budgets import PAGE_TOKENS
 
 # Of prompts, in one forward: what attends without FlashAttention holds a mask of these by all tokens that are kept.
@@ -96,7 +96,7 @@ def why_not_batched(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *,
         prompts: token ids of each prompt.
         max_length: tokens of a prompt with its completion, at most.
     """
-    asked = AskedRows.of(model, prompts, max_length=max_length)
+    asked = TrialRows.of(model, prompts, max_length=max_length)
     found = Written([], [])
     with trial() as tried:
         found = written(model, asked.prompts, siblings=1, settings=asked.settings)

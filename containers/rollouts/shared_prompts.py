@@ -23,7 +23,7 @@ from containers.packing.scoring import why_padded
 from containers.rollouts.engines import Rollouts, where_the_same
 from containers.rollouts.prompt_rows import equal_rows
 from containers.rollouts.shared_prompt_attention import NAME, SharedPromptLayer, attending_to
-from containers.rollouts.trial import AskedRows, allowed_logit_difference
+from containers.rollouts.trial import TrialRows, allowed_logit_difference
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, ma
 
 def _why_different(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
     """Why logits of these prompts are not those of whole rows; empty where they are."""
-    asked = AskedRows.of(model, prompts, max_length=max_length)
+    asked = TrialRows.of(model, prompts, max_length=max_length)
     plain = asked.answered()
     with trial() as tried, shared_prompts(model):
         shared = asked.answered()

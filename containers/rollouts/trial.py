@@ -17,7 +17,7 @@ _PAD = 0
 
 
 @dataclass(frozen=True)
-class AskedRows:
+class TrialRows:
     """Greedy completions of two prompts are asked for, twice each.
 
     Attributes:
@@ -32,7 +32,7 @@ class AskedRows:
     settings: GenerationConfig
 
     @classmethod
-    def of(cls, model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> "AskedRows":
+    def of(cls, model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> "TrialRows":
         """The shortest and the longest of the prompts, token ids each.
 
         Args:

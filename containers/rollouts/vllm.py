@@ -30,7 +30,7 @@ from containers.harness.errors import BadConfigError, StageError
 from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts
 from containers.rollouts.prompt_rows import equal_rows, prompts_of, with_completions
-from containers.rollouts.trial import AskedRows
+from containers.rollouts.trial import TrialRows
 from containers.rollouts.vllm_server import ELSE, VllmPlace, load_vllm
 
 logger = logging.getLogger(__name__)
@@ -316,6 +316,6 @@ def _why_others(
     engine: VllmEngine, model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int
 ) -> str:
     """Why vLLM's greedy completions are not the model's, a clause; empty where they are."""
-    asked = AskedRows.of(model, prompts, max_length=max_length)
+    asked = TrialRows.of(model, prompts, max_length=max_length)
     tokens, logprobs = engine.written(asked.prompts, siblings=1, settings=asked.settings)
     return asked.why_others(tokens, logprobs)

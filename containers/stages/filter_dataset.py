@@ -13,7 +13,7 @@ from containers.contracts.records import Funnel
 from containers.data.filters.chain import FilterChain, Rows
 from containers.data.filters.floors import PairsLeft, check_floors, check_policy_prompts
 from containers.data.filters.inputs import checked_polarity, filter_config, read_sources
-from containers.data.filters.output import Division, Findings, write_artifact
+from containers.data.filters.output import Findings, SplitRows, write_artifact
 from containers.data.filters.similar_prompts import PromptGroups
 from containers.data.funnel import FunnelCounter, Split, dropped_in_words
 from containers.data.language import LanguageJudge
@@ -102,7 +102,7 @@ def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: 
 
 def _divide(
     rows: Rows, *, config: FilterDatasetConfig, seed: int, sources: list[Source], groups: PromptGroups
-) -> Division:
+) -> SplitRows:
     """Validation from validation files, and by prompt of sources that have none; then the policy's prompts."""
     has_file = {source.name for source in sources if source.split == "validation"}
     group_of = {prompt_id: groups.of(prompt_id) for prompt_id in {item.row.prompt_id for item in rows}}
@@ -124,7 +124,7 @@ def _divide(
         groups=groups,
     )
     aside = prompts.train | prompts.evaluation if config.policy_prompt_fraction > 0 else frozenset[str]()
-    return Division(
+    return SplitRows(
         train=[item for item in others if item.row.prompt_id not in aside],
         validation=validation,
         set_aside=[item for item in others if item.row.prompt_id in aside],
@@ -132,7 +132,7 @@ def _divide(
     )
 
 
-def _check(division: Division, *, counter: FunnelCounter, fraction: float, groups: PromptGroups) -> None:
+def _check(division: SplitRows, *, counter: FunnelCounter, fraction: float, groups: PromptGroups) -> None:
     """Make sure that no row was lost and that no prompt, and none like it, stands on two sides.
 
     Raises:

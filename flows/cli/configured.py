@@ -42,7 +42,7 @@ def _without_option(command: str, option: str) -> str:
 def check(parsed: argparse.Namespace) -> int:
     """`rlhf check`."""
     loaded = _load(parsed)
-    from flows.commands.look import show_check
+    from flows.commands.inspect import show_check
 
     return show_check(loaded)
 
@@ -72,7 +72,7 @@ def plan(parsed: argparse.Namespace) -> int:
 def report(parsed: argparse.Namespace) -> int:
     """`rlhf report`."""
     loaded = _load(parsed)
-    from flows.commands.look import open_report
+    from flows.commands.inspect import open_report
 
     return open_report(loaded)
 
@@ -80,14 +80,14 @@ def report(parsed: argparse.Namespace) -> int:
 def ui(parsed: argparse.Namespace) -> int:
     """`rlhf ui`."""
     loaded = _load(parsed)
-    from flows.commands.look import serve_ui
+    from flows.commands.inspect import serve_ui
 
     return serve_ui(loaded)
 
 
 def reap(parsed: argparse.Namespace) -> int:
     """`rlhf reap`."""
-    from flows.commands.look import reap_containers
+    from flows.commands.inspect import reap_containers
 
     return reap_containers(dry_run=parsed.dry_run)
 

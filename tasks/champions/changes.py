@@ -10,7 +10,7 @@ from typing import Any
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.formatting import moment
-from tasks.champions.record import AskedStage
+from tasks.champions.record import RequestedStage
 from tasks.champions.retraining import Retraining
 from tasks.champions.text import decision_line
 from tasks.config.run import RunConfig
@@ -91,7 +91,7 @@ def nothing_new_text(retraining: Retraining) -> str:
 class _Comparison:
     """Resolves each stage by what was asked for last time; stops at the first stage that is asked otherwise."""
 
-    def __init__(self, config: RunConfig, asked: Mapping[StageName, AskedStage]) -> None:
+    def __init__(self, config: RunConfig, asked: Mapping[StageName, RequestedStage]) -> None:
         self._config = config
         self._asked = asked
         self._code = code_identity(config.runtime.kind, image=config.image, store_dir=config.store_dir.resolve())
@@ -116,7 +116,7 @@ class _Comparison:
         return named_model_input(source)
 
 
-def _compare_to_reward_model(config: RunConfig, asked: Mapping[StageName, AskedStage]) -> dict[str, Any]:
+def _compare_to_reward_model(config: RunConfig, asked: Mapping[StageName, RequestedStage]) -> dict[str, Any]:
     """Through the certificate of the reward model; what is known then, by role.
 
     Raises:
@@ -130,7 +130,7 @@ def _compare_to_reward_model(config: RunConfig, asked: Mapping[StageName, AskedS
 
 
 def _compare_policy(
-    config: RunConfig, asked: Mapping[StageName, AskedStage], made: Mapping[str, Any], reward_model: ArtifactRef
+    config: RunConfig, asked: Mapping[StageName, RequestedStage], made: Mapping[str, Any], reward_model: ArtifactRef
 ) -> None:
     """Through the evaluation of the policy that is trained against that reward model.
 

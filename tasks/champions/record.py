@@ -31,7 +31,7 @@ class StoredArtifact(Frozen):
         return f"{self.stage} {self.key[:_SHOWN_KEY]}"
 
 
-class AskedStage(Frozen):
+class RequestedStage(Frozen):
     """A stage as the challenger's run asked for it, and what came out: the same again decides nothing new."""
 
     memory: StageMemory
@@ -86,7 +86,7 @@ class Decision(Frozen):
     text: str = Field(description="Why, with figures")
     by: str = Field("", description="Who, where a person did it by hand")
     comparison: Comparison | None = None
-    asked: dict[StageName, AskedStage] = Field({}, description="What the challenger was made of")
+    asked: dict[StageName, RequestedStage] = Field({}, description="What the challenger was made of")
     rules: str = Field("", description="Gates and demands that it was judged by, as JSON")
     run_id: str = ""
     mlflow_run_id: str = ""

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from containers.contracts.records import CheckFinding
 from tasks.config.gates import Gates
 from tasks.gates.text import waiting_text
-from tasks.prefect_client import asked_once
+from tasks.prefect_client import no_retries
 from tasks.store.decisions import Question
 
 WAITING_EVENT = "rlhf.gate.waiting"
@@ -91,7 +91,7 @@ def _capabilities(type_slug: str, name: str) -> tuple[str, ...]:
     """What a block can do; raises ObjectNotFound where Prefect has no such block, and asks only once."""
     limits = {"timeout": _ANSWER_LIMIT_S}
     with (
-        asked_once(),
+        no_retries(),
         get_client(httpx_settings=limits, sync_client=True) as client,
     ):
         found = client.read_block_document_by_name(name, type_slug, include_secrets=False)

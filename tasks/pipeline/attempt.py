@@ -16,7 +16,7 @@ from containers.contracts.records import StageRecord
 from containers.contracts.spec import ArtifactRef, StageSpec
 from containers.formatting import markdown_text
 from containers.host.environment_block import without_secrets
-from containers.launch.base import DaemonUnreachableError, Launch, LaunchError, StageExit
+from containers.launch.base import DaemonUnreachableError, LaunchError, LaunchRequest, StageExit
 from containers.launch.collect import CollectError, publish, read_outcome
 from containers.launch.docker.cleanup import RUN_NAME_LABEL
 from containers.launch.docker.effective import CONTAINER_FILE
@@ -29,7 +29,7 @@ from tasks.pipeline.ladder import in_words
 from tasks.pipeline.log import LogLines
 from tasks.prefect_sync.artifacts import mlflow_link, prefect_link, present_flow_run_id
 from tasks.prefect_sync.progress import StageProgress
-from tasks.run.provenance import Maker, note_maker
+from tasks.run.provenance import Provenance, note_maker
 from tasks.run.state import PipelineRun
 from tasks.store.events import EventFeed, MetricPoint, MetricsDelivery
 from tasks.store.lock import lock_path
@@ -130,7 +130,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         on_note=lambda note: display.say(f"{spec.stage}: {note}", is_logged=True),
         from_end=True,  # what an earlier attempt wrote is delivered by the reconciliation
     )
-    launch = Launch(
+    launch = LaunchRequest(
         spec=spec,
         spec_folder=folder,
         work_folder=work_folder,
@@ -192,7 +192,7 @@ def _succeeded(
 ) -> StageRecord:
     run.tracking.wait_for_server()  # the first stage may have run beside its start
     folder, _ = _folders(run, spec)
-    maker = Maker(
+    maker = Provenance(
         run_name=run.config.run.name,
         run_id=run.run_id,
         flow_run_id=present_flow_run_id(),

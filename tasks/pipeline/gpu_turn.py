@@ -15,7 +15,7 @@ from containers.contracts.spec import StageSpec
 from containers.launch.base import GpuUnavailableError
 from containers.launch.gpus.inventory import Gpu, GpuReport, read_gpus
 from containers.launch.gpus.leases import FOLDER_VARIABLE, QUEUE, lease_folder, leased, leased_gpus, open_lease_folder
-from containers.launch.gpus.verdicts import broken, busy, is_healthy, is_large_enough, visible_gpus
+from containers.launch.gpus.verdicts import faulty, in_use, is_healthy, is_large_enough, visible_gpus
 from tasks.store.lock import WaitCancelledError, sole_worker
 
 _ASK_EVERY_S = 1.0
@@ -99,8 +99,8 @@ def _wait_for_gpus(
     started, said = time.monotonic(), ""
     while True:
         usable = _usable(_read_patiently(should_stop), profile)
-        kept = ours() if any(busy(gpu) for gpu in usable) else ()
-        free = _in_order([gpu for gpu in usable if busy(gpu, ours=kept) is None])
+        kept = ours() if any(in_use(gpu) for gpu in usable) else ()
+        free = _in_order([gpu for gpu in usable if in_use(gpu, ours=kept) is None])
         attempt = ExitStack()
         try:
             uuids = attempt.enter_context(
@@ -149,7 +149,7 @@ def _usable(report: GpuReport, profile: GpuProfile) -> list[Gpu]:
     visible = visible_gpus(report.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     usable, reasons = [], []
     for gpu in visible:
-        trouble = broken(gpu)
+        trouble = faulty(gpu)
         if trouble is None and not is_large_enough(gpu, profile.gpu_memory_gib):
             trouble = (f"GPU {gpu.index}: {(gpu.memory_total_mib or 0) / 1024:.1f} GiB", "")
         if trouble is None and gpu.mig and profile.num_gpus > 1:
@@ -180,5 +180,5 @@ def _why_it_waits(usable: list[Gpu], held: Mapping[str, str], kept: Collection[i
         if gpu.uuid in held:
             runs.setdefault(held[gpu.uuid], []).append(gpu.index)
     parts = [f"{name} has GPU {', '.join(map(str, indices))}" for name, indices in runs.items()]
-    parts += [trouble[0] for gpu in usable if gpu.uuid not in held and (trouble := busy(gpu, ours=kept)) is not None]
+    parts += [trouble[0] for gpu in usable if gpu.uuid not in held and (trouble := in_use(gpu, ours=kept)) is not None]
     return "; ".join(parts) or "The GPUs were taken this moment"

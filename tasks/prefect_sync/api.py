@@ -33,7 +33,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.types import KeyValueLabels
 
-from tasks.prefect_client import asked_once
+from tasks.prefect_client import no_retries
 from tasks.prefect_sync.unreadable_runs import FoundRuns, UnreadableError, read_one_by_one
 
 T = TypeVar("T")
@@ -249,7 +249,7 @@ class PrefectApi:
 
     def _asked(self, question: Callable[[], T]) -> T | None:
         try:
-            with asked_once():
+            with no_retries():
                 return self._answer(question)
         except ObjectNotFound:
             return None

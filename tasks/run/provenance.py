@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 MADE_BY_FILE = "made_by.json"
 
 
-class Maker(Frozen):
+class Provenance(Frozen):
     """The run that made an artifact."""
 
     run_name: str = ""
@@ -33,7 +33,7 @@ class Maker(Frozen):
         return f"made by run {name} on {moment(made_at)}" if name else f"made {moment(made_at)}"
 
 
-def reused_note(maker: Maker, message: str) -> str:
+def reused_note(maker: Provenance, message: str) -> str:
     """Markdown for the MLflow run of a stage that made nothing new.
 
     Args:
@@ -43,7 +43,7 @@ def reused_note(maker: Maker, message: str) -> str:
     return f"↺ **Reused:** {markdown_text(message)}.{where}"
 
 
-def note_maker(attempt_folder: Path, maker: Maker) -> None:
+def note_maker(attempt_folder: Path, maker: Provenance) -> None:
     """Keep who made what the attempt published. A full disk is logged, never raised."""
     try:
         write_atomically(attempt_folder / MADE_BY_FILE, maker.model_dump_json(indent=1))
@@ -51,7 +51,7 @@ def note_maker(attempt_folder: Path, maker: Maker) -> None:
         logger.warning("%s cannot be written: %s", attempt_folder / MADE_BY_FILE, error)
 
 
-def find_maker(attempt_folders: Path) -> Maker:
+def find_maker(attempt_folders: Path) -> Provenance:
     """Who made the artifact of that key last; without a name where only the spec of an attempt is left, or nothing.
 
     Args:
@@ -59,15 +59,15 @@ def find_maker(attempt_folders: Path) -> Maker:
     """
     for folder in sorted(attempt_folders.glob("attempt-*"), key=_number, reverse=True):
         try:
-            return Maker.model_validate_json((folder / MADE_BY_FILE).read_bytes())
+            return Provenance.model_validate_json((folder / MADE_BY_FILE).read_bytes())
         except (OSError, ValidationError):
             continue
     for path in sorted(attempt_folders.glob(f"attempt-*/{SPEC_FILE}"), key=lambda path: -_number(path.parent)):
         try:
-            return Maker(run_id=StageSpec.model_validate_json(path.read_bytes()).run_id)
+            return Provenance(run_id=StageSpec.model_validate_json(path.read_bytes()).run_id)
         except (OSError, ValidationError):
             continue
-    return Maker()
+    return Provenance()
 
 
 def _number(folder: Path) -> int:

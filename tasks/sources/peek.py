@@ -16,7 +16,7 @@ from containers.data.formats.parquet_rows import opened_parquet
 from containers.data.reader import ROWS_THAT_SHOW_THE_SCHEMA
 from containers.formatting import clean, one_line
 from tasks.sources.errors import SourceAccessError, UnusableSourceError
-from tasks.sources.file_kinds import BEGINNING_BYTES, foreign_file
+from tasks.sources.file_signatures import BEGINNING_BYTES, match_signature
 
 # Only reading all of it finds damage in the middle of a gzip file. That takes a second for 80 MB (measured).
 WHOLE_BYTES = 512 * 1024**2
@@ -122,7 +122,7 @@ def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | 
         return DataPeek((schema_of(objects, file=name).name,), num_rows, len(bad), len(head))
     if not bad:
         return DataPeek(schemas=(), num_rows=num_rows)
-    if foreign := foreign_file(first_bytes(path, BEGINNING_BYTES)):
+    if foreign := match_signature(first_bytes(path, BEGINNING_BYTES)):
         raise UnusableSourceError(f"{name} is {foreign.kind}.", foreign.advice)
     flaw = _flaw(bad[0])
     if wanted := _kind_by_name(path, name):

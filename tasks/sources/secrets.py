@@ -24,10 +24,10 @@ def stored_secret(block: str) -> str | None:
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
-    from tasks.prefect_client import asked_once
+    from tasks.prefect_client import no_retries
 
     try:
-        with asked_once():
+        with no_retries():
             client = get_client(httpx_settings={"timeout": _LIMIT_S}, sync_client=True)
             found = client.read_block_document_by_name(block, "secret", include_secrets=True)
     except ObjectNotFound:

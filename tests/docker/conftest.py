@@ -9,7 +9,7 @@ import docker
 import pytest
 
 from containers.launch.arguments import container_name
-from containers.launch.base import Launch, LaunchError, StageExit
+from containers.launch.base import LaunchError, LaunchRequest, StageExit
 from containers.launch.docker.runtime import DockerRuntime, connect, stage_image_digest
 from tests.unit.factories.launch_factory import Watcher, make_launch, make_spec
 
@@ -33,12 +33,12 @@ def client(stage_image: str) -> Iterator[docker.DockerClient]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, stage_image: str) -> Callable[..., tuple[StageExit, Launch]]:
+def run(tmp_path: Path, stage_image: str) -> Callable[..., tuple[StageExit, LaunchRequest]]:
     """Runs a Python program as a stage; keywords that are no part of a launch change the spec."""
 
     def run_program(
         program: str, *, folder: Path = tmp_path, watcher: Watcher | None = None, grace_s: float = 10, **changes: Any
-    ) -> tuple[StageExit, Launch]:
+    ) -> tuple[StageExit, LaunchRequest]:
         launch_changes = {name: changes.pop(name) for name in ("labels", "on_line", "should_stop") if name in changes}
         spec = make_spec(**{"timeout_s": 120, **changes})
         launch = make_launch(folder, spec, watcher=watcher, image=stage_image, **launch_changes)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from containers.launch.base import Launch
+from containers.launch.base import LaunchRequest
 from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.lease import LOCK_LABEL
 from tasks.store.lock import lock_path
@@ -16,7 +16,7 @@ _HERE = Path(__file__).resolve()
 _IMPORTED_FROM = (str(_HERE.parents[2]), str(_HERE.parent))
 
 
-def attempt(folder: Path, image: str, number: int = 1, **changes: object) -> Launch:
+def attempt(folder: Path, image: str, number: int = 1, **changes: object) -> LaunchRequest:
     """An attempt at the same key in the same work folder, as `tasks.pipeline.attempt` makes it.
 
     Changes that are fields of a launch go there, all others into the spec.

@@ -11,14 +11,14 @@ from containers.contracts.hardware import UNLIMITED
 from containers.contracts.names import SPEC_FILE
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.docker.runtime import stage_image_digest
 from containers.launch.failures.classify import classify
 from tests.unit.factories.launch_factory import Watcher, make_input, make_profile
 
 pytestmark = pytest.mark.docker
 
-RunStage = Callable[..., tuple[StageExit, Launch]]
+RunStage = Callable[..., tuple[StageExit, LaunchRequest]]
 Names = Callable[[], list[str]]
 
 MEASURE = """

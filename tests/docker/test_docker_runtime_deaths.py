@@ -10,13 +10,13 @@ import docker
 import pytest
 
 from containers.contracts.outcome import FailureKind
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.failures.classify import classify
 from tests.unit.factories.launch_factory import Watcher, make_profile
 
 pytestmark = pytest.mark.docker
 
-RunStage = Callable[..., tuple[StageExit, Launch]]
+RunStage = Callable[..., tuple[StageExit, LaunchRequest]]
 Names = Callable[[], list[str]]
 
 EATER = "x = []\nwhile True: x.append(bytearray(16 * 1024**2))"

@@ -17,7 +17,7 @@ from containers.launch.base import (
     ImageChangedError,
     ImageMissingError,
     InputUnusableError,
-    Launch,
+    LaunchRequest,
     NameTakenError,
     StageExit,
 )
@@ -29,7 +29,7 @@ from tests.unit.factories.launch_factory import make_input, make_launch, make_sp
 
 pytestmark = pytest.mark.docker
 
-RunStage = Callable[..., tuple[StageExit, Launch]]
+RunStage = Callable[..., tuple[StageExit, LaunchRequest]]
 Names = Callable[[], list[str]]
 
 ORPHAN_MAKER = """

@@ -7,7 +7,7 @@ import pytest
 from containers.contracts.hardware import GIB
 from containers.contracts.outcome import FailureKind
 from containers.formatting import size
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.docker.effective import CONTAINER_FILE, ContainerFindings
 from containers.launch.docker.state import read_docker
 from containers.launch.failures.classify import classify
@@ -17,7 +17,7 @@ from tests.unit.factories.launch_factory import make_profile, make_spec
 
 pytestmark = pytest.mark.docker
 
-RunStage = Callable[..., tuple[StageExit, Launch]]
+RunStage = Callable[..., tuple[StageExit, LaunchRequest]]
 
 # Reads its limit where version 2 of control groups has it inside a container, or version 1.
 SHOWS_ITS_LIMIT = """

@@ -14,7 +14,7 @@ from orphans import attempt, lock_labels, orphan
 from containers.contracts.names import OUTCOME_FILE, SPEC_FILE
 from containers.contracts.spec import StageSpec
 from containers.launch.arguments import docker_arguments, docker_spec
-from containers.launch.base import Launch, NameTakenError, StageExit
+from containers.launch.base import LaunchRequest, NameTakenError, StageExit
 from containers.launch.docker.cleanup import current_owner
 from containers.launch.docker.runtime import DockerRuntime, stage_image_digest
 from containers.launch.folders import prepare_folders, stage_user
@@ -61,11 +61,11 @@ def holders(client: docker.DockerClient) -> list[Container]:
     return list(client.containers.list(all=True, filters={"name": f"^{NAME}$"}))
 
 
-def run(launch: Launch, program: str = WORK, *, grace_s: float = 10) -> StageExit:
+def run(launch: LaunchRequest, program: str = WORK, *, grace_s: float = 10) -> StageExit:
     return DockerRuntime(command=("python", "-u", "-c", program), stop_grace_s=grace_s).run(launch)
 
 
-def let_it_end(launch: Launch) -> None:
+def let_it_end(launch: LaunchRequest) -> None:
     (launch.work_folder / "go").touch()
 
 
@@ -191,7 +191,7 @@ def test_an_interrupt_stops_a_container_that_was_taken_over(
     assert holders(client) == []
 
 
-def created(launch: Launch, client: docker.DockerClient) -> Container:
+def created(launch: LaunchRequest, client: docker.DockerClient) -> Container:
     """A container as this process makes it, not started yet."""
     user = stage_user(launch)
     arguments = docker_arguments(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.records import StageRecord
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
 from flows.open_run import open_run
 from flows.rlhf import TASKS, Maker
@@ -45,7 +45,7 @@ class HeldRuntime(ProcessRuntime):
         super().__init__()
         self._held = held
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         if launch.spec.stage is not self._held:
             return super().run(launch)
         spec_file = launch.spec_folder / SPEC_FILE

@@ -14,7 +14,7 @@ from drive_stages import JsonLines, drive
 
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.launch.arguments import DOCKER_COMMAND
-from containers.launch.base import Launch, StageExit, StageRuntime
+from containers.launch.base import LaunchRequest, StageExit, StageRuntime
 from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.process import ProcessRuntime
 from flows.open_run import open_run
@@ -34,7 +34,7 @@ class TooSmallMachine:
     def name(self) -> Literal["docker", "process"]:
         return self._usual.name
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         if launch.spec.stage is not self._stage:
             return self._usual.run(launch)
         if self.name == "docker":  # whose container has the image's files alone

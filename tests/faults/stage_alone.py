@@ -16,7 +16,7 @@ from tiny_project import TinyProject, curves, recorded_step, recorded_steps, sta
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import StageFailure
 from containers.contracts.spec import StageSpec
-from containers.launch.base import Launch
+from containers.launch.base import LaunchRequest
 from containers.launch.collect import read_outcome
 from containers.launch.failures.classify import classify
 from containers.launch.process import ProcessRuntime
@@ -90,7 +90,7 @@ class StageAlone:
                 signalled.append(send_to_rank(to_rank[1], to_rank[0]))
             return stop_at is not None and recorded_step(self.work) >= stop_at
 
-        launch = Launch(
+        launch = LaunchRequest(
             spec=self.spec.model_copy(update={"attempt": number}),
             spec_folder=spec_folder,
             work_folder=self.work,

@@ -11,7 +11,7 @@ from fault_rows import Fault
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
 from containers.launch.arguments import DOCKER_COMMAND
-from containers.launch.base import Launch
+from containers.launch.base import LaunchRequest
 from containers.launch.collect import read_outcome
 from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.failures.classify import classify
@@ -64,7 +64,7 @@ def test_shared_memory_is_smaller_than_declared(scene: Scene, fault: Fault, tmp_
     spec = reference_spec(scene)
     too_small = spec.profile.model_copy(update={"shm_size_gib": 0.0625})
     (tmp_path / "work").mkdir()
-    launch = Launch(
+    launch = LaunchRequest(
         spec=spec.model_copy(update={"profile": too_small}),
         spec_folder=tmp_path / "attempt",
         work_folder=tmp_path / "work",

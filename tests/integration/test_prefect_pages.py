@@ -19,7 +19,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.spec import ArtifactRef
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline.run_stage import run_stage
@@ -65,7 +65,7 @@ class ScriptRuntime(ProcessRuntime):
         super().__init__()
         self._go = go
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         self._command = (sys.executable, "-c", PROGRAM.format(key=launch.spec.key, go=str(self._go)))
         return super().run(launch)
 

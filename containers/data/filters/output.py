@@ -34,7 +34,7 @@ TEST_COMPARISONS_FILE = "test_comparisons.jsonl"
 
 
 @dataclass(frozen=True)
-class Division:
+class SplitRows:
     """Where the surviving rows went."""
 
     train: Rows
@@ -55,7 +55,7 @@ class Findings:
 def write_artifact(
     context: StageContext,
     config: FilterDatasetConfig,
-    division: Division,
+    division: SplitRows,
     *,
     counter: FunnelCounter,
     sources: Sequence[Source],
@@ -86,7 +86,7 @@ def write_artifact(
     return funnel
 
 
-def _write_comparisons(context: StageContext, division: Division) -> None:
+def _write_comparisons(context: StageContext, division: SplitRows) -> None:
     for file, rows in ((TRAIN_COMPARISONS_FILE, division.train), (TEST_COMPARISONS_FILE, division.validation)):
         left_out = write_comparisons(context.output / file, _rows(rows))
         if left_out:
@@ -98,7 +98,7 @@ def _write_comparisons(context: StageContext, division: Division) -> None:
 
 def _funnel(
     config: FilterDatasetConfig,
-    division: Division,
+    division: SplitRows,
     *,
     counter: FunnelCounter,
     sources: Sequence[Source],

@@ -26,7 +26,7 @@ from containers.contracts.spec import StageSpec
 from containers.contracts.stop_grace import LONGEST_S, StopGrace
 from containers.formatting import duration
 from containers.launch.arguments import INSIDE_SPEC, INSIDE_WORK, container_name, docker_spec
-from containers.launch.base import Launch, NameTakenError
+from containers.launch.base import LaunchRequest, NameTakenError
 from containers.launch.collect import read_outcome
 from containers.launch.docker.cleanup import Owner, age_s, grace_s, lock_of, owner_of, remove_container, why_left_alone
 from containers.launch.lease import LOCK_LABEL, taken_if_free
@@ -53,7 +53,7 @@ class Adopted:
 
 def take_name(
     client: docker.DockerClient,
-    launch: Launch,
+    launch: LaunchRequest,
     *,
     image_id: str,
     command: tuple[str, ...],
@@ -144,7 +144,9 @@ def _mounted(holder: Container, inside: str) -> Path | None:
     return next((Path(source) for source in sources if source), None)
 
 
-def _objection(holder: Container, launch: Launch, *, spec_text: str, image_id: str, command: tuple[str, ...]) -> str:
+def _objection(
+    holder: Container, launch: LaunchRequest, *, spec_text: str, image_id: str, command: tuple[str, ...]
+) -> str:
     """Why the container cannot stand for this attempt; empty where it can."""
     if holder.status not in ("running", "exited"):
         return "it was never started" if holder.status == "created" else f"it is {holder.status}"
@@ -196,7 +198,7 @@ def _refused_limits(inside: StageSpec, wanted: StageSpec) -> frozenset[str]:
     )
 
 
-def _stopped_from_outside(holder: Container, launch: Launch) -> str:
+def _stopped_from_outside(holder: Container, launch: LaunchRequest) -> str:
     """Whether its end says nothing of the work: somebody stopped or killed it, or the machine went down."""
     state = holder.attrs["State"]
     code, outcome = int(state["ExitCode"]), read_outcome(launch.work_folder)

@@ -9,14 +9,14 @@ from containers.launch.base import (
     GpuUnavailableError,
     ImageMissingError,
     InputUnusableError,
-    Launch,
     LaunchError,
+    LaunchRequest,
     NameTakenError,
 )
 from containers.launch.docker.state import why_no_image
 
 
-def launch_error(error: Exception, launch: Launch) -> LaunchError:
+def launch_error(error: Exception, launch: LaunchRequest) -> LaunchError:
     """The launch error that a failed create or start means."""
     stage, text = launch.spec.stage, str(getattr(error, "explanation", None) or error)
     if isinstance(error, docker.errors.ImageNotFound):
@@ -26,7 +26,7 @@ def launch_error(error: Exception, launch: Launch) -> LaunchError:
     return DaemonUnreachableError(f"The Docker daemon stopped answering before {stage} was started: {text}")
 
 
-def _daemon_error(text: str, status_code: int | None, launch: Launch) -> LaunchError:
+def _daemon_error(text: str, status_code: int | None, launch: LaunchRequest) -> LaunchError:
     stage = launch.spec.stage
     if status_code == 409 and "is already in use by container" in text:
         return NameTakenError(f"{stage} with this key was started by somebody else this moment: {text}")

@@ -17,7 +17,7 @@ from containers.launch.base import (
     DaemonUnreachableError,
     ImageChangedError,
     ImageMissingError,
-    Launch,
+    LaunchRequest,
     StageExit,
 )
 from containers.launch.docker.adopt import take_name
@@ -30,7 +30,7 @@ from containers.launch.folders import prepare_folders, stage_user
 from containers.launch.inputs import check_inputs
 from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import ChunkReader, Watch, grace_of, watch
+from containers.launch.supervise import ChunkReader, WatchResult, grace_of, watch
 
 _CLIENT_TIMEOUT_S = 30
 _REMOVE_AGAIN_S = 2.0
@@ -104,7 +104,7 @@ class DockerRuntime:
         """The value of `StageSpec.runtime`."""
         return "docker"
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         """The container's end, read before it is removed; when this returns or raises, none of its processes lives.
 
         Where the daemon is away, so that the container cannot be removed, that is waited for.
@@ -129,7 +129,9 @@ class DockerRuntime:
                     if not removed(started.container):
                         _wait_for_its_end(started.container, launch, log)
 
-    def _adopted(self, client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog) -> _Started | None:
+    def _adopted(
+        self, client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog
+    ) -> _Started | None:
         """The container that does this work already; None where the name is free.
 
         Nothing in the work folder is touched: a program may be at work there, or have left its result.
@@ -156,7 +158,7 @@ class DockerRuntime:
         return _Started(adopted.container, facts={"taken over": adopted.text}, age_s=adopted.age_s)
 
     def _supervise(
-        self, started: _Started, log_client: docker.DockerClient, launch: Launch, *, image_id: str, log: StageLog
+        self, started: _Started, log_client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog
     ) -> StageExit:
         program = ContainerProgram(started.container, log_client, lost_after_s=self._lost_after_s)
         reader = ChunkReader(program.chunks)
@@ -170,7 +172,7 @@ class DockerRuntime:
     def _started(
         self,
         client: docker.DockerClient,
-        launch: Launch,
+        launch: LaunchRequest,
         *,
         image_id: str,
         user: tuple[int, int],
@@ -210,7 +212,7 @@ class DockerRuntime:
                 log.note(f"The host refuses the ulimit {limit} of the profile; the stage runs with the daemon's own.")
 
 
-def _refuse_drift(container: Container, arguments: Mapping[str, Any], launch: Launch) -> None:
+def _refuse_drift(container: Container, arguments: Mapping[str, Any], launch: LaunchRequest) -> None:
     """Keep what the container got beside its spec, and refuse where that is not what was asked for."""
     effective = container_findings(container.attrs, arguments)
     write_atomically(launch.spec_folder / CONTAINER_FILE, effective.model_dump_json(indent=2))
@@ -228,7 +230,7 @@ def _image_id(client: docker.DockerClient, image: str) -> str:
         raise image_missing(error, image) from error
 
 
-def _checked_image(client: docker.DockerClient, launch: Launch) -> str:
+def _checked_image(client: docker.DockerClient, launch: LaunchRequest) -> str:
     if launch.image is None:
         raise ImageMissingError(
             "The docker runtime needs an image, and the launch names none. Build one with `make image` (for GPUs "
@@ -244,7 +246,7 @@ def _checked_image(client: docker.DockerClient, launch: Launch) -> str:
 
 
 def _stage_exit(
-    program: ContainerProgram, seen: Watch, *, container_id: str, image_id: str, log: StageLog
+    program: ContainerProgram, seen: WatchResult, *, container_id: str, image_id: str, log: StageLog
 ) -> StageExit:
     state = program.state
     code = None if program.lost or seen.unkillable else int(state.get("ExitCode", -1))
@@ -270,7 +272,7 @@ def _stage_exit(
     )
 
 
-def _wait_for_its_end(container: Container, launch: Launch, log: StageLog) -> None:
+def _wait_for_its_end(container: Container, launch: LaunchRequest, log: StageLog) -> None:
     """Hold the stage's GPUs as long as a process of the container lives, or until a daemon is there to end it."""
     token, told = folder_token(launch.work_folder), False
     while (alive := processes_with(token)) and not removed(container):

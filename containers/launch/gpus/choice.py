@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from containers.contracts.hardware import GpuProfile
 from containers.launch.gpus.inventory import Gpu, GpuReport
 from containers.launch.gpus.nvidia_smi import MISSING
-from containers.launch.gpus.verdicts import broken, busy, is_healthy, is_large_enough, worn
+from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_healthy, is_large_enough
 
 
 class NoProfileFitsError(Exception):
@@ -52,7 +52,7 @@ def choose_profile(
     if report.problem:
         raise NoProfileFitsError(f"The GPUs of this machine cannot be read: {report.problem}. {report.advice}")
     healthy = [gpu for gpu in usable if is_healthy(gpu)]
-    free = [gpu for gpu in healthy if busy(gpu) is None and gpu.uuid not in leased]
+    free = [gpu for gpu in healthy if in_use(gpu) is None and gpu.uuid not in leased]
     left_out = _left_out(usable, leased)
     for gpus, words in ((free, "free"), (healthy, "healthy but not all free, so stages wait for them")):
         passed_over = []
@@ -85,10 +85,10 @@ def _left_out(usable: Sequence[Gpu], leased: Mapping[str, str]) -> list[str]:
     found = []
     for gpu in usable:
         if not is_healthy(gpu):
-            trouble = broken(gpu) or worn(gpu)
+            trouble = faulty(gpu) or degraded(gpu)
             found.append(trouble[0] if trouble else f"GPU {gpu.index}: not healthy")
         elif gpu.uuid in leased:
             found.append(f"GPU {gpu.index}: {leased[gpu.uuid]} has it")
-        elif (held := busy(gpu)) is not None:
+        elif (held := in_use(gpu)) is not None:
             found.append(held[0])
     return found

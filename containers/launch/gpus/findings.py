@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
 from containers.launch.gpus.inventory import Gpu, GpuReport
-from containers.launch.gpus.verdicts import broken, busy, is_large_enough, visible_gpus, worn
+from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_large_enough, visible_gpus
 
 
 def gpu_findings(
@@ -67,8 +67,8 @@ def _count(
 
 def _gpu(gpu: Gpu, profile: GpuProfile, ours: Collection[int], leased: Mapping[str, str]) -> CheckFinding:
     kept = _kept(gpu, ours) or _leased(gpu, leased)
-    hindrance = broken(gpu) or _too_small(gpu, profile) or (None if kept else busy(gpu)) or _sliced(gpu, profile)
-    warning = kept or worn(gpu)
+    hindrance = faulty(gpu) or _too_small(gpu, profile) or (None if kept else in_use(gpu)) or _sliced(gpu, profile)
+    warning = kept or degraded(gpu)
     free = "memory unknown"
     if gpu.memory_total_mib is not None and gpu.memory_used_mib is not None:
         free = f"{gpu.memory_total_mib - gpu.memory_used_mib}/{gpu.memory_total_mib} MiB free"

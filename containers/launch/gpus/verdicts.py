@@ -9,10 +9,10 @@ IDLE_MIB = 1024
 # 48 GB cards report 44.99 GiB with ECC on, and 47.99 without.
 _MEMORY_TOLERANCE = 0.10
 
-Trouble = tuple[str, str]
+GpuIssue = tuple[str, str]
 
 
-def broken(gpu: Gpu) -> Trouble | None:
+def faulty(gpu: Gpu) -> GpuIssue | None:
     """Memory that is wrong, or will be: nothing may be computed on it."""
     if gpu.ecc_volatile:
         return (
@@ -43,7 +43,7 @@ def is_large_enough(gpu: Gpu, memory_gib: float) -> bool:
     return gpu.memory_total_mib is None or gpu.memory_total_mib / 1024 >= memory_gib * (1 - _MEMORY_TOLERANCE)
 
 
-def busy(gpu: Gpu, *, ours: Collection[int] = ()) -> Trouble | None:
+def in_use(gpu: Gpu, *, ours: Collection[int] = ()) -> GpuIssue | None:
     """Others hold memory on it. A container of ours that a dead run left counts as nobody.
 
     Args:
@@ -64,7 +64,7 @@ def busy(gpu: Gpu, *, ours: Collection[int] = ()) -> Trouble | None:
     )
 
 
-def worn(gpu: Gpu) -> Trouble | None:
+def degraded(gpu: Gpu) -> GpuIssue | None:
     """It works, and something speaks against it. Others are taken first, and `auto` does without it."""
     if gpu.mig:
         return (
@@ -92,7 +92,7 @@ def worn(gpu: Gpu) -> Trouble | None:
 
 def is_healthy(gpu: Gpu) -> bool:
     """Whether `auto` may count on it: neither broken nor throttled, no telling Xid error, whole (no MIG)."""
-    return not (broken(gpu) or gpu.mig or gpu.health.xids or gpu.health.throttled)
+    return not (faulty(gpu) or gpu.mig or gpu.health.xids or gpu.health.throttled)
 
 
 def visible_gpus(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:

@@ -9,7 +9,7 @@ from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContrac
 from containers.contracts.names import StageName
 from containers.contracts.outcome import StageFailure, StageResult
 from containers.contracts.spec import StageInput, StageSpec
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.environment import stage_environment
 from containers.launch.memory_limit import memory_limit
 
@@ -81,7 +81,7 @@ class Watcher:
         self.num_ticks += 1
 
 
-def make_launch(folder: Path, spec: StageSpec, *, watcher: Watcher | None = None, **changes: Any) -> Launch:
+def make_launch(folder: Path, spec: StageSpec, *, watcher: Watcher | None = None, **changes: Any) -> LaunchRequest:
     watcher = watcher or Watcher()
     values: dict[str, Any] = {
         "spec": spec,
@@ -91,7 +91,7 @@ def make_launch(folder: Path, spec: StageSpec, *, watcher: Watcher | None = None
         "should_stop": watcher.should_stop,
         "on_tick": watcher.on_tick,
     }
-    return Launch(**{**values, **changes})
+    return LaunchRequest(**{**values, **changes})
 
 
 def make_input(name: str, path: Path) -> StageInput:

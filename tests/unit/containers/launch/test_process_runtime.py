@@ -16,7 +16,7 @@ import pytest
 from containers.contracts.names import OUTCOME_FILE
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
-from containers.launch.base import CreateRefusedError, InputUnusableError, Launch, StageExit
+from containers.launch.base import CreateRefusedError, InputUnusableError, LaunchRequest, StageExit
 from containers.launch.collect import read_outcome
 from containers.launch.failures.classify import classify
 from containers.launch.gpus.leases import FOLDER_VARIABLE, leased, leased_gpus
@@ -27,7 +27,7 @@ from tests.unit.factories.launch_factory import Watcher, make_input, make_launch
 
 def run(
     tmp_path: Path, program: str, *, watcher: Watcher | None = None, grace_s: float = 5, **changes: Any
-) -> tuple[StageExit, Launch]:
+) -> tuple[StageExit, LaunchRequest]:
     launch_changes = {name: changes.pop(name) for name in ("on_line", "gpu_ids") if name in changes}
     spec = make_spec(runtime="process", **{"timeout_s": 60, **changes})
     launch = make_launch(tmp_path, spec, watcher=watcher, **launch_changes)

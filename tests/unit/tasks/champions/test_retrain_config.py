@@ -9,7 +9,7 @@ from fakes.hub_server import FakeHub
 from containers.contracts.identity import SINGLE_BATCH, identity_key, stage_identity, stage_profile
 from containers.contracts.names import StageName
 from tasks.champions.changes import why_retrain
-from tasks.champions.record import AskedStage, Decision
+from tasks.champions.record import Decision, RequestedStage
 from tasks.champions.retraining import Retraining, load_retraining, run_config_path
 from tasks.config.errors import ConfigError
 from tasks.config.sources import whole_filter_config
@@ -56,7 +56,7 @@ def decided(retraining: Retraining) -> None:
         at="2026-01-01T00:00:00+00:00",
         kind="refused",
         text="nothing was compared",
-        asked={StageName.FILTER_DATASET: AskedStage(memory=memory, digest="sha256:0")},
+        asked={StageName.FILTER_DATASET: RequestedStage(memory=memory, digest="sha256:0")},
         rules=retraining.rules_text("reward_model"),
     )
     book = retraining.book("reward_model")

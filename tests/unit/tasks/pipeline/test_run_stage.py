@@ -12,7 +12,7 @@ from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline.failure import FAILURE_FILE, StageFailedError
@@ -64,7 +64,7 @@ class ScriptRuntime(ProcessRuntime):
         super().__init__()
         self._plan = plan
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         program = PROGRAM.replace("{plan!r}", repr(list(self._plan)))
         who = f"TEST_STAGE={launch.spec.stage.value!r}, TEST_KEY={launch.spec.key!r}"
         program = f"import os; os.environ.update({who})\n{program}"

@@ -16,7 +16,7 @@ from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline.failure import StageFailedError
@@ -71,7 +71,7 @@ class TooSmall(ProcessRuntime):
         super().__init__()
         self._what, self._room = what, room
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         program = PROGRAM.replace("{spec!r}", repr(str((launch.spec_folder / SPEC_FILE).resolve())))
         program = program.replace("{room}", str(self._room)).replace("{what}", self._what)
         self._command = (sys.executable, "-c", program)

@@ -11,7 +11,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind
-from containers.launch.base import Launch, StageExit
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
 from flows.servers.process import ServerError
 from flows.servers.start import BackgroundStart
@@ -56,7 +56,7 @@ class ScriptRuntime(ProcessRuntime):
         self._go_on = go_on
         self.began = threading.Event()
 
-    def run(self, launch: Launch) -> StageExit:
+    def run(self, launch: LaunchRequest) -> StageExit:
         spec = launch.spec
         self._command = (sys.executable, "-c", PROGRAM, spec.stage.value, spec.key, str(self._go_on))
         self.began.set()

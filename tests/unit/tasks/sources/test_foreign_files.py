@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.sources.file_kinds import BEGINNING_BYTES, foreign_file
+from tasks.sources.file_signatures import BEGINNING_BYTES, match_signature
 
 ROWS = '{"chosen": "Red.", "rejected": "Blue."}\n' * 3
 # What a hub's web server and a bucket answered for a wrong address, shortened.
@@ -75,7 +75,7 @@ def arrow(*, stream: bool) -> bytes:
     ids=lambda item: item[:40] if isinstance(item, str) else "",
 )
 def test_a_kind_is_told_by_the_beginning_and_says_what_to_do(data: bytes, kind: str, advice: str) -> None:
-    found = foreign_file(data[:BEGINNING_BYTES])
+    found = match_signature(data[:BEGINNING_BYTES])
     assert found is not None
     assert found.kind.startswith(kind)
     assert advice in found.advice
@@ -85,10 +85,10 @@ def test_a_database_is_told_by_its_beginning(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "rows.db")
     connection.execute("CREATE TABLE rows (chosen TEXT)")
     connection.close()
-    found = foreign_file((tmp_path / "rows.db").read_bytes()[:BEGINNING_BYTES])
+    found = match_signature((tmp_path / "rows.db").read_bytes()[:BEGINNING_BYTES])
     assert found is not None and found.kind == "an SQLite database"
 
 
 @pytest.mark.parametrize("text", ["", "prompt,chosen,rejected\n", "[INFO] started\n", "chosen: Red.\n", ROWS])
 def test_of_other_text_nothing_is_claimed(text: str) -> None:
-    assert foreign_file(text.encode()) is None
+    assert match_signature(text.encode()) is None

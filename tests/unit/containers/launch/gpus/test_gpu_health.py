@@ -6,7 +6,7 @@ import pytest
 
 from containers.launch.gpus.health import Health, read_states
 from containers.launch.gpus.inventory import Gpu, read_gpus
-from containers.launch.gpus.verdicts import broken, is_healthy, worn
+from containers.launch.gpus.verdicts import degraded, faulty, is_healthy
 
 # From public issue threads: the driver's own words in the kernel's log.
 XID_LOG = """\
@@ -27,18 +27,18 @@ def _gpus(smi: pytest.MonkeyPatch, mode: str, *, kernel_log: Path = Path("/dev/n
 def test_a_card_that_slows_itself_down_is_seen_with_new_and_old_drivers(smi: pytest.MonkeyPatch, mode: str) -> None:
     hot, cool = _gpus(smi, mode)
     assert hot.health.throttled == ("too hot (the card slows itself down)",)
-    trouble = worn(hot)
+    trouble = degraded(hot)
     assert trouble is not None and "GPU 0: runs slower than it could: too hot" in trouble[0]
     assert (is_healthy(hot), is_healthy(cool)) == (False, True)
 
 
 def test_rows_that_wait_to_be_replaced_or_cannot_be_make_a_card_broken(smi: pytest.MonkeyPatch) -> None:
     good, waiting = _gpus(smi, "remap")
-    assert broken(good) is None
-    assert broken(waiting) is not None and waiting.health.remap_pending
+    assert faulty(good) is None
+    assert faulty(waiting) is not None and waiting.health.remap_pending
     failed, other = _gpus(smi, "remapfailed")
-    assert broken(failed) is not None and failed.health.remap_failed
-    assert broken(other) is None
+    assert faulty(failed) is not None and failed.health.remap_failed
+    assert faulty(other) is None
 
 
 def test_an_error_of_the_card_counts_and_one_of_a_program_does_not(smi: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_an_error_of_the_card_counts_and_one_of_a_program_does_not(smi: pytest.M
     assert programs_own.health.xids == ()
     assert fallen.health.xids == ("79 (fell off the bus)",)
     assert not is_healthy(fallen)
-    trouble = worn(fallen)
+    trouble = degraded(fallen)
     assert trouble is not None and "79 (fell off the bus)" in trouble[0]
 
 

@@ -9,13 +9,13 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from tasks.prefect_client import asked_once
+from tasks.prefect_client import no_retries
 
 
 def test_requests_are_not_repeated_within_and_all_else_stays() -> None:
     before = get_current_settings()
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 3}):
-        with asked_once():
+        with no_retries():
             assert PREFECT_CLIENT_MAX_RETRIES.value() == 0
             assert PREFECT_API_URL.value() == "http://127.0.0.1:9/api"
         assert PREFECT_CLIENT_MAX_RETRIES.value() == 3
@@ -23,19 +23,19 @@ def test_requests_are_not_repeated_within_and_all_else_stays() -> None:
 
 
 def test_the_settings_are_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    with asked_once():
+    with no_retries():
         pass
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the settings were read from environment and files")
 
     monkeypatch.setattr(Settings, "__init__", refuse)
-    with asked_once():
+    with no_retries():
         assert PREFECT_CLIENT_MAX_RETRIES.value() == 0
 
 
 def test_a_server_that_the_environment_came_to_name_is_the_one_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    with asked_once():
+    with no_retries():
         assert PREFECT_API_URL.value() == "http://127.0.0.1:9/api"
         assert PREFECT_CLIENT_MAX_RETRIES.value() == 0
