@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -176,7 +177,7 @@ def _padded(row: Sequence[Tensor], trees: tuple[Tree, ...]) -> Way:
     index = torch.tensor([of_one + [0] * (longest - len(of_one)) for of_one in places], device=device)
     is_token = torch.arange(longest, device=device) < lengths[:, None]
     mask = is_token[:, None, None] & torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
-    module = torch.nn.Module()
+    module: Any = torch.nn.Module()
     module.num_key_value_groups = row[0].shape[1] // row[1].shape[1]
 
     def in_row(found: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
     for server in (mlflow, prefect):
         stack.callback(server.stop)
         server.start()
-    settings = (
+    settings: tuple[str, ...] = (
         f"tracking.prefect_api_url={prefect.api_url}",
         f"tracking.mlflow_uri={mlflow.uri}",
         f"runtime.silence_limit_s={_SILENCE_LIMIT_S}",
@@ -148,15 +148,17 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
     write_demo_data(tiny.folder / "outputs/demo/data")
     config = "configs/runs/demo.yaml" if given.demo else "configs/runs/tiny.yaml"
     settings += () if given.demo else (WITH_SFT,)
-    found = schedules(tiny.folder / config, settings)
-    settings += tuple(longer_trainings(given.times, found))
+    trainings = schedules(tiny.folder / config, settings)
+    settings += tuple(longer_trainings(given.times, trainings))
     reference = Run(tiny, config, "undisturbed", disk / "undisturbed", settings)
     undisturbed(reference)
     wanted, num_steps = reference.made(), reference.num_steps()
     shutil.rmtree(reference.folder)
     print(f"Without faults: {reference.took_s:.0f} s, started {reference.starts} times.", flush=True)
 
-    costs, wrong, ended = [], [], []
+    costs: list[Cost] = []
+    wrong: list[str] = []
+    ended: list[Run] = []
     # More than there is time for; one whose victim is gone with its run waits for the next run.
     events = deque(islice(schedule(given.seed, kinds), math.ceil(given.minutes * 60)))
     deadline = time.monotonic() + given.minutes * 60
@@ -165,10 +167,12 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
         run = Run(tiny, config, name, disk / name, settings, given.minutes * 60 + _RUN_LIMIT * reference.took_s)
         costs += disturbed(run, Scene(run.orchestrator, mlflow, prefect, disk), events, deadline=deadline)
         ended.append(run)
-        found = [f"{stage} is not what it is without faults" for stage in wanted if run.made()[stage] != wanted[stage]]
-        found += [f"alive after its end: {process}" for process in left_alive(run)]
-        wrong += [f"{run.name}: {what}." for what in found]
-        print(f"{run.name}: {run.took_s:.0f} s, started {run.starts} times, {len(found)} things wrong", flush=True)
+        problems = [
+            f"{stage} is not what it is without faults" for stage in wanted if run.made()[stage] != wanted[stage]
+        ]
+        problems += [f"alive after its end: {process}" for process in left_alive(run)]
+        wrong += [f"{run.name}: {what}." for what in problems]
+        print(f"{run.name}: {run.took_s:.0f} s, started {run.starts} times, {len(problems)} things wrong", flush=True)
         shutil.rmtree(run.folder)
 
     all_s = sum(run.took_s for run in ended)
@@ -182,7 +186,7 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
     if given.write:
         PAGES.mkdir(parents=True, exist_ok=True)
         name = "chaos" + ("-demo" if given.demo else "") + (f"-{given.ranks}-ranks" if given.ranks > 1 else "")
-        (PAGES / f"{name}.md").write_text(page(text, saved(found), left_out, measured=measured), encoding="utf-8")
+        (PAGES / f"{name}.md").write_text(page(text, saved(trainings), left_out, measured=measured), encoding="utf-8")
     return 1 if wrong else 0
 
 

@@ -44,7 +44,7 @@ from containers.rollouts.shared_prompts import sharing
 
 _THEIRS, _BATCHED, _OURS = "transformers, as TRL calls it", "transformers' continuous batching", "ours"
 _WAYS = (_THEIRS, _BATCHED, _OURS)
-_OPENED = {_THEIRS: nullcontext, _BATCHED: batching, _OURS: sharing}
+_OPENED: dict[str, Any] = {_THEIRS: nullcontext, _BATCHED: batching, _OURS: sharing}
 _K = 4
 _BATCH_PROMPTS = 2
 _PROMPT_TOKENS = (200, 2000)
@@ -103,7 +103,7 @@ def _prepare(folder: Path, *, count: int) -> list[int]:
 def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
     """Seconds of all batches, completions, tokens computed, and peak memory beyond the loaded model, of one way."""
     prompts: list[list[int]] = json.loads((folder / "prompts.json").read_text())
-    policy = _policy(folder)
+    policy: Any = _policy(folder)
     policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
     tokens: Counter[str] = Counter()
     count_tokens(policy, "policy", tokens)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flows.servers.local import Servers
 from tasks.mlflow_sync.pages import runs_page
@@ -53,14 +54,14 @@ def prefect_requests(servers: Servers) -> list[Answer]:
     """The requests that Prefect's page sends for its list of runs, and for the page of one run."""
     from prefect.client.orchestration import SyncPrefectClient
 
-    client = SyncPrefectClient(servers.prefect_api_url, httpx_settings={"timeout": 120})
+    client: Any = SyncPrefectClient(servers.prefect_api_url, httpx_settings={"timeout": 120})
     newest_first = {"sort": "START_TIME_DESC", "limit": 50, "page": 1}
     found: list[str] = [
         item["id"] for item in client.request("POST", "/flow_runs/paginate", json=newest_first).json()["results"]
     ]
     of_one = {"flow_runs": {"id": {"any_": found[:1]}}}
     by_name = {"flow_runs": {"name": {"like_": "demo-1"}}} | newest_first
-    asked = (
+    asked: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("page 1 of the runs", "/flow_runs/paginate", newest_first),
         ("the runs whose name has demo-1", "/flow_runs/paginate", by_name),
         ("how many runs", "/flow_runs/count", {}),

@@ -51,7 +51,7 @@ def ratios(runs: Runs, name: str, *, ours: str) -> list[float]:
 
 def median(runs: Sequence[Run], figure: str) -> float:
     """Of that figure over the alternations."""
-    return statistics.median(run[figure] for run in runs)
+    return float(statistics.median(run[figure] for run in runs))
 
 
 def table(

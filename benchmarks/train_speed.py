@@ -183,7 +183,7 @@ def _losses(found: Runs) -> list[float]:
 
 
 def _gflops(found: Runs) -> float:
-    return statistics.median(run["gflops"] for runs in found.values() for run in runs)
+    return float(statistics.median(run["gflops"] for runs in found.values() for run in runs))
 
 
 def _table(arguments: argparse.Namespace, tokens: list[TokenPair], found: Runs) -> str:
