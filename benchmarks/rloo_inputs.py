@@ -22,7 +22,8 @@ from benchmarks.speed_inputs import random_pairs, real_pairs, save_reward_model
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.contracts.configs.training import LoraSettings
 from containers.models.loading import peft_config
-from containers.rewards.reward_model import PolicyReward, policy_scorer
+from containers.rewards.base import PolicyReward
+from containers.rewards.reward_model import ModelReward, policy_scorer
 from containers.rollouts.shared_prompts import sharing
 
 DEFAULT, TUNED, OURS = "TRL, its defaults", "TRL, tuned", "ours"
@@ -137,7 +138,7 @@ def make_trainer(
     scorer = policy_scorer(judge, tokenizer, batch_size=STEP)
     # The first conversations are scored both ways, once in a training.
     scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
-    reward = PolicyReward(scorer, end_ids=[tokenizer.eos_token_id], missing_eos_penalty=0.0)
+    reward = PolicyReward(ModelReward(scorer), end_ids=[tokenizer.eos_token_id], missing_eos_penalty=0.0)
     return PackedPolicyTrainer(
         reward_funcs=reward,
         pack_tokens=_PACK_TOKENS,

@@ -16,6 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
+from containers.contracts.registries import RuntimeName
 from containers.host.environment_block import without_secrets
 from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
 from containers.launch.memory_limit import machine_memory
@@ -38,7 +39,7 @@ from tasks.pipeline.inputs import REFERENCE_KEY, reference_source
 from tasks.pipeline.reward_models import probe_reward_model
 from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_markdown
-from tasks.run.runtime import NOT_ASKED, Runtime, judge_runtime, present_stages_digest
+from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
 from tasks.sources.resolve import (
     DatasetSource,
@@ -174,7 +175,9 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def _host_checks(config: RunConfig, plan: RunPlan, runtime: Runtime, docker: DockerState) -> list[tuple[str, _Check]]:
+def _host_checks(
+    config: RunConfig, plan: RunPlan, runtime: RuntimeName, docker: DockerState
+) -> list[tuple[str, _Check]]:
     profile, store_dir = config.gpu_profile, config.store_dir
     disk_bytes, memory_bytes = int(plan.disk_bytes), int(plan.host_memory_bytes)
     machine_bytes, can_limit = machine_memory(docker.memory_bytes), docker.limits_memory

@@ -1,22 +1,18 @@
 """The ways between the ranks of a GPU profile, measured on this machine by the runtime that stages get."""
 
 import math
-import sys
 from pathlib import Path
 
 from containers.contracts.collectives import COLLECTIVES_FILE, Collectives
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
-from containers.contracts.names import SPEC_FILE, StageName
+from containers.contracts.names import StageName
 from containers.contracts.outcome import StageFailure
 from containers.contracts.spec import StageSpec
-from containers.launch.arguments import INSIDE_SPEC
-from containers.launch.base import LaunchRequest, StageRuntime
+from containers.launch.base import LaunchRequest
 from containers.launch.collect import read_outcome
-from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.failures.classify import classify
-from containers.launch.process import ProcessRuntime
-from tasks.run.runtime import CodeIdentity, required_contract
+from tasks.run.runtime import CodeIdentity, required_contract, start_runtime
 
 _PROGRAM = "containers.stages.probe_ranks"
 _TIMEOUT_S = 600.0
@@ -35,19 +31,17 @@ def measure_ranks(profile: GpuProfile, *, code: CodeIdentity, image: str, folder
         LaunchError: the program was not started.
     """
     spec = _spec(profile, code)
-    in_docker = code.runtime == "docker"
     spec_folder, work_folder = folder / "spec", folder / "work"
-    runtime: StageRuntime
-    if in_docker:
-        runtime = DockerRuntime(command=("python", "-m", _PROGRAM, f"{INSIDE_SPEC}/{SPEC_FILE}"))
-    else:
-        runtime = ProcessRuntime(command=(sys.executable, "-m", _PROGRAM, str((spec_folder / SPEC_FILE).resolve())))
     for each in (spec_folder, work_folder):
         each.mkdir(parents=True, exist_ok=True)
     launch = LaunchRequest(
-        spec=spec, spec_folder=spec_folder, work_folder=work_folder, image=image if in_docker else None
+        spec=spec,
+        spec_folder=spec_folder,
+        work_folder=work_folder,
+        image=image if code.image_digest else None,
+        program=_PROGRAM,
     )
-    stage_exit = runtime.run(launch)
+    stage_exit = start_runtime(code.runtime).run(launch)
     measured = work_folder / COLLECTIVES_FILE
     if stage_exit.exit_code == 0 and measured.is_file():
         return Collectives.model_validate_json(measured.read_bytes())

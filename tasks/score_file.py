@@ -14,15 +14,13 @@ from containers.contracts.names import EVENTS_FILE, OUTPUT_FOLDER, SCORES_FILE, 
 from containers.contracts.outcome import Metric, StageResult
 from containers.contracts.spec import StageInput
 from containers.launch.base import LaunchError as LaunchError
-from containers.launch.base import LaunchRequest, StageRuntime
+from containers.launch.base import LaunchRequest
 from containers.launch.collect import read_outcome
-from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.failures.classify import classify
-from containers.launch.process import ProcessRuntime
 from tasks.pipeline.failure import STAGE_LOG_FILE
 from tasks.pipeline.failure import StageFailedError as StageFailedError
 from tasks.pipeline.gpu_turn import gpu_turn
-from tasks.run.runtime import CodeIdentity, required_contract
+from tasks.run.runtime import CodeIdentity, required_contract, start_runtime
 from tasks.sources.errors import SourceAccessError, UnusableSourceError
 from tasks.sources.file_signatures import BEGINNING_BYTES, match_signature
 from tasks.sources.local import data_file_or_folder, data_files, resolve_file
@@ -116,7 +114,7 @@ def score_file(
         on_progress=on_progress,
         on_note=lambda note: say(note),
     )
-    runtime: StageRuntime = DockerRuntime(say=say) if place.code.runtime == "docker" else ProcessRuntime()
+    runtime = start_runtime(place.code.runtime, say=say)
     for folder in (place.work, place.log.parent):
         folder.mkdir(parents=True, exist_ok=True)
     with gpu_turn(spec.profile, holder="rlhf score", say=say, should_stop=lambda: False):

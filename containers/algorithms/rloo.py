@@ -11,7 +11,7 @@ from trl import RLOOTrainer
 
 from containers.harness.errors import DivergedError
 from containers.packing.logps import causal_of
-from containers.rewards.reward_model import PolicyReward
+from containers.rewards.base import PolicyReward
 from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.engines import Writing
 from containers.rollouts.generate import whole_distribution

@@ -1,6 +1,5 @@
-"""RLOO against the reward model, with the KL to the start model inside the reward, as a training program."""
+"""RLOO, with the KL to the start model inside the reward, as a training program."""
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from trl import RLOOConfig
 from containers.algorithms.curves import curve_metrics
 from containers.algorithms.rloo import PolicyTrainer
 from containers.algorithms.rloo_packing import plan_policy_packing
-from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import (
     COMPLETIONS_FILE,
@@ -22,7 +20,6 @@ from containers.contracts.outcome import Metric
 from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import is_first_rank
-from containers.evals.score_statistics import normalisation_of
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.models.chat_template import ANSWER_AT_ONCE
@@ -33,12 +30,10 @@ from containers.models.loading import (
     num_embedding_rows,
     peft_config,
     position_limit,
-    reward_model_folder,
 )
 from containers.packing.choice import Packing
 from containers.packing.kernel_trial import try_kernels
-from containers.rewards.certified import demand_certificate
-from containers.rewards.reward_model import PolicyReward, load_scorer
+from containers.rewards.base import PolicyReward, Reward, start_reward
 from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.engines import Rollouts, start_rollouts
 from containers.rollouts.generate import turn_end_ids
@@ -49,14 +44,12 @@ from containers.rollouts.prompts import (
     read_training_prompts,
     shuffled_passes,
 )
-from containers.rollouts.templates import note_templates
-from containers.scoring.scorer import RewardScorer, score_head_sha256
+from containers.rollouts.templates import note_policy_template
 from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
 from containers.training.loop import training_callbacks
 from containers.training.program import Prepared, Training, save_causal_model
 
-REWARD_MODEL_USED_FILE = "reward_model_used.json"
 _COMPLETION_LOG_FILE = "completions.jsonl"
 
 
@@ -69,14 +62,13 @@ class _Parts:
     schedule: ResolvedSchedule
     tokenizer: Any
     model: Any
-    scorer: RewardScorer
-    normalisation: ScoreStatistics | None
+    reward: Reward
     packing: Packing[PolicyTrainer]
     rollouts: Rollouts
 
 
 class RlooTraining(Training):
-    """RLOO against the reward model."""
+    """RLOO against the reward that the configuration names."""
 
     parts: "_Parts"
     log: CompletionLog | None = None
@@ -96,7 +88,7 @@ class RlooTraining(Training):
     def build_trainer(self, checkpoint: Path | None) -> PolicyTrainer:
         """TRL's, packed where the model can."""
         if is_first_rank():
-            _record_reward_model(self.context, self.parts.scorer)
+            self.parts.reward.record(self.context)
             path = self.context.checkpoints / _COMPLETION_LOG_FILE
             self.log = CompletionLog(path, resumed_from_step=checkpoint_step(checkpoint) or 0)
         return _trainer(self.context, self.parts, self.log, checkpoint=checkpoint)
@@ -165,7 +157,7 @@ def _load(context: StageContext) -> _Parts:
     read_evaluation_prompts(pairs, tokenizer, config, num_rows=num_rows)
     schedule_of = partial(resolve_policy_schedule, config, global_batch_size=context.spec.batch.global_batch_size)
     schedule_of(num_prompts=len(prompts.prompts))
-    demand_certificate(context)
+    reward = start_reward(context, config)
     profile = context.spec.profile
     device, dtype = compute_device(profile), compute_dtype(profile)
     # Adapters train in float32 on a frozen base; a whole model trains in float32 under autocast.
@@ -174,11 +166,8 @@ def _load(context: StageContext) -> _Parts:
     )
     demand_own_tokenizer(model, tokenizer, folder=start)
     check_lengths(config, max_positions=position_limit(model), name="start model")
-    scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
-    check_lengths(config, max_positions=scorer.max_length, name="reward model")
-    prompts = prompts.without(
-        note_templates(context, tokenizer, scorer, prompts.prompts), num_rows=scorer.num_rows, of="the reward model"
-    )
+    note_policy_template(context, tokenizer, prompts.prompts)
+    prompts = reward.scorable(context, prompts)
     asked = [prompt.token_ids for prompt in prompts.prompts]
     if prompts.left_out_in_words:
         context.recorder.note(prompts.left_out_in_words)
@@ -188,24 +177,10 @@ def _load(context: StageContext) -> _Parts:
         schedule=schedule_of(num_prompts=len(prompts.prompts)),
         tokenizer=tokenizer,
         model=model,
-        scorer=scorer,
-        normalisation=_normalisation(context, config),
+        reward=reward,
         packing=plan_policy_packing(context, config, model, asked),
         rollouts=start_rollouts(context, config, model, asked),
     )
-
-
-def _normalisation(context: StageContext, config: TrainPolicyConfig) -> ScoreStatistics | None:
-    """Mean and spread of the reward model's scores, where rewards are normalised by them; noted for the report."""
-    if not config.normalise_rewards:
-        return None
-    item = context.input("reward_model")
-    found = normalisation_of(reward_model_folder(Path(item.path)), origin=item.origin)
-    context.recorder.note(
-        f"Rewards are scores less their mean, {found.mean:.4g}, over their standard deviation, "
-        f"{found.standard_deviation:.4g} ({found.num_scores:,} scores: {found.scores_of})."
-    )
-    return found
 
 
 def _trainer(
@@ -231,10 +206,9 @@ def _trainer(
         chat_template_kwargs=ANSWER_AT_ONCE,
     )
     reward = PolicyReward(
-        parts.scorer,
+        parts.reward,
         end_ids=turn_end_ids(parts.model, parts.tokenizer),
         missing_eos_penalty=config.missing_eos_penalty,
-        normalisation=parts.normalisation,
     )
     return parts.packing.trainer(
         completion_log=log,
@@ -264,12 +238,3 @@ def _training_order(context: StageContext, parts: _Parts) -> Dataset:
     num_generations = -(-parts.schedule.num_steps // parts.config.num_iterations)
     order = shuffled_passes(len(prompts), length=num_generations * per_generation, seed=context.spec.seed)
     return Dataset.from_list([{"prompt": list(prompts[index].conversation)} for index in order])
-
-
-def _record_reward_model(context: StageContext, scorer: RewardScorer) -> None:
-    """Say which reward model this is, so that the report can check that it is the one that was evaluated."""
-    item = context.input("reward_model")
-    head = score_head_sha256(scorer.model)
-    context.recorder.note(f"Rewards come from {item.origin or item.digest}; its score head is sha256:{head[:16]}…")
-    text = json.dumps({"digest": item.digest, "score_head_sha256": head}, indent=2)
-    (context.output / REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")

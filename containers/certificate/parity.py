@@ -13,7 +13,7 @@ from containers.contracts.records import SamplePrediction
 from containers.evals.sample_predictions import both_conversations, read_reloaded_scores, read_sample_predictions
 from containers.harness.errors import BadConfigError, MissingPrerequisiteError, StageError
 from containers.models.loading import load_tokenizer
-from containers.rewards.reward_model import PolicyReward, policy_scorer
+from containers.rewards.reward_model import ModelReward, policy_scorer
 from containers.scoring.scorer import (
     Conversation,
     RewardScorer,
@@ -195,10 +195,8 @@ def _roads(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[
     for size in _BATCH_SIZES:
         roads[_evaluator(size)] = _scorer(scorer, batch_size=size).score_tokens(tokens)
     roads["evaluator, mixed lengths"] = _mixed(_scorer(scorer, batch_size=_MIXED_BATCH_SIZE), tokens)
-    reward = PolicyReward(
-        policy_scorer(scorer.model, scorer.tokenizer, batch_size=scorer.batch_size, batch_tokens=scorer.batch_tokens),
-        end_ids=(),
-        missing_eos_penalty=0.0,
+    reward = ModelReward(
+        policy_scorer(scorer.model, scorer.tokenizer, batch_size=scorer.batch_size, batch_tokens=scorer.batch_tokens)
     )
     roads["scorer of the policy stage"] = reward.scores(
         [conversation[:-1] for conversation in conversations], [conversation[-1:] for conversation in conversations]

@@ -29,7 +29,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import content_digest
 from containers.contracts.manifest import FileEntry
 from containers.contracts.names import StageName
-from containers.contracts.registries import ALGORITHMS, BENCHMARKS, ROLLOUT_ENGINES
+from containers.contracts.registries import ALGORITHMS, BENCHMARKS, REWARDS, ROLLOUT_ENGINES
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _ENTRY = "containers.stages.entry"
@@ -195,7 +195,11 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
     elif isinstance(config, FilterDatasetConfig):
         named = tuple(suite.benchmark for suite in config.suites if config.contamination != "off")
     elif isinstance(config, TrainPolicyConfig):
-        return ALGORITHMS.module_of(config.algorithm), ROLLOUT_ENGINES.module_of(config.rollout_engine)
+        return (
+            ALGORITHMS.module_of(config.algorithm),
+            REWARDS.module_of(config.reward),
+            ROLLOUT_ENGINES.module_of(config.rollout_engine),
+        )
     else:
         return ()
     return tuple(BENCHMARKS.module_of(name) for name in dict.fromkeys(named) if name in BENCHMARKS)

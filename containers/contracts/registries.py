@@ -6,7 +6,7 @@ new one changes the key of no stage (`containers.contracts.programs`).
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 
 class Registry(Mapping[str, Any]):
@@ -53,6 +53,9 @@ BENCHMARKS = Registry(
 # `train_policy.algorithm`: each a `containers.training.program.Training`.
 ALGORITHMS = Registry({"rloo": "containers.algorithms.rloo_training:RlooTraining"})
 
+# `train_policy.reward`: each starts a `containers.rewards.base.Reward`.
+REWARDS = Registry({"reward_model": "containers.rewards.reward_model:start"})
+
 # `train_policy.rollout_engine`: each starts what writes completions; see `containers.rollouts.engines`.
 ROLLOUT_ENGINES = Registry(
     {
@@ -62,3 +65,18 @@ ROLLOUT_ENGINES = Registry(
         "transformers": "containers.rollouts.engines:start_plain",
     }
 )
+
+# `runtime.kind`, beside `auto`: each a `containers.launch.base.StageRuntime`, made with `say`.
+RUNTIMES = Registry(
+    {
+        "docker": "containers.launch.docker.runtime:DockerRuntime",
+        "process": "containers.launch.process:ProcessRuntime",
+    }
+)
+
+if TYPE_CHECKING:
+    RuntimeName = str
+    RuntimeKind = str
+else:
+    RuntimeName = Literal[tuple(RUNTIMES)]
+    RuntimeKind = Literal[("auto", *RUNTIMES)]

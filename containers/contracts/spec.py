@@ -9,6 +9,7 @@ from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.ladder import Rung
 from containers.contracts.names import StageName
+from containers.contracts.registries import RuntimeName
 
 
 class StageInput(Frozen):
@@ -36,7 +37,7 @@ class StageSpec(Frozen):
     profile: GpuProfile
     batch: BatchPlan
     required: RequiredContract
-    runtime: Literal["docker", "process", "slurm"]
+    runtime: RuntimeName
     image_digest: str = Field("", description="`sha256:…` of the stage image; empty for the process runtime")
     run_id: str = Field("", description="Pipeline run; not part of the key")
     attempt: int = Field(1, ge=1, description="Not part of the key")

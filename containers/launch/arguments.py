@@ -12,7 +12,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from containers.contracts.hardware import GIB
 from containers.contracts.names import EVENTS_FILE, PARENT_VARIABLE, SPEC_FILE, TOKEN_VARIABLE
 from containers.contracts.spec import StageInput, StageSpec
-from containers.launch.base import LaunchRequest
+from containers.launch.base import ENTRY_MODULE, LaunchRequest
 from containers.launch.environment import folder_environment, inherited_environment, stage_environment
 from containers.launch.leftovers import new_token
 
@@ -20,13 +20,8 @@ INSIDE_SPEC = "/rlhf/spec"
 INSIDE_INPUTS = "/rlhf/inputs"
 INSIDE_WORK = "/rlhf/work"
 
-ENTRY_MODULE = "containers.stages.entry"
 SUPERVISOR_MODULE = "containers.harness.supervisor"
 # A container is a PID namespace already; the supervisor is there for stacks, ranks and the grace.
-DOCKER_COMMAND = (
-    *("python", "-m", SUPERVISOR_MODULE, "--events", f"{INSIDE_WORK}/{EVENTS_FILE}", "--"),
-    *("python", "-m", ENTRY_MODULE, f"{INSIDE_SPEC}/{SPEC_FILE}"),
-)
 
 _HOST_NAME = "rlhf-stage"
 _PIDS_LIMIT = 4096
@@ -86,12 +81,13 @@ def docker_arguments(
     image_id: str,
     user: str,
     labels: Mapping[str, str],
-    command: tuple[str, ...] = DOCKER_COMMAND,
+    command: tuple[str, ...] | None = None,
     refused_limits: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """Keyword arguments of `docker.containers.create`; the policy of the boundary stands here and nowhere else.
 
     Args:
+        command: replaces the program and its supervisor.
         image_id: `sha256:…`, never a tag: a tag can move between check and start.
         user: `uid:gid`, not root.
         refused_limits: names of ulimits that the host refused on the first try.
@@ -100,7 +96,7 @@ def docker_arguments(
     memory = spec.required.host_memory_bytes
     arguments: dict[str, Any] = {
         "image": image_id,
-        "command": list(command),
+        "command": list(command or docker_command(launch.program)),
         "name": container_name(spec),
         "labels": {**stage_labels(spec), **launch.labels, **labels},
         # By it the host's processes can be told apart; the spec, and so what another run may take over, has none.
@@ -184,9 +180,17 @@ def refused_limit(message: str) -> str | None:
     return _LIMIT_NUMBERS.get(found.group(1)) if found else None
 
 
-def process_arguments(spec_file: Path) -> tuple[str, ...]:
-    """The command of the process runtime: this interpreter, the same entry program."""
-    return (sys.executable, "-m", ENTRY_MODULE, str(spec_file))
+def docker_command(program: str = ENTRY_MODULE) -> tuple[str, ...]:
+    """The command inside a container: the program on its spec, below the supervisor."""
+    return (
+        *("python", "-m", SUPERVISOR_MODULE, "--events", f"{INSIDE_WORK}/{EVENTS_FILE}", "--"),
+        *("python", "-m", program, f"{INSIDE_SPEC}/{SPEC_FILE}"),
+    )
+
+
+def process_arguments(spec_file: Path, program: str = ENTRY_MODULE) -> tuple[str, ...]:
+    """The command of the process runtime: this interpreter, the same program."""
+    return (sys.executable, "-m", program, str(spec_file))
 
 
 def supervised(command: tuple[str, ...], *, events: Path) -> tuple[str, ...]:

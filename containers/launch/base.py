@@ -14,9 +14,10 @@ LaunchError                      the stage's program was not started; `kind` say
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from containers.contracts.outcome import FailureKind
+from containers.contracts.registries import RuntimeName
 from containers.contracts.spec import StageSpec
 
 STAGE_LOG_FILE = "stage.log"
@@ -74,6 +75,9 @@ def _no_tick() -> None:
     """For callers that tail no events."""
 
 
+ENTRY_MODULE = "containers.stages.entry"
+
+
 @dataclass(frozen=True)
 class LaunchRequest:
     """One attempt at one stage.
@@ -87,6 +91,7 @@ class LaunchRequest:
         on_line: called in the caller's thread with each log line, live; floods and progress bars are thinned out.
         should_stop: polled a few times a second; True stops the stage in good order.
         on_tick: called about once a second, and once more after the end.
+        program: the module that is run, with the path of its spec as argument.
         gpu_ids: indices or UUIDs of the GPUs to use; empty: any `profile.num_gpus` of them.
     """
 
@@ -98,6 +103,7 @@ class LaunchRequest:
     on_line: Callable[[str], None] = _ignore_line
     should_stop: Callable[[], bool] = _never
     on_tick: Callable[[], None] = _no_tick
+    program: str = ENTRY_MODULE
     gpu_ids: tuple[str, ...] = ()
 
 
@@ -131,7 +137,7 @@ class StageRuntime(Protocol):
     """Starts a stage's program, watches it to its end, and leaves nothing behind."""
 
     @property
-    def name(self) -> Literal["docker", "process"]:
+    def name(self) -> RuntimeName:
         """The value of `StageSpec.runtime`."""
 
     def run(self, launch: LaunchRequest) -> StageExit:

@@ -4,9 +4,9 @@ A stage without a limit that eats memory takes the servers and the orchestrator 
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from containers.contracts.hardware import GIB, GpuProfile
+from containers.contracts.registries import RuntimeName
 from containers.formatting import size
 from containers.launch.host_limits import Memory, read_machine_memory, read_memory
 
@@ -32,7 +32,7 @@ def memory_limit(
     profile: GpuProfile,
     *,
     machine_bytes: int,
-    runtime: Literal["docker", "process"] = "docker",
+    runtime: RuntimeName = "docker",
     can_limit: bool = True,
 ) -> MemoryLimit:
     """The limit of a stage on this machine. Pure.
@@ -59,7 +59,7 @@ def memory_limit(
     return _derived(machine_bytes, setting)
 
 
-def memory_for(profile: GpuProfile, runtime: Literal["docker", "process"]) -> Memory:
+def memory_for(profile: GpuProfile, runtime: RuntimeName) -> Memory:
     """What a stage can have here: of this process's control groups, unless a profile names a limit for containers.
 
     Containers are the daemon's, and not necessarily of our groups: who names a limit says that there is so much.

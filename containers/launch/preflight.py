@@ -16,12 +16,12 @@ import psutil
 
 from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
 from containers.contracts.records import CheckFinding
+from containers.contracts.registries import RuntimeName
 from containers.formatting import one_line, short_digest, size
 from containers.launch.docker.state import DockerState, ImageState
 from containers.launch.host_limits import Memory, available_cpus, shared_memory
 from containers.launch.memory_limit import machine_memory, memory_for, memory_limit
 
-Runtime = Literal["docker", "process"]
 Verdict = Literal["ok", "warning", "failure"]
 _GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _SHOWN_CHARACTERS = 100
@@ -76,7 +76,7 @@ def _image(image: ImageState, *, stages_digest: str) -> tuple[CheckFinding, ...]
 
 
 def shm_finding(
-    profile: GpuProfile, *, runtime: Runtime, machine_bytes: int = 0, can_limit: bool = True
+    profile: GpuProfile, *, runtime: RuntimeName, machine_bytes: int = 0, can_limit: bool = True
 ) -> CheckFinding:
     """Shared memory: Docker makes its own, which must fit into memory; a process has the host's.
 
@@ -115,7 +115,7 @@ def _host_shm(wanted: int) -> CheckFinding:
     return _row("/dev/shm", found, size(wanted), verdict, advice)  # noqa: S108
 
 
-def memlock_finding(profile: GpuProfile, *, runtime: Runtime) -> CheckFinding:
+def memlock_finding(profile: GpuProfile, *, runtime: RuntimeName) -> CheckFinding:
     """The limit of locked memory, which NCCL needs for its buffers; only a process takes it over from us."""
     wanted = {UNLIMITED: "unlimited", 0: "any"}.get(profile.memlock_bytes) or size(profile.memlock_bytes)
     if not profile.num_gpus or runtime == "docker":
@@ -137,7 +137,7 @@ def memory_finding(
     profile: GpuProfile,
     *,
     needed_bytes: int,
-    runtime: Runtime,
+    runtime: RuntimeName,
     machine_bytes: int = 0,
     can_limit: bool = True,
     memory: Memory | None = None,
@@ -218,7 +218,7 @@ def disk_finding(output_dir: Path, *, needed_bytes: int) -> CheckFinding:
 
 
 def network_finding(
-    profile: GpuProfile, *, runtime: Runtime, interfaces: Collection[str] | None = None
+    profile: GpuProfile, *, runtime: RuntimeName, interfaces: Collection[str] | None = None
 ) -> CheckFinding:
     """An interface over which ranks find each other; NCCL needs one even where all traffic stays in the box.
 

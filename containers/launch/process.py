@@ -15,11 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
 
 import containers
 from containers.contracts.hardware import UNLIMITED, RequiredContract
 from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
+from containers.contracts.registries import RuntimeName
 from containers.contracts.spec import StageSpec
 from containers.contracts.stop_grace import StopGrace
 from containers.host.control_groups import oom_kills
@@ -50,14 +50,21 @@ class ProcessRuntime:
     Args:
         command: replaces the entry program; for tests of the runtime itself.
         stop_grace_s: between SIGTERM and SIGKILL; None: as long as the stage's own steps and saves take.
+        say: as every runtime's; nothing is taken over here, so nothing is said.
     """
 
-    def __init__(self, *, command: tuple[str, ...] | None = None, stop_grace_s: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        command: tuple[str, ...] | None = None,
+        stop_grace_s: float | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._command = command
         self._stop_grace_s = stop_grace_s
 
     @property
-    def name(self) -> Literal["docker", "process"]:
+    def name(self) -> RuntimeName:
         """The value of `StageSpec.runtime`."""
         return "process"
 
@@ -84,7 +91,7 @@ class ProcessRuntime:
             if lock is None:
                 return _never_started(log)
             spec_file = prepare_folders(launch, spec)
-            command = self._command or process_arguments(spec_file.resolve())
+            command = self._command or process_arguments(spec_file.resolve(), launch.program)
             token = new_token(launch.work_folder)
             with _gpu_locks(launch.gpu_ids, token=token) as gpu_locks:
                 locks = (lock, *gpu_locks)

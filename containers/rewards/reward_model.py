@@ -1,8 +1,12 @@
-"""The reward that RLOO optimises: the reward model's score, normalised where that is asked for, less a penalty for
-completions that were cut off."""
+"""The certified reward model as a reward: its score, normalised where that is asked for.
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+Whole conversations are scored, with the scorer that the evaluation stages use, so that a completion has one score
+everywhere. TRL's own road scores chat completions in a template that hides a cut-off, and replaces NaN by a zero
+advantage without a word.
+"""
+
+import json
+from collections.abc import Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -10,11 +14,71 @@ from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.distributed.devices import compute_device, compute_dtype
-from containers.evals.score_statistics import normalised
+from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
-from containers.harness.errors import DivergedError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
-from containers.scoring.scorer import RewardScorer
+from containers.rewards.base import Completions, Prompts, Reward
+from containers.rewards.certified import demand_certificate
+from containers.rollouts.prompts import PolicyPrompts, check_lengths
+from containers.rollouts.templates import note_reward_model_template
+from containers.scoring.scorer import RewardScorer, score_head_sha256
+
+_REWARD_MODEL_USED_FILE = "reward_model_used.json"
+
+
+class ModelReward(Reward):
+    """The score that a reward model gives the whole conversation.
+
+    Args:
+        normalisation: mean and standard deviation that turn a score into a reward; None: the score is the reward.
+    """
+
+    def __init__(self, scorer: RewardScorer, *, normalisation: ScoreStatistics | None = None) -> None:
+        self._scorer = scorer
+        self._normalisation = normalisation
+
+    def scores(self, prompts: Prompts, completions: Completions) -> list[float]:
+        """The score of each completion; raises as the scorer's `score_written`."""
+        whole = [[*prompt, *reply] for prompt, reply in zip(prompts, completions, strict=True)]
+        return self._scorer.score_written(whole)
+
+    def rewards(self, scores: Sequence[float]) -> list[float]:
+        """The scores, or by how many standard deviations they lie above their mean."""
+        return list(scores) if self._normalisation is None else normalised(scores, self._normalisation)
+
+    def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
+        """Those that spell no token which the reward model has no row for; notes what its chat template loses."""
+        lacking = note_reward_model_template(context, self._scorer, prompts.prompts)
+        return prompts.without(lacking, num_rows=self._scorer.num_rows, of="the reward model")
+
+    def record(self, context: StageContext) -> None:
+        """Say which reward model this is, so that the report can check that it is the one that was evaluated."""
+        item = context.input("reward_model")
+        head = score_head_sha256(self._scorer.model)
+        context.recorder.note(f"Rewards come from {item.origin or item.digest}; its score head is sha256:{head[:16]}…")
+        text = json.dumps({"digest": item.digest, "score_head_sha256": head}, indent=2)
+        (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
+
+
+def start(context: StageContext, config: TrainPolicyConfig) -> Reward:
+    """The stage's reward model, which must have a certificate and room for the longest conversation."""
+    demand_certificate(context)
+    scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
+    check_lengths(config, max_positions=scorer.max_length, name="reward model")
+    return ModelReward(scorer, normalisation=_normalisation(context, config))
+
+
+def _normalisation(context: StageContext, config: TrainPolicyConfig) -> ScoreStatistics | None:
+    """Mean and spread of the reward model's scores, where rewards are normalised by them; noted for the report."""
+    if not config.normalise_rewards:
+        return None
+    item = context.input("reward_model")
+    found = normalisation_of(reward_model_folder(context.input_path("reward_model")), origin=item.origin)
+    context.recorder.note(
+        f"Rewards are scores less their mean, {found.mean:.4g}, over their standard deviation, "
+        f"{found.standard_deviation:.4g} ({found.num_scores:,} scores: {found.scores_of})."
+    )
+    return found
 
 
 def load_scorer(context: StageContext, *, batch_size: int) -> RewardScorer:
@@ -42,75 +106,3 @@ def policy_scorer(
     return RewardScorer(
         model, tokenizer, max_length=position_limit(model), batch_size=batch_size, batch_tokens=batch_tokens
     )
-
-
-class PolicyReward:
-    """Reward function for TRL's RLOOTrainer, which subtracts beta × KL from what it returns.
-
-    It scores whole conversations with the scorer that the evaluation stages use, so that a completion has one score
-    everywhere. TRL's own road scores chat completions in a template that hides a cut-off, and replaces NaN by a zero
-    advantage without a word.
-
-    Args:
-        end_ids: ids of the tokens that end a completion.
-        missing_eos_penalty: subtracted where none of them stands at the end of the completion.
-        normalisation: mean and standard deviation that turn a score into a reward; None: the score is the reward.
-    """
-
-    def __init__(
-        self,
-        scorer: RewardScorer,
-        *,
-        end_ids: Sequence[int],
-        missing_eos_penalty: float,
-        normalisation: ScoreStatistics | None = None,
-    ) -> None:
-        self._scorer = scorer
-        self._normalisation = normalisation
-        self._end_ids = frozenset(end_ids)
-        self._missing_eos_penalty = missing_eos_penalty
-
-    def scores(
-        self, prompts: Sequence[Sequence[Mapping[str, str]]], completions: Sequence[Sequence[Mapping[str, str]]]
-    ) -> list[float]:
-        """The score of each completion, before any penalty; raises as the scorer's `score_written`."""
-        whole = [[*prompt, *reply] for prompt, reply in zip(prompts, completions, strict=True)]
-        return self._scorer.score_written(whole)
-
-    def __call__(
-        self,
-        *,
-        prompts: Sequence[Sequence[Mapping[str, str]]],
-        completions: Sequence[Sequence[Mapping[str, str]]],
-        completion_ids: Sequence[Sequence[int]],
-        trainer_state: Any,
-        log_extra: Callable[[str, list[Any]], None],
-        log_metric: Callable[[str, float], None],
-        **columns: Any,
-    ) -> list[float]:
-        """One reward per completion, in order; `columns`, the dataset's further columns, are not used.
-
-        Args:
-            prompts: P * K conversations; the K completions of a prompt are adjacent.
-            completions: for each prompt one assistant message.
-            completion_ids: token ids of each completion, with the ending token where it ended.
-
-        Raises:
-            DivergedError: a score is not finite; names the step.
-
-        Example: a completion that was cut off, of score 0.5, with a penalty of 1.0 has the reward -0.5.
-        """
-        try:
-            scores = self.scores(prompts, completions)
-        except DivergedError as error:
-            raise DivergedError(f"Step {trainer_state.global_step + 1}: {error}") from error
-        ended = [bool(ids) and ids[-1] in self._end_ids for ids in completion_ids]
-        log_extra("score", list(scores))
-        log_extra("ended", ended)
-        log_extra("num_tokens", [len(ids) for ids in completion_ids])
-        log_metric("score", sum(scores) / len(scores))
-        log_metric("ended_fraction", sum(ended) / len(ended))
-        rewards = scores if self._normalisation is None else normalised(scores, self._normalisation)
-        return [
-            reward if done else reward - self._missing_eos_penalty for reward, done in zip(rewards, ended, strict=True)
-        ]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -17,6 +16,7 @@ from containers.contracts.configs.score_file import ScoreFileConfig
 from containers.contracts.digests import DamagedArtifactError
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.outcome import Metric
+from containers.contracts.registries import RuntimeKind
 from containers.contracts.spec import StageInput
 from containers.formatting import duration, interval, number, percent
 from flows.certify import command_line_model
@@ -43,7 +43,7 @@ class Hardware:
     """With what is scored: from a run, a profile, or neither."""
 
     profile: GpuProfile
-    runtime: Literal["auto", "docker", "process"]
+    runtime: RuntimeKind
     image: str
     silence_limit_s: float | None = None
 
@@ -56,7 +56,7 @@ def score(
     base: str | None,
     config: Path | None,
     profile: str | None,
-    runtime: Literal["auto", "docker", "process"] | None,
+    runtime: RuntimeKind | None,
     settings: Mapping[str, object],
 ) -> int:
     """Score the rows and say what came of it. Returns 1 where they could not be scored, and says why.
@@ -139,9 +139,7 @@ def summary_text(metrics: tuple[Metric, ...], *, rows: str, scores: str) -> str:
     return "\n".join([*lines, f"Scores in  {scores}"])
 
 
-def _hardware(
-    config: Path | None, profile: str | None, runtime: Literal["auto", "docker", "process"] | None
-) -> Hardware:
+def _hardware(config: Path | None, profile: str | None, runtime: RuntimeKind | None) -> Hardware:
     """By the command line, then the run, then the defaults."""
     if config is None:
         gpus = named_profile(profile or _CPU_PROFILE)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
+from containers.contracts.registries import RuntimeName
 from containers.contracts.variables import hardware_variables, refuse_unknown
 from containers.launch.gpus.findings import gpu_findings
 from containers.launch.gpus.inventory import GpuReport, read_gpus
 from containers.launch.gpus.leases import lease_folder, leased_gpus
 from tasks.pipeline.reap import processes_to_take_over
-from tasks.run.runtime import Runtime
 
 
-def gpu_rows(profile: GpuProfile, runtime: Runtime, *, store_dir: Path) -> Iterable[CheckFinding]:
+def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path) -> Iterable[CheckFinding]:
     """Why `auto` took this profile, the number of GPUs, the driver, and each GPU that the run would use."""
     report = read_gpus() if profile.num_gpus else GpuReport()
     ours = processes_to_take_over(store_dir) if profile.num_gpus and runtime == "docker" else frozenset()

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 
 from containers.contracts.records import CheckFinding
+from containers.contracts.registries import RuntimeName
 from containers.launch.docker.state import ImageState
 from containers.launch.preflight import disk_finding
 from tasks.config.login_addresses import login_problem
@@ -110,7 +111,7 @@ def package_findings() -> tuple[CheckFinding, ...]:
     return (_packages_row(f"{', '.join(fine[:3])} and {max(0, len(fine) - 3)} more", "ok", ""),)
 
 
-def vllm_finding(runtime: Literal["docker", "process"], image: ImageState) -> CheckFinding:
+def vllm_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
     """Whether vLLM is where the stages run: in this Python, or in the image, which says what it was built with."""
     name, wanted = "vLLM", "vLLM, for train_policy.rollout_engine: vllm"
     otherwise = "train_policy.rollout_engine: shared_prompts does without it."

@@ -1,7 +1,7 @@
 """Every key of a run and its sections, one for each stage; the rules between keys are in `tasks.config.rules`."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationInfo, create_model, field_validator
 
@@ -18,6 +18,7 @@ from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import CONTAINER_STAGES, StageName
+from containers.contracts.registries import RuntimeKind
 from tasks.config.addresses import address_problem
 from tasks.config.gates import Gates
 from tasks.config.retrain import RetrainRules
@@ -75,7 +76,7 @@ StageTimeouts = create_model(
 class RuntimeSection(Frozen):
     """With what the stages are started."""
 
-    kind: Literal["auto", "docker", "process"] = Field(
+    kind: RuntimeKind = Field(
         "auto", description="`auto` takes Docker where a daemon answers, else processes of this Python"
     )
     image: str | None = Field(

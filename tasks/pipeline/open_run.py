@@ -7,9 +7,6 @@ from pathlib import Path
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
-from containers.launch.base import StageRuntime
-from containers.launch.docker.runtime import DockerRuntime
-from containers.launch.process import ProcessRuntime
 from tasks.config.gates import GateWaitsError
 from tasks.config.login_addresses import require_given_for
 from tasks.config.run import RunConfig
@@ -20,7 +17,7 @@ from tasks.pipeline.reap import leftovers_reaped
 from tasks.prefect_sync.cancellation import RunCancelledError
 from tasks.prefect_sync.link import asked_at, linked_to_prefect
 from tasks.run.lock import sole_run
-from tasks.run.runtime import code_identity
+from tasks.run.runtime import code_identity, start_runtime
 from tasks.run.state import PipelineRun, new_run_id
 from tasks.sources.secrets import take_mlflow_login
 from tasks.store.format import demand_known_store, mark_store
@@ -51,9 +48,7 @@ def open_pipeline(
     """
     code = code_identity(config.runtime.kind, image=config.image, store_dir=config.store_dir.resolve())
     current_display().say(f"Runtime  {code.reason}")
-    stage_runtime: StageRuntime = ProcessRuntime()
-    if code.runtime == "docker":
-        stage_runtime = DockerRuntime(say=lambda text: current_display().say(text))
+    stage_runtime = start_runtime(code.runtime, say=lambda text: current_display().say(text))
     name, output_dir, store_dir = config.run.name, config.output_dir.resolve(), config.store_dir.resolve()
     _make_folder(output_dir, key="run.output_dir")
     _make_folder(store_dir, key="run.store_dir")

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
+from containers.contracts.registries import RuntimeName
 from containers.formatting import duration
 from containers.launch.base import LaunchError
 from containers.launch.docker.cleanup import (
@@ -54,7 +54,7 @@ def reap(say: Callable[[str], None], *, dry_run: bool = False) -> None:
 
 
 @contextmanager
-def leftovers_reaped(run_name: str, *, store_dir: Path, runtime: Literal["docker", "process"]) -> Iterator[None]:
+def leftovers_reaped(run_name: str, *, store_dir: Path, runtime: RuntimeName) -> Iterator[None]:
     """Free what dead runs hold, before this run needs it; nothing is done where the runtime is not Docker.
 
     A container that this very run left when it died may still work for it. It is left to be taken over, and removed

@@ -1,19 +1,20 @@
 """With what the stages are run: Docker image or process, and the digest that stands for their programs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import GIB, GpuProfile, RequiredContract
 from containers.contracts.programs import Program, Sources, counted_libraries, library_versions, members_of
+from containers.contracts.registries import RUNTIMES, RuntimeKind, RuntimeName
+from containers.launch.base import StageRuntime
 from containers.launch.docker.libraries import image_libraries
 from containers.launch.docker.runtime import stage_image_digest
 from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
 from containers.launch.environment import stage_environment
 from containers.launch.memory_limit import machine_memory, memory_limit
 
-Runtime = Literal["docker", "process"]
 NOT_ASKED = DockerState(problem="not asked")
 _IMAGES_FOLDER = "images"
 
@@ -27,7 +28,7 @@ class RuntimeChoice:
         advice: how to get Docker, where Docker answers and `auto` does without it; empty otherwise.
     """
 
-    runtime: Runtime
+    runtime: RuntimeName
     reason: str
     advice: str = ""
 
@@ -37,7 +38,7 @@ class RuntimeChoice:
         return f"{self.reason}. {self.advice}" if self.advice else self.reason
 
 
-def choose_runtime(wanted: Literal["auto", "docker", "process"], *, image: str) -> tuple[Runtime, str]:
+def choose_runtime(wanted: RuntimeKind, *, image: str) -> tuple[RuntimeName, str]:
     """The runtime that `wanted` means on this machine, now, and why."""
     docker, state = NOT_ASKED, ImageState(name=image)
     if wanted != "process":
@@ -46,24 +47,30 @@ def choose_runtime(wanted: Literal["auto", "docker", "process"], *, image: str) 
     return choice.runtime, choice.text
 
 
-def judge_runtime(
-    wanted: Literal["auto", "docker", "process"], docker: DockerState, image: ImageState, *, stages_digest: str
-) -> RuntimeChoice:
+def judge_runtime(wanted: RuntimeKind, docker: DockerState, image: ImageState, *, stages_digest: str) -> RuntimeChoice:
     """The runtime for what was found of daemon and image. Pure. A runtime that is asked for by name is taken.
 
     Args:
         stages_digest: of the sources that the orchestrator has; `auto` takes no image from others.
     """
-    if wanted == "process":
-        return RuntimeChoice("process", "process: runtime.kind asks for it")
-    if wanted == "docker":
-        return RuntimeChoice("docker", "docker: runtime.kind asks for it")
+    if wanted != "auto":
+        return RuntimeChoice(wanted, f"{wanted}: runtime.kind asks for it")
     if not docker.answers:
         return RuntimeChoice("process", f"process: {docker.problem}")
     lack, advice = image.lack(stages_digest=stages_digest)
     if lack:
         return RuntimeChoice("process", f"process: Docker answers, but the image {image.name} {lack}", advice)
     return RuntimeChoice("docker", f"docker: version {docker.version} answers and {image.name} is there")
+
+
+def start_runtime(name: RuntimeName, *, say: Callable[[str], None] = lambda text: None) -> StageRuntime:
+    """The runtime of that name.
+
+    Args:
+        say: gets a line where it takes over, or ends, what an earlier attempt left.
+    """
+    started: StageRuntime = RUNTIMES[name](say=say)
+    return started
 
 
 def present_stages_digest() -> str:
@@ -83,7 +90,7 @@ class CodeIdentity:
         store_dir: keeps what an image said of its libraries; None: it is asked each time.
     """
 
-    runtime: Literal["docker", "process"]
+    runtime: RuntimeName
     reason: str
     image_digest: str
     stages_digest: str
@@ -112,9 +119,7 @@ class CodeIdentity:
         return Program(files=files, libraries={name: found[name] for name in ("python", *names)})
 
 
-def code_identity(
-    wanted: Literal["auto", "docker", "process"], *, image: str, store_dir: Path | None = None
-) -> CodeIdentity:
+def code_identity(wanted: RuntimeKind, *, image: str, store_dir: Path | None = None) -> CodeIdentity:
     """What `wanted` means on this machine, now.
 
     Args:
@@ -135,9 +140,7 @@ def code_identity(
     )
 
 
-def required_contract(
-    profile: GpuProfile, *, seed: int, stages_digest: str, runtime: Literal["docker", "process"]
-) -> RequiredContract:
+def required_contract(profile: GpuProfile, *, seed: int, stages_digest: str, runtime: RuntimeName) -> RequiredContract:
     """The demands that the stage compares with what it measures.
 
     Args:

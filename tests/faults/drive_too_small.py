@@ -13,7 +13,7 @@ from typing import Literal
 from drive_stages import JsonLines, drive
 
 from containers.contracts.names import SPEC_FILE, StageName
-from containers.launch.arguments import DOCKER_COMMAND
+from containers.launch.arguments import docker_command
 from containers.launch.base import LaunchRequest, StageExit, StageRuntime
 from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.process import ProcessRuntime
@@ -38,7 +38,7 @@ class TooSmallMachine:
         if launch.spec.stage is not self._stage:
             return self._usual.run(launch)
         if self.name == "docker":  # whose container has the image's files alone
-            program = ("python", "-c", MACHINE.read_text(), *self._machine, DOCKER_COMMAND[-1])
+            program = ("python", "-c", MACHINE.read_text(), *self._machine, docker_command()[-1])
             return DockerRuntime(command=program).run(launch)
         spec_file = (launch.spec_folder / SPEC_FILE).resolve()
         return ProcessRuntime(command=(sys.executable, str(MACHINE), *self._machine, str(spec_file))).run(launch)

@@ -15,7 +15,7 @@ from contained import STAGE_IMAGE
 from fault_rows import Fault
 
 from containers.contracts.hardware import BatchPlan
-from containers.launch.arguments import DOCKER_COMMAND
+from containers.launch.arguments import docker_command
 from containers.launch.base import StageExit, StageRuntime
 from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.leftovers import folder_token, processes_with
@@ -40,7 +40,7 @@ def process_runtime(num_ranks: int) -> StageRuntime:
 
 
 def docker_runtime(num_ranks: int) -> StageRuntime:
-    supervisor = DOCKER_COMMAND[: DOCKER_COMMAND.index("--") + 1]
+    supervisor = docker_command()[: docker_command().index("--") + 1]
     command = (*supervisor, "python", "-c", HUNG_RANKS.read_text(), str(num_ranks))
     return DockerRuntime(command=command, stop_grace_s=GRACE_S)
 

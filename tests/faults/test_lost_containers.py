@@ -10,7 +10,7 @@ from fault_rows import Fault
 
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
-from containers.launch.arguments import DOCKER_COMMAND
+from containers.launch.arguments import docker_command
 from containers.launch.base import LaunchRequest
 from containers.launch.collect import read_outcome
 from containers.launch.docker.runtime import DockerRuntime
@@ -72,7 +72,7 @@ def test_shared_memory_is_smaller_than_declared(scene: Scene, fault: Fault, tmp_
         labels={"rlhf.run_name": scene.name},
     )
     fault.recovery_starts()
-    program = DOCKER_COMMAND[DOCKER_COMMAND.index("--") + 1 :]  # without its supervisor
+    program = docker_command()[docker_command().index("--") + 1 :]  # without its supervisor
     shows_imports = (program[0], "-X", "importtime", *program[1:])
     stage_exit = DockerRuntime(command=shows_imports).run(launch)
     failure = classify(launch.spec, stage_exit, read_outcome(launch.work_folder))

@@ -25,13 +25,15 @@ from containers.contracts.configs.training import (
     OptimizerSettings,
     TrainingSchedule,
 )
-from containers.contracts.registries import ALGORITHMS, ROLLOUT_ENGINES
+from containers.contracts.registries import ALGORITHMS, REWARDS, ROLLOUT_ENGINES
 
 if TYPE_CHECKING:
     Algorithm = str
+    RewardName = str
     RolloutEngine = str
 else:
     Algorithm = Literal[tuple(ALGORITHMS)]
+    RewardName = Literal[tuple(REWARDS)]
     RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
 
 
@@ -57,6 +59,7 @@ class TrainPolicyConfig(Frozen):
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="Draw from the likeliest tokens that have this probability together; 1: from all"
     )
+    reward: RewardName = Field("reward_model", description="What completions are worth: the reward model's score")
     beta: Weight = Field(0.05, description="Weight of the KL to the reference policy")
     missing_eos_penalty: Weight = Field(
         0.0, description="Subtracted from the reward of a completion that was cut off before it ended"

@@ -4,13 +4,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import docker
 from docker.models.containers import Container
 
 from containers.contracts.digests import write_atomically
-from containers.launch.arguments import DOCKER_COMMAND, docker_arguments, docker_spec, refused_limit
+from containers.contracts.registries import RuntimeName
+from containers.launch.arguments import docker_arguments, docker_command, docker_spec, refused_limit
 from containers.launch.base import (
     STAGE_LOG_FILE,
     CreateRefusedError,
@@ -89,7 +90,7 @@ class DockerRuntime:
     def __init__(
         self,
         *,
-        command: tuple[str, ...] = DOCKER_COMMAND,
+        command: tuple[str, ...] | None = None,
         stop_grace_s: float | None = None,
         lost_after_s: float = LOST_AFTER_S,
         say: Callable[[str], None] = lambda text: None,
@@ -100,7 +101,7 @@ class DockerRuntime:
         self._say = say
 
     @property
-    def name(self) -> Literal["docker", "process"]:
+    def name(self) -> RuntimeName:
         """The value of `StageSpec.runtime`."""
         return "docker"
 
@@ -146,7 +147,7 @@ class DockerRuntime:
                 client,
                 launch,
                 image_id=image_id,
-                command=self._command,
+                command=self._command or docker_command(launch.program),
                 owner=current_owner(),
                 grace=grace_of(launch, self._stop_grace_s)(),
                 tell=tell,
@@ -189,7 +190,7 @@ class DockerRuntime:
                 image_id=image_id,
                 user=f"{user[0]}:{user[1]}",
                 labels=current_owner().labels(),
-                command=self._command,
+                command=self._command or docker_command(launch.program),
                 refused_limits=refused,
             )
             container = None

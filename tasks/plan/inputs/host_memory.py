@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.registries import RuntimeKind, RuntimeName
 from containers.formatting import size
 from containers.launch.host_limits import Memory
 from containers.launch.memory_limit import MemoryLimit, memory_for, memory_limit
@@ -36,9 +36,9 @@ class HostMemory:
         return min(self.memory.total_bytes, self.limit.limit_bytes or self.memory.total_bytes)
 
 
-def read_host_memory(profile: GpuProfile, *, kind: Literal["auto", "docker", "process"]) -> HostMemory:
+def read_host_memory(profile: GpuProfile, *, kind: RuntimeKind) -> HostMemory:
     """This machine as a run of that runtime would use it; `auto` is taken for Docker, which has the smaller limit."""
-    runtime: Literal["docker", "process"] = "process" if kind == "process" else "docker"
+    runtime: RuntimeName = "process" if kind == "process" else "docker"
     memory = memory_for(profile, runtime)
     limit = memory_limit(profile, machine_bytes=memory.total_bytes, runtime=runtime)
     return HostMemory(memory, limit, is_for_docker=kind == "auto")

@@ -28,7 +28,7 @@ from containers.contracts.programs import (
     members_of,
     unlisted,
 )
-from containers.contracts.registries import ALGORITHMS, BENCHMARKS, ROLLOUT_ENGINES, Registry
+from containers.contracts.registries import ALGORITHMS, BENCHMARKS, REWARDS, ROLLOUT_ENGINES, RUNTIMES, Registry
 
 CERTIFICATE = EvaluateRewardModelConfig(suites=(SuiteFile(name="a", benchmark="llmbar", path="x"),))
 
@@ -135,7 +135,9 @@ def test_data_files_are_opened_as_resources_only_and_each_belongs_to_a_stage() -
 
 
 @pytest.mark.parametrize(
-    "registry", [BENCHMARKS, ROLLOUT_ENGINES, ALGORITHMS], ids=["benchmarks", "engines", "algorithms"]
+    "registry",
+    [BENCHMARKS, ROLLOUT_ENGINES, ALGORITHMS, REWARDS, RUNTIMES],
+    ids=["benchmarks", "engines", "algorithms", "rewards", "runtimes"],
 )
 def test_every_name_of_a_registry_leads_to_a_module_of_the_package(registry: Registry) -> None:
     for name in registry:

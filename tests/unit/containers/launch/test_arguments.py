@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from containers.contracts.hardware import NcclSettings
 from containers.launch.arguments import (
-    DOCKER_COMMAND,
     docker_arguments,
+    docker_command,
     docker_spec,
     process_environment,
     refused_limit,
@@ -75,7 +75,7 @@ def test_no_profile_opens_the_wall(profile: Any) -> None:
 
 def test_the_command_is_a_list_without_a_shell(tmp_path: Path) -> None:
     body, _ = host_config(tmp_path)
-    assert body["Cmd"] == list(DOCKER_COMMAND)
+    assert body["Cmd"] == list(docker_command())
     assert body["Cmd"][0] == "python"
 
 

@@ -20,7 +20,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.models.loading import load_new_reward_model, load_tokenizer
 from containers.report.sections import training_facts
-from containers.rewards.reward_model import PolicyReward
+from containers.rewards.reward_model import ModelReward
 from containers.scoring.scorer import RewardScorer
 from containers.stages import evaluate_reward_model, train_reward_model, train_sft
 from containers.stages.score_file import score_rows
@@ -109,7 +109,7 @@ def test_a_policy_that_writes_a_token_without_a_row_is_scored_by_its_letters(tmp
     replies = [[{"role": "assistant", "content": text}] for text in ("Yes.", f"{IMAGE_TOKEN} and {IMAGE_TOKEN}")]
     by_letters = known.score([[*asked, *reply] for reply in replies])  # its tokenizer has no such token
     save_tokenizer_with(folder, IMAGE_TOKEN)
-    reward = PolicyReward(scorer_of(folder), end_ids=[2], missing_eos_penalty=1.0)
+    reward = ModelReward(scorer_of(folder))
     assert reward.scores([asked, asked], replies) == by_letters
     assert by_letters[0] != by_letters[1]
 

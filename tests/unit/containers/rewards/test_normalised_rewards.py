@@ -12,7 +12,8 @@ from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.evals.score_statistics import score_statistics
-from containers.rewards.reward_model import PolicyReward
+from containers.rewards.base import PolicyReward
+from containers.rewards.reward_model import ModelReward
 from containers.scoring.scorer import RewardScorer
 from containers.stages import train_sft
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
@@ -28,7 +29,7 @@ COMPLETION_IDS = [[4, END], [4, END], [4, 4]]
 
 def _rewards(folder: Path, normalisation: ScoreStatistics | None) -> tuple[list[float], list[float]]:
     scorer = RewardScorer.load(folder, device="cpu", dtype=torch.float32, max_length=512, batch_size=2)
-    reward = PolicyReward(scorer, end_ids=[END], missing_eos_penalty=0.5, normalisation=normalisation)
+    reward = PolicyReward(ModelReward(scorer, normalisation=normalisation), end_ids=[END], missing_eos_penalty=0.5)
     columns: dict[str, list[float]] = {}
     rewards = reward(
         prompts=PROMPTS,

@@ -18,7 +18,8 @@ from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.errors import MissingPrerequisiteError, StageError
 from containers.models.score_token import SCORE_TOKEN
-from containers.rewards.reward_model import PolicyReward, load_scorer, policy_scorer
+from containers.rewards.base import PolicyReward
+from containers.rewards.reward_model import ModelReward, load_scorer, policy_scorer
 from containers.scoring.scorer import RewardScorer, conversation_tokens
 from containers.stages import train_reward_model
 from tests.unit.factories.reward_model_factory import logged_scores, reward_model_context
@@ -101,7 +102,7 @@ def test_the_policy_stages_get_the_logged_score_at_the_score_token_and_the_rewar
     assert scorer.batch_tokens == 123
     path = training.output / "merged" / "score_statistics.json"
     by = ScoreStatistics.model_validate_json(path.read_bytes()) if normalise else None
-    reward = PolicyReward(scorer, end_ids=[0], missing_eos_penalty=0.0, normalisation=by)
+    reward = PolicyReward(ModelReward(scorer, normalisation=by), end_ids=[0], missing_eos_penalty=0.0)
     conversations, logged = logged_scores(training)
     rewards = reward(
         prompts=[conversation[:-1] for conversation in conversations],

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from containers.harness.errors import DivergedError
-from containers.rewards.reward_model import PolicyReward
+from containers.rewards.base import PolicyReward
+from containers.rewards.reward_model import ModelReward
 from containers.scoring.scorer import RewardScorer
 from tests.unit.factories.tiny_policy import save_reward_model
 
@@ -46,7 +47,7 @@ class Log:
 
 
 def test_the_reward_is_the_score_of_the_whole_conversation(scorer: RewardScorer) -> None:
-    rewards = Log().call(PolicyReward(scorer, end_ids=[END], missing_eos_penalty=0.0))
+    rewards = Log().call(PolicyReward(ModelReward(scorer), end_ids=[END], missing_eos_penalty=0.0))
     conversations = [prompt + reply for prompt, reply in zip(PROMPTS, COMPLETIONS, strict=True)]
     assert rewards == pytest.approx([scorer.score([one])[0] for one in conversations], abs=1e-5)
     assert len({round(value, 4) for value in rewards}) == 4
@@ -54,8 +55,8 @@ def test_the_reward_is_the_score_of_the_whole_conversation(scorer: RewardScorer)
 
 def test_only_a_completion_that_was_cut_off_pays_the_penalty(scorer: RewardScorer) -> None:
     log = Log()
-    free = Log().call(PolicyReward(scorer, end_ids=[END], missing_eos_penalty=0.0))
-    rewards = log.call(PolicyReward(scorer, end_ids=[END, 9], missing_eos_penalty=0.75))
+    free = Log().call(PolicyReward(ModelReward(scorer), end_ids=[END], missing_eos_penalty=0.0))
+    rewards = log.call(PolicyReward(ModelReward(scorer), end_ids=[END, 9], missing_eos_penalty=0.75))
     assert [a - b for a, b in zip(free, rewards, strict=True)] == pytest.approx([0, 0, 0, 0.75])
     assert log.columns["score"] == free
     assert log.columns["ended"] == [True, True, True, False]
@@ -67,4 +68,4 @@ def test_a_score_that_is_not_finite_stops_training_and_names_the_step(scorer: Re
     with torch.no_grad():
         scorer.model.score.weight.fill_(float("nan"))
     with pytest.raises(DivergedError, match=r"Step 12: .*not finite"):
-        Log().call(PolicyReward(scorer, end_ids=[END], missing_eos_penalty=0.0))
+        Log().call(PolicyReward(ModelReward(scorer), end_ids=[END], missing_eos_penalty=0.0))
