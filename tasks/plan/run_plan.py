@@ -150,7 +150,7 @@ def draft_plan(
     )
     context.mistakes.extend(floor_mistakes(context))
     context.mistakes.extend(sample_mistakes(context))
-    stages = tuple(_PLANNERS[stage](context) for stage in config.stages)
+    stages = tuple(_planned(context, stage) for stage in config.stages)
     context.mistakes.extend(unfit_mistakes(context, stages, planners=_PLANNERS))
     plan = RunPlan(
         name=config.run.name,
@@ -249,9 +249,14 @@ def _build_base_model(context: PlanContext) -> StagePlan:
     )
 
 
-def _write_report(context: PlanContext) -> StagePlan:
-    stage = StageName.WRITE_REPORT
-    return StagePlan(stage, context.cached(stage), time=time_figure(context, stage, 0.0))
+def _planned(context: PlanContext, stage: StageName) -> StagePlan:
+    """The stage's figures; of one that says nothing of its cost, the start of its program."""
+    planner = _PLANNERS.get(stage)
+    if planner is not None:
+        return planner(context)
+    return StagePlan(
+        stage, context.cached(stage), time=time_figure(context, stage, 0.0), is_reused=stage in context.reused
+    )
 
 
 _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
@@ -263,5 +268,4 @@ _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
     StageName.EVALUATE_REWARD_MODEL: plan_evaluate_reward_model,
     StageName.TRAIN_POLICY: plan_train_policy,
     StageName.EVALUATE_POLICY: plan_evaluate_policy,
-    StageName.WRITE_REPORT: _write_report,
 }
