@@ -37,8 +37,7 @@ from benchmarks.speed_inputs import (
     save_reward_model,
 )
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, table, write_part
-from containers.algorithms.reward_model import PairTrainer
-from containers.algorithms.reward_model_packed import PackedPairTrainer
+from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer
 from containers.algorithms.reward_model_packing import attention_of
 from containers.packing.trees import common_prefix
 from containers.scoring.scorer import conversation_tokens

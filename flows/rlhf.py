@@ -18,7 +18,7 @@ from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
 from tasks.gates.approval import opened, wait_for_decision
-from tasks.pipeline.named_model import named_model, named_reward_model
+from tasks.pipeline.reward_models import named_model, named_reward_model
 from tasks.pipeline.stages import Made, Stage, walk
 from tasks.prefect_sync.cancellation import RunCancelledError, never
 from tasks.prefect_sync.link import why_stopped

@@ -10,12 +10,11 @@ from flows.servers.database_versions import database_upgrade_lines
 from flows.servers.databases import DATABASE_VARIABLES
 from flows.servers.settings import STATE_DIR
 from tasks.config.run import RunConfig
-from tasks.plan.quantities import duration_text
+from tasks.plan.figures import duration_text
 from tasks.plan.run_plan import RunPlan
 from tasks.run.runtime import code_identity
 from tasks.store.format import NewerStoreError, demand_known_store
-from tasks.store.history import StageHistory
-from tasks.store.why import changed_files, changed_versions
+from tasks.store.history import StageHistory, changed_files, changed_versions
 
 
 def upgrade_lines(config: RunConfig, plan: RunPlan) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from containers.contracts.records import CheckFinding, StageRecord
 from containers.contracts.registries import RuntimeName
 from containers.host.environment_block import without_secrets
 from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
-from containers.launch.memory_limit import machine_memory
+from containers.launch.host_limits import machine_memory
 from containers.launch.preflight import (
     cpu_finding,
     disk_finding,

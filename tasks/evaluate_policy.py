@@ -7,7 +7,7 @@ from containers.contracts.records import GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.gates import judge_policy
 from tasks.pages.markdown import policy_markdown
-from tasks.pipeline.make import make
+from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task

@@ -22,8 +22,8 @@ from tasks.pipeline.failure import StageFailedError as StageFailedError
 from tasks.pipeline.gpu_turn import gpu_turn
 from tasks.run.runtime import CodeIdentity, required_contract, start_runtime
 from tasks.sources.errors import SourceAccessError, UnusableSourceError
-from tasks.sources.file_signatures import BEGINNING_BYTES, match_signature
 from tasks.sources.local import data_file_or_folder, data_files, resolve_file
+from tasks.sources.peek import BEGINNING_BYTES, match_signature
 from tasks.store.events import EventFeed
 
 # Files that the stage reads, told by how they begin: parquet and gzip.

@@ -5,7 +5,7 @@ from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.gates import demand_certificate
 from tasks.pipeline.inputs import certificate_input
-from tasks.pipeline.make import make
+from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_training
 from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task

@@ -2,7 +2,7 @@
 
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
-from tasks.pipeline.make import make
+from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_training
 from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task

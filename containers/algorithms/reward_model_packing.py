@@ -9,8 +9,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from containers.algorithms.reward_model import PairTrainer
-from containers.algorithms.reward_model_packed import PackedPairTrainer, Pair, make_packs, packed_scores
+from containers.algorithms.reward_model import PackedPairTrainer, Pair, PairTrainer, make_packs, packed_scores
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.data.pairs import Row
 from containers.harness.context import StageContext

@@ -9,8 +9,7 @@ import torch
 from datasets import Dataset
 from trl import RLOOConfig
 
-from containers.algorithms.curves import curve_metrics
-from containers.algorithms.rloo import PolicyTrainer
+from containers.algorithms.rloo import PolicyTrainer, curve_metrics
 from containers.algorithms.rloo_packing import plan_policy_packing
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import (
@@ -32,7 +31,7 @@ from containers.models.loading import (
     position_limit,
 )
 from containers.packing.choice import Packing
-from containers.packing.kernel_trial import try_kernels
+from containers.packing.kernel import try_kernels
 from containers.rewards.base import PolicyReward, Reward, start_reward
 from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.engines import Rollouts, start_rollouts
@@ -40,11 +39,11 @@ from containers.rollouts.generate import turn_end_ids
 from containers.rollouts.prompts import (
     PolicyPrompts,
     check_lengths,
+    note_policy_template,
     read_evaluation_prompts,
     read_training_prompts,
     shuffled_passes,
 )
-from containers.rollouts.templates import note_policy_template
 from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
 from containers.training.loop import training_callbacks

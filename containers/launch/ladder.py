@@ -20,7 +20,7 @@ from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.ladder import LadderSettings, Rung
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError, plan_batch
-from containers.launch.memory_limit import memory_limit
+from containers.launch.host_limits import memory_limit
 
 # Shared memory counts as memory: the rest is for the programs.
 _MAX_SHM_FRACTION = 0.5

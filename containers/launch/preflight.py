@@ -19,8 +19,14 @@ from containers.contracts.records import CheckFinding
 from containers.contracts.registries import RuntimeName
 from containers.formatting import one_line, short_digest, size
 from containers.launch.docker.state import DockerState, ImageState
-from containers.launch.host_limits import Memory, available_cpus, shared_memory
-from containers.launch.memory_limit import machine_memory, memory_for, memory_limit
+from containers.launch.host_limits import (
+    Memory,
+    available_cpus,
+    machine_memory,
+    memory_for,
+    memory_limit,
+    shared_memory,
+)
 
 Verdict = Literal["ok", "warning", "failure"]
 _GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")

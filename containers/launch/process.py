@@ -25,7 +25,7 @@ from containers.contracts.stop_grace import StopGrace
 from containers.host.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
 from containers.launch.base import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, LaunchRequest, StageExit
-from containers.launch.failures.torchrun import killed_rank, rank_deaths
+from containers.launch.failures.evidence import killed_rank, rank_deaths
 from containers.launch.folders import prepare_folders
 from containers.launch.gpus.inventory import make_device_nodes
 from containers.launch.gpus.leases import FOLDER_VARIABLE, lease_folder, open_lease_folder, program_locks

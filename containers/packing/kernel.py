@@ -17,7 +17,10 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
+from trl.kernels import ChunkedLogProbFunction
 
+from containers.formatting import error_line
+from containers.harness.errors import MissingPrerequisiteError
 from containers.models.trial import trial
 from containers.packing.trees import Tree
 
@@ -193,3 +196,28 @@ def _attend_exactly(
         query, key, value, attn_mask=seen.tril(), scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
     )
     return found.transpose(1, 2)
+
+
+_TOKENS, _WIDTH, _WORDS = 2, 16, 32
+
+
+def try_kernels(device: torch.device) -> None:
+    """Compile and run them once, forward and backward, before anything is loaded: seconds, and none on a CPU.
+
+    Raises:
+        MissingPrerequisiteError: they cannot be compiled or run here, for want of a C compiler above all.
+    """
+    hidden = torch.zeros(_TOKENS, _WIDTH, device=device, requires_grad=True)
+    weight = torch.zeros(_WORDS, _WIDTH, device=device)
+    targets = torch.zeros(_TOKENS, dtype=torch.long, device=device)
+    try:
+        logps, *_ = ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, _WORDS, None, 1.0, ("entropy",))
+        logps.sum().backward()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # Triton, the compiler and the driver raise what they like
+        raise MissingPrerequisiteError(
+            f"TRL's kernels cannot be compiled or run on {device}: {error_line(error)}. They need a C compiler (gcc) "
+            "and Python's headers where the stage runs: build the stage image on an official PyTorch image, or install "
+            "both."
+        ) from error

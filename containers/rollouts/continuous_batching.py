@@ -24,7 +24,7 @@ from containers.harness.errors import StageError
 from containers.models.trial import trial
 from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts, where_the_same
-from containers.rollouts.prompt_rows import equal_rows, prompts_of, with_completions
+from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
 from containers.token_budgets import PAGE_TOKENS
 

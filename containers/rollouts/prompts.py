@@ -3,17 +3,25 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as parquet
+import torch
+from torch import Tensor
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
+from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
+from containers.models.chat_template import peculiarities
+from containers.models.template_losses import TemplateLosses
+from containers.models.token_batches import tokens_of_all
 from containers.models.tokenizer_loading import token_without_row, without_row_in_words
 from containers.rollouts.generate import prompt_token_ids
+from containers.scoring.scorer import RewardScorer
 
 # One prompt alone has an interval of width zero, which any gate would take for certainty.
 _MIN_EVAL_PROMPTS = 2
@@ -205,3 +213,56 @@ def seeded_subset(prompts: Sequence[PolicyPrompt], *, limit: int | None, seed: i
 
 def _message(message: dict[str, Any]) -> dict[str, str]:
     return {"role": str(message["role"]), "content": str(message["content"])}
+
+
+def equal_rows(input_ids: Tensor, attention_mask: Tensor) -> list[range]:
+    """Stretches of rows that are one prompt, in order."""
+    changes = (input_ids[1:] != input_ids[:-1]).any(dim=1) | (attention_mask[1:] != attention_mask[:-1]).any(dim=1)
+    borders = [0, *(changes.nonzero().flatten() + 1).tolist(), len(input_ids)]
+    return [range(start, end) for start, end in pairwise(borders)]
+
+
+def prompts_of(runs: Sequence[range], input_ids: Tensor, attention_mask: Tensor, *, siblings: int) -> list[list[int]]:
+    """Token ids of every run's prompt without padding, once for each of so many of its rows."""
+    return [input_ids[row][attention_mask[row].bool()].tolist() for run in runs for row in run[::siblings]]
+
+
+def with_completions(input_ids: Tensor, completions: Sequence[Sequence[int]], *, pad_id: int) -> Tensor:
+    """[B, L + C]: each row with what was written after it, filled up with the pad token."""
+    tails = torch.full((len(input_ids), max(map(len, completions))), pad_id, device=input_ids.device)
+    for row, tokens in enumerate(completions):
+        tails[row, : len(tokens)] = torch.tensor(tokens, device=input_ids.device)
+    return torch.cat([input_ids, tails], dim=1)
+
+
+def note_policy_template(context: StageContext, tokenizer: Any, prompts: Sequence[PolicyPrompt]) -> None:
+    """Warn of what the policy's chat template makes up, and of what it loses of the prompts."""
+    for peculiarity in peculiarities(tokenizer, setting="train_sft.chat_template"):
+        context.recorder.note(f"Warning: {peculiarity}")
+    losses = TemplateLosses()
+    asked = [prompt.conversation for prompt in prompts]
+    tokens_of_all(tokenizer, asked, add_generation_prompt=True, for_the_policy=True, losses=losses)
+    _note(context, losses, name="start model")
+
+
+def note_reward_model_template(
+    context: StageContext, scorer: RewardScorer, prompts: Sequence[PolicyPrompt]
+) -> list[str]:
+    """Warn of what the reward model's chat template loses of the prompts.
+
+    Returns:
+        Of each prompt the token that the reward model has no row for, so that no answer to it has a score; or "".
+
+    Raises:
+        BadConfigError: the template refuses an answered prompt.
+    """
+    losses, answer = TemplateLosses(), {"role": "assistant", "content": "answer"}
+    asked = [[*prompt.conversation, answer] for prompt in prompts]
+    seen = tokens_of_all(scorer.tokenizer, asked, losses=losses)
+    _note(context, losses, name="reward model")
+    return [scorer.token_without_row(token_ids) for token_ids in seen]
+
+
+def _note(context: StageContext, losses: TemplateLosses, *, name: str) -> None:
+    if words := losses.in_words():
+        context.recorder.note(f"Prompts, as the {name} sees them: {words}")

@@ -21,7 +21,7 @@ from containers.models.trial import trial
 from containers.packing.logps import causal_of
 from containers.packing.scoring import why_padded
 from containers.rollouts.engines import Rollouts, where_the_same
-from containers.rollouts.prompt_rows import equal_rows
+from containers.rollouts.prompts import equal_rows
 from containers.rollouts.shared_prompt_attention import NAME, SharedPromptLayer, attending_to
 from containers.rollouts.trial import TrialRows, allowed_logit_difference
 

@@ -29,7 +29,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts
-from containers.rollouts.prompt_rows import equal_rows, prompts_of, with_completions
+from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
 from containers.rollouts.vllm_server import ELSE, VllmPlace, load_vllm
 

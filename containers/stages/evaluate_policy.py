@@ -25,9 +25,8 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
 from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
 from containers.rewards.reward_model import load_scorer
-from containers.rollouts.comparison import ComparedPrompt, compare_policies
+from containers.rollouts.comparison import ComparedPrompt, compare_policies, write_policy_plots
 from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
-from containers.rollouts.plots import write_policy_plots
 from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
 from containers.scoring.scorer import RewardScorer
 

@@ -23,7 +23,7 @@ from containers.models.loading import (
     num_embedding_rows,
 )
 from containers.models.template_losses import TemplateLosses
-from containers.packing.kernel_trial import try_kernels
+from containers.packing.kernel import try_kernels
 from containers.training.arguments import common_arguments
 from containers.training.completion_tokens import tokenised_completions
 from containers.training.examples import (

@@ -24,8 +24,8 @@ from containers.training.checkpoints import (
     best_of,
     checkpoint_flaw,
     checkpoint_step,
+    newest_valid_checkpoint,
 )
-from containers.training.resume import newest_valid_checkpoint
 from containers.training.sharding import DividedModelCallback, divides_model
 
 

@@ -15,7 +15,7 @@ from containers.host.environment_block import hide_secrets
 from flows.cli import approve, certificates, champion, configured, doctor, keys, serve
 from flows.cli.argument_parser import ArgumentParser
 from flows.cli.options import DEMO_CONFIG, Commands, add_command, add_config_options, add_debug_option
-from flows.servers.statistics import switch_statistics_off
+from flows.servers.settings import switch_statistics_off
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block
 
 EXIT_BAD_CONFIG = 2

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from containers.contracts.records import GateDecision
 from containers.formatting import moment
-from flows.servers.own_login import known_login
+from flows.servers.logins import known_login
 from flows.servers.settings import STATE_DIR
 from tasks.config.gates import figure_lines
 from tasks.config.loading import LoadedConfig

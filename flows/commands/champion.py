@@ -16,7 +16,7 @@ from tasks.champions.retraining import champion_book
 from tasks.champions.text import standing_lines
 from tasks.config.errors import ConfigError
 from tasks.config.loading import LoadedConfig
-from tasks.config.login_addresses import login_problem
+from tasks.config.logins import login_problem
 
 _EXIT_FAILED = 1
 _STATE_DIR = Path("outputs") / ".servers"

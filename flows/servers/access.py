@@ -9,11 +9,21 @@ from urllib.parse import urlsplit
 
 from flows.servers.commands import TITLES, URL_KEYS
 from flows.servers.databases import shown_database
-from flows.servers.own_login import known_login
+from flows.servers.logins import known_login
 from flows.servers.process import ServerError, answer, health_problem
-from tasks.config.addresses import address_problem
-from tasks.config.login_addresses import OWNER_VARIABLES, URL_VARIABLES, is_given_for, login_problem
-from tasks.config.logins import INSIDE_PATHS, LOGIN_VARIABLES, login_headers, login_in, login_variables, without_login
+from tasks.config.logins import (
+    INSIDE_PATHS,
+    LOGIN_VARIABLES,
+    OWNER_VARIABLES,
+    URL_VARIABLES,
+    address_problem,
+    is_given_for,
+    login_headers,
+    login_in,
+    login_problem,
+    login_variables,
+    without_login,
+)
 
 _LIMIT_S = 10.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from flows.servers.databases import DATABASE_VARIABLES, secrets_in_url, shown_database, with_driver
 from flows.servers.logins import flask_secret_key, is_loopback, names_of_this_machine
 from flows.servers.process import LOOPBACK, ServerPlan
-from flows.servers.statistics import statistics_variables
+from flows.servers.settings import statistics_variables
 
 TITLES = {"prefect": "Prefect", "mlflow": "MLflow"}
 HEALTH_PATHS = {"prefect": "/api/health", "mlflow": "/health"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flows.servers.access import usable_address, variables_set
 from flows.servers.commands import TITLES
-from flows.servers.own_login import login_file
+from flows.servers.logins import login_file
 from flows.servers.process import ServerError, log_tail
 from flows.servers.record import read_record
 from flows.servers.settings import ServerSettings

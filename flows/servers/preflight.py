@@ -18,8 +18,7 @@ from flows.servers.databases import (
     secrets_in_url,
     shown_database,
 )
-from flows.servers.logins import demanded_logins
-from flows.servers.own_login import login_file, made_login, own_login
+from flows.servers.logins import demanded_logins, login_file, made_login, own_login
 from flows.servers.process import (
     PortReservations,
     ServerError,

@@ -14,14 +14,20 @@ import psutil
 from flows.servers.access import access_problem
 from flows.servers.commands import TITLES, URL_KEYS
 from flows.servers.databases import shown_database, with_driver
-from flows.servers.logins import client_login, is_loopback
-from flows.servers.own_login import own_login
+from flows.servers.logins import client_login, is_loopback, own_login
 from flows.servers.preflight import planned_servers
 from flows.servers.process import PortReservations, ServerError, ServerPlan, start_process, stop_groups
-from flows.servers.progress import ServerProgress
 from flows.servers.record import ServerEntry, ServersRecord, UserEntry, locked, read_record, server_url, write_record
 from flows.servers.settings import ServerSettings
-from flows.servers.start import BackgroundStart, Say, StartedServer, entry_of, server_answer, wait_until_healthy
+from flows.servers.start import (
+    BackgroundStart,
+    Say,
+    ServerProgress,
+    StartedServer,
+    entry_of,
+    server_answer,
+    wait_until_healthy,
+)
 from flows.signals import signals_held_back, signals_ignored
 from tasks.config.logins import login_variables
 from tasks.mlflow_sync.start import AlreadyUp, MlflowStart

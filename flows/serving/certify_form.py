@@ -14,7 +14,7 @@ from flows.serving.form_run import NOT_STARTED, present_values, served_run_name
 from tasks.config.errors import InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
-from tasks.prefect_sync.certificate import show_certificate
+from tasks.prefect_sync.artifacts import show_certificate
 from tasks.run.state import PipelineRun
 
 _FIELD = "reward_model"

@@ -19,7 +19,7 @@ from prefect.events.schemas.events import ResourceSpecification
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import ParameterSchema
 
-from tasks.prefect_sync.run_ends import GOES_ON
+from tasks.prefect_sync.cancellation import GOES_ON
 
 _DEPLOYMENT = "rlhf-retrain/rlhf-retrain"
 # Tells this schedule from those that people make on the deployment's page.

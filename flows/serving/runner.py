@@ -24,7 +24,7 @@ from prefect.runner import Runner
 from flows.serving.deployment_guard import DeploymentGuard
 from flows.serving.deployments import HEARTBEAT_EVERY_S, install_watchdog
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
-from tasks.prefect_sync.run_ends import GOES_ON
+from tasks.prefect_sync.cancellation import GOES_ON
 from tasks.prefect_sync.state import settle_dead_runs, settle_ended_runs
 from tasks.prefect_sync.unreadable_runs import unreadable_text
 

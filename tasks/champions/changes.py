@@ -19,7 +19,7 @@ from tasks.pipeline.asked import asked_of
 from tasks.pipeline.inputs import named_model_input
 from tasks.pipeline.stages import OF_THE_POLICY, Made, Stage, required_config, walk
 from tasks.run.runtime import code_identity
-from tasks.store.why import why_it_runs
+from tasks.store.history import why_it_runs
 
 
 class _ChangedError(Exception):

@@ -17,8 +17,7 @@ from containers.contracts.records import CheckFinding
 from containers.contracts.registries import RuntimeName
 from containers.launch.docker.state import ImageState
 from containers.launch.preflight import disk_finding
-from tasks.config.login_addresses import login_problem
-from tasks.config.logins import INSIDE_PATHS, login_headers, without_login
+from tasks.config.logins import INSIDE_PATHS, login_headers, login_problem, without_login
 from tasks.mlflow_sync.start import mlflow_start
 from tasks.sources.errors import SourceError
 from tasks.sources.hub import hub_cache

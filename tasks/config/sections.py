@@ -19,8 +19,8 @@ from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.registries import RuntimeKind
-from tasks.config.addresses import address_problem
 from tasks.config.gates import Gates
+from tasks.config.logins import address_problem
 from tasks.config.retrain import RetrainRules
 from tasks.config.sources import DatasetSource, ModelSource, RewardModelSource, whole_filter_config
 

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from containers.formatting import one_line
-from tasks.config.login_addresses import origin
-from tasks.config.logins import without_login
+from tasks.config.logins import origin, without_login
 from tasks.mlflow_sync.sending import RefusedError
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ def training_markdown(info: TrainingInfo, metrics: Sequence[Metric], *, plots: s
     """How a model was trained: its curves, and the figures that the stage returned.
 
     Args:
-        plots: Markdown of `tasks.pages.curves`.
+        plots: Markdown of `tasks.pages.plots`.
     """
     done = f"{info.num_steps:,} of {info.planned_steps:,}"
     best = f"{info.best_metric_name} {number(info.best_metric)} at step {number(info.best_step)}"

@@ -10,8 +10,8 @@ from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.spec import StageSpec
 from containers.formatting import markdown_table
 from containers.launch.docker.state import read_docker
+from containers.launch.host_limits import machine_memory
 from containers.launch.ladder import Host, Shape, next_step
-from containers.launch.memory_limit import machine_memory
 from tasks.prefect_sync.artifacts import page_key, show_markdown
 from tasks.run.state import PipelineRun
 

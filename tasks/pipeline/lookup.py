@@ -20,8 +20,7 @@ from tasks.pipeline.stages import Made, Stage, required_config, walk
 from tasks.run.runtime import code_identity
 from tasks.sources.pinned import BranchMayHaveMovedError
 from tasks.sources.resolve import ModelSource, absent_data
-from tasks.store.history import StageHistory
-from tasks.store.why import why_it_runs
+from tasks.store.history import StageHistory, why_it_runs
 
 
 class _NotCachedError(Exception):

@@ -8,7 +8,7 @@ from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
 from tasks.config.gates import GateWaitsError
-from tasks.config.login_addresses import require_given_for
+from tasks.config.logins import require_given_for
 from tasks.config.run import RunConfig
 from tasks.display import current_display
 from tasks.mlflow_sync.operations import RunStatus

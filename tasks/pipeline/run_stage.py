@@ -9,7 +9,7 @@ from containers.contracts.digests import read_manifest
 from containers.contracts.identity import config_profile, stage_batch
 from containers.contracts.ladder import Rung
 from containers.contracts.names import StageName
-from containers.contracts.records import StageRecord
+from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.launch.base import GpuUnavailableError
 from containers.launch.collect import find_artifact, replace_artifact
@@ -22,14 +22,13 @@ from tasks.pipeline.failure import AttemptFailedError, Patience, StageFailedErro
 from tasks.pipeline.gpu_turn import gpu_turn, on_gpus
 from tasks.pipeline.ladder import StageLadder, in_words
 from tasks.pipeline.reap import processes_to_take_over
-from tasks.prefect_sync.artifacts import prefect_link, show_markdown
-from tasks.prefect_sync.assets import tell_asset
+from tasks.pipeline.stages import BY_NAME, required_config
+from tasks.prefect_sync.artifacts import prefect_link, show_markdown, tell_asset
 from tasks.run.provenance import find_maker, reused_note
 from tasks.run.runtime import required_contract
 from tasks.run.state import PipelineRun
-from tasks.store.history import StageMemory
+from tasks.store.history import StageMemory, why_it_runs
 from tasks.store.lock import sole_worker
-from tasks.store.why import why_it_runs
 
 _ASK_EVERY_S = 0.5
 
@@ -242,3 +241,24 @@ def _gave_up(
 def _end(run: PipelineRun, record: StageRecord) -> None:
     run.remember(record)
     current_display().stage_ended(record)
+
+
+def make(
+    run: PipelineRun,
+    stage: StageName,
+    *,
+    unkeyed: tuple[StageInput, ...] = (),
+    **made: ArtifactRef | StageInput | GateVerdict,
+) -> ArtifactRef:
+    """The stage's verified artifact; see `run_stage`.
+
+    Args:
+        unkeyed: inputs that the program only checks, and that do not count in its key.
+        made: by role, what the stage reads.
+
+    Raises:
+        StageFailedError: the stage failed.
+        LookupError: it takes no part in this run.
+    """
+    config = required_config(run.config, stage)
+    return run_stage(run, config, (*BY_NAME[stage].inputs(run.config, made, True), *unkeyed))

@@ -15,9 +15,8 @@ from tasks.config.sources import ModelSource
 from tasks.plan import estimates
 from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk_figure, time_figure
 from tasks.plan.fit import unfit_mistakes
-from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed
+from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read_host_memory, short_memory
 from tasks.plan.inputs.data import FoundShape, data_size, find_model_shape, find_scorer_shape
-from tasks.plan.inputs.host_memory import HostMemory, read_host_memory, short_memory
 from tasks.plan.inputs.lengths import read_lengths
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.limits import floor_mistakes, likely_troubles, sample_mistakes

@@ -11,13 +11,21 @@ from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from tasks.plan import estimates
 from tasks.plan.estimates import Work
-from tasks.plan.figures import Figure, PlanContext, StagePlan, count_figure, disk_figure, time_figure, work_figure
+from tasks.plan.figures import (
+    Figure,
+    PlanContext,
+    StagePlan,
+    count_figure,
+    disk_figure,
+    duration_text,
+    time_figure,
+    work_figure,
+)
 from tasks.plan.inputs.data import Count, data_files
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 from tasks.plan.inputs.pair_sample import EXPANSION
 from tasks.plan.limits import policy_bootstrap_seconds, reward_model_bootstrap_seconds
 from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
-from tasks.plan.quantities import duration_text
 
 # English text with its keys and labels.
 _SUITE_BYTES_PER_TOKEN = 4.0

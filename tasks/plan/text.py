@@ -3,9 +3,8 @@
 from containers.contracts.hardware import GIB
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
-from tasks.plan.figures import Figure, StagePlan
+from tasks.plan.figures import Figure, StagePlan, count_text, duration_text, epochs_text, operations_text, size_text
 from tasks.plan.limits import memory_bytes
-from tasks.plan.quantities import count_text, duration_text, epochs_text, operations_text, size_text
 from tasks.plan.run_plan import RunPlan
 
 _HEAD = ("stage", "result", "steps", "tokens", "work", "memory", "disk", "time")

@@ -19,10 +19,9 @@ from tasks.plan.figures import Figure, PlanContext, StagePlan, count_figure, dis
 from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head, head_figure
 from tasks.plan.inputs.data import Count, Origin
-from tasks.plan.limits import batch_mistake, short_schedule_mistake
+from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
 from tasks.plan.load import reward_model_load, sft_load, why_padded
 from tasks.plan.policy import completions_of, forward_figure, policy_load, policy_memory, policy_work
-from tasks.plan.too_long import kept, too_long_figures
 from tasks.plan.vllm import vllm_figures, vllm_mistakes, vllm_programs
 from tasks.plan.work import training_work
 

@@ -7,9 +7,8 @@ from containers.contracts.hardware import GIB
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
-from tasks.plan.figures import Figure, PlanContext
+from tasks.plan.figures import Figure, PlanContext, size_text
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
-from tasks.plan.quantities import size_text
 
 _VOCABULARY_STEP = 64
 # How far an estimated shape may be off.

@@ -1,22 +1,26 @@
-"""Shows tables, plots and links on the pages of Prefect; while Prefect is away they wait; outside a run is no page.
-
-A key names what is shown and is the stage's name where a stage shows it: what the same task shows again under a key
-replaces it, and what other runs show under it is its history.
-"""
+"""What a stage's task shows in Prefect: artifacts, assets, a certificate."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.events import emit_event
 
+from containers.contracts.certificate import Certificate
 from containers.contracts.digests import read_manifest
-from containers.contracts.names import CURVES_FILE, TRAINING_INFO_FILE, StageName
+from containers.contracts.names import (
+    CERTIFICATE_FILE,
+    CERTIFICATE_PAGE_FILE,
+    CURVES_FILE,
+    TRAINING_INFO_FILE,
+    StageName,
+)
 from containers.contracts.records import StageRecord, TrainingInfo
-from containers.contracts.spec import ArtifactRef
+from containers.contracts.spec import ArtifactRef, StageInput
 from containers.formatting import markdown_text
 from containers.host.environment_block import without_secrets
-from tasks.pages.curves import curve_plots
-from tasks.pages.markdown import training_markdown
+from tasks.pages.markdown import reward_model_markdown, training_markdown
+from tasks.pages.plots import curve_plots
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
 from tasks.prefect_sync.ledger import JsonObject
 from tasks.prefect_sync.link import present_link
@@ -136,3 +140,61 @@ def _show(artifact: JsonObject | None) -> None:
     link = present_link()
     if link is not None and artifact is not None:
         link.show(artifact)
+
+
+# What other stages start from; evaluations and reports are none.
+_ASSETS = frozenset(
+    {
+        StageName.FILTER_DATASET,
+        StageName.BUILD_BASE_MODEL,
+        StageName.TRAIN_SFT,
+        StageName.TRAIN_REWARD_MODEL,
+        StageName.TRAIN_POLICY,
+    }
+)
+
+
+def tell_asset(run: PipelineRun, artifact: ArtifactRef, inputs: tuple[StageInput, ...]) -> None:
+    """The stage made this anew of those inputs; nothing outside a flow run, or where no other stage starts from it."""
+    if present_link() is None or artifact.stage not in _ASSETS:
+        return
+    sources = [_input_key(run, item) for item in inputs]
+    for source in sources:
+        emit_event(event="prefect.asset.referenced", resource={"prefect.resource.id": source})
+    emit_event(
+        event="prefect.asset.materialization.succeeded",
+        resource={"prefect.resource.id": _key(run, artifact.stage), "prefect.resource.name": artifact.stage.value},
+        related=[{"prefect.resource.id": source, "prefect.resource.role": "asset"} for source in sources],
+        payload={"key": artifact.key, "digest": artifact.digest, "path": artifact.path, "run": run.run_id},
+    )
+
+
+def _key(run: PipelineRun, stage: str) -> str:
+    return f"rlhf://{run.config.run.name}/{stage}"
+
+
+def _input_key(run: PipelineRun, item: StageInput) -> str:
+    """The asset of the stage that made an input, else where it came from: a hub id or a path of this machine."""
+    maker = item.origin.partition(" ")[0]
+    if maker in set(StageName):
+        return _key(run, maker)
+    return f"hub://{maker.partition('@')[0]}" if item.digest.startswith("hub:") else f"file://{item.path}"
+
+
+KEY = "certificate"
+
+
+def show_certificate(run: PipelineRun) -> None:
+    """Attach the run's certificate; nothing where the run did not come so far."""
+    verdict = next((found for found in reversed(run.gates) if found.certificate is not None), None)
+    record = run.record_of(StageName.EVALUATE_REWARD_MODEL)
+    if verdict is None or verdict.certificate is None or record is None:
+        return
+    folder = Path(verdict.certificate.path)
+    certificate = Certificate.model_validate_json((folder / CERTIFICATE_FILE).read_bytes())
+    file = f"output/{CERTIFICATE_PAGE_FILE}"
+    address = run.tracking.file_url(record.mlflow_run_id, file) if record.status == "ran" else ""
+    shown = reward_model_markdown(certificate, verdict, page=address)
+    page = markdown_text(str(folder / CERTIFICATE_PAGE_FILE), limit=400)
+    where = f"The certificate's page, on the machine of this run: {page}"
+    show_markdown(KEY, f"{where}\n\n{shown}", description="The certificate, its gate, its page")

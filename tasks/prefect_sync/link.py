@@ -22,10 +22,17 @@ from prefect.exceptions import Abort, Pause, TerminationSignal
 from containers.launch.docker.cleanup import current_owner
 from tasks.config.gates import GateWaitsError
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
-from tasks.prefect_sync.cancellation import CANCELLED, STOPS, CancelWatch, RunCancelledError, never
+from tasks.prefect_sync.cancellation import (
+    CANCELLED,
+    STOPS,
+    CancelWatch,
+    RunCancelledError,
+    end_in_words,
+    end_state,
+    never,
+)
 from tasks.prefect_sync.events import LedgerEvents
 from tasks.prefect_sync.ledger import LEDGER_FOLDER, JsonObject, Ledger, RunEnd, remove_ledger
-from tasks.prefect_sync.run_ends import end_in_words, end_state
 from tasks.prefect_sync.state import LEDGER_LABEL, end_open_tasks, prefect_state, settle, settle_the_dead, tell_tasks
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from containers.contracts.names import StageName
 from containers.formatting import duration
-from tasks.pages.curves import curve_plots, latest_figures, plotted_names
+from tasks.pages.plots import curve_plots, latest_figures, plotted_names
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
 from tasks.prefect_sync.artifacts import artifact_of_present_run, page_key
 from tasks.prefect_sync.ledger import JsonObject

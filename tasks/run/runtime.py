@@ -13,7 +13,7 @@ from containers.launch.docker.libraries import image_libraries
 from containers.launch.docker.runtime import stage_image_digest
 from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
 from containers.launch.environment import stage_environment
-from containers.launch.memory_limit import machine_memory, memory_limit
+from containers.launch.host_limits import machine_memory, memory_limit
 
 NOT_ASKED = DockerState(problem="not asked")
 _IMAGES_FOLDER = "images"

@@ -14,8 +14,7 @@ from tasks.sources.adapter_folders import ModelFiles, adapter_on_base
 from tasks.sources.errors import HubUnreachableError, SourceNotFoundError, UnusableSourceError
 from tasks.sources.hub import HubRevision, fetch_files, flat_folder, hub_revision, read_hub_text
 from tasks.sources.local import readable_folder
-from tasks.sources.model_files import model_file_names, weight_files, weight_index
-from tasks.sources.weight_files import demand_whole_weights
+from tasks.sources.model_files import demand_whole_weights, model_file_names, weight_files, weight_index
 
 _HUB_MODEL = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

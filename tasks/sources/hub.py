@@ -16,8 +16,7 @@ from huggingface_hub import HfApi, constants, get_token, hf_hub_download, snapsh
 
 from containers.contracts.digests import write_atomically
 from containers.formatting import size as human_size
-from tasks.config.login_addresses import origin
-from tasks.config.logins import without_login
+from tasks.config.logins import origin, without_login
 from tasks.display import current_display
 from tasks.sources.errors import HubUnreachableError, SourceError, UnusableSourceError
 from tasks.sources.hub_errors import RepoKind as RepoKind

@@ -1,10 +1,12 @@
-"""Which files of a model folder or repository a run uses, and whether they suffice. Pure: names in, verdict out."""
+"""Files of a model folder: which must be there, and weights that are whole."""
 
 import json
 from collections.abc import Callable, Collection, Iterable
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
+from containers.formatting import one_line
 from tasks.sources.errors import UnusableSourceError
 
 # Weights, configuration and tokenizer at the top of the repository. No *.bin and *.pt (pickle executes code when it is
@@ -111,3 +113,139 @@ def _object(text: str, *, name: str, where: str) -> dict[str, Any]:
 
 def _any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# As the safetensors library allows.
+_MAX_HEADER_BYTES = 100_000_000
+_LENGTH_BYTES = 8
+_REASON_CHARACTERS = 120
+_AGAIN = "Download it again, or save it again with `save_pretrained`."
+# Archives of torch, and pickles of protocol 2 to 5.
+_PICKLE_BEGINNINGS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_NO_PICKLE = "Loading pickle executes code: take a revision with safetensors, or save it again with `save_pretrained`."
+# Bits of an element: the types of safetensors that models have; others are not checked for their size.
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64"), 64),
+}
+
+
+def demand_whole_weights(folder: Path, names: Iterable[str], *, index: str | None = None) -> None:
+    """Refuse files that are no safetensors, are cut off, or lack weights which the index looks for in them.
+
+    Args:
+        names: the safetensors files.
+        index: the file that says which weight lies in which of them; None where there is no such file.
+
+    Raises:
+        UnusableSourceError: names the file, and what is wrong.
+    """
+    tensors = {name: _tensors(folder / name) for name in names}
+    if index is None:
+        return
+    try:
+        places = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].items()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UnusableSourceError(
+            f"{folder / index} has no readable `weight_map` ({_reason(error)}).", "Download it again."
+        ) from error
+    lost = sorted((str(shard), str(tensor)) for tensor, shard in places if tensor not in tensors.get(str(shard), ()))
+    if lost:
+        shard, tensor = lost[0]
+        more = f", and {len(lost) - 1:,} more like it" if len(lost) > 1 else ""
+        raise UnusableSourceError(
+            f"{folder / shard} does not hold {one_line(tensor, _REASON_CHARACTERS)}, which {index} looks for in it"
+            f"{more}: the files are of different versions, or one has another's name.",
+            "Download all of them again.",
+        )
+
+
+def _tensors(path: Path) -> frozenset[str]:
+    """The names of the tensors in the file.
+
+    Raises:
+        UnusableSourceError: it is no safetensors file, or a damaged one.
+    """
+    try:
+        num_bytes = path.stat().st_size
+        with open(path, "rb") as stream:
+            beginning = stream.read(_LENGTH_BYTES)
+            length = int.from_bytes(beginning, "little")
+            is_length = len(beginning) == _LENGTH_BYTES and 2 <= length <= _MAX_HEADER_BYTES
+            header = stream.read(length) if is_length else b""
+    except OSError as error:
+        raise UnusableSourceError(f"{path} cannot be read: {error}.", "Change its mode or owner.") from error
+    # A header of 1,152 bytes begins like a pickle: so first whether a header follows.
+    if not header.startswith(b"{") and beginning.startswith(_PICKLE_BEGINNINGS):
+        raise UnusableSourceError(f"{path} is a pickle under the name of a safetensors file.", _NO_PICKLE)
+    if not is_length and beginning.startswith(b"version "):
+        raise UnusableSourceError(f"{path} is a pointer of Git LFS and not the weights.", "Run `git lfs pull` there.")
+    if not is_length:
+        raise UnusableSourceError(f"{path} is no safetensors file: it does not begin with a length.", _AGAIN)
+    if len(header) < length:
+        raise _cut_off(path, num_bytes, wanted=_LENGTH_BYTES + length)
+    try:
+        entries = _entries(header)
+        end = _LENGTH_BYTES + length + _end_of(entries)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UnusableSourceError(f"{path} is a damaged safetensors file: {_reason(error)}.", _AGAIN) from error
+    if num_bytes < end:
+        raise _cut_off(path, num_bytes, wanted=end)
+    if num_bytes > end:
+        raise UnusableSourceError(
+            f"{path} is a damaged safetensors file: it has {num_bytes:,} bytes, its header {end:,}.", _AGAIN
+        )
+    return frozenset(entries)
+
+
+def _entries(header: bytes) -> dict[str, Any]:
+    value = json.loads(header)
+    if not isinstance(value, dict):
+        raise ValueError("its header is no JSON object")
+    return {name: entry for name, entry in value.items() if name != "__metadata__"}
+
+
+def _end_of(entries: dict[str, Any]) -> int:
+    """Where the last tensor ends; they must lie one behind the other.
+
+    Raises:
+        ValueError: they overlap, leave gaps, or do not have the size that type and shape give.
+    """
+    end = 0
+    for (start, stop), name in sorted((_span(entry), name) for name, entry in entries.items()):
+        shown = one_line(name, _REASON_CHARACTERS)
+        if start != end or stop < start:
+            raise ValueError(f"{shown} lies at {start:,} to {stop:,}, and the one before ends at {end:,}")
+        bits = _BITS.get(str(entries[name]["dtype"]))
+        wanted = bits and _num_elements(entries[name]["shape"]) * bits // 8
+        if wanted is not None and wanted != stop - start:
+            raise ValueError(f"{shown} has {stop - start:,} bytes, its type and shape want {wanted:,}")
+        end = stop
+    return end
+
+
+def _span(entry: Any) -> tuple[int, int]:
+    start, stop = entry["data_offsets"]
+    return int(start), int(stop)
+
+
+def _num_elements(shape: list[int]) -> int:
+    """Of a tensor of that shape; by hand, as a forged shape may have billions of digits as a product."""
+    total = 1
+    for length in shape:
+        total *= int(length)
+        if total > 2**63:
+            raise ValueError("a shape has more elements than can be")
+    return total
+
+
+def _cut_off(path: Path, num_bytes: int, *, wanted: int) -> UnusableSourceError:
+    return UnusableSourceError(
+        f"{path} is cut off: it has {num_bytes:,} bytes, its header wants {wanted:,}.", "Download it again."
+    )
+
+
+def _reason(error: Exception) -> str:
+    return one_line(str(error), _REASON_CHARACTERS).rstrip(".")

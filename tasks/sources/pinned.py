@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from containers.contracts.spec import StageInput
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
-from tasks.sources.custom_reader import find_reader
 from tasks.sources.hub import RepoKind, flat_root, hub_revision
-from tasks.sources.local import ResolvedInput, resolve_file
+from tasks.sources.local import ResolvedInput, find_reader, resolve_file
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

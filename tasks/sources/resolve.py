@@ -11,7 +11,6 @@ from pathlib import Path
 from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
-from tasks.sources.custom_reader import find_reader
 from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
 from tasks.sources.hub import HubRevision, RepoKind, fetch_files, flat_folder, hub_revision, hub_token, read_hub_text
 from tasks.sources.local import (
@@ -19,13 +18,19 @@ from tasks.sources.local import (
     ResolvedSource,
     data_file_or_folder,
     data_files,
+    find_reader,
     folder_digest,
     readable_folder,
     resolve_file,
 )
-from tasks.sources.model_files import demand_model_files, model_file_names, weight_files, weight_index
+from tasks.sources.model_files import (
+    demand_model_files,
+    demand_whole_weights,
+    model_file_names,
+    weight_files,
+    weight_index,
+)
 from tasks.sources.peek import DataPeek, peek_data
-from tasks.sources.weight_files import demand_whole_weights
 
 __all__ = [
     "DatasetSource",

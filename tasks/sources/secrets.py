@@ -7,8 +7,7 @@ somebody can use a token of his own for one run without changing everybody's.
 import logging
 import os
 
-from tasks.config.login_addresses import is_given_for
-from tasks.config.logins import login_variables, mlflow_login
+from tasks.config.logins import is_given_for, login_variables, mlflow_login
 
 logger = logging.getLogger(__name__)
 

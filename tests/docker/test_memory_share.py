@@ -11,7 +11,7 @@ from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.docker.effective import CONTAINER_FILE, ContainerFindings
 from containers.launch.docker.state import read_docker
 from containers.launch.failures.classify import classify
-from containers.launch.memory_limit import machine_memory, memory_limit
+from containers.launch.host_limits import machine_memory, memory_limit
 from tasks.run.runtime import required_contract
 from tests.unit.factories.launch_factory import make_profile, make_spec
 

@@ -14,7 +14,7 @@ from short_runs import ENVIRONMENT, end
 
 from containers.contracts.names import REPORT_MARKDOWN_FILE
 from flows.demo.rows import DemoData, write_demo_data
-from flows.servers.own_login import own_login
+from flows.servers.logins import own_login
 from flows.servers.record import read_record
 from tasks.champions.record import ChampionRecord
 

@@ -18,7 +18,7 @@ from served_project import STAGE_PROGRAM, ServedProject
 
 from flows.forms.pipeline import CONFIGS_VARIABLE, load_form
 from flows.servers.local import ServerSettings, local_servers
-from flows.servers.own_login import own_login
+from flows.servers.logins import own_login
 from flows.serving.certify_form import load_certify_form
 from flows.serving.deployments import served_flows
 from tasks.config.errors import ConfigError

@@ -23,7 +23,7 @@ from short_runs import CONFIG, ENVIRONMENT, prepare, rlhf
 
 from containers.contracts.records import GateVerdict
 from flows.servers.local import Servers, ServerSettings, local_servers
-from flows.servers.own_login import known_login, login_file, own_login
+from flows.servers.logins import known_login, login_file, own_login
 from flows.servers.process import ServerError
 from tasks.config.loading import load_run_config
 from tasks.store.decisions import Decisions, Question, decision_key

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, Response, expect
 from ui.pages import PAGE_LIMIT_MS, PrefectPages
 
 from flows.servers.local import Servers, ServerSettings, local_servers
-from flows.servers.own_login import own_login
+from flows.servers.logins import own_login
 
 pytestmark = pytest.mark.browser
 

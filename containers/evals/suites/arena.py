@@ -19,12 +19,15 @@ from containers.evals.suites.base import (
     Benchmark,
     Comparison,
     Intervals,
+    Row,
     ScoredItem,
     SuiteFigures,
     SuiteItem,
     SuiteRows,
+    list_column,
+    row_id,
+    text_column,
 )
-from containers.evals.suites.columns import Row, list_column, row_id, text_column
 from containers.evals.suites.figures import (
     Estimate,
     by_subset,

@@ -11,8 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers.data.rows import MalformedRowError
-from containers.evals.suites.base import Benchmark, Intervals, ScoredItem, SuiteFigures, SuiteItem, SuiteRows
-from containers.evals.suites.columns import Row, known_subset, row_id, text_column
+from containers.evals.suites.base import (
+    Benchmark,
+    Intervals,
+    Row,
+    ScoredItem,
+    SuiteFigures,
+    SuiteItem,
+    SuiteRows,
+    known_subset,
+    row_id,
+    text_column,
+)
 from containers.evals.suites.figures import section_figures
 from containers.evals.suites.rows import Layout, pair_item, preference_item, read_suite
 

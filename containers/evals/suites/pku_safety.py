@@ -13,8 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers.data.rows import MalformedRowError
-from containers.evals.suites.base import Benchmark, Intervals, ScoredItem, SuiteFigures, SuiteItem, SuiteRows
-from containers.evals.suites.columns import Row, row_id
+from containers.evals.suites.base import (
+    Benchmark,
+    Intervals,
+    Row,
+    ScoredItem,
+    SuiteFigures,
+    SuiteItem,
+    SuiteRows,
+    row_id,
+)
 from containers.evals.suites.figures import by_subset, pair_credits, share, shares
 from containers.evals.suites.rows import Layout, pair_item, read_suite
 

@@ -29,12 +29,16 @@ from containers.evals.suites.base import (
     Benchmark,
     Comparison,
     Intervals,
+    Row,
     ScoredItem,
     SuiteFigures,
     SuiteItem,
     SuiteRows,
+    known_subset,
+    list_column,
+    row_id,
+    text_column,
 )
-from containers.evals.suites.columns import Row, known_subset, list_column, row_id, text_column
 from containers.evals.suites.figures import Estimate, by_subset, credits_of, mean_estimate, resamples, weighted
 from containers.evals.suites.rows import Layout, read_suite, suite_item, with_digest
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from containers.data.filters.flaws import control_token_in
 from containers.data.formats.files import Line, data_files, read_lines
 from containers.data.rows import MalformedRowError, read_prompt, read_response
-from containers.evals.suites.base import Comparison, SuiteItem, SuiteRows, Turn
-from containers.evals.suites.columns import Row, UnknownSubsetError, row_id
+from containers.evals.suites.base import Comparison, Row, SuiteItem, SuiteRows, Turn, UnknownSubsetError, row_id
 from containers.formatting import one_line
 from containers.harness.errors import BadDataError
 

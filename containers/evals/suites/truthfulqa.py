@@ -8,8 +8,7 @@ every run compares the same one.
 import hashlib
 from pathlib import Path
 
-from containers.evals.suites.base import Benchmark, SuiteItem, SuiteRows
-from containers.evals.suites.columns import Row, list_column, row_id, text_column
+from containers.evals.suites.base import Benchmark, Row, SuiteItem, SuiteRows, list_column, row_id, text_column
 from containers.evals.suites.figures import plain_figures
 from containers.evals.suites.rows import Layout, pair_item, read_suite
 

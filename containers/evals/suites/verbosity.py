@@ -7,8 +7,7 @@ gets 0.
 from pathlib import Path
 
 from containers.data.rows import MalformedRowError
-from containers.evals.suites.base import Benchmark, SuiteItem, SuiteRows
-from containers.evals.suites.columns import Row, text_column
+from containers.evals.suites.base import Benchmark, Row, SuiteItem, SuiteRows, text_column
 from containers.evals.suites.figures import plain_figures
 from containers.evals.suites.rows import Layout, preference_item, read_suite
 

@@ -27,8 +27,7 @@ from containers.launch.docker.container import CONNECTION_ERRORS, DAEMON_ERRORS,
 from containers.launch.docker.effective import CONTAINER_FILE, container_findings
 from containers.launch.docker.errors import image_missing, launch_error
 from containers.launch.docker.state import open_client, why_no_daemon
-from containers.launch.folders import prepare_folders, stage_user
-from containers.launch.inputs import check_inputs
+from containers.launch.folders import check_inputs, prepare_folders, stage_user
 from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.stage_log import StageLog
 from containers.launch.supervise import ChunkReader, WatchResult, grace_of, watch

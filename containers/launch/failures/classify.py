@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from containers.contracts.outcome import FailureKind, StageFailure, StageResult
 from containers.contracts.spec import StageSpec
 from containers.launch.base import StageExit
-from containers.launch.failures.evidence import exit_evidence
-from containers.launch.failures.torchrun import RankDeath, killed_rank, rank_deaths
+from containers.launch.failures.evidence import RankDeath, exit_evidence, killed_rank, rank_deaths
 
 _SIGNAL_BASE = 128
 _MAX_QUOTE_CHARACTERS = 300

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from containers.contracts.hardware import GpuProfile
+from containers.launch.gpus.health import MISSING
 from containers.launch.gpus.inventory import Gpu, GpuReport
-from containers.launch.gpus.nvidia_smi import MISSING
 from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_healthy, is_large_enough
 
 

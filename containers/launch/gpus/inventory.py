@@ -7,8 +7,16 @@ import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from containers.launch.gpus.health import KERNEL_LOG, Health, read_health
-from containers.launch.gpus.nvidia_smi import NvidiaSmiError, find_tool, number, query, shortened
+from containers.launch.gpus.health import (
+    KERNEL_LOG,
+    Health,
+    NvidiaSmiError,
+    find_tool,
+    number,
+    query,
+    read_health,
+    shortened,
+)
 
 _UNIFIED_MEMORY = Path("/dev/nvidia-uvm")
 _HELPER_LIMIT_S = 60

@@ -1,13 +1,17 @@
-"""How fast this machine's processor is just now, beside the one on which the seconds of a plan were measured."""
+"""This machine as a plan takes it: the speed of its processor, and its memory."""
 
 import functools
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.registries import RuntimeKind, RuntimeName
+from containers.formatting import size
+from containers.launch.host_limits import Memory, MemoryLimit, memory_for, memory_limit
 from tasks.plan import estimates
 
 # What the machine multiplied with one thread, by the program below, while the plan's seconds were measured on it.
@@ -115,3 +119,46 @@ def _measured(num_threads: int, num_processes: int) -> CpuSpeed:
     share = min(1.0, worked / (seconds * num_threads))
     crowding = max(1.0, num_threads * num_processes / (os.cpu_count() or 1))
     return CpuSpeed(operations / worked * num_threads, num_threads, share, crowding)
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Memory of this machine or control group, and what a stage may take of it.
+
+    Attributes:
+        limit: of the container of a stage; without one in the process runtime.
+        is_for_docker: whether it holds in Docker only, and the run does not say yet what it takes.
+    """
+
+    memory: Memory
+    limit: MemoryLimit
+    is_for_docker: bool = False
+
+    @property
+    def words(self) -> str:
+        """What there is, and the limit with its reason. The daemon's machine may have less; the check asks it."""
+        where = "in Docker, " if self.is_for_docker else ""
+        found = f"{size(self.memory.available_bytes)} free of {size(self.memory.total_bytes)}"
+        return f"{found}; {where}{self.limit.reason}"
+
+    @property
+    def most_bytes(self) -> int:
+        """What a stage can have at most here."""
+        return min(self.memory.total_bytes, self.limit.limit_bytes or self.memory.total_bytes)
+
+
+def read_host_memory(profile: GpuProfile, *, kind: RuntimeKind) -> HostMemory:
+    """This machine as a run of that runtime would use it; `auto` is taken for Docker, which has the smaller limit."""
+    runtime: RuntimeName = "process" if kind == "process" else "docker"
+    memory = memory_for(profile, runtime)
+    limit = memory_limit(profile, machine_bytes=memory.total_bytes, runtime=runtime)
+    return HostMemory(memory, limit, is_for_docker=kind == "auto")
+
+
+def short_memory(host: HostMemory, *, needed_bytes: float) -> Iterator[str]:
+    """A warning where the largest stage needs more than it can have; the system check of the run refuses then."""
+    if needed_bytes > host.most_bytes:
+        yield (
+            f"memory: about {size(needed_bytes)} are estimated for the largest stage, and here it can have "
+            f"{size(host.most_bytes)} of {size(host.memory.total_bytes)}: {host.limit.reason}."
+        )

@@ -11,7 +11,7 @@ from containers.contracts.outcome import StageFailure, StageResult
 from containers.contracts.spec import StageInput, StageSpec
 from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.environment import stage_environment
-from containers.launch.memory_limit import memory_limit
+from containers.launch.host_limits import memory_limit
 
 KEY = "ab" * 32
 GIB = 1024**3

@@ -12,8 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForSequenceClassification
 from trl import RewardConfig
 
-from containers.algorithms.reward_model import PairTrainer
-from containers.algorithms.reward_model_packed import PackedPairTrainer, make_packs
+from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer, make_packs
 from containers.models.tokenizer_building import tokenizer_from_texts
 from containers.packing.attention import packed
 from containers.packing.trees import common_prefix, lay_out

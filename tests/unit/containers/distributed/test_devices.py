@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState, PartialState
 from torch import Tensor
 from transformers import Qwen3ForSequenceClassification
 
-from containers.algorithms.reward_model_packed import PackedPairTrainer
+from containers.algorithms.reward_model import PackedPairTrainer
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.packing import attention as packed_attention
 from containers.packing import kernel as tree_kernel

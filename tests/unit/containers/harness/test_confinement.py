@@ -9,7 +9,7 @@ from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import RequiredContract
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
-from containers.harness.confinement import confinement_findings
+from containers.harness.measure import confinement_findings
 from tests.unit.factories.spec_factory import make_spec
 
 # From a stage container of Docker 20.10: /proc/self/mountinfo, shortened.

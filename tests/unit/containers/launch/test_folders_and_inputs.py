@@ -7,8 +7,7 @@ import pytest
 
 from containers.contracts.names import OUTCOME_FILE
 from containers.launch.base import InputUnusableError
-from containers.launch.folders import prepare_folders, stage_user
-from containers.launch.inputs import check_inputs
+from containers.launch.folders import check_inputs, prepare_folders, stage_user
 from tests.unit.factories.launch_factory import make_input, make_launch, make_spec
 
 STRANGER = 54321

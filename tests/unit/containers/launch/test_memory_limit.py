@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.launch import memory_limit as module
-from containers.launch.host_limits import Memory
-from containers.launch.memory_limit import machine_memory, memory_for, memory_limit
+from containers.launch import host_limits as module
+from containers.launch.host_limits import Memory, machine_memory, memory_for, memory_limit
 from tests.unit.factories.launch_factory import GIB, make_profile
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from containers.harness.errors import MissingPrerequisiteError
-from containers.packing import kernel_trial
-from containers.packing.kernel_trial import try_kernels
+from containers.packing import kernel
+from containers.packing.kernel import try_kernels
 
 pytestmark = pytest.mark.stages
 
@@ -22,6 +22,6 @@ def test_a_missing_compiler_is_named_with_what_to_do(monkeypatch: pytest.MonkeyP
         def apply(*_: Any) -> Any:
             raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
 
-    monkeypatch.setattr(kernel_trial, "ChunkedLogProbFunction", Broken)
+    monkeypatch.setattr(kernel, "ChunkedLogProbFunction", Broken)
     with pytest.raises(MissingPrerequisiteError, match=r"Failed to find C compiler.*gcc"):
         try_kernels(torch.device("cpu"))

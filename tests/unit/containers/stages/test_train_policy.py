@@ -13,7 +13,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from containers.algorithms.curves import curve_metrics
+from containers.algorithms.rloo import curve_metrics
 from containers.algorithms.rloo_training import resolve_policy_schedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule

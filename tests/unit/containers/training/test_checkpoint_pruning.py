@@ -13,8 +13,7 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.training import checkpoints
-from containers.training.checkpoints import CheckpointManifestCallback, checkpoint_flaw
-from containers.training.resume import newest_valid_checkpoint
+from containers.training.checkpoints import CheckpointManifestCallback, checkpoint_flaw, newest_valid_checkpoint
 from tests.unit.factories.spec_factory import make_context
 
 pytestmark = pytest.mark.stages

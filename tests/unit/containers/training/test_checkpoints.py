@@ -11,8 +11,7 @@ from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
-from containers.training.checkpoints import write_checkpoint_manifest
-from containers.training.resume import newest_valid_checkpoint
+from containers.training.checkpoints import newest_valid_checkpoint, write_checkpoint_manifest
 from tests.unit.factories.spec_factory import make_context
 
 pytestmark = pytest.mark.stages

@@ -40,7 +40,7 @@ def _stop_in_step(
     """Run the stage; SIGTERM comes while it computes this step. Returns what it said at its end."""
     from transformers import Trainer
 
-    from containers.algorithms.reward_model_packed import PackedPairTrainer
+    from containers.algorithms.reward_model import PackedPairTrainer
 
     # Packed pairs have a step of their own.
     trainer = PackedPairTrainer if run is train_reward_model.run else Trainer

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from containers.data.language import LanguageJudge
-from flows.demo.facts import ANSWERS, EVASIVE, FACTS, RUDE
-from flows.demo.rows import DemoData, write_demo_data
+from flows.demo.rows import ANSWERS, EVASIVE, FACTS, RUDE, DemoData, write_demo_data
 
 COLUMNS = {
     "domain",

@@ -6,7 +6,7 @@ import pytest
 
 from containers.contracts.names import StageName
 from containers.contracts.records import StageRecord
-from flows.serving.log_display import LogDisplay
+from flows.serving.form_run import LogDisplay
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import re
 from xml.etree import ElementTree
 
 from containers.contracts.names import StageName
-from tasks.pages.curves import curve_plots, latest_figures, plotted_names
-from tasks.pages.plots import Curve, bar_plot, line_plot
+from tasks.pages.plots import Curve, bar_plot, curve_plots, latest_figures, line_plot, plotted_names
 from tasks.store.events import MetricPoint
 
 

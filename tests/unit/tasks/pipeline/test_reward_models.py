@@ -9,8 +9,7 @@ from fakes.hub_server import FakeHub
 
 from containers.contracts.names import BASE_FOLDER
 from tasks.config.sources import RewardModelSource
-from tasks.pipeline.named_model import reward_model_source
-from tasks.pipeline.reward_models import known_reward_model, named_reward_model, probe_reward_model
+from tasks.pipeline.reward_models import known_reward_model, named_reward_model, probe_reward_model, reward_model_source
 from tasks.sources.errors import HubUnreachableError, SourceError, SourceNotFoundError, UnusableSourceError
 from tasks.sources.pinned import BranchMayHaveMovedError
 from tests.unit.factories.weight_bytes import weight_bytes

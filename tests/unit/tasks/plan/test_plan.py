@@ -11,9 +11,8 @@ import pytest
 from containers.contracts.names import StageName
 from tasks.config.errors import ConfigError
 from tasks.config.loading import load_run_config
-from tasks.plan.figures import Figure, StagePlan
+from tasks.plan.figures import Figure, StagePlan, duration_text
 from tasks.plan.inputs.data import count_rows
-from tasks.plan.quantities import duration_text
 from tasks.plan.run_plan import draft_plan, plan_run
 from tasks.plan.text import figure_text, render_plan
 from tests.unit.factories.plan_runs import pair, run_on, small_run, stage_of

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.hardware import GIB
-from containers.launch import memory_limit
+from containers.launch import host_limits
 from containers.launch.host_limits import Memory
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import LoadedConfig, load_run_config
@@ -22,8 +22,8 @@ DERIVED = (
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_limit, "read_memory", lambda: Memory(16 * GIB, 12 * GIB))
-    monkeypatch.setattr(memory_limit, "read_machine_memory", lambda: Memory(64 * GIB, 60 * GIB))
+    monkeypatch.setattr(host_limits, "read_memory", lambda: Memory(16 * GIB, 12 * GIB))
+    monkeypatch.setattr(host_limits, "read_machine_memory", lambda: Memory(64 * GIB, 60 * GIB))
 
 
 def small_run(folder: Path, kind: str, **profile: object) -> LoadedConfig:
@@ -73,7 +73,7 @@ def test_memory_and_the_limit_of_a_stage_stand_in_the_plan(
 def test_a_stage_that_needs_more_than_its_limit_is_a_warning_with_both_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_limit, "read_memory", lambda: Memory(GIB // 16, GIB // 16))
+    monkeypatch.setattr(host_limits, "read_memory", lambda: Memory(GIB // 16, GIB // 16))
     (warning,) = plan_run(small_run(tmp_path, "docker")).warnings
     assert warning.startswith("memory: about ")
     assert "here it can have 32.0 MiB of 64.0 MiB: host_memory_gib of profile `small` is not set; derived" in warning

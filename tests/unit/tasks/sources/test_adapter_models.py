@@ -9,7 +9,7 @@ from fakes.hub_server import FakeHub
 
 from containers.contracts.names import BASE_FOLDER
 from tasks.pipeline.inputs import named_model_input
-from tasks.pipeline.named_model import reward_model_source
+from tasks.pipeline.reward_models import reward_model_source
 from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
 from tasks.sources.hub import hub_cache
 from tasks.sources.model_files import demand_model_files

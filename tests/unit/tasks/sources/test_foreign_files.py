@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.sources.file_signatures import BEGINNING_BYTES, match_signature
+from tasks.sources.peek import BEGINNING_BYTES, match_signature
 
 ROWS = '{"chosen": "Red.", "rejected": "Blue."}\n' * 3
 # What a hub's web server and a bucket answered for a wrong address, shortened.

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from tasks.pipeline.reward_models import probe_reward_model
 from tasks.sources.errors import UnusableSourceError
+from tasks.sources.model_files import demand_whole_weights
 from tasks.sources.resolve import ModelSource, probe_model
-from tasks.sources.weight_files import demand_whole_weights
 from tests.unit.factories.weight_bytes import weight_bytes
 
 NAME = "model.safetensors"

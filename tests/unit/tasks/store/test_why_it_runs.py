@@ -9,8 +9,7 @@ from containers.contracts.identity import identity_key, stage_identity
 from containers.contracts.names import StageName
 from containers.contracts.schedule import plan_batch
 from containers.contracts.spec import StageInput
-from tasks.store.history import StageMemory, stage_memory
-from tasks.store.why import why_it_runs
+from tasks.store.history import StageMemory, stage_memory, why_it_runs
 
 STAGE = StageName.TRAIN_REWARD_MODEL
 PROFILE = GpuProfile(name="cpu", num_gpus=0, precision="float32")

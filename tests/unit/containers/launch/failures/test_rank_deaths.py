@@ -4,7 +4,7 @@ import pytest
 
 from containers.contracts.outcome import FailureKind
 from containers.launch.failures.classify import classify
-from containers.launch.failures.torchrun import RankDeath, killed_rank, rank_deaths
+from containers.launch.failures.evidence import RankDeath, killed_rank, rank_deaths
 from tests.unit.factories.launch_factory import make_exit, make_failure, make_profile, make_spec
 
 SPEC = make_spec(profile=make_profile(shm_size_gib=0.0625))

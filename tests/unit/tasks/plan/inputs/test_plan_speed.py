@@ -7,10 +7,9 @@ import pytest
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
-from tasks.plan.figures import Figure
+from tasks.plan.figures import Figure, duration_text
 from tasks.plan.inputs import cpu_speed as plan_speed
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, REFERENCE_GFLOPS, CpuSpeed, measured_cpu_speed
-from tasks.plan.quantities import duration_text
 from tasks.plan.run_plan import RunPlan, plan_run
 from tasks.plan.text import figure_text, render_plan
 from tests.unit.factories.plan_runs import pair, run_on, stage_of
