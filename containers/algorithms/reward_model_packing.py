@@ -17,6 +17,7 @@ from containers.models.trial import trial
 from containers.packing.attention import NAME, packed
 from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
 from containers.packing.kernel import kernel_in_words
+from containers.packing_traits import packing_traits, why_pairs_are_padded
 from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
 from containers.token_budgets import pair_pack_tokens
 
@@ -62,9 +63,11 @@ def why_padded(
     The longest pair and the two shortest are scored packed and as padded rows. Models whose attention does more than
     mask and weigh (sliding windows, caps, sinks, positions of their own) give other scores, or an error.
     """
-    if config.zero_sum_penalty:
-        return "zero_sum_penalty is about a whole batch, whose packs are computed one by one"
     classifier = classifier_of(model)
+    traits = packing_traits(classifier.config.get_text_config().to_dict())
+    longest = max(len(side) for pair in pairs for side in pair)
+    if reason := why_pairs_are_padded(config, traits, longest=longest):
+        return reason
     if not getattr(classifier, "_supports_attention_backend", False):
         return f"the attention of {type(classifier).__name__} is its own, not transformers' attention interface"
     ordered = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))

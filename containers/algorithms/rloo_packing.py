@@ -17,6 +17,7 @@ from containers.packing.attention import NAME, packed
 from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
 from containers.packing.kernel import kernel_in_words
 from containers.packing.logps import completion_packs, packed_logps
+from containers.packing_traits import packing_traits, why_completions_are_padded
 from containers.scoring.scorer import allowed_difference, num_layers_of
 from containers.token_budgets import CPU_PACK_TOKENS, completion_pack_tokens
 
@@ -59,9 +60,8 @@ def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config:
     Completions of the longest prompt and the two shortest are computed packed and as single rows. Models whose
     attention does more than mask and weigh, or whose logits are scaled or capped, give other log-probabilities.
     """
-    text: Any = model.config.get_text_config()
-    if hasattr(text, "output_router_logits") and getattr(text, "router_aux_loss_coef", None):
-        return "the load of its experts is balanced over whole batches, which packs are not"
+    if reason := why_completions_are_padded(config, packing_traits(model.config.get_text_config().to_dict())):
+        return reason
     if reason := packed_scoring.why_padded(model, max_length=config.max_prompt_length + config.max_completion_length):
         return reason
     asked, completions = _made_up(prompts, max_length=config.max_completion_length)

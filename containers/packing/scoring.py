@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from containers.packing.attention import packed
 from containers.packing.trees import common_prefix, lay_out
+from containers.packing_traits import packing_traits
 
 
 def shared_groups(sequences: Sequence[list[int]], *, max_items: int, max_tokens: int) -> list[list[int]]:
@@ -79,14 +80,7 @@ def why_padded(classifier: PreTrainedModel, *, max_length: int) -> str:
     """Why this model's conversations cannot be packed, as far as its configuration tells; empty where they can."""
     if not getattr(classifier, "_supports_attention_backend", False):
         return f"the attention of {type(classifier).__name__} is its own, not transformers' attention interface"
-    config = classifier.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
-    window = getattr(config, "sliding_window", None)
-    if window is not None and "sliding_attention" in kinds and window < max_length:
-        return f"it attends over a window of {window} tokens, fewer than the longest conversation may have"
-    if kinds - {"full_attention", "sliding_attention"}:
-        return f"it has layers that are no plain attention: {', '.join(sorted(kinds))}"
-    return ""
+    return packing_traits(classifier.config.get_text_config().to_dict()).attention_hindrance(longest=max_length)
 
 
 @torch.no_grad()

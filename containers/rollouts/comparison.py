@@ -1,4 +1,4 @@
-"""The figures of policy against reference, from what both wrote. Pure.
+"""The figures of policy against reference, and their plots, from what both wrote.
 
 Intervals are over prompts: the completions of one prompt are no independent observations.
 """

@@ -6,13 +6,13 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import LoraSettings
 from containers.contracts.hardware import BatchPlan
+from containers.packing_traits import PLAIN, why_pairs_are_padded
 from containers.token_budgets import pair_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
 from tasks.plan.figures import PlanContext
 from tasks.plan.inputs.lengths import PairTokens
 from tasks.plan.inputs.model_shape import Head, lora_parameters, total_parameters
-from tasks.plan.inputs.packing import PLAIN, why_pairs_are_padded
 
 
 def sft_load(context: PlanContext, config: TrainSftConfig, batch: BatchPlan) -> TrainingLoad | None:

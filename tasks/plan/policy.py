@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.schedule import ResolvedSchedule
+from containers.packing_traits import PLAIN, why_completions_are_padded
 from containers.token_budgets import FIRST_ROOM_TOKENS, PAGE_TOKENS, completion_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import Figure, PlanContext
 from tasks.plan.head import Head
 from tasks.plan.inputs.model_shape import total_parameters
-from tasks.plan.inputs.packing import PLAIN, why_completions_are_padded
 from tasks.plan.load import longest_prompt, mean_prompt_tokens, training_load
 from tasks.plan.vllm import vllm_memory
 from tasks.plan.work import optimizer_work

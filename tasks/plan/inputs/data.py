@@ -13,13 +13,13 @@ from containers.contracts.records import Funnel
 from containers.data.formats import files
 from containers.data.formats.errors import UnreadableFileError
 from containers.harness.errors import BadDataError
+from containers.packing_traits import PLAIN, PackingTraits
 from tasks.config.errors import ConfigError
 from tasks.config.loading import config_files
 from tasks.config.run import RunConfig
 from tasks.config.sources import RowSource
 from tasks.config.yaml_reader import read_yaml_file
-from tasks.plan.inputs.model_shape import ModelShape, read_model_shape, shape_of_built_model
-from tasks.plan.inputs.packing import PLAIN, PackingTraits, read_packing_traits
+from tasks.plan.inputs.model_shape import ModelShape, read_model_shape, read_packing_traits, shape_of_built_model
 from tasks.sources.hub import hub_cache
 from tasks.sources.resolve import DatasetSource, ModelSource
 

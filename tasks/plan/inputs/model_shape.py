@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.packing_traits import PLAIN, PackingTraits, packing_traits
 from tasks.config.errors import ConfigError
 from tasks.config.yaml_reader import read_yaml_file
 
@@ -109,6 +110,19 @@ def text_part(content: Any) -> Any:
         return content
     shared = ("dtype", "torch_dtype", "tie_word_embeddings")
     return {**{name: content[name] for name in shared if content.get(name) is not None}, **_said(nested)}
+
+
+def read_packing_traits(path: Path) -> PackingTraits:
+    """The traits in a config.json, or YAML with the same names; where they cannot be read, none is assumed."""
+    try:
+        content: Any = (
+            read_yaml_file(path, shown=str(path))
+            if path.suffix in (".yaml", ".yml")
+            else json.loads(path.read_text(encoding="utf-8"))
+        )
+        return packing_traits(text_part(content))
+    except (OSError, ValueError):
+        return PLAIN
 
 
 def with_type_defaults(content: dict[str, Any]) -> dict[str, Any]:

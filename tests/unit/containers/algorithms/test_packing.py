@@ -8,10 +8,12 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
 
+from containers.algorithms import reward_model_packing
 from containers.algorithms.reward_model_packing import plan_packing, why_padded
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.names import StageName
 from containers.data.pairs import Row
+from containers.packing_traits import PLAIN
 from tests.unit.factories.spec_factory import make_context
 
 pytestmark = pytest.mark.stages
@@ -40,8 +42,8 @@ PACKED: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
 }
 PADDED: dict[str, tuple[dict[str, Any], str]] = {
-    "mistral": ({"sliding_window": 16}, "apart from padded rows"),
-    "gemma2": ({"attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8}, "apart from padded rows"),
+    "mistral": ({"sliding_window": 16}, "window of 16 tokens"),
+    "gemma2": ({"attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8}, "caps its logits"),
 }
 
 
@@ -74,6 +76,14 @@ def test_these_models_score_packed_pairs_as_they_score_rows(family: str) -> None
 def test_models_whose_attention_does_more_than_a_mask_keep_their_rows(family: str) -> None:
     settings, words = PADDED[family]
     assert words in reason(family, settings)
+
+
+@pytest.mark.parametrize("family", PADDED)
+def test_a_model_whose_configuration_says_nothing_shows_it_when_it_is_tried(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_model_packing, "packing_traits", lambda content: PLAIN)
+    assert "apart from padded rows" in reason(family, PADDED[family][0])
 
 
 def test_a_model_without_the_attention_interface_keeps_its_rows() -> None:

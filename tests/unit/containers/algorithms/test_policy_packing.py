@@ -7,12 +7,15 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from containers.algorithms import rloo_packing
 from containers.algorithms.rloo import PolicyTrainer
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.algorithms.rloo_packing import plan_policy_packing, why_padded
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
+from containers.packing import scoring as packed_scoring
+from containers.packing_traits import PLAIN
 from tests.unit.containers.algorithms.test_packing import _SIZES, PACKED, pairs
 from tests.unit.factories.spec_factory import make_context
 
@@ -23,8 +26,8 @@ BATCH = BatchPlan(global_batch_size=8, per_device_batch_size=2, num_processes=1,
 EXPERTS = "qwen3_moe"
 DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
     "mistral": ({"sliding_window": 16}, "window of 16 tokens"),
-    "gemma2": ({"attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8, "sliding_window": 200}, "apart from padded"),
-    "granite": ({"logits_scaling": 4.0}, "apart from padded"),
+    "gemma2": ({"attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8, "sliding_window": 200}, "scaled or capped"),
+    "granite": ({"logits_scaling": 4.0}, "scaled or capped"),
     EXPERTS: (PACKED[EXPERTS] | {"router_aux_loss_coef": 0.001}, "load of its experts"),
 }
 
@@ -48,6 +51,15 @@ def test_completions_of_these_models_are_packed(family: str) -> None:
 def test_completions_of_these_models_keep_their_rows_and_the_reason_is_named(family: str) -> None:
     settings, words = DIFFERENT[family]
     assert words in why_padded(model(family, settings), prompts(), CONFIG)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "granite"])
+def test_a_model_whose_configuration_says_nothing_shows_it_when_it_is_tried(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rloo_packing, "packing_traits", lambda content: PLAIN)
+    monkeypatch.setattr(packed_scoring, "packing_traits", lambda content: PLAIN)
+    assert "apart from padded" in why_padded(model(family, DIFFERENT[family][0]), prompts(), CONFIG)
 
 
 def test_a_model_without_the_attention_interface_keeps_its_rows() -> None:

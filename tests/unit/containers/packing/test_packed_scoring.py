@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from containers.packing import scoring as packed_scoring
 from containers.packing.scoring import packed_rows, score_rows, shared_groups, why_padded
+from containers.packing_traits import PLAIN
 from containers.scoring.scorer import RewardScorer
 from tests.unit.containers.algorithms.test_packing import model
 from tests.unit.factories.tiny_policy import tiny_tokenizer
@@ -106,7 +108,11 @@ def test_packed_scores_are_those_of_single_conversations() -> None:
     [
         ("qwen3", {}, ""),
         ("mistral", {"sliding_window": 16}, "window of 16 tokens"),
-        ("gemma2", {"attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8, "sliding_window": 4096}, "apart from"),
+        (
+            "gemma2",
+            {"attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8, "sliding_window": 4096},
+            "caps its logits",
+        ),
     ],
 )
 def test_the_scorer_packs_what_can_be_packed_and_its_scores_are_the_models(
@@ -117,6 +123,14 @@ def test_the_scorer_packs_what_can_be_packed_and_its_scores_are_the_models(
     assert reason in found.padded_since
     assert bool(found.padded_since) is bool(reason)
     assert scores == pytest.approx(single_scores(found.model, sequences), abs=1e-4)
+
+
+def test_a_model_whose_configuration_says_nothing_shows_it_when_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_scoring, "packing_traits", lambda content: PLAIN)
+    found = scorer("gemma2", attn_logit_softcapping=1.0, query_pre_attn_scalar=8, sliding_window=4096)
+    scores = found.score_tokens(conversations())
+    assert "apart from" in found.padded_since
+    assert scores == pytest.approx(single_scores(found.model, conversations()), abs=1e-4)
 
 
 def test_equal_and_contained_conversations_have_their_own_scores() -> None:

@@ -16,10 +16,10 @@ from tasks.plan.inputs.model_shape import (
     ModelShape,
     lora_parameters,
     read_model_shape,
+    read_packing_traits,
     shape_of_built_model,
     total_parameters,
 )
-from tasks.plan.inputs.packing import read_packing_traits
 
 # config.json of Qwen/Qwen3-8B as published, without the fields that do not decide its size.
 QWEN3_8B = {

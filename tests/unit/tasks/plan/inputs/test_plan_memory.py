@@ -48,7 +48,9 @@ def test_a_budget_of_tokens_is_what_memory_is_reckoned_with(production: Path) ->
 
 def test_a_penalty_on_the_whole_batch_keeps_padded_rows(tmp_path: Path) -> None:
     loaded = run_on(tmp_path, [pair(10, 2, 3)] * 150, train_reward_model={"zero_sum_penalty": 0.1, "lora": {"r": 8}})
-    assert computed_at_a_time(loaded).endswith("(padded rows: zero_sum_penalty is about a whole batch)")
+    assert computed_at_a_time(loaded).endswith(
+        "(padded rows: zero_sum_penalty is about a whole batch, whose packs are computed one by one)"
+    )
 
 
 def test_packs_of_a_cpu_are_small(tmp_path: Path) -> None:

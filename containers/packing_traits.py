@@ -1,19 +1,15 @@
-"""Whether a plan reckons with packed rows: what the configuration and the model's config.json say beforehand.
+"""What keeps a model's rows from being packed, as far as its configuration tells: one rule for stages and plan.
 
-The stage asks the model itself (`containers.algorithms.reward_model_packing` and `rloo_packing`), which is not loaded
-here: a model whose code has an attention of its own is planned as packed, and its log says that it is not.
+A stage then tries the model itself on its own rows; a model whose code has an attention of its own shows only there.
 """
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from tasks.config.yaml_reader import read_yaml_file
-from tasks.plan.inputs.model_shape import text_part
 
 _PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -56,16 +52,11 @@ class PackingTraits(BaseModel):
 PLAIN = PackingTraits()
 
 
-def read_packing_traits(path: Path) -> PackingTraits:
-    """The traits in a config.json, or YAML with the same names; where they cannot be read, none is assumed."""
+def packing_traits(content: Mapping[str, Any]) -> PackingTraits:
+    """The traits in the content of a config.json, its text part; where they cannot be read, none is assumed."""
     try:
-        content: Any = (
-            read_yaml_file(path, shown=str(path))
-            if path.suffix in (".yaml", ".yml")
-            else json.loads(path.read_text(encoding="utf-8"))
-        )
-        return PackingTraits.model_validate(text_part(content))
-    except (OSError, ValueError, ValidationError):
+        return PackingTraits.model_validate(content)
+    except ValidationError:
         return PLAIN
 
 
@@ -78,7 +69,7 @@ def why_pairs_are_padded(config: TrainRewardModelConfig, traits: PackingTraits, 
     if not config.pack:
         return "pack is false"
     if config.zero_sum_penalty:
-        return "zero_sum_penalty is about a whole batch"
+        return "zero_sum_penalty is about a whole batch, whose packs are computed one by one"
     return traits.attention_hindrance(longest=longest)
 
 
