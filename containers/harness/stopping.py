@@ -27,6 +27,19 @@ class StageCancelledError(BaseException):
         super().__init__(message)
 
 
+def stopped_by(error: BaseException) -> BaseException:
+    """The stop behind an error, where there is one, else the error.
+
+    A C extension that is being loaded turns whatever is raised in it into an ImportError of its own.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, StageCancelledError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error
+
+
 class StopSignal:
     """Answers SIGTERM with StageCancelledError, raised at once wherever the stage is.
 

@@ -48,7 +48,7 @@ from containers.harness.gpu_shares import part_gpus
 from containers.harness.log_filters import silence_known_noise
 from containers.harness.measure import drift_message, measure_contract
 from containers.harness.recorder import Recorder
-from containers.harness.stopping import StageCancelledError, StopSignal
+from containers.harness.stopping import StageCancelledError, StopSignal, stopped_by
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +167,7 @@ def _guarded(spec: StageSpec, started: float, work: Callable[[], Value], *, stop
 
 
 def _failure_of(spec: StageSpec, error: BaseException, *, started: float) -> StageFailure:
+    error = stopped_by(error)
     if isinstance(error, StageError | StageCancelledError):
         logger.error("%s", error)
         kind = error.kind if isinstance(error, StageError) else FailureKind.CANCELLED

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.harness.stopping import StageCancelledError, StopSignal
+from containers.harness.stopping import StageCancelledError, StopSignal, stopped_by
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +98,23 @@ def test_a_signal_whose_exception_a_finalizer_swallows_is_answered_all_the_same(
         assert fired == [reference]
         for _ in range(200):
             time.sleep(0.02)
+
+
+@pytest.mark.parametrize("cause", [True, False], ids=["raised from it", "raised while it was handled"])
+def test_a_stop_that_a_library_turned_into_its_own_error_is_still_a_stop(cause: bool) -> None:
+    def load() -> None:
+        try:
+            raise StageCancelledError
+        except StageCancelledError as error:
+            if cause:
+                raise ImportError("initialization failed") from error
+            raise ImportError("initialization failed")  # noqa: B904 - as C extensions do
+
+    with pytest.raises(RuntimeError) as caught:
+        try:
+            load()
+        except ImportError as error:
+            raise RuntimeError("no model") from error
+    assert isinstance(stopped_by(caught.value), StageCancelledError)
+    other = ValueError("other")
+    assert stopped_by(other) is other
