@@ -19,6 +19,9 @@ from containers.models.loading import SCORE_HEAD
 from containers.packing.trees import Tree, lay_out
 from containers.scoring.scorer import classifier_of
 
+# The packs' losses are added in another order than RewardTrainer adds them.
+_LOSS_TOLERANCE = 1e-3
+
 
 def zero_sum_loss(scores: Tensor) -> Tensor:
     """The square of the mean score.
@@ -58,8 +61,6 @@ class PairTrainer(RewardTrainer):  # type: ignore[misc]
 
 
 Pair = tuple[Sequence[int], Sequence[int]]
-# The packs' losses are added in another order than RewardTrainer adds them.
-_LOSS_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ _CURVE_NAMES = {
 }
 # What sampling from logits that are not finite raises, on a CPU and on a GPU.
 _SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
+# Start and end of a curve: the mean over this share of its points.
+_END_SHARE = 0.1
 
 
 class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
@@ -144,10 +146,6 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
             f"Step {self.state.global_step + 1}: the policy's {found}. A lower train_policy.optimizer.learning_rate or "
             f"a higher train_policy.beta keeps the policy in bounds."
         )
-
-
-# Start and end of a curve: the mean over this share of its points.
-_END_SHARE = 0.1
 
 
 def curve_metrics(history: list[dict[str, float]], *, num_steps: int) -> tuple[Metric, ...]:

@@ -18,6 +18,7 @@ _SEQUENCES = (list, tuple)
 _ROLES = ("system", "user", "assistant")
 # Names that come again and again are made once; what is longer is no name.
 _NAMES_KEPT, _NAME_CHARACTERS = 256, 64
+_CHARACTERS = 16
 
 
 class MalformedRowError(ValueError):
@@ -242,9 +243,6 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError as error:
         raise MalformedRowError("lone_surrogate", ascii(text[error.start : error.start + 8])) from error
     return text
-
-
-_CHARACTERS = 16
 
 
 def prompt_identity(turns: Iterable[Mapping[str, str]]) -> str:

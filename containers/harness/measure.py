@@ -23,6 +23,13 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _INTERFACES = Path("/sys/class/net")
 _IS_UP = 0x1
 _ADVICE = "Something between the orchestrator and the container's start changed it; look at the Docker daemon."
+_MIB = 1024**2
+_UUID = re.compile(r"\(UUID: (GPU-[^)]+)\)")
+_PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "tokenizers", "pyarrow")
+# A tmpfs of the size asked for reports exactly that size; a page of slack covers rounding.
+_SHM_SLACK_BYTES = 4096
+# Where the driver is not kept loaded it starts each GPU for this question, in one to three seconds each.
+_NVIDIA_SMI_S = 60
 
 
 def confinement_findings(
@@ -85,15 +92,6 @@ def _up_interfaces(folder: Path) -> str:
     except (OSError, ValueError):
         pass
     return ", ".join(up) or "loopback"
-
-
-_MIB = 1024**2
-_UUID = re.compile(r"\(UUID: (GPU-[^)]+)\)")
-_PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "tokenizers", "pyarrow")
-# A tmpfs of the size asked for reports exactly that size; a page of slack covers rounding.
-_SHM_SLACK_BYTES = 4096
-# Where the driver is not kept loaded it starts each GPU for this question, in one to three seconds each.
-_NVIDIA_SMI_S = 60
 
 
 def measure_contract(spec: StageSpec) -> MeasuredContract:

@@ -11,6 +11,7 @@ from containers.launch.base import InputUnusableError, LaunchRequest
 
 # Where the orchestrator is root the stage still is not: an ordinary id.
 _STAGE_UID = 1000
+_MAX_REPORTED = 5
 
 
 def stage_user(launch: LaunchRequest) -> tuple[int, int]:
@@ -60,9 +61,6 @@ def _hand_over(folder: Path, uid: int, gid: int) -> None:
     for parent, folders, files in os.walk(folder, followlinks=False):
         for name in (*folders, *files):
             os.chown(Path(parent) / name, uid, gid, follow_symlinks=False)
-
-
-_MAX_REPORTED = 5
 
 
 def check_inputs(inputs: tuple[StageInput, ...], *, uid: int, gid: int) -> None:

@@ -13,6 +13,14 @@ from containers.host.control_groups import group_cpus, group_memory
 
 _ROOT = Path("/")
 _SHM = "/dev/shm"  # noqa: S108 - the mount itself is what is measured
+# MLflow takes 0.4 GiB after its start and was seen with 1 GiB, Prefect 0.2 and grows with the runs in its database, the
+# orchestrator of a run 0.2 (proportional set size, prefect 3.8.8, mlflow 3.17). The rest is for what they grow by.
+_SERVERS_BYTES = 2 * GIB
+# Kernel, Docker, a shell: more on larger machines, whose kernel keeps more tables.
+_SYSTEM_FRACTION = 0.05
+# On a small machine the stage comes first: it was asked for, and the servers may run elsewhere.
+_LEAST_FRACTION = 0.5
+_FOR_WHOM = "servers, orchestrator and system"
 
 
 @dataclass(frozen=True)
@@ -63,16 +71,6 @@ def shared_memory() -> tuple[int, int]:
     except OSError:
         return 0, 0
     return stats.f_frsize * stats.f_blocks, stats.f_frsize * stats.f_bavail
-
-
-# MLflow takes 0.4 GiB after its start and was seen with 1 GiB, Prefect 0.2 and grows with the runs in its database, the
-# orchestrator of a run 0.2 (proportional set size, prefect 3.8.8, mlflow 3.17). The rest is for what they grow by.
-_SERVERS_BYTES = 2 * GIB
-# Kernel, Docker, a shell: more on larger machines, whose kernel keeps more tables.
-_SYSTEM_FRACTION = 0.05
-# On a small machine the stage comes first: it was asked for, and the servers may run elsewhere.
-_LEAST_FRACTION = 0.5
-_FOR_WHOM = "servers, orchestrator and system"
 
 
 @dataclass(frozen=True)

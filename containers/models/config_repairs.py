@@ -10,6 +10,8 @@ from containers.formatting import one_line
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.tokenizer_loading import load_tokenizer, probe_ids
 
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+
 
 def give_pad_token(model: PreTrainedModel, folder: Path) -> None:
     """Name a pad token in the model's config where it names none, or one that has no row of the embedding (Llama's -1).
@@ -43,9 +45,6 @@ def _candidates(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     special = [token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special]
     asked = (tokenizer.pad_token_id, tokenizer.bos_token_id, *sorted(special), tokenizer.unk_token_id)
     return [int(token_id) for token_id in asked if token_id is not None and token_id != tokenizer.eos_token_id]
-
-
-_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
 def mend_generation_config(model: PreTrainedModel) -> str:

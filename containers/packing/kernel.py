@@ -32,6 +32,7 @@ _TRIED = (Tree(0, 150, (130, 33)), Tree(313, 0, (7,)), Tree(320, 1, (1, 1, 1)))
 # Of the largest value: rounding of numbers, weights and sums. A query that sees one key too many is far beyond.
 _ALLOWED_ROUNDINGS = 16
 _PARTS = ("outcome", "gradient of queries", "gradient of keys", "gradient of values")
+_TOKENS, _WIDTH, _WORDS = 2, 16, 32
 
 
 @dataclass(frozen=True)
@@ -196,9 +197,6 @@ def _attend_exactly(
         query, key, value, attn_mask=seen.tril(), scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
     )
     return found.transpose(1, 2)
-
-
-_TOKENS, _WIDTH, _WORDS = 2, 16, 32
 
 
 def try_kernels(device: torch.device) -> None:

@@ -1,7 +1,7 @@
 """The certified reward model as a reward: its score, normalised where that is asked for.
 
 Whole conversations are scored, with the scorer that the evaluation stages use, so that a completion has one score
-everywhere. TRL's own road scores chat completions in a template that hides a cut-off, and replaces NaN by a zero
+everywhere. TRL by itself scores chat completions in a template that hides a cut-off, and replaces NaN by a zero
 advantage without a word.
 """
 

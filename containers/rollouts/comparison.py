@@ -19,6 +19,7 @@ from containers.rollouts.prompts import PolicyPrompt
 
 _NUM_BINS = 24
 _POINTS: dict[Winner, float] = {"policy": 1.0, "tie": 0.5, "reference": 0.0}
+_POLICY, _REFERENCE = "#2a6f97", "#b0b7bf"
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,6 @@ def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideB
         )
         for item in (ordered[place] for place in places)
     )
-
-
-_POLICY, _REFERENCE = "#2a6f97", "#b0b7bf"
 
 
 def write_policy_plots(prompts: Sequence[ComparedPrompt], folder: Path) -> None:

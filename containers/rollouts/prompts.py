@@ -1,4 +1,7 @@
-"""The prompts set aside for the policy: read, measured in tokens, and put into a repeatable order."""
+"""The prompts set aside for the policy: read, measured in tokens, ordered, and as rows of a batch.
+
+What the chat templates of policy and reward model do to them is noted before the first rollout.
+"""
 
 import random
 from collections.abc import Sequence

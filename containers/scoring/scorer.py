@@ -111,8 +111,8 @@ class RewardScorer:
     def score_written(self, conversations: Sequence[Conversation]) -> list[float]:
         """As `score`, of what a policy wrote: none is refused for a special token that the model has no row for.
 
-        A policy writes such a token letter by letter, and nobody can be asked to take it out. So the model reads it
-        as the letters that it is.
+        A policy writes such a token letter by letter, and no user can take it out of the text. So the model reads the
+        letters.
         """
         made = self.tokenize_all(conversations)
         return self.score_tokens([spelled_out(self.tokenizer, ids, num_rows=self.num_rows) for ids in made])

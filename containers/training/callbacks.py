@@ -16,6 +16,15 @@ from containers.harness.recorder import Recorder
 from containers.harness.stopping import StageCancelledError, StopSignal
 from containers.training.checkpoints import CHECKPOINT_PREFIX
 
+_PROGRESS_INTERVAL_S = 1.0
+# Figures of the Trainer that are no curves: durations and throughput, and the summary at the end of training.
+_NO_CURVES = ("epoch", "total_flos", "train_loss")
+_NO_CURVE_SUFFIXES = ("_runtime", "_per_second")
+# Where one of these is not finite, training is over; it goes on to exit 0 otherwise.
+_MUST_BE_FINITE = frozenset(
+    {"loss", "grad_norm", "learning_rate", "reward", "kl", "min_reward", "mean_reward", "max_reward", "margin"}
+)
+
 
 class SaveCallback(TrainerCallback):  # type: ignore[misc]
     """Asks for a checkpoint every `save_steps` steps, and at each evaluation with a lower loss than all before it.
@@ -45,15 +54,6 @@ class SaveCallback(TrainerCallback):  # type: ignore[misc]
 
 
 logger = logging.getLogger(__name__)
-
-_PROGRESS_INTERVAL_S = 1.0
-# Figures of the Trainer that are no curves: durations and throughput, and the summary at the end of training.
-_NO_CURVES = ("epoch", "total_flos", "train_loss")
-_NO_CURVE_SUFFIXES = ("_runtime", "_per_second")
-# Where one of these is not finite, training is over; it goes on to exit 0 otherwise.
-_MUST_BE_FINITE = frozenset(
-    {"loss", "grad_norm", "learning_rate", "reward", "kl", "min_reward", "mean_reward", "max_reward", "margin"}
-)
 
 
 class RecorderCallback(TrainerCallback):  # type: ignore[misc]

@@ -23,6 +23,8 @@ from containers.harness.recorder import Recorder
 CHECKPOINT_MANIFEST_FILE = "checkpoint_manifest.json"
 CHECKPOINT_PREFIX = "checkpoint-"
 _DISCARDED_PREFIX = "discarded-"
+_SET_ASIDE_PREFIX = "damaged-"
+_NUM_KEPT_SET_ASIDE = 2
 
 
 class CheckpointManifest(Frozen):
@@ -170,10 +172,6 @@ def _to_disk(path: Path) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
-
-
-_SET_ASIDE_PREFIX = "damaged-"
-_NUM_KEPT_SET_ASIDE = 2
 
 
 def newest_valid_checkpoint(folder: Path, *, spec: StageSpec, recorder: Recorder) -> Path | None:

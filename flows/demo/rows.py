@@ -72,6 +72,14 @@ Row: TypeAlias = dict[str, object]
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 LABELLED_PAIRS_FILE = "labelled_pairs.jsonl"
+# Better kind first, and the strength of the preference, 1 to 3.
+_GOOD_WRONG = ("good", "wrong", 2)
+_GOOD_EVASIVE = ("good", "evasive", 1)
+_GOOD_RUDE = ("good", "rude", 3)
+_WITHOUT_GOOD = (("evasive", "wrong", 1), ("evasive", "rude", 2), ("wrong", "rude", 1))
+_VALIDATION_PROMPTS_PER_FACT = 4
+_NUM_TIES = 24
+_NUM_DUPLICATES = 20
 
 
 @dataclass(frozen=True)
@@ -90,17 +98,6 @@ class DemoData:
     num_broken: int
     num_duplicates: int
     num_code: int
-
-
-# Better kind first, and the strength of the preference, 1 to 3.
-_GOOD_WRONG = ("good", "wrong", 2)
-_GOOD_EVASIVE = ("good", "evasive", 1)
-_GOOD_RUDE = ("good", "rude", 3)
-_WITHOUT_GOOD = (("evasive", "wrong", 1), ("evasive", "rude", 2), ("wrong", "rude", 1))
-
-_VALIDATION_PROMPTS_PER_FACT = 4
-_NUM_TIES = 24
-_NUM_DUPLICATES = 20
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,10 @@ from tasks.config.logins import MLFLOW_PASSWORD, MLFLOW_USER, PREFECT_LOGIN, log
 PREFECT_SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
 _SHORTEST_PASSWORD = 12
 _KEY_FILE = "flask_secret_key"
+_LOCAL_NAMES = ("localhost", LOOPBACK, "[::1]")
+_USER = "rlhf"
+_FILE = "login"
+_PASSWORD_BYTES = 24
 
 
 def is_loopback(host: str) -> bool:
@@ -126,9 +130,6 @@ def names_of_this_machine(host: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-_LOCAL_NAMES = ("localhost", LOOPBACK, "[::1]")
-
-
 def _as_host(address: str) -> str:
     """An IP address as it stands in a URL; empty for anything else."""
     try:
@@ -136,11 +137,6 @@ def _as_host(address: str) -> str:
     except ValueError:
         return ""
     return f"[{found}]" if found.version == 6 else str(found)
-
-
-_USER = "rlhf"
-_FILE = "login"
-_PASSWORD_BYTES = 24
 
 
 def login_file(state_dir: Path) -> Path:

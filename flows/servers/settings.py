@@ -1,4 +1,4 @@
-"""What is asked of the two servers of a state folder."""
+"""Settings of the two servers of a state folder; their usage statistics are off."""
 
 import os
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ from flows.servers.process import LOOPBACK
 
 # Of the servers that the runs of a folder share: the one in which a command is typed.
 STATE_DIR = Path("outputs") / ".servers"
+# Prefect's server; Prefect's clients; MLflow's server and clients.
+_OFF = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,6 @@ class ServerSettings:
         """URL of the database that `prefect` or `mlflow` is to use; None: SQLite in `state_dir`."""
         own = self.prefect_database if name == "prefect" else self.mlflow_database
         return own or os.environ.get(DATABASE_VARIABLES[name]) or None
-
-
-# Prefect's server; Prefect's clients; MLflow's server and clients.
-_OFF = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 def statistics_variables() -> dict[str, str]:

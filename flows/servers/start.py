@@ -22,6 +22,12 @@ from tasks.config.logins import LOGIN_VARIABLES
 _LOOK_EVERY_S = 1.0
 # A process that only sleeps, and wakes to look at a timer, uses less.
 _LEAST_PROCESSOR_S = 0.1
+_ASK_EVERY_S = 0.1
+_SAY_EVERY_S = 15.0
+WITHOUT_MLFLOW = (
+    "MLflow is not there, and the run goes on without it: curves stand in each stage's events.jsonl, and what MLflow "
+    "is to be told waits on disk. The next run in the same folder delivers it, once MLflow starts."
+)
 
 
 class ServerProgress:
@@ -73,13 +79,6 @@ def _processor_s(pid: int) -> float:
 
 
 Say = Callable[[str], None]
-
-_ASK_EVERY_S = 0.1
-_SAY_EVERY_S = 15.0
-WITHOUT_MLFLOW = (
-    "MLflow is not there, and the run goes on without it: curves stand in each stage's events.jsonl, and what MLflow "
-    "is to be told waits on disk. The next run in the same folder delivers it, once MLflow starts."
-)
 
 
 @dataclass(frozen=True)

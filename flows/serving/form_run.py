@@ -32,6 +32,9 @@ from tasks.run.names import run_title
 
 _LOGGED_BY_THE_STAGE = ("reused",)
 _COLUMN_GAP = re.compile(r"(?<=\S) {2,}")
+# In the name of a run that could not start.
+NOT_STARTED = "(not started)"
+_OURS = ("flows.", "tasks.", "containers.")
 
 
 class LogDisplay:
@@ -62,10 +65,6 @@ class LogDisplay:
 
 
 LoadsForm: TypeAlias = Callable[..., tuple[LoadedConfig, str]]
-
-# In the name of a run that could not start.
-NOT_STARTED = "(not started)"
-_OURS = ("flows.", "tasks.", "containers.")
 
 
 def run_form(

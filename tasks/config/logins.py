@@ -14,6 +14,27 @@ LOGIN_VARIABLES = {"prefect": PREFECT_LOGIN, "mlflow": f"{MLFLOW_USER} and {MLFL
 
 # Questions that need a login where there is one, as the health question does not; Prefect's follows its `/api`.
 INSIDE_PATHS = {"prefect": "/admin/version", "mlflow": "/api/2.0/mlflow/experiments/search?max_results=1"}
+# Databases that MLflow opens itself, each also with a driver: `postgresql+psycopg2`.
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_ADVICE = {
+    "prefect": "Give the address of its API, such as http://host:4200/api, or leave it out to have one started here.",
+    "mlflow": "Give a server, such as http://host:5000, or a database, such as sqlite:////data/mlflow.db, or leave it "
+    "out to have one started here.",
+}
+URL_VARIABLES = {"prefect": "PREFECT_API_URL", "mlflow": "MLFLOW_TRACKING_URI"}
+# Where a configuration names a server, and the variable above comes to name it too: what that variable named before.
+OWNER_VARIABLES = {"prefect": "RLHF_PREFECT_LOGIN_ADDRESS", "mlflow": "RLHF_MLFLOW_LOGIN_ADDRESS"}
+_SECRETS = {
+    "prefect": (PREFECT_LOGIN, "PREFECT_API_KEY"),
+    "mlflow": (MLFLOW_USER, MLFLOW_PASSWORD, "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_AUTH"),
+}
+_DATABASE_PASSWORD = "PGPASSWORD"  # noqa: S105 - the name of a variable
+_MYSQL_PASSWORD = "MYSQL_PWD"  # noqa: S105 - the name of a variable
+_PASSWORD_FILE, _DEFAULT_PASSWORD_FILE = "PGPASSFILE", "~/.pgpass"
+# libpq looks a password up in its file by the host; by these options the answer goes elsewhere, or is another file's.
+_MISLEADING_OPTIONS = frozenset({"hostaddr", "passfile", "service"})
+_MLFLOW_FILE = "~/.mlflow/credentials"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def login_headers(name: str, variables: Mapping[str, str]) -> dict[str, str]:
@@ -54,15 +75,6 @@ def login_in(url: str) -> str:
     return f"{unquote(parts.username)}:{unquote(parts.password)}" if parts.username and parts.password else ""
 
 
-# Databases that MLflow opens itself, each also with a driver: `postgresql+psycopg2`.
-_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-_ADVICE = {
-    "prefect": "Give the address of its API, such as http://host:4200/api, or leave it out to have one started here.",
-    "mlflow": "Give a server, such as http://host:5000, or a database, such as sqlite:////data/mlflow.db, or leave it "
-    "out to have one started here.",
-}
-
-
 def address_problem(name: str, address: str) -> str | None:
     """Why this cannot be the address of `prefect` or `mlflow`, and what to do; None where it can.
 
@@ -83,22 +95,6 @@ def address_problem(name: str, address: str) -> str | None:
 
 def _is_databricks(address: str) -> bool:
     return address.partition(":")[0] in ("databricks", "databricks-uc")
-
-
-URL_VARIABLES = {"prefect": "PREFECT_API_URL", "mlflow": "MLFLOW_TRACKING_URI"}
-# Where a configuration names a server, and the variable above comes to name it too: what that variable named before.
-OWNER_VARIABLES = {"prefect": "RLHF_PREFECT_LOGIN_ADDRESS", "mlflow": "RLHF_MLFLOW_LOGIN_ADDRESS"}
-_SECRETS = {
-    "prefect": (PREFECT_LOGIN, "PREFECT_API_KEY"),
-    "mlflow": (MLFLOW_USER, MLFLOW_PASSWORD, "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_AUTH"),
-}
-_DATABASE_PASSWORD = "PGPASSWORD"  # noqa: S105 - the name of a variable
-_MYSQL_PASSWORD = "MYSQL_PWD"  # noqa: S105 - the name of a variable
-_PASSWORD_FILE, _DEFAULT_PASSWORD_FILE = "PGPASSFILE", "~/.pgpass"
-# libpq looks a password up in its file by the host; by these options the answer goes elsewhere, or is another file's.
-_MISLEADING_OPTIONS = frozenset({"hostaddr", "passfile", "service"})
-_MLFLOW_FILE = "~/.mlflow/credentials"
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class LoginAddressError(Exception):

@@ -16,6 +16,15 @@ _MAX_POINTS = 240
 _COLOURS = ("#2a78d6", "#eb6834", "#1baf7a", "#b5b3a8")
 _INK, _MUTED, _GRID = "#0b0b0b", "#6b6a66", "#e1e0d9"
 _BAR_HEIGHT, _NAME_WIDTH, _VALUE_WIDTH = 22, 190, 90
+# Stage → plots: title, and the curves in it by their names in events.jsonl and in people's words.
+_PLOTS: Mapping[StageName, tuple[tuple[str, Mapping[str, str]], ...]] = {
+    StageName.TRAIN_SFT: (("Loss", {"loss": "training", "eval_loss": "validation"}),),
+    StageName.TRAIN_REWARD_MODEL: (
+        ("Loss", {"loss": "training", "eval_loss": "validation"}),
+        ("Accuracy", {"accuracy": "training", "eval_accuracy": "validation"}),
+    ),
+    StageName.TRAIN_POLICY: (("Reward", {"reward": "reward"}), ("KL to the start model, nats", {"kl": "kl"})),
+}
 
 
 @dataclass(frozen=True)
@@ -121,17 +130,6 @@ def _image(title: str, height: int, parts: Sequence[str]) -> str:
         f"{''.join(parts)}</svg>"
     )
     return f"![{markdown_text(title)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
-
-
-# Stage → plots: title, and the curves in it by their names in events.jsonl and in people's words.
-_PLOTS: Mapping[StageName, tuple[tuple[str, Mapping[str, str]], ...]] = {
-    StageName.TRAIN_SFT: (("Loss", {"loss": "training", "eval_loss": "validation"}),),
-    StageName.TRAIN_REWARD_MODEL: (
-        ("Loss", {"loss": "training", "eval_loss": "validation"}),
-        ("Accuracy", {"accuracy": "training", "eval_accuracy": "validation"}),
-    ),
-    StageName.TRAIN_POLICY: (("Reward", {"reward": "reward"}), ("KL to the start model, nats", {"kl": "kl"})),
-}
 
 
 def curve_plots(stage: StageName, points: Iterable[MetricPoint]) -> str:

@@ -16,6 +16,8 @@ from tasks.plan.inputs.data import Count, DataSize, FoundShape, Origin
 from tasks.plan.inputs.lengths import PairLengths
 
 CachedWords = Callable[[StageName], str]
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_PREFIXES = ((1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,6 @@ def time_figure(
     how = "at an assumed speed" if is_on_gpu else context.cpu.short_words
     value = context.cpu.start_seconds + context.cpu.slowness * seconds
     return Figure("time", value, "s", "estimated", f"{how}, {note}" if note else how)
-
-
-_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_PREFIXES = ((1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 def size_text(count: float) -> str:

@@ -20,6 +20,8 @@ from tasks.plan.load import sft_examples
 
 # A share of the examples whose loss is worth a warning: of tokens that were counted, and of guessed ones.
 _MANY, _MANY_GUESSED = 0.05, 0.25
+_MAX_BOOTSTRAP_S = 60.0
+_MANY_EPOCHS = 5
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,6 @@ def too_long_troubles(context: PlanContext, stage: StageName) -> Iterator[str]:
             f"{key}: {found.share:.1%} of the {found.num_seen:,} {found.unit} looked at are longer than "
             f"{found.limit:,} tokens and would be left out. Raise it where that is too many."
         )
-
-
-_MAX_BOOTSTRAP_S = 60.0
-_MANY_EPOCHS = 5
 
 
 def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:

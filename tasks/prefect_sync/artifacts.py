@@ -28,6 +28,18 @@ from tasks.run.provenance import find_maker
 from tasks.run.state import PipelineRun
 from tasks.store.events import read_points
 
+# What other stages start from; evaluations and reports are none.
+_ASSETS = frozenset(
+    {
+        StageName.FILTER_DATASET,
+        StageName.BUILD_BASE_MODEL,
+        StageName.TRAIN_SFT,
+        StageName.TRAIN_REWARD_MODEL,
+        StageName.TRAIN_POLICY,
+    }
+)
+KEY = "certificate"
+
 
 def show_markdown(key: str, markdown: str, *, description: str) -> None:
     """Attach `markdown` to the present run, without secrets. A lost server never fails the stage."""
@@ -142,18 +154,6 @@ def _show(artifact: JsonObject | None) -> None:
         link.show(artifact)
 
 
-# What other stages start from; evaluations and reports are none.
-_ASSETS = frozenset(
-    {
-        StageName.FILTER_DATASET,
-        StageName.BUILD_BASE_MODEL,
-        StageName.TRAIN_SFT,
-        StageName.TRAIN_REWARD_MODEL,
-        StageName.TRAIN_POLICY,
-    }
-)
-
-
 def tell_asset(run: PipelineRun, artifact: ArtifactRef, inputs: tuple[StageInput, ...]) -> None:
     """The stage made this anew of those inputs; nothing outside a flow run, or where no other stage starts from it."""
     if present_link() is None or artifact.stage not in _ASSETS:
@@ -179,9 +179,6 @@ def _input_key(run: PipelineRun, item: StageInput) -> str:
     if maker in set(StageName):
         return _key(run, maker)
     return f"hub://{maker.partition('@')[0]}" if item.digest.startswith("hub:") else f"file://{item.path}"
-
-
-KEY = "certificate"
 
 
 def show_certificate(run: PipelineRun) -> None:

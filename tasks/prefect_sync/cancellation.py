@@ -1,4 +1,4 @@
-"""Notices that somebody cancelled or deleted the run in Prefect, from a thread of its own: nobody waits for the answer.
+"""How a run ends: a thread notices that a user cancelled or deleted it in Prefect; every end has its state and words.
 
 A run that the server does not have is deleted only where the server's database once had it: a server that is away, or
 back with another database, stops nothing.
@@ -16,6 +16,11 @@ from tasks.config.gates import GateWaitsError
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
 from tasks.prefect_sync.ledger import EndState
 
+STOPS = (StateType.CANCELLING, StateType.CANCELLED)
+CANCELLED = "The run was cancelled in Prefect."
+DELETED = "The flow run was deleted in Prefect, so the run stopped as if it had been cancelled."
+GOES_ON = "Nothing that was finished is lost: Retry, or the same command, goes on from the last good step."
+
 
 def watch_for_cancel() -> tuple[Callable[[], bool], Callable[[], None]]:
     """Whether the present flow run was cancelled or deleted, and how to stop asking; outside a flow run nobody can."""
@@ -32,15 +37,8 @@ def watch_for_cancel() -> tuple[Callable[[], bool], Callable[[], None]]:
     return watch.should_stop, watch.close
 
 
-STOPS = (StateType.CANCELLING, StateType.CANCELLED)
-
-
 class RunCancelledError(Exception):
     """Somebody cancelled the run; what it had finished stands."""
-
-
-CANCELLED = "The run was cancelled in Prefect."
-DELETED = "The flow run was deleted in Prefect, so the run stopped as if it had been cancelled."
 
 
 def never() -> bool:
@@ -124,9 +122,6 @@ class CancelWatch:
             self._is_forgotten = True
             self._on_forgotten()
         return self.was_deleted
-
-
-GOES_ON = "Nothing that was finished is lost: Retry, or the same command, goes on from the last good step."
 
 
 def end_state(error: BaseException | None) -> EndState:

@@ -29,8 +29,8 @@ _STATE_NAMES = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Canc
 def settle(record: LedgerRecord, api: PrefectApi) -> bool:
     """Whether Prefect now shows what the record says of the run and its tasks.
 
-    A run without an end is one whose process died: it becomes Crashed, and so do the tasks that it was at; Cancelled,
-    where somebody had asked for that, also where its process did not learn why it was told to end. An end that the
+    A run without an end is one whose process died: it becomes Crashed, and so do the tasks that it was at. A run that a
+    user cancelled becomes Cancelled, also where its process did not learn why it was told to end. An end that the
     server has heard of meanwhile stays.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Files and folders that a configuration names: found, plain, readable, and with a digest of their content."""
+"""Files and folders that a configuration names, a custom reader too: found, plain, readable, with a content digest."""
 
 import ast
 import os
@@ -14,6 +14,8 @@ from containers.data.formats.custom_reader import READER_FUNCTION
 from containers.data.formats.files import DATA_SUFFIXES
 from tasks.config.sources import RowSource
 from tasks.sources.errors import SourceAccessError, SourceNotFoundError, UnusableSourceError
+
+_MAX_BYTES = 1024**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +153,6 @@ def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> s
         return file_sha256(path)
     except (UnsafeFileError, OSError) as error:
         raise SourceAccessError(f"{path} cannot be read: {error}.", "Change its mode or owner.") from error
-
-
-_MAX_BYTES = 1024**2
 
 
 def find_reader(name: str, source: RowSource) -> ResolvedInput | None:

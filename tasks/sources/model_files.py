@@ -18,6 +18,21 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.json", "vocab.txt")
 _INDEX = "model.safetensors.index.json"
 _TEMPLATE_FILE = "chat_template.jinja"
+# As the safetensors library allows.
+_MAX_HEADER_BYTES = 100_000_000
+_LENGTH_BYTES = 8
+_REASON_CHARACTERS = 120
+_AGAIN = "Download it again, or save it again with `save_pretrained`."
+# Archives of torch, and pickles of protocol 2 to 5.
+_PICKLE_BEGINNINGS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_NO_PICKLE = "Loading pickle executes code: take a revision with safetensors, or save it again with `save_pretrained`."
+# Bits of an element: the types of safetensors that models have; others are not checked for their size.
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64"), 64),
+}
 
 
 def model_file_names(paths: Iterable[str]) -> tuple[str, ...]:
@@ -113,23 +128,6 @@ def _object(text: str, *, name: str, where: str) -> dict[str, Any]:
 
 def _any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-# As the safetensors library allows.
-_MAX_HEADER_BYTES = 100_000_000
-_LENGTH_BYTES = 8
-_REASON_CHARACTERS = 120
-_AGAIN = "Download it again, or save it again with `save_pretrained`."
-# Archives of torch, and pickles of protocol 2 to 5.
-_PICKLE_BEGINNINGS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_NO_PICKLE = "Loading pickle executes code: take a revision with safetensors, or save it again with `save_pretrained`."
-# Bits of an element: the types of safetensors that models have; others are not checked for their size.
-_BITS = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
-    **dict.fromkeys(("U32", "I32", "F32"), 32),
-    **dict.fromkeys(("U64", "I64", "F64"), 64),
-}
 
 
 def demand_whole_weights(folder: Path, names: Iterable[str], *, index: str | None = None) -> None:

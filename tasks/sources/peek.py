@@ -23,6 +23,13 @@ _TAR_MAGIC, _TAR_OFFSET = b"ustar", 257
 _DOWNLOAD_AGAIN = "Download it again."
 _AS_ROWS = "Write the rows as .jsonl or .parquet."
 _UNPACK = "Unpack it, and name the file that was in it."
+# Only reading all of it finds damage in the middle of a gzip file. That takes a second for 80 MB (measured).
+WHOLE_BYTES = 512 * 1024**2
+MAX_FILES = 200
+_MAX_EXPANDED_BYTES = 4 * 1024**3
+_HEAD_BYTES = 64 * 1024**2
+_SHOWN_CHARACTERS, _PROBLEM_CHARACTERS = 60, 250
+_AGAIN = "Make or download it again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +81,6 @@ def match_signature(beginning: bytes) -> FileSignature | None:
     if beginning[_TAR_OFFSET:].startswith(_TAR_MAGIC):
         return FileSignature("a tar archive", _UNPACK)
     return next((foreign for pattern, foreign in _PATTERNS if pattern.match(beginning)), None)
-
-
-# Only reading all of it finds damage in the middle of a gzip file. That takes a second for 80 MB (measured).
-WHOLE_BYTES = 512 * 1024**2
-MAX_FILES = 200
-_MAX_EXPANDED_BYTES = 4 * 1024**3
-_HEAD_BYTES = 64 * 1024**2
-_SHOWN_CHARACTERS, _PROBLEM_CHARACTERS = 60, 250
-_AGAIN = "Make or download it again."
 
 
 @dataclass(frozen=True)

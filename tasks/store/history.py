@@ -22,6 +22,11 @@ _FOLDER = "runs"
 # Beside it, with the same file name, what each stage was made with: long, and read only to explain.
 _PROGRAMS_FOLDER = "programs"
 _PROGRAMS: TypeAdapter[dict[StageName, Program]] = TypeAdapter(dict[StageName, Program])
+_MAX_SHOWN = 2
+_MAX_FILES_SHOWN = 2
+_CONTAINERS = "containers"
+_ABSENT = "absent"
+_MAX_VALUE_CHARACTERS = 40
 
 
 class StageMemory(Frozen):
@@ -137,13 +142,6 @@ def _read(path: Path, kind: type[_Kept]) -> _Kept | None:
     except (OSError, ValidationError) as error:
         logger.warning("%s cannot be read; why stages run again is not known: %s", path, error)
         return None
-
-
-_MAX_SHOWN = 2
-_MAX_FILES_SHOWN = 2
-_CONTAINERS = "containers"
-_ABSENT = "absent"
-_MAX_VALUE_CHARACTERS = 40
 
 
 def why_it_runs(stage: StageName, before: StageMemory | None, now: StageMemory) -> str:

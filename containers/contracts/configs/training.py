@@ -11,6 +11,11 @@ VLLM_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 # Of a GPU's memory that vLLM takes where nobody says how much.
 VLLM_FRACTION_BESIDE_TRAINING = 0.3
 VLLM_FRACTION_ALONE = 0.9
+LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
+CHECKPOINTING = "Compute activations again in the backward pass: less memory, more time"
+OPTIMIZER = "AdamW and its learning rate"
+SCHEDULE = "How long, how often evaluated and saved"
+RESAMPLES = "Resamples of the bootstrap behind the intervals"
 
 
 def _that_reads_messages(value: str) -> str:
@@ -65,10 +70,3 @@ class TrainingSchedule(Frozen):
     save_total_limit: int = Field(
         3, ge=2, le=10_000, description="Checkpoints kept, beside the best one where the stage evaluates"
     )
-
-
-LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
-CHECKPOINTING = "Compute activations again in the backward pass: less memory, more time"
-OPTIMIZER = "AdamW and its learning rate"
-SCHEDULE = "How long, how often evaluated and saved"
-RESAMPLES = "Resamples of the bootstrap behind the intervals"

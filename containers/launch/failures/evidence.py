@@ -10,6 +10,10 @@ from containers.launch.base import StageExit
 MAX_LOG_LINES = 40
 MAX_LINE_CHARACTERS = 400
 MAX_STATE_ENTRIES = 20
+_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: \d+\)")
+_EXIT_CODE = re.compile(r"^\s*exitcode\s+: (-?\d+)\s+\(pid: (\d+)\)")
+# Written before torchrun itself kills a rank that did not end within its 30 s.
+_FORCED = re.compile(r"Unable to shutdown process (\d+) via ")
 
 
 def exit_evidence(stage_exit: StageExit) -> tuple[str, ...]:
@@ -36,12 +40,6 @@ def exit_evidence(stage_exit: StageExit) -> tuple[str, ...]:
 
 def _shortened(line: str) -> str:
     return line if len(line) <= MAX_LINE_CHARACTERS else f"{line[: MAX_LINE_CHARACTERS - 1]}…"
-
-
-_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: \d+\)")
-_EXIT_CODE = re.compile(r"^\s*exitcode\s+: (-?\d+)\s+\(pid: (\d+)\)")
-# Written before torchrun itself kills a rank that did not end within its 30 s.
-_FORCED = re.compile(r"Unable to shutdown process (\d+) via ")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,40 @@ _NOT_AVAILABLE = ("n/a", "not supported", "not available", "insufficient permiss
 _KILL_GRACE_S = 2.0
 _SHOWN_CHARACTERS = 200
 MISSING = "nvidia-smi is not on PATH: there is no NVIDIA driver here"
+KERNEL_LOG = Path("/dev/kmsg")
+_MAX_LOG_BYTES = 8 * 1024**2
+# Xid errors after which a card is not to be trusted before it was reset or looked at; most others are a program's own.
+_TELLING_XIDS = {
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    64: "a bad row could not be retired",
+    74: "NVLink error",
+    79: "fell off the bus",
+    92: "many single-bit ECC errors",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "no answer from its system processor",
+    120: "error of its system processor",
+}
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+_BUS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})")
+_BASE_FIELDS = (
+    "uuid",
+    "index",
+    "utilization.gpu",
+    "memory.used",
+    "memory.total",
+    "power.draw",
+    "temperature.gpu",
+    "ecc.errors.uncorrected.volatile.total",
+)
+_THROTTLE_REASONS = {
+    "hw_thermal_slowdown": "too hot (the card slows itself down)",
+    "sw_thermal_slowdown": "too hot (the driver slows it down)",
+    "hw_power_brake_slowdown": "the power supply asks it to slow down",
+}
+# The older name is the one that drivers before 535 know; a driver that knows neither reports no throttling.
+_THROTTLE_PREFIXES = ("clocks_event_reasons", "clocks_throttle_reasons")
 
 
 class NvidiaSmiError(Exception):
@@ -100,44 +134,6 @@ def number(cell: str, kind: type[Number]) -> Number | None:
 def shortened(text: str) -> str:
     """The beginning of what the tool said, for a message."""
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
-
-
-KERNEL_LOG = Path("/dev/kmsg")
-_MAX_LOG_BYTES = 8 * 1024**2
-
-# Xid errors after which a card is not to be trusted before it was reset or looked at; most others are a program's own.
-_TELLING_XIDS = {
-    48: "double-bit ECC error",
-    62: "internal micro-controller halt",
-    64: "a bad row could not be retired",
-    74: "NVLink error",
-    79: "fell off the bus",
-    92: "many single-bit ECC errors",
-    94: "contained ECC error",
-    95: "uncontained ECC error",
-    119: "no answer from its system processor",
-    120: "error of its system processor",
-}
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
-_BUS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})")
-
-_BASE_FIELDS = (
-    "uuid",
-    "index",
-    "utilization.gpu",
-    "memory.used",
-    "memory.total",
-    "power.draw",
-    "temperature.gpu",
-    "ecc.errors.uncorrected.volatile.total",
-)
-_THROTTLE_REASONS = {
-    "hw_thermal_slowdown": "too hot (the card slows itself down)",
-    "sw_thermal_slowdown": "too hot (the driver slows it down)",
-    "hw_power_brake_slowdown": "the power supply asks it to slow down",
-}
-# The older name is the one that drivers before 535 know; a driver that knows neither reports no throttling.
-_THROTTLE_PREFIXES = ("clocks_event_reasons", "clocks_throttle_reasons")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,10 @@ _SMALL_VOCABULARY = 8_000
 _TURN_TOKENS = 5
 END_OF_TURN_TOKENS = 2
 _TURN = "<|im_start|>{role}\n<|im_end|>\n"
+# Tokenizing so many characters takes a second or two.
+_MAX_COUNTED_CHARACTERS = 6_000_000
+# The longest row of a sample is not the longest of all, and characters are no tokens.
+_MARGIN_OF_ALL, _MARGIN_OF_SAMPLE = 1.1, 1.5
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,6 @@ def _load(file: Path) -> Any:
         return Tokenizer.from_file(str(file))
     except Exception:  # the package raises nothing narrower
         return None
-
-
-# Tokenizing so many characters takes a second or two.
-_MAX_COUNTED_CHARACTERS = 6_000_000
-# The longest row of a sample is not the longest of all, and characters are no tokens.
-_MARGIN_OF_ALL, _MARGIN_OF_SAMPLE = 1.1, 1.5
 
 
 @dataclass(frozen=True, slots=True)

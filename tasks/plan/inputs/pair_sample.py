@@ -44,7 +44,7 @@ def sample_pairs(files: Sequence[Path], *, num_rows: int | None) -> Iterator[Pai
     whatever the data are.
 
     Args:
-        num_rows: of all files together; None where nobody counted: the first ones are taken.
+        num_rows: of all files together; None where they were not counted: the first ones are taken.
     """
     every = 1 if num_rows is None else max(1, int(num_rows * _share_read(files)) // SAMPLE_ROWS)
     return islice(_pairs(files, every=every), 2 * SAMPLE_ROWS)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import MlflowServer
 from curve_files import history, one_point_each, record_steps
 from mlflow import MlflowClient
+from mlflow_server import MlflowServer
 from short_runs import processes_in, rlhf
 
 from containers.contracts.names import StageName

@@ -18,7 +18,7 @@ from tasks.mlflow_sync.tracking import Tracking
 from tasks.store.events import EventFeed, MetricPoint, MetricsDelivery
 
 if TYPE_CHECKING:
-    from conftest import MlflowServer
+    from mlflow_server import MlflowServer
 
 
 def test_a_server_killed_in_mid_run_costs_seconds_and_no_point(mortal_mlflow: "MlflowServer", tmp_path: Path) -> None:

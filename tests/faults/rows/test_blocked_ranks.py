@@ -25,7 +25,7 @@ from tests.unit.factories.launch_factory import Watcher, make_launch, make_profi
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
-HUNG_RANKS = Path(__file__).with_name("hung_ranks.py")
+HUNG_RANKS = Path(__file__).parents[1] / "hung_ranks.py"
 GRACE_S = 3.0
 # The host's own time to remove a container, or to see that processes are gone.
 AFTER_GRACE_S = 5.0

@@ -17,7 +17,7 @@ from containers.contracts.spec import StageSpec
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 AREA = "training"
-DRIVER = Path(__file__).with_name("drive_too_small.py")
+DRIVER = Path(__file__).parents[1] / "drive_too_small.py"
 # Sums in another order: the bound of tests/unit/containers/distributed/test_ranks_agree.py, over more steps.
 TOLERANCE = 2e-5
 
