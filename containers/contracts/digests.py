@@ -32,8 +32,13 @@ def file_sha256(path: Path | str) -> str:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
             raise UnsafeFileError(f"{path} is not a regular file.")
-        while chunk := os.read(descriptor, min(_CHUNK_BYTES, facts.st_size + 1)):
+        left = facts.st_size
+        # One byte more than there should be: a file that ends where it says needs no second read.
+        while chunk := os.read(descriptor, asked := min(_CHUNK_BYTES, max(left, 0) + 1)):
             digest.update(chunk)
+            left -= len(chunk)
+            if left == 0 and len(chunk) < asked:
+                break
     finally:
         os.close(descriptor)
     return digest.hexdigest()
@@ -117,9 +122,10 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         DamagedArtifactError: there is none, or it cannot be read.
     """
-    path = folder / MANIFEST_FILE
+    path = f"{folder}/{MANIFEST_FILE}"
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        with open(path, "rb", buffering=0) as stream:  # as text and unbuffered: ten thousand are read in a row
+            return Manifest.model_validate_json(stream.read())
     except FileNotFoundError as error:
         raise DamagedArtifactError(f"{path} is missing: the artifact was never finished.") from error
     except ValueError as error:

@@ -1,106 +1,192 @@
-"""`rlhf retrain, champion, promote and rollback` on the command line. Imports its own, late."""
+"""`rlhf champion`, `promote`, `rollback`: show the champions of a run, or move the champion by hand."""
 
 import argparse
-from typing import TYPE_CHECKING
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
 
-from flows.cli.options import DEMO_CONFIG, Commands, add_command, add_config_options
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from tasks.champions.record import Kind
-    from tasks.config.loading import LoadedConfig
+from flows.cli.options import Command, add_config_options, load_run_with_store
+from flows.servers.process import LOOPBACK, health_problem
+from flows.servers.record import read_record
+from tasks.champions.book import ChampionBook, ChampionError, promoted_by_hand, rolled_back
+from tasks.champions.record import ChampionRecord, Kind
+from tasks.champions.registry import Registry
+from tasks.champions.retraining import champion_book
+from tasks.champions.text import standing_lines
+from tasks.config.errors import ConfigError
+from tasks.config.loading import LoadedConfig
+from tasks.config.logins import login_problem
 
-_MODELS = ("reward-model", "policy")
+_EXIT_FAILED = 1
+_STATE_DIR = Path("outputs") / ".servers"
+_MAX_WORD_CHARACTERS = 200
+_MAX_REASON_CHARACTERS = 2000
+_KINDS: dict[str, Kind] = {"reward-model": "reward_model", "policy": "policy"}
 
 
-def add_to(commands: Commands) -> None:
-    """Add the subcommands."""
-    retrain = add_command(
-        commands,
-        "retrain",
-        _retrain,
-        summary="train a challenger on the newest data; it becomes champion only where it is better beyond chance",
-        example=f"rlhf retrain -c {DEMO_CONFIG}",
-    )
-    add_config_options(retrain)
-    champion = add_command(
-        commands,
-        "champion",
-        _champion,
-        summary="show the champion of a run, its challengers, and every decision with its figures",
-        example=f"rlhf champion -c {DEMO_CONFIG}",
-    )
-    add_config_options(champion)
-    promote = add_command(
-        commands,
-        "promote",
-        _promote,
-        summary="make a version champion by hand; who and why stands in its history",
-        example=f"rlhf promote -c {DEMO_CONFIG} --version 2 --by Ada --reason 'wins in our own red-teaming'",
-    )
-    promote.add_argument(
+def _add_promote_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--version", type=int, required=True, metavar="NUMBER", help="which; `rlhf champion` lists them (example: 2)"
     )
-    rollback = add_command(
-        commands,
-        "rollback",
-        _rollback,
-        summary="bring the champion before the present one back; who and why stands in its history",
-        example=f"rlhf rollback -c {DEMO_CONFIG} --by Ada --reason 'rewards flattery'",
+    _add_rollback_options(parser)
+
+
+def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
+    add_config_options(parser)
+    models = tuple(_KINDS)
+    parser.add_argument(
+        "--model", choices=models, default=models[0], help="whose champion is moved (default: %(default)s)"
     )
-    for parser in (promote, rollback):
-        add_config_options(parser)
-        parser.add_argument(
-            "--model", choices=_MODELS, default=_MODELS[0], help="whose champion is moved (default: %(default)s)"
+    parser.add_argument("--by", required=True, metavar="NAME", help="who decides (example: --by Ada)")
+    parser.add_argument(
+        "--reason", required=True, metavar="TEXT", help="why (example: --reason 'wins in our own red-teaming')"
+    )
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _run_champion(parsed: argparse.Namespace) -> int:
+    return show(load_run_with_store(parsed), _console())
+
+
+def _run_promote(parsed: argparse.Namespace) -> int:
+    loaded, kind = load_run_with_store(parsed), _KINDS[parsed.model]
+    return promote(loaded, _console(), kind=kind, version=parsed.version, by=parsed.by, reason=parsed.reason)
+
+
+def _run_rollback(parsed: argparse.Namespace) -> int:
+    loaded, kind = load_run_with_store(parsed), _KINDS[parsed.model]
+    return roll_back(loaded, _console(), kind=kind, by=parsed.by, reason=parsed.reason)
+
+
+CHAMPION = Command(add_config_options, _run_champion)
+PROMOTE = Command(_add_promote_options, _run_promote)
+ROLLBACK = Command(_add_rollback_options, _run_rollback)
+
+
+def show(loaded: LoadedConfig, console: Console) -> int:
+    """Champions, other versions, history; MLflow is brought in line where it answers."""
+    for kind in _kinds(loaded):
+        book = champion_book(loaded.config, kind)
+        try:
+            record = book.read()
+        except ChampionError as error:
+            console.print(str(error), markup=False)
+            return _EXIT_FAILED
+        for line in standing_lines(record):
+            console.print(line, markup=False)
+        if record.champion is not None:
+            console.print(f"\nModel      {book.artifact(record.champion.model).path}", markup=False)
+            console.print(f"File       {book.path}", markup=False)
+            _tell(loaded, book, record, console)
+    return 0
+
+
+def promote(loaded: LoadedConfig, console: Console, *, kind: Kind, version: int, by: str, reason: str) -> int:
+    """Make that version champion. Returns 1 where it cannot be, and says why; nothing is changed then."""
+
+    def change(record: ChampionRecord) -> ChampionRecord:
+        moved = promoted_by_hand(record, version, by=by, reason=reason)
+        return _with_whole_champion(loaded, book, moved)
+
+    book = champion_book(loaded.config, kind)
+    return _move(loaded, book, change, console, by=by, reason=reason)
+
+
+def roll_back(loaded: LoadedConfig, console: Console, *, kind: Kind, by: str, reason: str) -> int:
+    """Bring the champion before the present one back. Returns 1 where that cannot be, and says why."""
+
+    def change(record: ChampionRecord) -> ChampionRecord:
+        return _with_whole_champion(loaded, book, rolled_back(record, by=by, reason=reason))
+
+    book = champion_book(loaded.config, kind)
+    return _move(loaded, book, change, console, by=by, reason=reason)
+
+
+def _move(
+    loaded: LoadedConfig,
+    book: ChampionBook,
+    change: Callable[[ChampionRecord], ChampionRecord],
+    console: Console,
+    *,
+    by: str,
+    reason: str,
+) -> int:
+    problem = _unusable(by, reason)
+    if not problem:
+        try:
+            record = book.update(change)
+        except ChampionError as error:
+            problem = str(error)
+    if problem:
+        console.print(problem, markup=False)
+        return _EXIT_FAILED
+    last = record.decisions[-1]
+    console.print(
+        f"{record.name}: version {last.champion_after} is champion"
+        + (f", in place of version {last.champion_before}" if last.champion_before else "")
+        + f". Noted: by {last.by}, because: {last.text}",
+        markup=False,
+    )
+    _tell(loaded, book, record, console)
+    return 0
+
+
+def _with_whole_champion(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord) -> ChampionRecord:
+    """The record, after every file of the model that is to reign was compared with its manifest."""
+    if record.champion is not None:
+        book.demand_whole(record.champion, whole_up_to_bytes=loaded.config.verify_whole_up_to_bytes)
+    return record
+
+
+def _unusable(by: str, reason: str) -> str:
+    """What is wrong with the words that a person gave; empty: nothing."""
+    for option, text, limit in (("--by", by, _MAX_WORD_CHARACTERS), ("--reason", reason, _MAX_REASON_CHARACTERS)):
+        if not text.strip():
+            return f"{option} is empty. Who moves the champion, and why, stands in its history: give both."
+        if len(text) > limit:
+            return f"{option} has {len(text):,} characters; at most {limit:,} are kept. Shorten it."
+    return ""
+
+
+def _kinds(loaded: LoadedConfig) -> tuple[Kind, ...]:
+    """The reward model's line, and the policy's where there is one or is to be one."""
+    has_policies = champion_book(loaded.config, "policy").path.exists()
+    if has_policies or loaded.config.retrain.models == "reward_model_and_policy":
+        return "reward_model", "policy"
+    return ("reward_model",)
+
+
+def _tell(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord, console: Console) -> None:
+    """Bring MLflow in line where a server is known and answers; what counts stands in the file."""
+    uri = _mlflow_uri(loaded)
+    if not uri:
+        console.print(
+            "MLflow is not running here, so it shows this with the next retraining, promotion or rollback, or "
+            "`rlhf champion`, while it runs.",
+            markup=False,
         )
-        parser.add_argument("--by", required=True, metavar="NAME", help="who decides (example: --by Ada)")
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="why (example: --reason 'wins in our own red-teaming')"
-        )
+        return
+    problem = Registry(uri, experiment=loaded.config.tracking.experiment).reconcile(book, record)
+    shown = re.sub(r"//[^/]*@", "//", uri)
+    console.print(problem or f"MLflow     {shown}/#/models/{record.name}", markup=False)
 
 
-def _retrain(parsed: argparse.Namespace) -> int:
-    from flows.commands.retrain import retrain
-
-    return retrain(parsed.config, settings=parsed.overrides, profile=parsed.profile)
-
-
-def _champion(parsed: argparse.Namespace) -> int:
-    loaded = _load(parsed)
-    from rich.console import Console
-
-    from flows.commands.champion import show
-
-    return show(loaded, Console(highlight=False, soft_wrap=True))
-
-
-def _promote(parsed: argparse.Namespace) -> int:
-    loaded = _load(parsed)
-    from rich.console import Console
-
-    from flows.commands.champion import promote
-
-    console = Console(highlight=False, soft_wrap=True)
-    return promote(loaded, console, kind=_kind(parsed), version=parsed.version, by=parsed.by, reason=parsed.reason)
-
-
-def _rollback(parsed: argparse.Namespace) -> int:
-    loaded = _load(parsed)
-    from rich.console import Console
-
-    from flows.commands.champion import roll_back
-
-    console = Console(highlight=False, soft_wrap=True)
-    return roll_back(loaded, console, kind=_kind(parsed), by=parsed.by, reason=parsed.reason)
-
-
-def _kind(parsed: argparse.Namespace) -> "Kind":
-    return "policy" if parsed.model == "policy" else "reward_model"
-
-
-def _load(parsed: argparse.Namespace) -> "LoadedConfig":
-    from tasks.config.loading import load_run_config
-    from tasks.store.format import demand_known_store
-
-    loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
-    demand_known_store(loaded.config.store_dir)
-    return loaded
+def _mlflow_uri(loaded: LoadedConfig) -> str:
+    """The configured server, the environment's, or the one that runs for this folder; empty: none answers."""
+    given = loaded.config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if given:
+        if problem := login_problem("mlflow", given, os.environ):
+            raise ConfigError(f"tracking.mlflow_uri: {problem}")
+        is_web = given.lower().startswith("http")
+        return "" if is_web and health_problem(f"{given.rstrip('/')}/health") else given
+    for server in read_record(_STATE_DIR).servers:
+        uri = f"http://{LOOPBACK}:{server.port}"
+        if server.name == "mlflow" and server.lives and health_problem(f"{uri}/health") is None:
+            return uri
+    return ""

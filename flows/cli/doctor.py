@@ -4,36 +4,22 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from flows.cli.options import Commands, add_command, add_config_options
+from containers.contracts.outcome import StageFailure
+from containers.formatting import size
+from containers.launch.base import LaunchError
+from flows.cli.options import Command, add_config_options
+from tasks.config.loading import load_run_config
+from tasks.measure_ranks import measure_ranks, shm_advice
+from tasks.run.runtime import code_identity
 
 
-def add_to(commands: Commands) -> None:
-    """Register the command."""
-    parser = add_command(
-        commands,
-        "doctor",
-        doctor,
-        summary="measure how the ranks of the GPU profile reach each other here, and what shared memory they take",
-        example="rlhf doctor -c configs/runs/demo.yaml --profile 4x48gb",
-    )
-    add_config_options(parser)
-
-
-def doctor(parsed: argparse.Namespace) -> int:
-    """`rlhf doctor`: 0 where the ranks reach each other, or there is one."""
-    from tasks.config.loading import load_run_config
-
+def _run(parsed: argparse.Namespace) -> int:
+    """0 where the ranks reach each other, or there is one."""
     loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
     profile, config = loaded.config.gpu_profile, loaded.config
     if profile.num_processes == 1:
         print(f"Profile `{profile.name}` has one rank: there is nothing between ranks to measure.")
         return 0
-    from containers.contracts.outcome import StageFailure
-    from containers.formatting import size
-    from containers.launch.base import LaunchError
-    from tasks.measure_ranks import measure_ranks, shm_advice
-    from tasks.run.runtime import code_identity
-
     try:
         code = code_identity(config.runtime.kind, image=config.image)
         print(f"Profile `{profile.name}`: {profile.num_processes} ranks. Runtime: {code.reason}", flush=True)
@@ -53,3 +39,6 @@ def doctor(parsed: argparse.Namespace) -> int:
         print(f"  all-reduce of {size(item.size_bytes)}: {1000 * item.median_s:.3g} ms, {speed}")
     print(shm_advice(profile, found))
     return 0
+
+
+DOCTOR = Command(add_config_options, _run)

@@ -1,22 +1,24 @@
-"""The `rlhf` command. Nothing heavy is imported at the top: `--help` answers at once, a subcommand loads its own."""
+"""The `rlhf` command. Nothing heavy is imported at the top: `--help` answers at once, a command loads its own."""
 
 import argparse
+import importlib
 import os
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from containers.contracts.names import CONTAINER_STAGES, DEMO_DATA_FOLDER, StageName
 from containers.host.environment_block import hide_secrets
-from flows.cli import approve, certificates, champion, configured, doctor, keys, serve
 from flows.cli.argument_parser import ArgumentParser
-from flows.cli.options import DEMO_CONFIG, Commands, add_command, add_config_options, add_debug_option
+from flows.cli.registry import COMMANDS
 from flows.servers.settings import switch_statistics_off
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block
+
+if TYPE_CHECKING:
+    from flows.cli.options import Command
 
 EXIT_BAD_CONFIG = 2
 _EXIT_LIMIT_S = 10.0
@@ -32,21 +34,15 @@ exit codes: 0 done, 1 failed or a gate stayed closed, 2 the configuration or com
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; the process's exit code.
+    """Run one command; the process's exit code.
 
     Args:
         argv: None: those of this process, which then also ends within seconds of this function.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    parser = build_parser()
-    parsed = parser.parse_args(arguments)
-    if "command" not in parsed:
-        parser.print_help()
-        return EXIT_BAD_CONFIG
     hide_secrets()
-    parsed.command_line = shlex.join(["rlhf", *arguments])
     switch_statistics_off()
-    exit_code = _run_command(parsed)
+    exit_code = _run_command(arguments)
     if argv is None:
         # Prefect delivers at exit what it still holds, and tries a server that has gone for more than two minutes.
         reaper = threading.Timer(_EXIT_LIMIT_S, os._exit, (exit_code,))
@@ -55,11 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code
 
 
-def _run_command(parsed: argparse.Namespace) -> int:
-    command: Callable[[argparse.Namespace], int] = parsed.command
+def _run_command(arguments: list[str]) -> int:
     try:
         with signals_end_the_block():
-            exit_code = command(parsed)
+            exit_code = _parse_and_run(arguments)
         sys.stdout.flush()
         return exit_code
     except (KeyboardInterrupt, EndedBySignal) as ending:
@@ -80,8 +75,22 @@ def _run_command(parsed: argparse.Namespace) -> int:
         return EXIT_BAD_CONFIG if isinstance(error, ConfigError) else 1
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line with every option and its help."""
+def _parse_and_run(arguments: list[str]) -> int:
+    parser = build_parser(arguments)
+    parsed = parser.parse_args(arguments)
+    if "run_command" not in parsed:
+        parser.print_help()
+        return EXIT_BAD_CONFIG
+    parsed.command_line = shlex.join(["rlhf", *arguments])
+    return int(parsed.run_command(parsed))
+
+
+def build_parser(called: Collection[str] = ()) -> argparse.ArgumentParser:
+    """The command line.
+
+    Args:
+        called: the commands among these words are imported and have their options; the others have a name and help.
+    """
     parser = ArgumentParser(
         prog="rlhf",
         description="From preferences to a judged reward model, a judged policy and an honest report.",
@@ -91,126 +100,28 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"rlhf-flows {metadata.version('rlhf-flows')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, (command, summary, example) in _configured_commands().items():
-        subcommand = add_command(commands, name, command, summary=summary, example=f"rlhf {name} {example}")
-        add_config_options(subcommand)
-        add_debug_option(subcommand)
-        if name == "plan":
-            subcommand.add_argument(
-                "--model-config",
-                type=Path,
-                metavar="FILE",
-                help="config.json of the base model, where its size is not known (example: models/mine/config.json)",
-            )
-        if name == "run":
-            _add_stage_range(subcommand)
-    keys.add_to(commands)
-    doctor.add_to(commands)
-    serve.add_to(commands)
-    approve.add_to(commands)
-    champion.add_to(commands)
-    certificates.add_to(commands)
-    _add_demo_data(commands)
-    _add_reap(commands)
-    _add_cache(commands)
+    for name, listed in COMMANDS.items():
+        example = f"rlhf {name} {listed.example}"
+        subparser = commands.add_parser(
+            name,
+            help=listed.summary,
+            description=f"{listed.summary[0].upper()}{listed.summary[1:]}.",
+            epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            example=example,
+        )
+        if name in called:
+            command = _imported(listed.place)
+            command.add_options(subparser)
+            subparser.set_defaults(run_command=command.run)
     return parser
 
 
-def _configured_commands() -> dict[str, tuple[Callable[[argparse.Namespace], int], str, str]]:
-    """The commands that read a run: what they do, in words, and an example."""
-    demo, production = f"-c {DEMO_CONFIG}", "-c configs/runs/helpsteer3-qwen3-8b.yaml"
-    return {
-        "run": (configured.run, "run the pipeline; finished stages are reused", f"{demo} --set run.seed=7"),
-        "check": (
-            configured.check,
-            "check GPUs, Docker, memory, disk, servers, model and data; start nothing",
-            production,
-        ),
-        "plan": (
-            configured.plan,
-            "show stages, steps, estimated memory, time and disk; needs no GPU and no network",
-            f"{production} --profile 1x48gb",
-        ),
-        "report": (configured.report, "say where the last report lies, and open it", demo),
-        "ui": (configured.ui, "keep Prefect and MLflow open on what the runs left", demo),
-    }
-
-
-def _add_stage_range(parser: argparse.ArgumentParser) -> None:
-    stages = ", ".join(stage for stage in CONTAINER_STAGES if stage is not StageName.WRITE_REPORT)
-    parser.add_argument(
-        "--until",
-        metavar="STAGE",
-        help=f"the last stage before the report, instead of all (example: --until evaluate_reward_model); of {stages}",
-    )
-    parser.add_argument(
-        "--again-from",
-        metavar="STAGE",
-        help="make this stage and those after it anew, although their artifacts are there; what was made before is "
-        "kept aside until `rlhf cache gc` (example: --again-from train_policy)",
-    )
-
-
-def _add_demo_data(commands: Commands) -> None:
-    parser = add_command(
-        commands,
-        "demo-data",
-        configured.demo_data,
-        summary="write the synthetic preferences of the demo",
-        example="rlhf demo-data --folder outputs/demo/data --seed 0",
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path(DEMO_DATA_FOLDER),
-        metavar="FOLDER",
-        help="where the three files go (default: %(default)s)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="which data (default: %(default)s)")
-    parser.add_argument(
-        "--flip-labels",
-        action="store_true",
-        help="write every label the wrong way round, to see that the run notices (labelled_pairs stay right)",
-    )
-
-
-def _add_reap(commands: Commands) -> None:
-    parser = add_command(
-        commands,
-        "reap",
-        configured.reap,
-        summary="stop and remove the containers of runs that died; each run does so for itself when it starts",
-        example="rlhf reap --dry-run",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-
-
-def _add_cache(commands: Commands) -> None:
-    parser = add_command(
-        commands,
-        "cache",
-        configured.cache,
-        summary="list what stages made, compare it with its manifests, delete what no run wants",
-        example="rlhf cache gc --older-than 14",
-    )
-    parser.add_argument(
-        "action", choices=("ls", "verify", "gc"), help="list; compare every file with its manifest; say what can go"
-    )
-    parser.add_argument(
-        "--store",
-        type=Path,
-        default=Path("outputs/store"),
-        metavar="FOLDER",
-        help="run.store_dir of your runs (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--older-than",
-        type=float,
-        default=7.0,
-        metavar="DAYS",
-        help="gc: what no run wants is kept this long (default: %(default)g)",
-    )
-    parser.add_argument("--yes", action="store_true", help="gc: delete it, instead of only saying so")
+def _imported(place: str) -> "Command":
+    module, _, attribute = place.partition(":")
+    command: Command = getattr(importlib.import_module(f"flows.cli.{module}"), attribute)
+    return command
 
 
 if __name__ == "__main__":

@@ -1,15 +1,28 @@
-"""What the subcommands of `rlhf` have in common on the command line."""
+"""What the commands of `rlhf` share: options, and how a run's configuration is read by them."""
 
 import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
-from flows.cli.argument_parser import ArgumentParser
+from flows.cli.registry import DEMO_CONFIG
+from tasks.config.debug import debug_settings
+from tasks.config.errors import InvalidConfigError, Mistake
+from tasks.config.loading import LoadedConfig, load_run_config
+from tasks.store.format import demand_known_store
 
-DEMO_CONFIG = "configs/runs/demo.yaml"
 
-Commands: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
+@dataclass(frozen=True)
+class Command:
+    """A command of `rlhf`.
+
+    Attributes:
+        add_options: puts its options and arguments into its parser.
+        run: does it; the exit code.
+    """
+
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +45,9 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_debug_option(parser: argparse.ArgumentParser) -> None:
-    """`--debug`, for the commands that run a pipeline or look at one."""
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The same, and `--debug`: for the commands that run a pipeline or look at one."""
+    add_config_options(parser)
     parser.add_argument(
         "--debug",
         action="store_true",
@@ -42,23 +56,51 @@ def add_debug_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_command(
-    commands: Commands,
-    name: str,
-    command: Callable[[argparse.Namespace], int],
-    *,
-    summary: str,
-    example: str,
-) -> argparse.ArgumentParser:
-    """A subcommand with its summary and example; `command` returns the exit code."""
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        example=example,
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The options that name a reward model from anywhere."""
+    parser.add_argument(
+        "-m",
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help="its folder, org/name@revision on the hub, a LoRA adapter in either place, or the output folder of a run",
     )
-    parser.set_defaults(command=command)
-    return parser
+    parser.add_argument(
+        "--base",
+        metavar="MODEL",
+        help="base model of an adapter, where it is not the one that the adapter names: a folder, or org/name@revision",
+    )
+
+
+def load_run(parsed: argparse.Namespace) -> LoadedConfig:
+    """The run that `add_run_options` names.
+
+    Raises:
+        ConfigError: it has mistakes; a key that was typed as an option is called by it.
+    """
+    try:
+        loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    except InvalidConfigError as error:
+        told = [Mistake(item.key, _by_option(item.text)) for item in error.mistakes]
+        raise InvalidConfigError(error.source, told) from error
+    if not parsed.debug:
+        return loaded
+    overrides = [*parsed.overrides, *debug_settings(loaded.config)]
+    return load_run_config(parsed.config, overrides=overrides, profile=parsed.profile)
+
+
+def _by_option(text: str) -> str:
+    for option in ("until", "again-from"):
+        text = text.replace(f"--set run.{option.replace('-', '_')}=", f"--{option} ")
+    return text
+
+
+def load_run_with_store(parsed: argparse.Namespace) -> LoadedConfig:
+    """The run that `add_config_options` names.
+
+    Raises:
+        ConfigError: it has mistakes, or a newer version of this package wrote its store.
+    """
+    loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
+    demand_known_store(loaded.config.store_dir)
+    return loaded

@@ -1,25 +1,22 @@
-"""`rlhf serve` on the command line. Imports its own, late."""
+"""`rlhf serve` on the command line; what it does lies in `flows.serving.session`."""
 
 import argparse
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.cli.options import Commands, add_command
-from flows.commands.cron_text import cron_problem
+from cronsim import CronSim, CronSimError
+
+from flows.cli.options import Command
+from flows.servers.local import ServerSettings
+from flows.serving.session import ServeSettings, serve
+from tasks.config.errors import ConfigError
 
 _STATE_DIR = Path("outputs/.servers")
 _LOOPBACK = "127.0.0.1"
 
 
-def add_to(commands: Commands) -> None:
-    """Add the subcommands."""
-    parser = add_command(
-        commands,
-        "serve",
-        _serve,
-        summary="start runs from Prefect's pages: both servers, a form for each deployment, the runs themselves",
-        example="rlhf serve --configs configs/runs",
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--configs",
         type=Path,
@@ -61,7 +58,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--cron",
-        type=_cron,
+        type=cron,
         metavar="SCHEDULE",
         help="with --retrain: when, as minute, hour, day of the month, month, day of the week, in UTC (example: "
         "'0 6 * * 1', Mondays at six)",
@@ -90,18 +87,23 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def _cron(text: str) -> str:
-    problem = cron_problem(text)
-    if problem:
-        raise argparse.ArgumentTypeError(f"`{text}` is no schedule: {problem}")
+def cron(text: str) -> str:
+    """A schedule in cron's words, five fields.
+
+    Raises:
+        ArgumentTypeError: it is none, or its moment never comes; the message names the field.
+    """
+    try:
+        CronSim(text, datetime.now(UTC))
+    except CronSimError as error:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is no schedule: {str(error).lower()}. Wanted: minute (0 to 59), hour (0 to 23), day of the "
+            "month, month, day of the week"
+        ) from error
     return text
 
 
-def _serve(parsed: argparse.Namespace) -> int:
-    from flows.commands.serve import ServeSettings, serve
-    from flows.servers.local import ServerSettings
-    from tasks.config.errors import ConfigError
-
+def _run(parsed: argparse.Namespace) -> int:
     if bool(parsed.retrain) != bool(parsed.cron):
         given, missing = ("--cron", "--retrain") if parsed.cron else ("--retrain", "--cron")
         raise ConfigError(
@@ -129,3 +131,6 @@ def _serve(parsed: argparse.Namespace) -> int:
             cron=parsed.cron or "",
         )
     )
+
+
+SERVE = Command(_add_options, _run)

@@ -80,7 +80,10 @@ def test_every_room_is_seen_at_a_glance(tree: str, project: Path) -> None:
 
 
 def test_prefect_is_not_imported_before_its_address_is_known(project: Path) -> None:
-    program = "import flows.commands.run, tasks.pipeline.lookup, sys; sys.exit('prefect' in sys.modules)"
+    program = (
+        "import flows.cli.main as cli, flows.cli.registry as known, sys; cli.build_parser(known.COMMANDS); "
+        "import tasks.pipeline.lookup; sys.exit('prefect' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], cwd=project, check=False).returncode == 0
 
 

@@ -25,6 +25,6 @@ def test_no_tool_is_a_stage_of_the_pipeline() -> None:
 
 
 def test_scoring_a_file_imports_neither_what_trains_nor_prefect_nor_mlflow() -> None:
-    code = "import flows.commands.score, sys; print(*sys.modules)"
+    code = "import flows.cli.score, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert not loaded & {"torch", "transformers", "trl", "peft", "datasets", "prefect", "mlflow"}

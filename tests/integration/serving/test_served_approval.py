@@ -12,7 +12,7 @@ from prefect.settings import temporary_settings
 from served_project import ServedProject
 
 from containers.contracts.names import StageName
-from flows.commands.standing_report import last_record
+from flows.cli.standing_report import last_record
 from flows.servers.local import ServerSettings, local_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]

@@ -1,5 +1,6 @@
 """The command line is what people meet first: real processes, real exit codes, one message and no traceback."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.main import build_parser
+from flows.cli.registry import COMMANDS
 from tests.unit.factories.run_files import write_run
 
 
@@ -24,7 +26,7 @@ def rlhf(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_command_and_imports_nothing_heavy(project: Path) -> None:
     ran = rlhf("--help", cwd=project)
     assert ran.returncode == 0
-    for name in ("run", "check", "plan", "report", "ui", "certify", "score", "compare", "keys", "demo-data"):
+    for name in COMMANDS:
         assert f"\n    {name}" in ran.stdout
     code = (
         "import sys, flows.cli.main; flows.cli.main.build_parser(); "
@@ -34,16 +36,22 @@ def test_help_names_every_command_and_imports_nothing_heavy(project: Path) -> No
     assert imported.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "check", "plan", "report", "ui", "certify", "score", "compare", "keys", "demo-data"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_and_option_has_help_and_an_example(command: str) -> None:
-    (subparsers,) = (action for action in build_parser()._actions if action.dest == "==SUPPRESS==" or action.choices)
+    (subparsers,) = (
+        action for action in build_parser([command])._actions if action.dest == "==SUPPRESS==" or action.choices
+    )
     assert subparsers.choices is not None
     parser = dict(subparsers.choices)[command]
     assert f"example:\n  rlhf {command}" in parser.epilog
     for action in parser._actions:
         assert action.help, action.option_strings
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_example_of_every_command_can_be_typed(command: str, project: Path) -> None:
+    words = shlex.split(f"{command} {COMMANDS[command].example}")
+    assert build_parser(words).parse_args(words).run_command
 
 
 def test_plan_prints_the_plan(project: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli.main import main
-from flows.commands.serve import experiments
 from flows.forms.pipeline import CONFIGS_VARIABLE
+from flows.serving.session import experiments
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,10 @@ def _in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("--cron", "0 6 * * 1"), "--cron was given without --retrain"),
         (("--retrain", "mine"), "--retrain was given without --cron"),
         (("--retrain", "mina", "--cron", "0 6 * * 1"), "--retrain: `mina` is no run configuration. Did you mean"),
-        (("--retrain", "mine", "--cron", "0 25 * * 1"), "`0 25 * * 1` is no schedule: hour: 25, wanted 0 to 23"),
+        (
+            ("--retrain", "mine", "--cron", "0 25 * * 1"),
+            "`0 25 * * 1` is no schedule: bad hour. Wanted: minute (0 to 59)",
+        ),
     ],
 )
 def test_a_schedule_with_a_mistake_is_refused(

@@ -123,7 +123,8 @@ def test_the_command_repeats_the_run_of_the_form() -> None:
     assert config.train_reward_model.optimizer.learning_rate == 1e-05
     assert (config.train_sft and config.train_sft.max_length, config.filter_dataset.max_rows) == (48, 500)
 
-    parsed = build_parser().parse_args(shlex.split(command)[1:])
+    words = shlex.split(command)[1:]
+    parsed = build_parser(words).parse_args(words)
     assert load_run_config(parsed.config, overrides=parsed.overrides).config == config
 
 

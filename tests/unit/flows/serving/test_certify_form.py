@@ -77,7 +77,8 @@ def test_a_folder_takes_the_place_of_the_training_and_the_suites_are_the_runs(fo
     assert config.evaluate_reward_model.suites == own.evaluate_reward_model.suites
     assert config.gates.reward_model.minimum_accuracy == 0.7
     assert config.run.name.startswith("demo-certifies-") and config.run.name.endswith("-its-model")
-    parsed = build_parser().parse_args(shlex.split(command)[1:])
+    words = shlex.split(command)[1:]
+    parsed = build_parser(words).parse_args(words)
     assert load_run_config(parsed.config, overrides=parsed.overrides).config == config
 
 

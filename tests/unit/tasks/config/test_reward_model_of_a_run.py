@@ -8,7 +8,7 @@ import pytest
 from fakes.hub_server import FakeHub
 
 from containers.contracts.names import StageName
-from flows.commands.run import run_pipeline
+from flows.cli.run import run_pipeline
 from tasks.check_system import run_checks
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import load_run_config

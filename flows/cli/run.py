@@ -1,11 +1,13 @@
-"""What `rlhf run` does, once the configuration stands.
+"""`rlhf run`: the pipeline, with its servers behind it.
 
 Nothing here imports Prefect before `use_servers`: it reads its settings when it is imported, and would start a server
 of its own.
 """
 
+import argparse
 import logging
 import os
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,13 +16,16 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.records import PipelineRecord
-from flows.commands.standing_report import StandingReport, last_record, standing_report
+from flows.cli.options import Command, add_run_options, load_run
+from flows.cli.standing_report import StandingReport, last_record, standing_report
 from flows.run_flow import import_flow, run_flow
 from flows.servers.local import Servers, ServerSettings, local_servers, login_hint
 from flows.servers.settings import STATE_DIR
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended
 from flows.terminal import TerminalDisplay, printable
+from tasks.config.debug import debug_notice
 from tasks.config.errors import InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
@@ -257,3 +262,46 @@ def _show_report(record: PipelineRecord, loaded: LoadedConfig, display: Terminal
     if (folder / "artifacts").is_dir():
         display.say(f"Artifacts  {folder / 'artifacts'}")
     display.say(f"Look again in Prefect and MLflow: rlhf ui -c {loaded.path}")
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_run_options(parser)
+    stages = ", ".join(stage for stage in CONTAINER_STAGES if stage is not StageName.WRITE_REPORT)
+    parser.add_argument(
+        "--until",
+        metavar="STAGE",
+        help=f"the last stage before the report, instead of all (example: --until evaluate_reward_model); of {stages}",
+    )
+    parser.add_argument(
+        "--again-from",
+        metavar="STAGE",
+        help="make this stage and those after it anew, although their artifacts are there; what was made before is "
+        "kept aside until `rlhf cache gc` (example: --again-from train_policy)",
+    )
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    command = parsed.command_line
+    if parsed.until is not None:
+        parsed.overrides.append(f"run.until={parsed.until}")
+    if parsed.again_from is not None:
+        parsed.overrides.append(f"run.again_from={parsed.again_from}")
+        command = _without_option(command, "--again-from")  # what goes on from here must not begin again
+    loaded = load_run(parsed)
+    if parsed.debug:
+        print(debug_notice(loaded.config))
+    return run_pipeline(loaded, command=command)
+
+
+def _without_option(command: str, option: str) -> str:
+    words = iter(shlex.split(command))
+    kept = []
+    for word in words:
+        if word == option:
+            next(words, None)
+        elif not word.startswith(f"{option}="):
+            kept.append(word)
+    return shlex.join(kept)
+
+
+RUN = Command(_add_options, _run)

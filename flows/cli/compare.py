@@ -1,5 +1,6 @@
-"""What `rlhf compare` does: certificates side by side on the terminal, and as a page with a plot."""
+"""`rlhf compare`: certificates side by side on the terminal, and as a page with a plot."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flows.cli.options import Command
 from tasks.pages.certificate_files import CertificateError, read_certificates
 from tasks.pages.comparison import compare_certificates
 from tasks.pages.comparison_page import comparison_html, comparison_lines, comparison_note
@@ -37,3 +39,27 @@ def compare(places: Sequence[Path], console: Console, *, page: Path) -> int:
         return _EXIT_FAILED
     console.print(f"Page       {page.absolute()}", markup=False)
     return 0
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "certificates",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="output folders of runs, or certificate.json files; the others are compared with the first",
+    )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        default=Path("outputs/comparison.html"),
+        metavar="FILE",
+        help="where the page with the plot goes (default: %(default)s)",
+    )
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    return compare(parsed.certificates, Console(highlight=False), page=parsed.page)
+
+
+COMPARE = Command(_add_options, _run)

@@ -1,13 +1,15 @@
-"""What `rlhf retrain` does: the flow that the schedule starts, from a terminal, with its servers behind it.
+"""`rlhf retrain`: the flow that the schedule starts, from a terminal, with its servers behind it.
 
 Nothing here imports Prefect before its address is known.
 """
 
+import argparse
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from flows.commands.run import exit_code_of, require_folders, server_settings, something_waits, use_servers
+from flows.cli.options import Command, add_config_options
+from flows.cli.run import exit_code_of, require_folders, server_settings, something_waits, use_servers
 from flows.servers.local import Servers, local_servers, login_hint
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended
 from flows.terminal import TerminalDisplay
@@ -102,3 +104,10 @@ def _as_path(path: Path) -> str:
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path} is no YAML file. Name one, for example -c configs/runs/demo.yaml.")
     return str(path)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    return retrain(parsed.config, settings=parsed.overrides, profile=parsed.profile)
+
+
+RETRAIN = Command(add_config_options, _run)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from flows.commands.run import _raise_ending_behind, something_waits
+from flows.cli.run import _raise_ending_behind, something_waits
 from flows.signals import EndedBySignal
 
 

@@ -3,6 +3,7 @@
 Adapters that were put onto their base models lie beside what was fetched from the hub; they are listed and freed too.
 """
 
+import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from containers.formatting import size
+from flows.cli.options import Command
 from tasks.config.errors import ConfigError
 from tasks.sources.adapter_folders import (
     AdapterFolder,
@@ -157,3 +159,36 @@ def _can_go(store_dir: Path, *, older_than_days: float) -> Iterator[tuple[str, i
             folder.own_bytes,
             partial(remove_adapter_folder, folder),
         )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", choices=("ls", "verify", "gc"), help="list; compare every file with its manifest; say what can go"
+    )
+    parser.add_argument(
+        "--store",
+        type=Path,
+        default=Path("outputs/store"),
+        metavar="FOLDER",
+        help="run.store_dir of your runs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--older-than",
+        type=float,
+        default=7.0,
+        metavar="DAYS",
+        help="gc: what no run wants is kept this long (default: %(default)g)",
+    )
+    parser.add_argument("--yes", action="store_true", help="gc: delete it, instead of only saying so")
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    console = Console(highlight=False)
+    if parsed.action == "ls":
+        return list_store(parsed.store, console)
+    if parsed.action == "verify":
+        return verify_store(parsed.store, console)
+    return collect_garbage(parsed.store, console, older_than_days=parsed.older_than, delete=parsed.yes)
+
+
+CACHE = Command(_add_options, _run)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.outcome import Metric
-from flows.commands.score import named_profile, score, summary_text
+from flows.cli.score import named_profile, score, summary_text
 from tasks.config.errors import ConfigError
 from tests.unit.factories.run_files import write_run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.hardware import GpuProfile
+from flows.cli.keys import keys_page
 from flows.cli.main import main
-from flows.commands.keys import keys_page
 from tasks.config.errors import keys_of
 from tasks.config.keys import config_sections
 from tasks.config.run import RunConfig
@@ -147,6 +147,6 @@ def test_an_unknown_word_ends_with_2_and_a_near_match(word: str, hint: str, caps
 
 
 def test_it_loads_nothing_heavy() -> None:
-    code = "import flows.commands.keys, sys; print(*sys.modules)"
+    code = "import flows.cli.keys, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert not loaded & {"huggingface_hub", "prefect", "mlflow", "docker", "rich", "numpy", "pyarrow"}

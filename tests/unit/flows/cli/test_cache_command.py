@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.commands.cache import collect_garbage, list_store
+from flows.cli.cache import collect_garbage, list_store
 from tasks.sources.adapter_folders import adapters_root
 
 LONG_AGO = time.time() - 30 * 86_400

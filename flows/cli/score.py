@@ -1,5 +1,6 @@
-"""What `rlhf score` does: the scores of any file by any reward model, one line of JSON per row, and a summary."""
+"""`rlhf score`: the scores of any file by any reward model, one line of JSON per row, and a summary."""
 
+import argparse
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ from containers.contracts.registries import RuntimeKind
 from containers.contracts.spec import StageInput
 from containers.formatting import duration, interval, number, percent
 from flows.certify import command_line_model
+from flows.cli.options import Command, add_model_options
 from flows.terminal import TerminalDisplay, printable
 from tasks.config.errors import InvalidConfigError, Mistake, all_of, mistakes_of
 from tasks.config.loading import config_files, load_run_config, missing_profile
@@ -229,3 +231,66 @@ class _Progress:
         if done < total and time.monotonic() - self._said_at >= _SAY_EVERY_S:
             self._said_at = time.monotonic()
             self._say(f"  {done:,} of {total:,} {text}")
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser)
+    parser.add_argument("file", metavar="FILE", help="jsonl, jsonl.gz or parquet, or a folder of such files")
+    parser.add_argument(
+        "--out",
+        default="scores.jsonl",
+        metavar="FILE",
+        help="where the scores go, a line for each row, in order; - is standard output (default: %(default)s)",
+    )
+    parser.add_argument(
+        "-c",
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="take profile, runtime, image and max_length of this run (default: none is needed)",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="GPU profile: a name in configs/gpu_profiles or a YAML file (default: the run's, else cpu)",
+    )
+    parser.add_argument(
+        "--runtime",
+        choices=("auto", "docker", "process"),
+        help="with what the scoring is started (default: the run's, else auto)",
+    )
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        metavar="TOKENS",
+        help="longest conversation; longer ones are left out and counted (default: the run's, else the model's "
+        "positions)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, metavar="NUMBER", help="conversations per forward, at most (default: 64)"
+    )
+    parser.add_argument(
+        "--batch-tokens", type=int, metavar="TOKENS", help="tokens per forward, at most (default: by the device)"
+    )
+    parser.add_argument(
+        "--normalise",
+        action="store_true",
+        help="also give (score - mean) / standard deviation, as saved with a model that was trained here",
+    )
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    settings = ("max_length", "batch_size", "batch_tokens", "normalise")
+    return score(
+        parsed.model,
+        parsed.file,
+        out=parsed.out,
+        base=parsed.base,
+        config=parsed.config,
+        profile=parsed.profile,
+        runtime=parsed.runtime,
+        settings={key: getattr(parsed, key) for key in settings},
+    )
+
+
+SCORE = Command(_add_options, _run)

@@ -1,0 +1,121 @@
+"""`rlhf check`, `plan`, `report`, `ui` and `reap`: what there is, what would be done, and what was left behind."""
+
+import argparse
+import sys
+import webbrowser
+from pathlib import Path
+
+from rich.console import Console
+
+from flows.cli.options import Command, add_run_options, load_run
+from flows.cli.run import server_settings
+from flows.servers.local import serve_until_interrupted
+from flows.upgrades import upgrade_lines
+from tasks.config.errors import InvalidConfigError
+from tasks.pipeline.lookup import look_up_stages
+from tasks.pipeline.reap import NoDaemonError, reap
+from tasks.plan.inputs.cpu_speed import measured_cpu_speed
+from tasks.plan.run_plan import draft_plan, plan_run
+from tasks.plan.text import render_plan
+
+_EXIT_FAILED = 1
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    """Print the system check. Returns 0 where nothing hinders a run.
+
+    Raises:
+        InvalidConfigError: after the table, where the configuration cannot work with what is there.
+    """
+    loaded = load_run(parsed)
+    from tasks.check_system import failures, run_checks, table  # with Prefect, which takes a second
+
+    plan = draft_plan(loaded.config, config_path=loaded.path)
+    findings = run_checks(loaded.config, plan)
+    console = Console(highlight=False)
+    console.print(table(findings), markup=False)
+    for warning in plan.warnings:
+        console.print(f"Warning: {warning}", markup=False)
+    if plan.mistakes:
+        raise InvalidConfigError(str(loaded.path), plan.mistakes)
+    hindrances = failures(findings)
+    console.print(f"{len(hindrances)} of {len(findings)} checks failed." if hindrances else "Ready to run.")
+    return _EXIT_FAILED if hindrances else 0
+
+
+def _plan(parsed: argparse.Namespace) -> int:
+    loaded = load_run(parsed)
+    found = look_up_stages(loaded.config)
+    planned = plan_run(
+        loaded,
+        cached=found.texts.__getitem__,
+        artifacts=found.artifacts,
+        model_config=parsed.model_config,
+        cpu=measured_cpu_speed(loaded.config.gpu_profile),
+    )
+    upgrades = upgrade_lines(loaded.config, planned)
+    print("".join(f"UPGRADE: {line}\n" for line in upgrades) + render_plan(planned))
+    return 0
+
+
+def _add_plan_options(parser: argparse.ArgumentParser) -> None:
+    add_run_options(parser)
+    parser.add_argument(
+        "--model-config",
+        type=Path,
+        metavar="FILE",
+        help="config.json of the base model, where its size is not known (example: models/mine/config.json)",
+    )
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    """Say where the last report lies, and open it where there is a browser."""
+    loaded = load_run(parsed)
+    report = loaded.config.output_dir / "report.html"
+    if not report.is_file():
+        sys.stderr.write(f"There is no report at {report.resolve()} yet. Start a run: rlhf run -c {loaded.path}\n")
+        return _EXIT_FAILED
+    sys.stdout.write(f"{report.resolve()}\n")
+    if sys.stdout.isatty():
+        webbrowser.open(report.resolve().as_uri())
+    return 0
+
+
+def _ui(parsed: argparse.Namespace) -> int:
+    """Keep Prefect and MLflow open on what the runs left, until Ctrl-C."""
+    loaded = load_run(parsed)
+    console = Console(highlight=False, soft_wrap=True)
+    experiment = loaded.config.tracking.experiment
+    serve_until_interrupted(server_settings(loaded), say=console.print, experiment=experiment)
+    return 0
+
+
+def _add_reap_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def _reap(parsed: argparse.Namespace) -> int:
+    """Stop and remove containers of dead runs, one line each. Returns 0 unless no daemon could be asked."""
+    num_found = 0
+
+    def say(line: str) -> None:
+        nonlocal num_found
+        num_found += 1
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    try:
+        reap(say, dry_run=parsed.dry_run)
+    except NoDaemonError as error:
+        sys.stderr.write(f"{error}\n")
+        return _EXIT_FAILED
+    if not num_found:
+        sys.stdout.write("No container of any run is here.\n")
+    return 0
+
+
+CHECK = Command(add_run_options, _check)
+PLAN = Command(_add_plan_options, _plan)
+REPORT = Command(add_run_options, _report)
+UI = Command(add_run_options, _ui)
+REAP = Command(_add_reap_options, _reap)

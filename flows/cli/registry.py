@@ -1,0 +1,103 @@
+"""The commands of `rlhf`: a line for each, with what `--help` says of it. Its module is imported when it is called."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DEMO_CONFIG = "configs/runs/demo.yaml"
+_DEMO = f"-c {DEMO_CONFIG}"
+_PRODUCTION = "-c configs/runs/helpsteer3-qwen3-8b.yaml"
+
+
+@dataclass(frozen=True)
+class ListedCommand:
+    """A command as `--help` lists it.
+
+    Attributes:
+        place: `module:attribute` of its `flows.cli.options.Command`, below this folder.
+        example: what is typed after its name.
+    """
+
+    place: str
+    summary: str
+    example: str
+
+
+COMMANDS: Mapping[str, ListedCommand] = {
+    "run": ListedCommand("run:RUN", "run the pipeline; finished stages are reused", f"{_DEMO} --set run.seed=7"),
+    "check": ListedCommand(
+        "inspect:CHECK",
+        "check GPUs, Docker, memory, disk, servers, model and data; start nothing",
+        _PRODUCTION,
+    ),
+    "plan": ListedCommand(
+        "inspect:PLAN",
+        "show stages, steps, estimated memory, time and disk; needs no GPU and no network",
+        f"{_PRODUCTION} --profile 1x48gb",
+    ),
+    "report": ListedCommand("inspect:REPORT", "say where the last report lies, and open it", _DEMO),
+    "ui": ListedCommand("inspect:UI", "keep Prefect and MLflow open on what the runs left", _DEMO),
+    "keys": ListedCommand(
+        "keys:KEYS", "list every key of a run's configuration: type, default, what it does", "train_policy"
+    ),
+    "doctor": ListedCommand(
+        "doctor:DOCTOR",
+        "measure how the ranks of the GPU profile reach each other here, and what shared memory they take",
+        f"{_DEMO} --profile 4x48gb",
+    ),
+    "serve": ListedCommand(
+        "serve:SERVE",
+        "start runs from Prefect's pages: both servers, a form for each deployment, the runs themselves",
+        "--configs configs/runs",
+    ),
+    "approve": ListedCommand(
+        "approve:APPROVE",
+        "show what waits for a person at a gate, or decide",
+        f"{_DEMO} --gate reward_model --approve --by Ada",
+    ),
+    "retrain": ListedCommand(
+        "retrain:RETRAIN",
+        "train a challenger on the newest data; it becomes champion only where it is better beyond chance",
+        _DEMO,
+    ),
+    "champion": ListedCommand(
+        "champion:CHAMPION", "show the champion of a run, its challengers, and every decision with its figures", _DEMO
+    ),
+    "promote": ListedCommand(
+        "champion:PROMOTE",
+        "make a version champion by hand; who and why stands in its history",
+        f"{_DEMO} --version 2 --by Ada --reason 'wins in our own red-teaming'",
+    ),
+    "rollback": ListedCommand(
+        "champion:ROLLBACK",
+        "bring the champion before the present one back; who and why stands in its history",
+        f"{_DEMO} --by Ada --reason 'rewards flattery'",
+    ),
+    "certify": ListedCommand(
+        "certify:CERTIFY",
+        "judge a reward model on disk or on the hub by a run's data, suites and gate, wherever it was trained",
+        f"-m outputs/demo/artifacts/train_reward_model/merged {_DEMO}",
+    ),
+    "score": ListedCommand(
+        "score:SCORE",
+        "score any file with any reward model: pairs, conversations, prompts with one response or several",
+        "-m outputs/demo outputs/demo/data/labelled_pairs.jsonl",
+    ),
+    "compare": ListedCommand(
+        "compare:COMPARE",
+        "show reward models side by side by their certificates, each against the first, and what is chance",
+        "outputs/helpsteer3-qwen3-8b outputs/higher-lr",
+    ),
+    "demo-data": ListedCommand(
+        "demo_data:DEMO_DATA", "write the synthetic preferences of the demo", "--folder outputs/demo/data --seed 0"
+    ),
+    "reap": ListedCommand(
+        "inspect:REAP",
+        "stop and remove the containers of runs that died; each run does so for itself when it starts",
+        "--dry-run",
+    ),
+    "cache": ListedCommand(
+        "cache:CACHE",
+        "list what stages made, compare it with its manifests, delete what no run wants",
+        "gc --older-than 14",
+    ),
+}
