@@ -20,7 +20,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
 from containers.data.filters.near_duplicates import near_duplicates, num_bands
-from containers.data.filters.word_runs import runs_of, words_of
+from containers.data.filters.run_numbers import runs_of, words_of
 from containers.data.reader import read_rows
 from containers.data.rows import PreferenceRow, make_row
 from containers.harness.measure import cpu_model

@@ -10,8 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForSequenceClassification
 
 from containers.data.reader import read_pairs
-from containers.models.tokenizer_building import tokenizer_from_ranks, tokenizer_from_texts
-from containers.stages.build_base_model import default_chat_template
+from containers.stages.build_base_model import default_chat_template, tokenizer_from_ranks, tokenizer_from_texts
 
 Conversation = list[dict[str, str]]
 ConversationPair = tuple[Conversation, Conversation]

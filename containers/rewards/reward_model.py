@@ -1,4 +1,4 @@
-"""The certified reward model as a reward: its score, normalised where that is asked for.
+"""The certified reward model as a reward: its score, normalised where that is asked for; never without certificate.
 
 Whole conversations are scored, with the scorer that the evaluation stages use, so that a completion has one score
 everywhere. TRL by itself scores chat completions in a template that hides a cut-off, and replaces NaN by a zero
@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from containers.contracts.certificate import ScoreStatistics
+from containers.contracts.certificate import Certificate, ScoreStatistics
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_INPUT
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
+from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
 from containers.rewards.base import Completions, Prompts, Reward
-from containers.rewards.certified import demand_certificate
 from containers.rollouts.prompts import PolicyPrompts, check_lengths, note_reward_model_template
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 
@@ -105,3 +106,35 @@ def policy_scorer(
     return RewardScorer(
         model, tokenizer, max_length=position_limit(model), batch_size=batch_size, batch_tokens=batch_tokens
     )
+
+
+def demand_certificate(context: StageContext) -> Certificate:
+    """The certificate of the stage's `reward_model`.
+
+    Whether its gate opened, or was waived, has been judged by who starts the stage.
+
+    Raises:
+        MissingPrerequisiteError: there is none, it cannot be read, or it is that of another model or score head.
+    """
+    path = context.input_path(CERTIFICATE_INPUT) / CERTIFICATE_FILE
+    try:
+        certificate = Certificate.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise MissingPrerequisiteError(
+            f"The certificate of the reward model, {path}, cannot be read: {error}. Run evaluate_reward_model again."
+        ) from error
+    item, model = context.input("reward_model"), certificate.model
+    if model.digest != item.digest:
+        raise MissingPrerequisiteError(
+            f"The certificate is that of another reward model ({model.origin or model.digest}) than the one given "
+            f"({item.origin or item.digest}). Run evaluate_reward_model on the model that the policy is to be trained "
+            f"against."
+        )
+    head = score_head_sha256(reward_model_folder(context.input_path("reward_model")))
+    if model.score_head_sha256 != head:
+        raise MissingPrerequisiteError(
+            f"The reward model's score head is sha256:{head[:16]}…, the certificate is about "
+            f"sha256:{model.score_head_sha256[:16]}…: the model was changed after it was judged. Run "
+            f"evaluate_reward_model again."
+        )
+    return certificate

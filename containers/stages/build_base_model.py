@@ -1,27 +1,42 @@
 """A small Qwen3 with random weights and its tokenizer: what a run without a model hub starts from."""
 
+import base64
+import binascii
 import math
+import unicodedata
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+import tiktoken
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM, set_seed
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    set_seed,
+)
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.names import MODEL_FOLDER, TRAIN_PAIRS_FILE
 from containers.contracts.outcome import Metric
 from containers.data.pairs import read_pair_rows
 from containers.harness.context import StageContext
-from containers.harness.errors import BadConfigError
+from containers.harness.errors import BadConfigError, BadDataError
 from containers.models.loading import parameter_counts
-from containers.models.tokenizer_building import (
-    END_OF_TEXT,
-    TURN_END,
-    check_round_trip,
-    tokenizer_from_ranks,
-    tokenizer_from_texts,
-)
 
+END_OF_TEXT = "<|endoftext|>"
+TURN_START = "<|im_start|>"
+TURN_END = "<|im_end|>"
+_SPECIAL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
+_NUM_BYTES = 256
 _CHECKED_TEXTS = 500
 
 
@@ -115,3 +130,127 @@ def _bytes_per_token(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Me
     num_bytes = sum(len(text.encode()) for text in sample)
     ratio = num_bytes / num_tokens if num_tokens else math.nan
     return Metric(name="bytes_per_token", value=ratio, unit="bytes", count=len(sample))
+
+
+def tokenizer_from_texts(texts: Sequence[str], *, vocabulary_size: int, max_length: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE trained on the texts; every text round-trips, since each byte is a token.
+
+    Args:
+        vocabulary_size: tokens in all, special ones included; fewer where the texts hold no more merges.
+        max_length: what the tokenizer reports as the model's longest input.
+    """
+    backend = _with_qwen_splitting(Tokenizer(BPE()))
+    trainer = BpeTrainer(
+        vocab_size=vocabulary_size - len(_SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return _finish(backend, max_length=max_length)
+
+
+def tokenizer_from_ranks(path: Path, *, max_length: int, sample: Sequence[str]) -> PreTrainedTokenizerFast:
+    """The tokenizer of a tiktoken rank file (lines `base64 rank`), with Qwen's splitting and special tokens after it.
+
+    tiktoken joins whichever neighbours form the token of lowest rank; so every way to cut a token into two tokens is a
+    merge here, in the order of ranks, and a word that is a token needs no merge at all.
+
+    Args:
+        sample: texts on which the result must give the same tokens as tiktoken itself.
+
+    Raises:
+        BadDataError: the file is no rank file, or the tokens differ; names line or text.
+    """
+    ranks = read_ranks(path)
+    characters = bytes_to_unicode()
+    merges = sorted(
+        (rank, ranks[token[:cut]], ranks[token[cut:]], token[:cut], token[cut:])
+        for token, rank in ranks.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    )
+
+    def text_of(token: bytes) -> str:
+        return "".join(characters[byte] for byte in token)
+
+    model = BPE(
+        vocab={text_of(token): rank for token, rank in ranks.items()},
+        merges=[(text_of(left), text_of(right)) for *_, left, right in merges],
+        ignore_merges=True,
+    )
+    tokenizer = _finish(_with_qwen_splitting(Tokenizer(model)), max_length=max_length)
+    _check_against_tiktoken(tokenizer, ranks, sample, path=path)
+    return tokenizer
+
+
+def read_ranks(path: Path) -> dict[bytes, int]:
+    """Token bytes to rank. Read here and not by tiktoken, whose cache in /tmp goes by path and outlives a change.
+
+    Raises:
+        BadDataError: a line is no `base64 rank`, the ranks are not 0, 1, 2 …, or one of the 256 bytes is no token.
+    """
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error) as error:
+            raise BadDataError(
+                f"{path.name}:{number}: {line[:40]!r} is no line of a tiktoken rank file (`base64 rank`)."
+            ) from error
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise BadDataError(f"{path.name}: the ranks are not 0 to {len(ranks) - 1}, each once.")
+    lacking = [byte for byte in range(_NUM_BYTES) if bytes([byte]) not in ranks]
+    if lacking:
+        raise BadDataError(
+            f"{path.name}: {len(lacking)} of the 256 bytes are no token, the first is {lacking[0]:#04x}."
+        )
+    return ranks
+
+
+def check_round_trip(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
+    """Raise BadDataError where a text does not come back from its tokens (in Unicode form NFC)."""
+    for text in texts:
+        wanted = unicodedata.normalize("NFC", text)
+        found = tokenizer.decode(tokenizer(text)["input_ids"])
+        if found != wanted:
+            raise BadDataError(f"The tokenizer does not keep a text: {wanted[:80]!r} came back as {found[:80]!r}.")
+
+
+def _check_against_tiktoken(
+    tokenizer: PreTrainedTokenizerFast, ranks: dict[bytes, int], texts: Sequence[str], *, path: Path
+) -> None:
+    reference = tiktoken.Encoding(path.stem, pat_str=PRETOKENIZE_REGEX, mergeable_ranks=ranks, special_tokens={})
+    for text in texts:
+        wanted = reference.encode_ordinary(unicodedata.normalize("NFC", text))
+        found = tokenizer(text, split_special_tokens=True)["input_ids"]
+        if found != wanted:
+            raise BadDataError(f"The tokenizer made from {path.name} and tiktoken cut {text[:80]!r} differently.")
+    check_round_trip(tokenizer, texts)
+
+
+def _with_qwen_splitting(backend: Tokenizer) -> Tokenizer:
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _finish(backend: Tokenizer, *, max_length: int) -> PreTrainedTokenizerFast:
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=TURN_END,
+        pad_token=END_OF_TEXT,
+        additional_special_tokens=[TURN_START],
+        model_max_length=max_length,
+        padding_side="right",
+        clean_up_tokenization_spaces=False,
+    )

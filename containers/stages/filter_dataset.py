@@ -5,24 +5,33 @@ the same by domain, language, strength and source, `dropped.jsonl` some rows of 
 and `contaminated.jsonl` every row that was found.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Funnel
+from containers.contracts.registries import BENCHMARKS
 from containers.data.filters.chain import FilterChain, Rows
+from containers.data.filters.contamination import SuitePrompt
 from containers.data.filters.floors import PairsLeft, check_floors, check_policy_prompts
 from containers.data.filters.inputs import checked_polarity, filter_config, read_sources
 from containers.data.filters.output import Findings, SplitRows, write_artifact
 from containers.data.filters.similar_prompts import PromptGroups
+from containers.data.formats.schemas import Turn
 from containers.data.funnel import FunnelCounter, Split, dropped_in_words
 from containers.data.language import LanguageJudge
 from containers.data.sources import Source, languages_seen, malformed_by_reason
 from containers.data.splits import share_of, split_policy_prompts
-from containers.evals.suite_prompts import suite_prompts
 from containers.harness.context import StageContext
-from containers.models.token_lengths import load_token_counter
+from containers.harness.errors import BadConfigError, BadDataError
+from containers.models.chat_template import check_chat_template
+from containers.models.template_losses import refusals_in_words, refusals_of
 from containers.scoring.reference_polarity import checked_by_reference
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -174,3 +183,87 @@ def _metrics(funnel: Funnel, *, num_dropped: int, num_malformed: int) -> tuple[M
         *(Metric(name=name, value=value, unit="rows", count=read) for name, value in counts.items()),
         *(Metric(name=name, value=value, unit="fraction", count=read) for name, value in fractions.items()),
     )
+
+
+def suite_prompts(context: StageContext, config: FilterDatasetConfig) -> dict[str, list[SuitePrompt]]:
+    """The prompts of the suites that the reward model will be judged by; none where nobody looks for them."""
+    if config.contamination == "off":
+        return {}
+    paths = {suite.name: Path(context.input_path(f"suite_{suite.name}")) for suite in config.suites}
+    return read_suite_prompts(config.suites, paths)
+
+
+def read_suite_prompts(suites: Sequence[HeldOutSuite], paths: Mapping[str, Path]) -> dict[str, list[SuitePrompt]]:
+    """The prompts of each suite, read as the evaluation reads them.
+
+    Raises:
+        BadConfigError: a benchmark that is not known.
+        BadDataError: a suite that cannot be read.
+    """
+    found = {}
+    for suite in suites:
+        if suite.benchmark not in BENCHMARKS:
+            raise BadConfigError(
+                f"The suite `{suite.name}` is of the benchmark `{suite.benchmark}`, which is not known. "
+                f"Known: {', '.join(BENCHMARKS)}."
+            )
+        rows = BENCHMARKS[suite.benchmark].read(paths[suite.name])
+        found[suite.name] = [SuitePrompt(suite.name, item.item_id, item.line, item.prompt) for item in rows.items]
+    return found
+
+
+class TokenCounter:
+    """Lengths of conversations in tokens; remembers those that the template refuses."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        self._tokenizer = tokenizer
+        self._num_seen = 0
+        self._refused: list[tuple[Sequence[Turn], str]] = []
+
+    def lengths(self, conversations: Sequence[Sequence[Turn]]) -> list[int]:
+        """The tokens of each conversation; 0 where the template refuses it."""
+        texts: dict[int, str] = {}
+        refusals: dict[int, str] = {}
+        if self._tokenizer.chat_template:
+            refusals = refusals_of(self._tokenizer, conversations, texts=texts)
+        else:
+            texts = {place: "\n".join(turn["content"] for turn in turns) for place, turns in enumerate(conversations)}
+        self._num_seen += len(conversations)
+        self._refused += [(conversations[place], reason) for place, reason in refusals.items()]
+        tokens = self._tokenizer(list(texts.values()), add_special_tokens=False)["input_ids"] if texts else []
+        counts = dict(zip(texts, map(len, tokens), strict=True))
+        return [counts.get(place, 0) for place in range(len(conversations))]
+
+    def demand_no_refusal(self) -> None:
+        """Say of all conversations so far which have no length.
+
+        Raises:
+            BadDataError: the template refused one.
+        """
+        if self._refused:
+            raise BadDataError(
+                f"filter_dataset.max_tokens counts by the chat template of the base model. "
+                f"{refusals_in_words(self._refused, num_seen=self._num_seen)} Leave such rows out, set max_characters "
+                f"instead, or use a base model with another template."
+            )
+
+
+def load_token_counter(path: Path, *, origin: str) -> TokenCounter:
+    """A counter that writes conversations as the tokenizer at `path` does.
+
+    Raises:
+        BadConfigError: there is no tokenizer at `path`, or its chat template does not pass `check_chat_template`.
+    """
+    # Imported late: transformers takes seconds, and only max_tokens needs it.
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise BadConfigError(
+            f"filter_dataset.max_tokens needs the tokenizer of the base model, and {origin} holds none that loads "
+            f"({error}). Leave max_tokens out, or name a base_model with a tokenizer."
+        ) from error
+    if tokenizer.chat_template:
+        check_chat_template(tokenizer, folder=path, origin=origin)
+    return TokenCounter(tokenizer)

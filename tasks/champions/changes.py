@@ -15,8 +15,8 @@ from tasks.champions.retraining import Retraining
 from tasks.champions.text import decision_line
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
-from tasks.pipeline.asked import asked_of
 from tasks.pipeline.inputs import named_model_input
+from tasks.pipeline.lookup import asked_of
 from tasks.pipeline.stages import OF_THE_POLICY, Made, Stage, required_config, walk
 from tasks.run.runtime import code_identity
 from tasks.store.history import why_it_runs

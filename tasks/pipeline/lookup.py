@@ -3,24 +3,46 @@
 Nothing is started, and nothing in the store is changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from containers.contracts.configs.stages import StageConfig
 from containers.contracts.digests import artifact_digest, read_manifest, verify_artifact
+from containers.contracts.identity import config_profile, identity_key, stage_batch, stage_identity
 from containers.contracts.names import MANIFEST_FILE, StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.formatting import error_line, moment
 from containers.launch.base import LaunchError
 from tasks.config.run import RunConfig
-from tasks.pipeline.asked import asked_of
 from tasks.pipeline.inputs import model_input
 from tasks.pipeline.reward_models import known_reward_model, named_reward_model
 from tasks.pipeline.stages import Made, Stage, required_config, walk
-from tasks.run.runtime import code_identity
+from tasks.run.runtime import CodeIdentity, code_identity
 from tasks.sources.pinned import BranchMayHaveMovedError
 from tasks.sources.resolve import ModelSource, absent_data
-from tasks.store.history import StageHistory, why_it_runs
+from tasks.store.history import StageHistory, StageMemory, stage_memory, why_it_runs
+
+
+def asked_of(
+    run: RunConfig, config: StageConfig, inputs: Sequence[StageInput], *, code: CodeIdentity, run_id: str = ""
+) -> StageMemory:
+    """The stage as it is asked for now.
+
+    Raises:
+        DaemonUnreachableError: the stage image is to be asked what it holds, and no daemon answers.
+        ScheduleError: its batch cannot be divided over the ranks that it has.
+    """
+    program = code.program(config)
+    identity = stage_identity(
+        config,
+        seed=run.run.seed,
+        inputs=inputs,
+        code_digest=program.digest,
+        profile=config_profile(run.gpu_profile, config),
+        batch=stage_batch(config, run.gpu_profile),
+    )
+    return stage_memory(identity, key=identity_key(identity), inputs=tuple(inputs), program=program, run_id=run_id)
 
 
 class _NotCachedError(Exception):

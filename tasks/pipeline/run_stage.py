@@ -16,11 +16,11 @@ from containers.launch.collect import find_artifact, replace_artifact
 from containers.launch.ladder import Shape, shape_after
 from tasks.display import current_display
 from tasks.pages.markdown import failure_markdown
-from tasks.pipeline.asked import asked_of
 from tasks.pipeline.attempt import attempt_not_started, attempt_stage, run_logger
 from tasks.pipeline.failure import AttemptFailedError, Patience, StageFailedError, furthest_step
 from tasks.pipeline.gpu_turn import gpu_turn, on_gpus
 from tasks.pipeline.ladder import StageLadder, in_words
+from tasks.pipeline.lookup import asked_of
 from tasks.pipeline.reap import processes_to_take_over
 from tasks.pipeline.stages import BY_NAME, required_config
 from tasks.prefect_sync.artifacts import prefect_link, show_markdown, tell_asset

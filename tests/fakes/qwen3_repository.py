@@ -14,7 +14,7 @@ from safetensors.torch import save
 from tokenizers import AddedToken, Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from containers.models.tokenizer_building import tokenizer_from_texts
+from containers.stages.build_base_model import tokenizer_from_texts
 
 # After end of text, turn start and turn end, in Qwen3's order; those of a tool call or a thought are ordinary text.
 _FURTHER_SPECIAL_TOKENS = (

@@ -35,7 +35,7 @@ _TOKEN_BATCH_ROWS = 128
 
 
 class ConversationLengths(Protocol):
-    """Counts tokens; see `containers.models.token_lengths`, which only a run with max_tokens needs."""
+    """Counts tokens; see `containers.stages.filter_dataset`, which only a run with max_tokens needs."""
 
     def lengths(self, conversations: Sequence[Sequence[Turn]]) -> list[int]:
         """The tokens of each conversation; 0 where it cannot be written."""

@@ -19,8 +19,7 @@ from containers.contracts.records import Funnel, PolarityCheck, ReferenceCheck
 from containers.data.filters.chain import Rows
 from containers.data.filters.overlaps import Overlaps
 from containers.data.funnel import UNKNOWN, FunnelCounter, counted
-from containers.data.funnel_plot import FUNNEL_PLOT_FILE, write_funnel_plot
-from containers.data.funnel_table import write_funnel_table
+from containers.data.funnel_by_group import FUNNEL_PLOT_FILE, write_funnel_plot, write_funnel_table
 from containers.data.language import detector_name
 from containers.data.rows import PreferenceRow
 from containers.data.sources import PlacedRow, Source

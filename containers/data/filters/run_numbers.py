@@ -1,4 +1,4 @@
-"""Words and runs of words as numbers, of many texts at once: ten times as fast as `word_runs`. Pure numpy.
+"""Words and runs of words as numbers, of many texts at once: ten times as fast as `words_of`. Pure numpy.
 
 A word or run becomes 64 bits; two that differ have the same ones with probability 2^-64. None is kept as a string.
 """
@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from containers.data.filters.word_runs import IDEOGRAPHS
-
+# Chinese and Japanese are written without spaces: there each character counts as a word.
+IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+_ASCII_WORD = re.compile(r"\w+", re.ASCII)
+_WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]+")
 Numbers = NDArray[np.uint64]
 Places = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -32,10 +34,25 @@ _PLACES_PER_RUN = 4
 _FEWEST_BITS, _MOST_BITS = 10, 26
 
 
+def words_of(text: str) -> list[str]:
+    """The words in order, folded to one case."""
+    return (_ASCII_WORD if text.isascii() else _WORD).findall(text.casefold())
+
+
+def runs_of(words: list[str], length: int) -> list[str]:
+    """Every run of that many words; a shorter text is one run.
+
+    Example: runs of two in `a b c` are `a b` and `b c`.
+    """
+    if len(words) <= length:
+        return [" ".join(words)] if words else []
+    return [" ".join(run) for run in zip(*(words[start:] for start in range(length)), strict=False)]
+
+
 def word_numbers(texts: Sequence[str]) -> tuple[Numbers, Places]:
     """The number of every word of all texts in order, and how many words each text has.
 
-    The words are those of `word_runs.words_of`.
+    The words are those of `words_of`.
     """
     numbers, lengths = [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
     for batch in _batches(texts):

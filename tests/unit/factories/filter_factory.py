@@ -11,7 +11,7 @@ from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Funnel
-from containers.data.funnel_table import groups_of
+from containers.data.funnel_by_group import groups_of
 from containers.stages.filter_dataset import run
 from tests.unit.factories.spec_factory import make_context
 

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForSequenceC
 from trl import RewardConfig
 
 from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer, make_packs
-from containers.models.tokenizer_building import tokenizer_from_texts
 from containers.packing.attention import packed
 from containers.packing.trees import common_prefix, lay_out
+from containers.stages.build_base_model import tokenizer_from_texts
 
 pytestmark = pytest.mark.stages
 

@@ -19,7 +19,7 @@ from containers.harness.errors import BadConfigError
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import tokens_of_all
 from containers.stages import evaluate_reward_model, train_reward_model, train_sft
-from tests.unit.containers.training.test_completion_tokens import MISTRAL
+from tests.unit.containers.stages.test_completion_tokens import MISTRAL
 from tests.unit.factories.prompt_factory import write_prompts
 from tests.unit.factories.reward_model_factory import reward_model_context
 from tests.unit.factories.spec_factory import colour_rows, make_context, run_stage, start_stage, write_pairs

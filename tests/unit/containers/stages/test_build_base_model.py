@@ -19,8 +19,8 @@ from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
-from containers.models.tokenizer_building import read_ranks, tokenizer_from_ranks, tokenizer_from_texts
 from containers.stages import build_base_model
+from containers.stages.build_base_model import read_ranks, tokenizer_from_ranks, tokenizer_from_texts
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 
 pytestmark = pytest.mark.stages

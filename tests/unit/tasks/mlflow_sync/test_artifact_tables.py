@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from containers.contracts.records import Funnel, FunnelStep, Message, SamplePrediction
-from tasks.mlflow_sync.tables import tables_of
+from tasks.mlflow_sync.files import tables_of
 
 
 def write_funnel(folder: Path) -> None:

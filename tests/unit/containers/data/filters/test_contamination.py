@@ -10,7 +10,7 @@ import pytest
 from containers.contracts.registries import BENCHMARKS
 from containers.data.filters.contamination import Contamination, SuiteIndex, SuitePrompt
 from containers.data.filters.prompt_words import Prompts, text_of_turns
-from containers.data.filters.word_runs import words_of
+from containers.data.filters.run_numbers import words_of
 from containers.data.reader import read_rows
 from containers.harness.errors import BadConfigError
 from tests.unit.factories.filter_factory import Run, assert_every_row_is_counted, helpsteer3, write

@@ -8,12 +8,13 @@ import pytest
 from containers.data.filters.run_numbers import (
     in_several_places,
     run_numbers,
+    runs_of,
     span_numbers,
     with_at_least,
     word_and_letter_numbers,
     word_numbers,
+    words_of,
 )
-from containers.data.filters.word_runs import runs_of, words_of
 from containers.data.reader import read_rows
 
 TEXTS = (
@@ -34,7 +35,7 @@ def assert_same_partition(left: list[object], right: list[str]) -> None:
 
 
 def assert_as_by_hand(texts: list[str], *, length: int) -> None:
-    """Words and runs are counted as `word_runs` counts them, and are equal where its strings are."""
+    """Words and runs are counted as `runs_of` counts them, and are equal where its strings are."""
     by_hand = [words_of(text) for text in texts]
     words, lengths = word_numbers(texts)
     assert lengths.tolist() == [len(text) for text in by_hand]

@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from containers.data.filters.prompt_words import Prompts, text_of_turns
-from containers.data.filters.run_numbers import word_numbers
-from containers.data.filters.shared_runs import COMMON_TEXTS, RUN_WORDS, repeating_texts
-from containers.data.filters.similar_prompts import PromptGroups, one_letter_apart, similar_prompts
-from containers.data.filters.word_runs import words_of
+from containers.data.filters.run_numbers import word_numbers, words_of
+from containers.data.filters.similar_prompts import (
+    COMMON_TEXTS,
+    RUN_WORDS,
+    PromptGroups,
+    one_letter_apart,
+    repeating_texts,
+    similar_prompts,
+)
 from containers.data.reader import read_rows
 from containers.data.rows import Turn
 from tests.unit.factories.filter_factory import BAD, GOOD, Run, assert_every_row_is_counted, helpsteer3, write

@@ -152,8 +152,8 @@ def test_rows_that_the_filter_drops_for_their_characters_are_not_looked_at(tmp_p
 def test_the_tokens_of_a_plan_are_those_that_the_stage_computes(tmp_path: Path, project: Path) -> None:
 
     from containers.algorithms.reward_model import make_packs
-    from containers.models.tokenizer_building import tokenizer_from_texts
     from containers.scoring.scorer import conversation_tokens
+    from containers.stages.build_base_model import tokenizer_from_texts
 
     facts = ["red", "green", "blue"]
     pairs = [

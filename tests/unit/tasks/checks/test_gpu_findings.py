@@ -4,8 +4,8 @@ import pytest
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
-from containers.launch.gpus.findings import gpu_findings
 from containers.launch.gpus.inventory import read_gpus
+from tasks.checks.hardware import gpu_findings
 
 CPU = GpuProfile(name="cpu", num_gpus=0, precision="float32", shm_size_gib=1)
 TWO_GPUS = GpuProfile(name="2x48gb", num_gpus=2, num_processes=2, gpu_memory_gib=48, shm_size_gib=16)

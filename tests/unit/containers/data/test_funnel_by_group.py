@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from containers.data.funnel_table import groups_of
+from containers.data.funnel_by_group import groups_of
 from tests.unit.factories.filter_factory import GERMAN, Run, helpsteer3, write
 
 

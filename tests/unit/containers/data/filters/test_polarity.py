@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from containers.data.filters.inputs import check_polarity, check_readers
 from containers.data.formats import schemas as pair_schemas
 from containers.data.formats.columns import SCHEMAS
-from containers.data.polarity import check_polarity, check_readers
 from containers.data.rows import PreferenceRow
 from containers.harness.errors import BadDataError
 from tests.unit.factories.filter_factory import Run, helpsteer3, write

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.servers.database_versions import database_upgrade_lines, migrations_of, revision_of
+from flows.upgrades import database_upgrade_lines, migrations_of, revision_of
 
 SERVERS = ("prefect", "mlflow")
 
