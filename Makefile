@@ -58,10 +58,10 @@ test-search: setup  ## The tests of properties, with thousands of new random exa
 test-docker: setup  ## The tests that need a Docker daemon and the stage image
 	$(BIN)/pytest -m docker --ignore tests/faults
 
-faults: setup  ## Break everything on purpose; writes the table in docs/reliability.md (half an hour)
+faults: setup  ## Break everything on purpose; writes docs/proofs/faults.md (three quarters of an hour)
 	rm -rf outputs/faults
 	$(BIN)/pytest -m '' tests/faults
-	$(BIN)/python tests/faults/fault_table.py --write docs/reliability.md
+	$(BIN)/python tests/faults/fault_table.py --write docs/proofs/faults.md
 
 # MINUTES=, SEED= and RANKS= of the faults at random moments.
 MINUTES ?= 2

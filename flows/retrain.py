@@ -95,7 +95,7 @@ def _alone(retraining: Retraining, say: Callable[[str], None]) -> Iterator[None]
 def _retrain(retraining: Retraining) -> str:
     """Run every stage up to the decisions; what was decided, and why."""
     decisions = _Decisions(retraining)
-    decisions.demand_champions()
+    decisions.require_champions()
     run_stages(
         retraining.config,
         command=retraining.command,
@@ -129,7 +129,7 @@ class _Decisions:
         # Where only the policy is new, what was decided about the reward model stands, also against a rollback by hand.
         self._decides_on_reward_model = bool(why_new_reward_model(retraining))
 
-    def demand_champions(self) -> None:
+    def require_champions(self) -> None:
         """Refuse before anything is spent where the champion could not be compared with.
 
         Raises:
@@ -139,7 +139,7 @@ class _Decisions:
             book = self._retraining.book(kind)
             record = book.read()
             if record.champion is not None:
-                book.demand_whole(record.champion, whole_up_to_bytes=self._retraining.config.verify_whole_up_to_bytes)
+                book.require_whole(record.champion, whole_up_to_bytes=self._retraining.config.verify_whole_up_to_bytes)
             if record.frozen is not None:
                 book.frozen_file(record.frozen)
 

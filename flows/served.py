@@ -20,7 +20,7 @@ from flows.forms.pipeline import (
 )
 from flows.retrain import rlhf_retrain as retrain
 from flows.serving.certify_form import RewardModel, certified, certify_name, load_certify_form
-from flows.serving.form_run import NOT_STARTED, ended_in_words, present_values, run_form, served_run_name, tell_prefect
+from flows.serving.form_run import NOT_STARTED, ended_or_failed, present_values, run_form, served_run_name, tell_prefect
 from tasks.config.loading import load_run_config
 
 
@@ -57,7 +57,7 @@ def rlhf_retrain(
         with told_by_field({MORE_SETTINGS: settings}):
             return retrain.fn(path, settings)
 
-    return ended_in_words(run)
+    return ended_or_failed(run)
 
 
 # The server checks the values against the form, and the run's own rules are told in the house's words. A suspended run

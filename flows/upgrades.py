@@ -24,7 +24,7 @@ from tasks.config.run import RunConfig
 from tasks.plan.figures import duration_text
 from tasks.plan.run_plan import RunPlan
 from tasks.run.runtime import code_identity
-from tasks.store.format import NewerStoreError, demand_known_store
+from tasks.store.format import NewerStoreError, require_known_store
 from tasks.store.history import StageHistory, changed_files, changed_versions
 
 _MIGRATIONS = {
@@ -41,7 +41,7 @@ Parents = Mapping[str, tuple[str, ...]]
 def upgrade_lines(config: RunConfig, plan: RunPlan) -> tuple[str, ...]:
     """A line for each thing that another version of this package, or of one below it, changes; none: nothing."""
     try:
-        demand_known_store(config.store_dir)
+        require_known_store(config.store_dir)
     except NewerStoreError as error:
         return (f"{error} `rlhf run` refuses it.",)
     own_files = [name for name, is_elsewhere in _servers_elsewhere(config).items() if not is_elsewhere]

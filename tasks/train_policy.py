@@ -3,7 +3,7 @@
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
-from tasks.config.gates import demand_certificate
+from tasks.config.gates import require_certificate
 from tasks.pipeline.inputs import certificate_input
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_training
@@ -25,7 +25,7 @@ def train_policy(
     Raises:
         GateClosedError: the reward model did not pass and nobody waived it, or it has no certificate.
     """
-    certificate = certificate_input(demand_certificate(gate))
+    certificate = certificate_input(require_certificate(gate))
     artifact = make(
         run,
         StageName.TRAIN_POLICY,

@@ -16,7 +16,7 @@ from containers.harness.context import StageContext
 from containers.models.trial import trial
 from containers.packing.attention import NAME, packed
 from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
-from containers.packing.kernel import kernel_in_words
+from containers.packing.kernel import kernel_text
 from containers.packing_traits import packing_traits, why_pairs_are_padded
 from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
 from containers.token_budgets import pair_pack_tokens
@@ -45,7 +45,7 @@ def plan_packing(
     context.recorder.note(
         f"Pairs are packed, {tokens:,} tokens at a time. A prompt is computed once for both of its answers, so an "
         f"epoch is {computed:,} tokens; with each answer in a row of its own it would be {whole:,}, padding not "
-        f"counted. {kernel_in_words(classifier_of(model))}".rstrip()
+        f"counted. {kernel_text(classifier_of(model))}".rstrip()
     )
     return packed_in_one(PackedPairTrainer, batch, pack_tokens=tokens)
 

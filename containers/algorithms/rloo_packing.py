@@ -15,7 +15,7 @@ from containers.models.trial import trial
 from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
 from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
-from containers.packing.kernel import kernel_in_words
+from containers.packing.kernel import kernel_text
 from containers.packing.logps import completion_packs, packed_logps
 from containers.packing_traits import packing_traits, why_completions_are_padded
 from containers.scoring.scorer import allowed_difference, num_layers_of
@@ -49,7 +49,7 @@ def plan_policy_packing(
     )
     context.recorder.note(
         f"Completions are packed, {tokens:,} tokens at a time, a prompt once for all of its own. "
-        f"{kernel_in_words(model)}".rstrip()
+        f"{kernel_text(model)}".rstrip()
     )
     return packed_in_one(PackedPolicyTrainer, batch, pack_tokens=tokens)
 

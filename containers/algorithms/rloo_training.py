@@ -23,12 +23,12 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.models.chat_template import ANSWER_AT_ONCE
 from containers.models.loading import (
-    demand_own_tokenizer,
     load_causal_model,
     load_tokenizer,
     num_embedding_rows,
     peft_config,
     position_limit,
+    require_own_tokenizer,
 )
 from containers.packing.choice import Packing
 from containers.packing.kernel import try_kernels
@@ -163,13 +163,13 @@ def _load(context: StageContext) -> _Parts:
     model = load_causal_model(
         start, dtype=dtype if config.lora else torch.float32, device=device, note=context.recorder.note
     )
-    demand_own_tokenizer(model, tokenizer, folder=start)
+    require_own_tokenizer(model, tokenizer, folder=start)
     check_lengths(config, max_positions=position_limit(model), name="start model")
     note_policy_template(context, tokenizer, prompts.prompts)
     prompts = reward.scorable(context, prompts)
     asked = [prompt.token_ids for prompt in prompts.prompts]
-    if prompts.left_out_in_words:
-        context.recorder.note(prompts.left_out_in_words)
+    if prompts.left_out_text:
+        context.recorder.note(prompts.left_out_text)
     return _Parts(
         config=config,
         prompts=prompts,

@@ -1,4 +1,4 @@
-"""Score parity: the same conversations, scored on every road that a score can take, must have the same scores."""
+"""Score parity: the same conversations, scored on every code path that a score can take, must have the same scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from trl.trainer.reward_trainer import DataCollatorForPreference
 
-from containers.contracts.certificate import ParityRoad, ScoreParity
+from containers.contracts.certificate import ParityPath, ScoreParity
 from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
 from containers.contracts.records import SamplePrediction
 from containers.evals.sample_predictions import both_conversations, read_reloaded_scores, read_sample_predictions
@@ -56,14 +56,14 @@ class _Logged:
 
 
 def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dtype) -> ScoreParity:
-    """How far each road strays from the scores that training logged.
+    """How far each code path strays from the scores that training logged.
 
     Args:
         artifact: of the reward model; `scorer` holds its merged model.
         trained_in: bfloat16 where training or this stage computed in it.
 
     Raises:
-        StageError: a road differs by more than rounding explains; the message names it.
+        StageError: a code path differs by more than rounding explains; the message names it.
         MissingPrerequisiteError: the adapter was saved without its score head, or with another one.
         BadConfigError: max_length is shorter than every logged conversation.
     """
@@ -71,15 +71,15 @@ def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dt
     logged = _logged(artifact, scorer)
     wanted = logged.scores
     bound = allowed_difference(trained_in, wanted, num_layers=num_layers_of(scorer.model), is_rounded=True)
-    roads = {
+    paths = {
         _COPIES[name]: logged.of_copy(scores)
         for name, scores in read_reloaded_scores(artifact).items()
         if name in _COPIES
     }
     conversations = [conversation for sample in logged.samples for conversation in both_conversations(sample)]
     _check_adapter_tokens(artifact, scorer, conversations)
-    roads |= _roads(scorer, conversations)
-    parity = _parity(wanted, roads, reference=LOGGED, bound=bound, precision=trained_in)
+    paths |= _paths(scorer, conversations)
+    parity = _parity(wanted, paths, reference=LOGGED, bound=bound, precision=trained_in)
     if not parity.holds:
         raise StageError(_refusal(parity, artifact))
     return parity
@@ -88,25 +88,25 @@ def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dt
 def measure_parity_of_stranger(
     model: Path, scorer: RewardScorer, conversations: Sequence[Conversation], *, precision: torch.dtype
 ) -> ScoreParity:
-    """The same for a model that was trained elsewhere and brought no scores: each road against one by one.
+    """The same for a model that was trained elsewhere and brought no scores: each code path against one by one.
 
     Args:
         model: its folder, for the message.
         conversations: an even number of them, each within the scorer's max_length.
 
     Raises:
-        StageError: a road differs by more than rounding explains.
+        StageError: a code path differs by more than rounding explains.
         BadConfigError: there is no conversation.
     """
     if not conversations:
         raise BadConfigError(
-            f"evaluate_reward_model.max_length {scorer.max_length} is shorter than every validation pair, so the roads "
-            f"to a score cannot be compared. Raise it."
+            f"evaluate_reward_model.max_length {scorer.max_length} is shorter than every validation pair, so the "
+            f"code paths to a score cannot be compared. Raise it."
         )
-    roads = _roads(scorer, conversations)
-    wanted = roads.pop(_ONE_BY_ONE)
+    paths = _paths(scorer, conversations)
+    wanted = paths.pop(_ONE_BY_ONE)
     bound = allowed_difference(precision, wanted, num_layers=num_layers_of(scorer.model))
-    parity = _parity(wanted, roads, reference=_ONE_BY_ONE, bound=bound, precision=precision)
+    parity = _parity(wanted, paths, reference=_ONE_BY_ONE, bound=bound, precision=precision)
     if not parity.holds:
         raise StageError(_refusal(parity, model))
     return parity
@@ -114,7 +114,7 @@ def measure_parity_of_stranger(
 
 def _parity(
     wanted: Sequence[float],
-    roads: Mapping[str, Sequence[float]],
+    paths: Mapping[str, Sequence[float]],
     *,
     reference: str,
     bound: float,
@@ -125,7 +125,7 @@ def _parity(
         reference=reference,
         bound=bound,
         precision=str(precision).removeprefix("torch."),
-        roads=tuple(ParityRoad(name=name, max_difference=_furthest(wanted, found)) for name, found in roads.items()),
+        paths=tuple(ParityPath(name=name, max_difference=_furthest(wanted, found)) for name, found in paths.items()),
     )
 
 
@@ -186,22 +186,22 @@ def _logged(artifact: Path, scorer: RewardScorer) -> _Logged:
     return _Logged(samples=tuple(sample for _, sample in fitting), places=tuple(place for place, _ in fitting))
 
 
-def _roads(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[str, list[float]]:
-    """The scores on each road that begins at the merged model, in the order of the conversations."""
+def _paths(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[str, list[float]]:
+    """The scores on each code path that begins at the merged model, in the order of the conversations."""
     tokens = scorer.tokenize_all(conversations)
     as_trained = [conversation_tokens(scorer.tokenizer, conversation) for conversation in conversations]
-    roads = {"training collator": _by_training_collator(scorer, as_trained)}
-    roads["evaluator, as configured"] = scorer.score_tokens(tokens)
+    paths = {"training collator": _by_training_collator(scorer, as_trained)}
+    paths["evaluator, as configured"] = scorer.score_tokens(tokens)
     for size in _BATCH_SIZES:
-        roads[_evaluator(size)] = _scorer(scorer, batch_size=size).score_tokens(tokens)
-    roads["evaluator, mixed lengths"] = _mixed(_scorer(scorer, batch_size=_MIXED_BATCH_SIZE), tokens)
+        paths[_evaluator(size)] = _scorer(scorer, batch_size=size).score_tokens(tokens)
+    paths["evaluator, mixed lengths"] = _mixed(_scorer(scorer, batch_size=_MIXED_BATCH_SIZE), tokens)
     reward = ModelReward(
         policy_scorer(scorer.model, scorer.tokenizer, batch_size=scorer.batch_size, batch_tokens=scorer.batch_tokens)
     )
-    roads["scorer of the policy stage"] = reward.scores(
+    paths["scorer of the policy stage"] = reward.scores(
         [conversation[:-1] for conversation in conversations], [conversation[-1:] for conversation in conversations]
     )
-    return roads
+    return paths
 
 
 def _scorer(scorer: RewardScorer, *, batch_size: int) -> RewardScorer:
@@ -251,20 +251,20 @@ def _furthest(wanted: Sequence[float], found: Sequence[float]) -> float:
 
 
 def _refusal(parity: ScoreParity, artifact: Path) -> str:
-    apart = {road.name: road.max_difference for road in parity.roads if road.max_difference > parity.bound}
+    apart = {path.name: path.max_difference for path in parity.paths if path.max_difference > parity.bound}
     named = "; ".join(f"{name}: {difference:.3g}" for name, difference in apart.items())
-    is_another = len(apart) == len(parity.roads) and parity.reference == LOGGED
-    why = "It is not the model that was trained." if is_another else _one_road(apart)
+    is_another = len(apart) == len(parity.paths) and parity.reference == LOGGED
+    why = "It is not the model that was trained." if is_another else _one_path(apart)
     return (
         f"No certificate: the reward model in {artifact} scores up to {parity.max_difference:.3g} away from what "
         f"{_said_by(parity)} for the same {parity.num_conversations} conversations; at most {parity.bound:.3g} is "
-        f"allowed. The roads that differ are {named}. {why}"
+        f"allowed. The code paths that differ are {named}. {why}"
     )
 
 
 def _said_by(parity: ScoreParity) -> str:
-    return "training logged" if parity.reference == LOGGED else f"the road `{parity.reference}` gives"
+    return "training logged" if parity.reference == LOGGED else f"the code path `{parity.reference}` gives"
 
 
-def _one_road(apart: Mapping[str, float]) -> str:
-    return "The others agree, so the fault lies on " + ("these roads." if len(apart) > 1 else "this road.")
+def _one_path(apart: Mapping[str, float]) -> str:
+    return "The others agree, so the fault lies on " + ("these code paths." if len(apart) > 1 else "this code path.")

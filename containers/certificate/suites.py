@@ -60,7 +60,7 @@ def without_refused(context: StageContext, scorer: RewardScorer, suite: ScoredSu
     losses = TemplateLosses()
     answered = [conversation(item, item.responses[0]) for item in suite.rows.items]
     refusals = refusals_of(scorer.tokenizer, answered, losses=losses)
-    if words := losses.in_words():
+    if words := losses.text():
         context.recorder.note(f"{suite.name}: {words}")
     if not refusals:
         return suite

@@ -100,7 +100,7 @@ class SuiteEvaluation(Frozen):
         return f"item_scores_{self.name}.parquet"
 
 
-class ParityRoad(Frozen):
+class ParityPath(Frozen):
     """One way on which the conversations were scored, and how far it strays from the first one."""
 
     name: str
@@ -108,22 +108,22 @@ class ParityRoad(Frozen):
 
 
 class ScoreParity(Frozen):
-    """The same conversations scored on every road that a score can take; the first road is the reference."""
+    """The same conversations scored on every code path that a score can take; the first code path is the reference."""
 
     num_conversations: int = Field(ge=1)
-    reference: str = Field(description="The road with which the others are compared")
+    reference: str = Field(description="The code path with which the others are compared")
     bound: float = Field(gt=0, description="Largest difference that rounding explains")
     precision: str = ""
-    roads: tuple[ParityRoad, ...]
+    paths: tuple[ParityPath, ...]
 
     @property
     def max_difference(self) -> float:
-        """The largest difference on any road."""
-        return max((road.max_difference for road in self.roads), default=0.0)
+        """The largest difference on any code path."""
+        return max((path.max_difference for path in self.paths), default=0.0)
 
     @property
     def holds(self) -> bool:
-        """Whether every road gives the same scores."""
+        """Whether every code path gives the same scores."""
         return self.max_difference <= self.bound
 
 

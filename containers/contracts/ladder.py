@@ -7,7 +7,7 @@ from pydantic import Field
 from containers.contracts.base import Frozen
 from containers.contracts.outcome import FailureKind
 
-RungName = Literal[
+FallbackName = Literal[
     "smaller_batch", "gradient_checkpointing", "larger_shm", "no_nccl_shm", "diagnostics", "fewer_processes"
 ]
 
@@ -20,16 +20,16 @@ class LadderSettings(Frozen):
         description="After a full GPU, a full /dev/shm or ranks that waited in vain, try the same work in another "
         "shape (`rlhf plan` says which) from the last checkpoint; false: fail at once, or try again unchanged",
     )
-    max_rungs: int = Field(6, ge=1, le=20, description="Changes of shape to one stage; then it fails")
+    max_fallbacks: int = Field(6, ge=1, le=20, description="Changes of shape to one stage; then it fails")
 
 
-class Rung(Frozen):
+class Fallback(Frozen):
     """One change, which holds for all later attempts. Global batch and steps stay as they are.
 
-    Only the value that the rung changes is set.
+    Only the value that the fallback changes is set.
     """
 
-    name: RungName
+    name: FallbackName
     after: FailureKind
     change: str = Field(min_length=1, description="For people: `per-device batch 4 → 2, accumulation 7 → 14`")
     per_device_batch_size: int | None = Field(None, ge=1)

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from containers.contracts.base import Frozen
-from containers.contracts.ladder import Rung
+from containers.contracts.ladder import Fallback
 from containers.contracts.names import ProgramName
 from containers.contracts.outcome import Metric
 
@@ -35,7 +35,7 @@ class Manifest(Frozen):
     files: tuple[FileEntry, ...]
     metrics: tuple[Metric, ...] = ()
     lineage: tuple[LineageEntry, ...] = ()
-    ladder: tuple[Rung, ...] = Field((), description="How the attempt that made it differed from the planned work")
+    ladder: tuple[Fallback, ...] = Field((), description="How the attempt that made it differed from the planned work")
     unlisted: tuple[str, ...] = Field(
         (), description="Sources that the stage loaded and that its key does not know: a defect of this package"
     )

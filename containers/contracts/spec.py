@@ -7,7 +7,7 @@ from pydantic import Field
 from containers.contracts.base import Frozen
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
-from containers.contracts.ladder import Rung
+from containers.contracts.ladder import Fallback
 from containers.contracts.names import StageName
 from containers.contracts.registries import RuntimeName
 
@@ -48,7 +48,7 @@ class StageSpec(Frozen):
     start_over_if_damaged: bool = Field(
         False, description="Start at step 0 where every checkpoint is damaged; else refuse. Not part of the key"
     )
-    ladder: tuple[Rung, ...] = Field(
+    ladder: tuple[Fallback, ...] = Field(
         (),
         description="How this attempt differs from the planned work: config, profile and batch have it already. "
         "Not part of the key",

@@ -130,7 +130,7 @@ def shortened(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def dropped_in_words(tally: Tally, *, most: int = 3) -> str:
+def dropped_text(tally: Tally, *, most: int = 3) -> str:
     """How many rows were dropped, and the reasons that took the most: `74 dropped (24 tie, 20 duplicate)`."""
     steps = sorted((step for step in tally.steps if step.dropped), key=lambda step: -step.dropped)
     reasons = [f"{step.dropped:,} {step.reason}" for step in steps[:most]]
@@ -149,8 +149,8 @@ def funnel_table(tally: Tally) -> str:
             f"{step.rows_in:,}",
             f"{step.dropped:,}",
             f"{step.rows_out:,}",
-            _in_words(step.dropped_by_domain),
-            _in_words(step.dropped_by_language),
+            _counts_text(step.dropped_by_domain),
+            _counts_text(step.dropped_by_language),
         )
         for step in tally.steps
     ]
@@ -164,6 +164,6 @@ def funnel_table(tally: Tally) -> str:
     )
 
 
-def _in_words(counts: tuple[tuple[str, int], ...], *, most: int = 3) -> str:
+def _counts_text(counts: tuple[tuple[str, int], ...], *, most: int = 3) -> str:
     shown = ", ".join(f"{shortened(name, 24)} {count:,}" for name, count in counts[:most])
     return f"{shown}, …" if len(counts) > most else shown

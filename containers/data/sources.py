@@ -8,7 +8,7 @@ from pathlib import Path
 
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
-from containers.data.formats.files import data_files, demand_rows_among
+from containers.data.formats.files import data_files, require_rows_among
 from containers.data.formats.schemas import PreferenceRow
 from containers.data.funnel import DroppedRow, Split, shortened
 from containers.data.language_names import normalised_language
@@ -115,7 +115,7 @@ def _take(source: Source, rows: Iterable[RowRead], *, file: str) -> None:
     for read in rows:
         source.rows_read += 1
         if read.row is None:
-            demand_rows_among(source.rows_read, num_rows=len(source.rows), name=source.origin)
+            require_rows_among(source.rows_read, num_rows=len(source.rows), name=source.origin)
             source.malformed[read.reason].append(_malformed(read, source=source, file=file))
         else:
             source.rows.append(PlacedRow(source.name, source.split, file, read.line, read.row))

@@ -1,12 +1,12 @@
 """The ladder: which change of shape lets the same work fit after a failure. Pure.
 
-| failure           | rungs, in order                                                                               |
+| failure           | fallbacks, in order                                                                           |
 |-------------------|-----------------------------------------------------------------------------------------------|
 | out_of_gpu_memory | half the per-device batch, as often as it divides; then gradient checkpointing                |
 | shm_exhausted     | twice and four times the /dev/shm (Docker), within half of the memory; then NCCL without it   |
 | nccl_timeout      | the same once more with diagnostics; then the next lower number of ranks that divides a batch |
 
-A rung changes the attempt, never the work: the global batch, the steps and the stage's key stay.
+A fallback changes the attempt, never the work: the global batch, the steps and the stage's key stay.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
-from containers.contracts.ladder import LadderSettings, Rung
+from containers.contracts.ladder import Fallback, LadderSettings
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError, plan_batch
 from containers.launch.host_limits import memory_limit
@@ -59,65 +59,67 @@ class Step:
     """What the ladder has to say after a failure.
 
     Attributes:
-        rung: the next change; None where there is none.
-        not_tried: why rungs were passed over, a clause each.
+        fallback: the next change; None where there is none.
+        not_tried: why fallbacks were passed over, a clause each.
     """
 
-    rung: Rung | None
+    fallback: Fallback | None
     not_tried: tuple[str, ...] = ()
 
 
 def next_step(
-    kind: FailureKind, planned: Shape, taken: Sequence[Rung], *, host: Host, settings: LadderSettings
+    kind: FailureKind, planned: Shape, taken: Sequence[Fallback], *, host: Host, settings: LadderSettings
 ) -> Step | None:
-    """The rung after these, for this failure; None where the ladder has no rungs for it, or is switched off.
+    """The fallback after these, for this failure; None where the ladder has no fallbacks for it, or is switched off.
 
     Example: out_of_gpu_memory at 4 × 7 ranks × 4 accumulated gives 2 × 7 × 8, then 1 × 7 × 16.
     """
     climb = _CLIMBS.get(kind)
     if climb is None or not settings.enabled:
         return None
-    if len(taken) >= settings.max_rungs:
-        return Step(None, (f"runtime.ladder.max_rungs is {settings.max_rungs}",))
+    if len(taken) >= settings.max_fallbacks:
+        return Step(None, (f"runtime.ladder.max_fallbacks is {settings.max_fallbacks}",))
     not_tried: list[str] = []
     for found in climb(shape_after(planned, taken), taken, host):
-        if isinstance(found, Rung):
+        if isinstance(found, Fallback):
             return Step(found, tuple(not_tried))
         not_tried.append(found)
     return Step(None, tuple(not_tried))
 
 
-def all_steps(kind: FailureKind, planned: Shape, *, host: Host, settings: LadderSettings) -> tuple[Rung, ...]:
-    """Every rung that would be taken if this failure came again and again; what a plan announces."""
-    taken: tuple[Rung, ...] = ()
-    while (step := next_step(kind, planned, taken, host=host, settings=settings)) and step.rung:
-        taken = (*taken, step.rung)
+def all_steps(kind: FailureKind, planned: Shape, *, host: Host, settings: LadderSettings) -> tuple[Fallback, ...]:
+    """Every fallback that would be taken if this failure came again and again; what a plan announces."""
+    taken: tuple[Fallback, ...] = ()
+    while (step := next_step(kind, planned, taken, host=host, settings=settings)) and step.fallback:
+        taken = (*taken, step.fallback)
     return taken
 
 
-def shape_after(planned: Shape, taken: Iterable[Rung]) -> Shape:
-    """The planned shape with all rungs applied."""
+def shape_after(planned: Shape, taken: Iterable[Fallback]) -> Shape:
+    """The planned shape with all fallbacks applied."""
     shape = planned
-    for rung in taken:
-        shape = _applied(shape, rung)
+    for fallback in taken:
+        shape = _applied(shape, fallback)
     return shape
 
 
-def _applied(shape: Shape, rung: Rung) -> Shape:
-    if rung.name == "smaller_batch" and rung.per_device_batch_size is not None:
-        profile = shape.profile.model_copy(update={"max_per_device_batch_size": rung.per_device_batch_size})
+def _applied(shape: Shape, fallback: Fallback) -> Shape:
+    if fallback.name == "smaller_batch" and fallback.per_device_batch_size is not None:
+        profile = shape.profile.model_copy(update={"max_per_device_batch_size": fallback.per_device_batch_size})
         return _smaller_packs(shape, _divided(shape, profile))
-    if rung.name == "fewer_processes" and rung.num_processes is not None:
-        ranks = rung.num_processes
+    if fallback.name == "fewer_processes" and fallback.num_processes is not None:
+        ranks = fallback.num_processes
         num_gpus = min(shape.profile.num_gpus, ranks + shape.profile.num_rollout_gpus)
         return _divided(shape, shape.profile.model_copy(update={"num_processes": ranks, "num_gpus": num_gpus}))
-    if rung.name == "gradient_checkpointing" and isinstance(shape.config, _TRAININGS):
+    if fallback.name == "gradient_checkpointing" and isinstance(shape.config, _TRAININGS):
         return replace(shape, config=shape.config.model_copy(update={"gradient_checkpointing": True}))
     profile = shape.profile
-    if rung.name == "larger_shm" and rung.shm_size_gib is not None:
-        larger = max(profile.shm_size_gib, rung.shm_size_gib)
+    if fallback.name == "larger_shm" and fallback.shm_size_gib is not None:
+        larger = max(profile.shm_size_gib, fallback.shm_size_gib)
         return replace(shape, profile=profile.model_copy(update={"shm_size_gib": larger}))
-    nccl = profile.nccl.model_copy(update={"shm_disable": True} if rung.name == "no_nccl_shm" else {"debug": "INFO"})
+    nccl = profile.nccl.model_copy(
+        update={"shm_disable": True} if fallback.name == "no_nccl_shm" else {"debug": "INFO"}
+    )
     return replace(shape, profile=profile.model_copy(update={"nccl": nccl}))
 
 
@@ -141,7 +143,7 @@ def _group(config: StageConfig) -> int:
     return config.num_generations if isinstance(config, TrainPolicyConfig) else 1
 
 
-def _after_full_gpu(shape: Shape, _: Sequence[Rung], __: Host) -> Iterator[Rung | str]:
+def _after_full_gpu(shape: Shape, _: Sequence[Fallback], __: Host) -> Iterator[Fallback | str]:
     if not isinstance(shape.config, _TRAININGS):
         yield f"{shape.config.stage} has no batch that the ladder may cut"
         return
@@ -150,7 +152,7 @@ def _after_full_gpu(shape: Shape, _: Sequence[Rung], __: Host) -> Iterator[Rung 
     yield "weights in 8 or 4 bits would be another model than the key of this stage names"
 
 
-def _smaller_batch(shape: Shape) -> Rung | str:
+def _smaller_batch(shape: Shape) -> Fallback | str:
     now = shape.batch
     if isinstance(shape.config, TrainRewardModelConfig) and shape.config.zero_sum_penalty:
         return "zero_sum_penalty is taken over the per-device batch, so a smaller one would be another loss"
@@ -158,7 +160,7 @@ def _smaller_batch(shape: Shape) -> Rung | str:
         return "the per-device batch is 1 already"
     profile = shape.profile.model_copy(update={"max_per_device_batch_size": now.per_device_batch_size // 2})
     new = _divided(shape, profile).batch
-    return Rung(
+    return Fallback(
         name="smaller_batch",
         after=FailureKind.OUT_OF_GPU_MEMORY,
         change=f"per-device batch {now.per_device_batch_size} → {new.per_device_batch_size}, accumulation "
@@ -167,35 +169,35 @@ def _smaller_batch(shape: Shape) -> Rung | str:
     )
 
 
-def _checkpointing(shape: Shape) -> Rung | str:
+def _checkpointing(shape: Shape) -> Fallback | str:
     config = shape.config
     if isinstance(config, TrainRewardModelConfig) and config.trainable == "head":
         return "a head that is trained alone keeps no activations that gradient checkpointing could save"
     if not isinstance(config, _TRAININGS) or config.gradient_checkpointing:
         return "gradient checkpointing is on already"
-    return Rung(
+    return Fallback(
         name="gradient_checkpointing",
         after=FailureKind.OUT_OF_GPU_MEMORY,
         change="gradient checkpointing on, about a third more time",
     )
 
 
-def _after_full_shm(shape: Shape, taken: Sequence[Rung], host: Host) -> Iterator[Rung | str]:
-    if sum(rung.name == "larger_shm" for rung in taken) < _MAX_LARGER_SHM:
+def _after_full_shm(shape: Shape, taken: Sequence[Fallback], host: Host) -> Iterator[Fallback | str]:
+    if sum(fallback.name == "larger_shm" for fallback in taken) < _MAX_LARGER_SHM:
         yield _larger_shm(shape, host)
     else:
         yield f"shm_size_gib was doubled {_MAX_LARGER_SHM} times"
     yield _no_nccl_shm(shape)
 
 
-def _larger_shm(shape: Shape, host: Host) -> Rung | str:
+def _larger_shm(shape: Shape, host: Host) -> Fallback | str:
     if not host.makes_shm:
         return "a process has the /dev/shm of this machine, which only its owner can enlarge (mount -o remount,size=…)"
     now, limit = shape.profile.shm_size_gib, _shm_limit_gib(shape.profile, host)
     new = 2 * now if limit is None else min(2 * now, limit)
     if new <= now:
         return f"shm_size_gib is {now:g}, and half of the memory is {limit:.3g} GiB"
-    return Rung(
+    return Fallback(
         name="larger_shm",
         after=FailureKind.SHM_EXHAUSTED,
         change=f"shm_size_gib {now:.3g} → {new:.3g}",
@@ -210,7 +212,7 @@ def _shm_limit_gib(profile: GpuProfile, host: Host) -> float | None:
     return _MAX_SHM_FRACTION * min(limits) / GIB if limits else None
 
 
-def _no_nccl_shm(shape: Shape) -> Rung | str:
+def _no_nccl_shm(shape: Shape) -> Fallback | str:
     profile = shape.profile
     if not profile.num_gpus or max(profile.num_processes, profile.num_rollout_gpus) == 1:
         return "without several GPUs, NCCL is not what fills it"
@@ -218,28 +220,28 @@ def _no_nccl_shm(shape: Shape) -> Rung | str:
         return "NCCL uses no shared memory already"
     if profile.nccl.p2p_disable or profile.nccl.p2p_level == "LOC":
         return "with P2P off, NCCL_SHM_DISABLE would send everything over TCP"
-    return Rung(
+    return Fallback(
         name="no_nccl_shm",
         after=FailureKind.SHM_EXHAUSTED,
         change="NCCL_SHM_DISABLE=1: GPUs without P2P between them talk over sockets, which is slower",
     )
 
 
-def _after_waiting_in_vain(shape: Shape, taken: Sequence[Rung], _: Host) -> Iterator[Rung | str]:
-    if not any(rung.name == "diagnostics" for rung in taken):
+def _after_waiting_in_vain(shape: Shape, taken: Sequence[Fallback], _: Host) -> Iterator[Fallback | str]:
+    if not any(fallback.name == "diagnostics" for fallback in taken):
         on_gpus = shape.profile.num_gpus > 0
         change = "NCCL_DEBUG=INFO, and the flight recorder" if on_gpus else "the same once more"
-        yield Rung(name="diagnostics", after=FailureKind.NCCL_TIMEOUT, change=change)
+        yield Fallback(name="diagnostics", after=FailureKind.NCCL_TIMEOUT, change=change)
     yield _fewer_processes(shape)
 
 
-def _fewer_processes(shape: Shape) -> Rung | str:
+def _fewer_processes(shape: Shape) -> Fallback | str:
     now = shape.profile.num_processes
     # Checkpoints of a divided model are read by several ranks alone.
     fewest = 2 if shape.profile.distribution == "fsdp" else 1
     unit = "GPUs" if shape.profile.num_gpus and not shape.profile.num_rollout_gpus else "ranks"
     for ranks in range(now - 1, fewest - 1, -1):
-        rung = Rung(
+        fallback = Fallback(
             name="fewer_processes",
             after=FailureKind.NCCL_TIMEOUT,
             change=f"{now} → {ranks} {unit}",
@@ -247,11 +249,11 @@ def _fewer_processes(shape: Shape) -> Rung | str:
             processes_before=now,
         )
         try:
-            new = _applied(shape, rung).batch
+            new = _applied(shape, fallback).batch
         except ScheduleError:
             continue
-        change = f"{rung.change}, accumulation {shape.batch.gradient_accumulation_steps} → "
-        return rung.model_copy(update={"change": f"{change}{new.gradient_accumulation_steps}"})
+        change = f"{fallback.change}, accumulation {shape.batch.gradient_accumulation_steps} → "
+        return fallback.model_copy(update={"change": f"{change}{new.gradient_accumulation_steps}"})
     if fewest > 1:
         return "distribution fsdp needs two ranks at least, and no lower number of them divides the batch"
     return "there is one rank already"

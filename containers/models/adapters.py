@@ -15,7 +15,7 @@ from containers.contracts.names import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE
 from containers.formatting import one_line
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.score_token import give_embedding_row
-from containers.models.weights import SCORE_HEAD, demand_trunk, first_of, load_weights
+from containers.models.weights import SCORE_HEAD, first_of, load_weights, require_trunk
 
 
 def is_adapted_model(folder: Path) -> bool:
@@ -39,7 +39,7 @@ def load_adapted_model(folder: Path, *, dtype: torch.dtype) -> PreTrainedModel:
     saved = _saved_names(folder)
     _demand_head(saved, folder)
     base, missing = load_weights(AutoModelForSequenceClassification, base_folder, dtype=dtype, num_labels=1)
-    demand_trunk(missing, folder=base_folder)
+    require_trunk(missing, folder=base_folder)
     try:
         settings = LoraConfig.from_pretrained(str(folder))
         for token_id in _trained_tokens(settings):

@@ -26,13 +26,13 @@ from containers.models.adapters import freeze_all_but_head as freeze_all_but_hea
 from containers.models.adapters import is_adapted_model, load_adapted_model
 from containers.models.adapters import peft_config as peft_config
 from containers.models.score_token import give_embedding_row
-from containers.models.tokenizer_loading import demand_own_tokenizer as demand_own_tokenizer
-from containers.models.tokenizer_loading import demand_rows as demand_rows
 from containers.models.tokenizer_loading import load_tokenizer as load_tokenizer
 from containers.models.tokenizer_loading import num_embedding_rows as num_embedding_rows
 from containers.models.tokenizer_loading import probe_ids
+from containers.models.tokenizer_loading import require_own_tokenizer as require_own_tokenizer
+from containers.models.tokenizer_loading import require_rows as require_rows
 from containers.models.weights import SCORE_HEAD as SCORE_HEAD
-from containers.models.weights import demand_trunk, first_of, load_weights
+from containers.models.weights import first_of, load_weights, require_trunk
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 logger = logging.getLogger(__name__)
@@ -76,11 +76,11 @@ def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device 
     """
     if is_adapted_model(folder):
         adapted, tokenizer = load_adapted_model(folder, dtype=dtype), load_tokenizer(folder)
-        demand_own_tokenizer(adapted, tokenizer, folder=folder)
+        require_own_tokenizer(adapted, tokenizer, folder=folder)
         adapted.config.get_text_config().pad_token_id = tokenizer.pad_token_id
         return _ready(adapted, folder, device=device)
     model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype)
-    demand_trunk(missing, folder=folder)
+    require_trunk(missing, folder=folder)
     if not hasattr(model, SCORE_HEAD):
         raise MissingPrerequisiteError(
             f"{folder} is a {type(model).__name__}, which has no `{SCORE_HEAD}` head: only causal language models with "
@@ -120,7 +120,7 @@ def load_new_reward_model(
     """
     set_seed(seed)
     model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype, num_labels=1)
-    demand_trunk(missing, folder=folder)
+    require_trunk(missing, folder=folder)
     model.config.get_text_config().pad_token_id = pad_token_id
     if score_token_id is not None:
         give_embedding_row(model, score_token_id)

@@ -51,7 +51,7 @@ def refusals_of(
     return found
 
 
-def demand_no_refusal(
+def require_no_refusal(
     tokenizer: Any, conversations: Sequence[Conversation], *, settings: Mapping[str, Any] | None = None
 ) -> None:
     """Say of how many conversations the template refuses to make tokens, why, and what to do.
@@ -62,10 +62,10 @@ def demand_no_refusal(
     refusals = refusals_of(tokenizer, conversations, settings=settings)
     if refusals:
         refused = [(conversations[place], reason) for place, reason in refusals.items()]
-        raise BadConfigError(f"{refusals_in_words(refused, num_seen=len(conversations))} {_WAY_OUT}")
+        raise BadConfigError(f"{refusals_text(refused, num_seen=len(conversations))} {_WAY_OUT}")
 
 
-def refusals_in_words(refused: Sequence[tuple[Conversation, str]], *, num_seen: int) -> str:
+def refusals_text(refused: Sequence[tuple[Conversation, str]], *, num_seen: int) -> str:
     """How many conversations have no tokens, and for each reason how many, and the turns of the first."""
     first = {reason: conversation for conversation, reason in reversed(refused)}
     reasons = "; ".join(
@@ -119,7 +119,7 @@ class TemplateLosses:
         for role, content in lost.items():
             self._first.setdefault(role, content)
 
-    def in_words(self) -> str:
+    def text(self) -> str:
         """A warning for people, with numbers and the way out; empty where nothing is lost."""
         found = [
             f"leaves out the turn of the role {role} in {count:,} of {self._num_seen:,} conversations (the first: "

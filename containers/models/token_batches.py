@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from transformers import PreTrainedTokenizerBase
 
 from containers.models.chat_template import ANSWER_AT_ONCE
-from containers.models.template_losses import TemplateLosses, demand_no_refusal
+from containers.models.template_losses import TemplateLosses, require_no_refusal
 
 # More at once are no faster, and what the tokenizer notes about each token takes memory until they are done.
 _AT_ONCE = 512
@@ -36,7 +36,7 @@ def tokens_of_all(
         try:
             texts: list[str] = tokenizer.apply_chat_template(batch, tokenize=False, **settings)
         except Exception:
-            demand_no_refusal(tokenizer, conversations, settings=settings)
+            require_no_refusal(tokenizer, conversations, settings=settings)
             raise
         if losses is not None:
             for conversation, text in zip(batch, texts, strict=True):

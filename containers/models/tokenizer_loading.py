@@ -57,7 +57,7 @@ def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None 
     return tokenizer
 
 
-def demand_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, folder: Path) -> None:
+def require_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, folder: Path) -> None:
     """Refuse a tokenizer whose ids the model has no rows for, or that lacks tokens which the model's config names.
 
     Special tokens that no conversation has may be without a row: Gemma 3's text models share a tokenizer with those
@@ -85,7 +85,7 @@ def demand_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
                 )
 
 
-def demand_rows(
+def require_rows(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     conversations: Iterable[Sequence[int]],
@@ -151,7 +151,7 @@ def spelled_out(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], *, nu
     return spelled
 
 
-def without_row_in_words(without: Sequence[str], *, name: str, num_rows: int, of: str = "the model") -> str:
+def without_row_text(without: Sequence[str], *, name: str, num_rows: int, of: str = "the model") -> str:
     """How many texts are left out since they spell a special token that the model's embedding has no row for.
 
     Args:

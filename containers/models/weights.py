@@ -51,7 +51,7 @@ def load_weights(
     return model, sorted(info["missing_keys"])
 
 
-def demand_trunk(missing: Sequence[str], *, folder: Path) -> None:
+def require_trunk(missing: Sequence[str], *, folder: Path) -> None:
     """Refuse a model that lacks a weight other than the score head's.
 
     Raises:

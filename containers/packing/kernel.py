@@ -86,7 +86,7 @@ def try_kernel(model: PreTrainedModel) -> None:
             _failures[shape] = failure_of(shape)
 
 
-def kernel_in_words(model: PreTrainedModel) -> str:
+def kernel_text(model: PreTrainedModel) -> str:
     """For people, a sentence; empty where nothing was tried."""
     failures = [_failures[shape] for shape in _shapes_of(model) if shape in _failures]
     if not failures:

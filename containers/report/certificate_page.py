@@ -87,7 +87,7 @@ def certificate_html(certificate: Certificate, verdict: GateVerdict | None = Non
 def _banner(certificate: Certificate, verdict: GateVerdict | None) -> Statement:
     suites = f"{len(certificate.suites)} suite" + ("" if len(certificate.suites) == 1 else "s")
     pairs = sum(suite.num_pairs for suite in certificate.suites)
-    measured = f"Judged by {suites} with {pairs:,} pairs; every road gives the same scores."
+    measured = f"Judged by {suites} with {pairs:,} pairs; every code path gives the same scores."
     if verdict is not None:
         words, tone = gate_outcome(verdict)
         return Statement(tone, f"The gate: {words}.", f"{_last_word(verdict)} {measured}".lstrip())
@@ -136,7 +136,7 @@ def _cards(certificate: Certificate) -> tuple[Card, ...]:
             "score parity",
             value=number(parity.max_difference),
             interval=f"at most {number(parity.bound)} is rounding",
-            detail=f"{len(parity.roads)} roads, {parity.num_conversations} conversations",
+            detail=f"{len(parity.paths)} code paths, {parity.num_conversations} conversations",
         ),
     )
 

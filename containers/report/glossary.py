@@ -29,7 +29,7 @@ GLOSSARY = {
     "the part that the length slope explains.",
     "padding attack": "Filler that says nothing is appended to rejected answers of pairs in the right order. A flip: "
     "the padded answer then scores as high as the chosen one, or higher.",
-    "score parity": "The same conversations must have the same scores on every road: training, reloaded copies, any "
+    "score parity": "All code paths must give a conversation the same score: training, reloaded copies, any "
     "batch size, the policy stage. Otherwise what is judged here is not what the policy is trained against.",
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "
     "Without the centring penalty and the demanded margin that the loss of training includes.",

@@ -82,7 +82,7 @@ def stage_note(inputs: ReportInputs, record: StageRecord) -> str:
     """
     if record.status == "reused":
         manifest = inputs.manifests.get(record.stage)
-        changes = "; ".join(rung.change for rung in manifest.ladder) if manifest else ""
+        changes = "; ".join(fallback.change for fallback in manifest.ladder) if manifest else ""
         made = f"made {moment(manifest.created_at)}" if manifest else record.message
         return f"{made}, as planned but for: {changes}" if changes else made
     info = inputs.training.get(record.stage) if record.status == "ran" else None

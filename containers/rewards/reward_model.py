@@ -62,7 +62,7 @@ class ModelReward(Reward):
 
 def start(context: StageContext, config: TrainPolicyConfig) -> Reward:
     """The stage's reward model, which must have a certificate and room for the longest conversation."""
-    demand_certificate(context)
+    require_certificate(context)
     scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
     return ModelReward(scorer, normalisation=_normalisation(context, config))
@@ -108,7 +108,7 @@ def policy_scorer(
     )
 
 
-def demand_certificate(context: StageContext) -> Certificate:
+def require_certificate(context: StageContext) -> Certificate:
     """The certificate of the stage's `reward_model`.
 
     Whether its gate opened, or was waived, has been judged by who starts the stage.

@@ -1,6 +1,6 @@
 """Completions by transformers' continuous batching: keys and values lie in pages, and who has ended makes room.
 
-A prompt is one request with K answers: it is computed once, and its full pages are kept once. TRL's own road to it is
+A prompt is one request with K answers: it is computed once, and its full pages are kept once. TRL's own use of it is
 not taken: that casts the trained weights to bfloat16 for good, and where a request fails, the completions behind it
 move up to prompts that are not theirs.
 """

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from containers.models.chat_template import ANSWER_AT_ONCE
-from containers.models.template_losses import demand_no_refusal
+from containers.models.template_losses import require_no_refusal
 from containers.scoring.batches import length_batches
 
 Conversation: TypeAlias = Sequence[Mapping[str, str]]
@@ -73,7 +73,7 @@ def prompt_token_ids(tokenizer: Any, prompts: Sequence[Conversation]) -> list[li
             [[dict(message) for message in prompt] for prompt in prompts], tokenize=True, return_dict=True, **settings
         )
     except Exception:
-        demand_no_refusal(tokenizer, prompts, settings=settings)
+        require_no_refusal(tokenizer, prompts, settings=settings)
         raise
     return [list(ids) for ids in encoded["input_ids"]]
 

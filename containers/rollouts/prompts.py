@@ -22,7 +22,7 @@ from containers.harness.errors import BadConfigError, BadDataError, MissingPrere
 from containers.models.chat_template import peculiarities
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import tokens_of_all
-from containers.models.tokenizer_loading import token_without_row, without_row_in_words
+from containers.models.tokenizer_loading import token_without_row, without_row_text
 from containers.rollouts.generate import prompt_token_ids
 from containers.scoring.scorer import RewardScorer
 
@@ -47,13 +47,13 @@ class PolicyPrompts:
     Attributes:
         num_over_long: longer than max_prompt_length.
         num_without_row: of the others, those with a token that the policy, or its reward model, has no row for.
-        left_out_in_words: empty where none is left out.
+        left_out_text: empty where none is left out.
     """
 
     prompts: tuple[PolicyPrompt, ...]
     num_over_long: int
     num_without_row: int
-    left_out_in_words: str
+    left_out_text: str
 
     def without(self, tokens: Sequence[str], *, num_rows: int, of: str) -> "PolicyPrompts":
         """Those prompts that spell no token without a row.
@@ -69,12 +69,12 @@ class PolicyPrompts:
         if not any(tokens):
             return self
         kept = tuple(prompt for prompt, token in zip(self.prompts, tokens, strict=True) if not token)
-        words = without_row_in_words(tokens, name="prompts", num_rows=num_rows, of=of)
+        words = without_row_text(tokens, name="prompts", num_rows=num_rows, of=of)
         return PolicyPrompts(
             prompts=kept,
             num_over_long=self.num_over_long,
             num_without_row=self.num_without_row + len(self.prompts) - len(kept),
-            left_out_in_words=f"{self.left_out_in_words} {words}".lstrip(),
+            left_out_text=f"{self.left_out_text} {words}".lstrip(),
         )
 
 
@@ -154,7 +154,7 @@ def _that_fit(
         prompts=tuple(short),
         num_over_long=num_over_long,
         num_without_row=0,
-        left_out_in_words=words if num_over_long else "",
+        left_out_text=words if num_over_long else "",
     )
     tokens = [token_without_row(tokenizer, prompt.token_ids, num_rows=num_rows) for prompt in short]
     found = found.without(tokens, num_rows=num_rows, of="the policy")
@@ -267,5 +267,5 @@ def note_reward_model_template(
 
 
 def _note(context: StageContext, losses: TemplateLosses, *, name: str) -> None:
-    if words := losses.in_words():
+    if words := losses.text():
         context.recorder.note(f"Prompts, as the {name} sees them: {words}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.harness.errors import BadDataError, DivergedError, MissingPrerequisiteError
-from containers.models.loading import SCORE_HEAD, demand_own_tokenizer, demand_rows, load_reward_model, load_tokenizer
+from containers.models.loading import SCORE_HEAD, load_reward_model, load_tokenizer, require_own_tokenizer, require_rows
 from containers.models.token_batches import tokens_of_all
 from containers.models.tokenizer_loading import spelled_out, token_without_row
 from containers.models.trial import trial
@@ -83,7 +83,7 @@ class RewardScorer:
             DivergedError: a weight is NaN or infinite.
         """
         model, tokenizer = load_reward_model(folder, dtype=dtype, device=device), load_tokenizer(folder)
-        demand_own_tokenizer(model, tokenizer, folder=folder)
+        require_own_tokenizer(model, tokenizer, folder=folder)
         return cls(model, tokenizer, max_length=max_length, batch_size=batch_size, batch_tokens=batch_tokens)
 
     def tokenize(self, conversation: Conversation) -> list[int]:
@@ -120,7 +120,7 @@ class RewardScorer:
     def score_tokens(self, token_ids: Sequence[Sequence[int]]) -> list[float]:
         """One score per token sequence, in order; raises as `score`."""
         sequences = [self._without_padding(ids, number=number) for number, ids in enumerate(token_ids, start=1)]
-        demand_rows(self._classifier, self.tokenizer, sequences)
+        require_rows(self._classifier, self.tokenizer, sequences)
         if not self._tried and sequences and not self.padded_since:
             self._try_packed(sequences)
         scores = self._padded(sequences) if self.padded_since else self._packed(sequences)
@@ -223,15 +223,15 @@ def conversation_tokens(tokenizer: PreTrainedTokenizerBase, conversation: Conver
 def allowed_difference(
     dtype: torch.dtype, scores: Sequence[float], *, num_layers: int, is_rounded: bool = False
 ) -> float:
-    """How far two scores of one conversation may lie apart that were made from the same weights on different roads.
+    """How far apart two scores of one conversation may lie, made from the same weights on different code paths.
 
     1e-4 in float32 (adapter and merged copies agreed within 1.3e-7). In bfloat16 each layer rounds what it adds, twice,
     by up to 2⁻⁹ of it, and such errors add up like a random walk: four times that of the largest score, and of 1 where
-    all are smaller; 2 % at least. benchmarks/bf16_roads.md has what was measured.
+    all are smaller; 2 % at least. benchmarks/bf16_paths.md has what was measured.
 
     Args:
         num_layers: of the model.
-        is_rounded: the weights of one road were rounded once more: adapters are merged, or float32 was saved shorter.
+        is_rounded: the weights of one were rounded once more: adapters are merged, or float32 was saved shorter.
     """
     if dtype == torch.float32:
         return 1e-4

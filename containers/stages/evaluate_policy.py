@@ -81,7 +81,7 @@ def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tu
     found = read_evaluation_prompts(context.input_path("pairs"), tokenizer, config, num_rows=num_embedding_rows(folder))
     prompts = seeded_subset(found.prompts, limit=config.max_prompts, seed=context.spec.seed)
     context.recorder.note(
-        f"{len(prompts)} of {len(found.prompts)} held-out prompts are answered. {found.left_out_in_words}".rstrip()
+        f"{len(prompts)} of {len(found.prompts)} held-out prompts are answered. {found.left_out_text}".rstrip()
     )
     return prompts
 

@@ -43,7 +43,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     Raises:
         BadDataError: a suite cannot be read, or no validation pair fits in max_length.
         MissingPrerequisiteError: the model has no score head, or its adapter has none.
-        StageError: the model scores otherwise on another road than the one that training logged.
+        StageError: the model scores otherwise on another code path than the one that training logged.
     """
     config = _config(context)
     join_ranks(context)
@@ -122,7 +122,7 @@ def _training_info(artifact: Path) -> TrainingInfo:
 def _parity(
     context: StageContext, scorer: RewardScorer, info: TrainingInfo | None, validation: ScoredSuite
 ) -> ScoreParity:
-    """Of a model that was trained here, against what training logged; else of its roads among themselves."""
+    """Of a model that was trained here, against what training logged; else of its code paths among themselves."""
     given, precision = context.input_path("reward_model"), compute_dtype(context.spec.profile)
     if info is not None:
         trained_in = torch.bfloat16 if info.precision == "bf16" else precision

@@ -20,14 +20,14 @@ from containers.data.filters.inputs import checked_polarity, filter_config, read
 from containers.data.filters.output import Findings, SplitRows, write_artifact
 from containers.data.filters.similar_prompts import PromptGroups
 from containers.data.formats.schemas import Turn
-from containers.data.funnel import FunnelCounter, Split, dropped_in_words
+from containers.data.funnel import FunnelCounter, Split, dropped_text
 from containers.data.language import LanguageJudge
 from containers.data.sources import Source, languages_seen, malformed_by_reason
 from containers.data.splits import share_of, split_policy_prompts
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
 from containers.models.chat_template import check_chat_template
-from containers.models.template_losses import refusals_in_words, refusals_of
+from containers.models.template_losses import refusals_of, refusals_text
 from containers.scoring.reference_polarity import checked_by_reference
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     findings = Findings(polarity=polarity, reference=reference, overlaps=chain.overlaps)
     funnel = write_artifact(context, config, division, counter=counter, sources=sources, findings=findings)
     context.recorder.note(
-        f"{funnel.rows_read:,} rows read, {dropped_in_words(counter.total)}; "
+        f"{funnel.rows_read:,} rows read, {dropped_text(counter.total)}; "
         f"{funnel.train_pairs:,} training pairs, {funnel.validation_pairs:,} validation pairs, "
         f"{funnel.policy_train_prompts:,} + {funnel.policy_eval_prompts:,} policy prompts."
     )
@@ -234,7 +234,7 @@ class TokenCounter:
         counts = dict(zip(texts, map(len, tokens), strict=True))
         return [counts.get(place, 0) for place in range(len(conversations))]
 
-    def demand_no_refusal(self) -> None:
+    def require_no_refusal(self) -> None:
         """Say of all conversations so far which have no length.
 
         Raises:
@@ -243,7 +243,7 @@ class TokenCounter:
         if self._refused:
             raise BadDataError(
                 f"filter_dataset.max_tokens counts by the chat template of the base model. "
-                f"{refusals_in_words(self._refused, num_seen=self._num_seen)} Leave such rows out, set max_characters "
+                f"{refusals_text(self._refused, num_seen=self._num_seen)} Leave such rows out, set max_characters "
                 f"instead, or use a base model with another template."
             )
 

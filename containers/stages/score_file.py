@@ -20,10 +20,10 @@ from containers.formatting import one_line
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, DivergedError, MissingPrerequisiteError
 from containers.models.loading import (
-    demand_own_tokenizer,
     load_reward_model,
     load_tokenizer,
     max_positions,
+    require_own_tokenizer,
     reward_model_folder,
 )
 from containers.scoring.scorer import RewardScorer
@@ -171,7 +171,7 @@ def _scorer(context: StageContext, config: ScoreFileConfig, folder: Path) -> Rew
     profile = context.spec.profile
     model = load_reward_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
     tokenizer = load_tokenizer(folder, origin=context.input("reward_model").origin)
-    demand_own_tokenizer(model, tokenizer, folder=folder)
+    require_own_tokenizer(model, tokenizer, folder=folder)
     positions = max_positions(model)
     max_length = config.max_length or positions
     if max_length is None:

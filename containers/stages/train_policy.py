@@ -6,7 +6,7 @@ from containers.contracts.registries import ALGORITHMS
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.training.program import run_training
-from containers.training.sharding import demand_whole_model
+from containers.training.sharding import require_whole_model
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -20,5 +20,5 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = context.spec.config
     if not isinstance(config, TrainPolicyConfig):
         raise BadConfigError(f"train_policy was given the config of {config.stage}.")
-    demand_whole_model(context.spec.profile)
+    require_whole_model(context.spec.profile)
     return run_training(context, ALGORITHMS[config.algorithm](context))

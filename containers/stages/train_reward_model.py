@@ -26,11 +26,11 @@ from containers.harness.errors import BadConfigError, StageError
 from containers.models.chat_template import peculiarities
 from containers.models.loading import (
     apply_lora,
-    demand_own_tokenizer,
     freeze_all_but_head,
     load_new_reward_model,
     load_tokenizer,
     num_embedding_rows,
+    require_own_tokenizer,
 )
 from containers.models.score_token import add_score_token
 from containers.models.template_losses import TemplateLosses
@@ -129,7 +129,7 @@ class RewardModelTraining(Training):
             dtype=torch.float32 if config.trainable == "full" else compute_dtype(context.spec.profile),
             device=compute_device(context.spec.profile),
         )
-        demand_own_tokenizer(model, self.tokenizer, folder=context.input_path("start_model"))
+        require_own_tokenizer(model, self.tokenizer, folder=context.input_path("start_model"))
         if config.trainable == "head":
             return freeze_all_but_head(model, score_token_id=token_id)
         return apply_lora(model, config.lora, task_type="SEQ_CLS", score_token_id=token_id)

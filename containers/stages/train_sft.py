@@ -18,10 +18,10 @@ from containers.harness.errors import BadConfigError, StageError
 from containers.models.chat_template import ANSWER_AT_ONCE, peculiarities
 from containers.models.loading import (
     apply_lora,
-    demand_own_tokenizer,
     load_causal_model,
     load_tokenizer,
     num_embedding_rows,
+    require_own_tokenizer,
 )
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import tokens_of_all
@@ -121,7 +121,7 @@ class SftTraining(Training):
         dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
         start, device = context.input_path("start_model"), compute_device(context.spec.profile)
         model = load_causal_model(start, dtype=dtype, device=device, note=context.recorder.note)
-        demand_own_tokenizer(model, self.tokenizer, folder=start)
+        require_own_tokenizer(model, self.tokenizer, folder=start)
         return apply_lora(model, config.lora, task_type="CAUSAL_LM")
 
     def save(self, trainer: SFTTrainer) -> None:

@@ -103,7 +103,9 @@ def checkpoint_flaw(checkpoint: Path, *, spec: StageSpec | None = None) -> str:
 
 def _possible_ranks(spec: StageSpec) -> set[int]:
     """Numbers of ranks whose checkpoints go on exactly where they ended: this attempt's, and those that it left."""
-    return {spec.batch.num_processes} | {rung.processes_before for rung in spec.ladder if rung.processes_before}
+    return {spec.batch.num_processes} | {
+        fallback.processes_before for fallback in spec.ladder if fallback.processes_before
+    }
 
 
 def was_finished(checkpoint: Path) -> bool:

@@ -20,7 +20,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, StageError
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import tokens_of_all
-from containers.models.tokenizer_loading import load_tokenizer, token_without_row, without_row_in_words
+from containers.models.tokenizer_loading import load_tokenizer, token_without_row, without_row_text
 from containers.training.token_cache import (
     MadeTokens,
     SplitTokens,
@@ -51,13 +51,13 @@ class SplitExamples:
     Attributes:
         num_over_long: longer than max_length.
         num_without_row: of the others, those with a token that the model's embedding has no row for.
-        left_out_in_words: empty where none is left out.
+        left_out_text: empty where none is left out.
     """
 
     kept: list[Row]
     num_over_long: int
     num_without_row: int
-    left_out_in_words: str
+    left_out_text: str
 
     @property
     def num_left_out(self) -> int:
@@ -117,14 +117,14 @@ def read_training_examples(
                 max_length=config.max_length,
             )
         split = found[file] if kept is None else kept.splits[file]
-        if split.left_out_in_words:
-            context.recorder.note(split.left_out_in_words)
+        if split.left_out_text:
+            context.recorder.note(split.left_out_text)
         examples.append(_with_their_pairs(split, rows))
-    words = _losses_in_words(context, tokenizer, losses) if kept is None else kept.losses_in_words
+    words = _losses_text(context, tokenizer, losses) if kept is None else kept.losses_text
     if words:
         context.recorder.note(words)
     if kept is None:
-        keep_tokens(context, MadeTokens(splits=found, losses_in_words=words), key)
+        keep_tokens(context, MadeTokens(splits=found, losses_text=words), key)
     return TrainingExamples(*examples)
 
 
@@ -134,7 +134,7 @@ def _with_their_pairs(split: SplitTokens, rows: Sequence[Row]) -> SplitExamples:
         kept=kept,
         num_over_long=split.num_over_long,
         num_without_row=split.num_without_row,
-        left_out_in_words=split.left_out_in_words,
+        left_out_text=split.left_out_text,
     )
 
 
@@ -194,17 +194,17 @@ def _that_fit(
             f"{spread}."
         )
     if any(without):
-        words.append(without_row_in_words(without, name=name, num_rows=num_rows))
+        words.append(without_row_text(without, name=name, num_rows=num_rows))
     return SplitTokens(
         places=[place for place, _ in kept],
         examples=[example for _, example in kept],
         num_over_long=num_over_long,
         num_without_row=len(short) - len(kept),
-        left_out_in_words=" ".join(words),
+        left_out_text=" ".join(words),
     )
 
 
-def _losses_in_words(context: StageContext, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> str:
+def _losses_text(context: StageContext, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> str:
     """What the chat template leaves out of the pairs and of the policy's prompts, told before anything is trained.
 
     The policy's prompts lie apart from the pairs, and the policy would meet them hours later.
@@ -223,7 +223,7 @@ def _losses_in_words(context: StageContext, tokenizer: PreTrainedTokenizerBase, 
         return [None] * len(share)
 
     spread_over_ranks(prompts, partial(_of_share, tokenised=tried, all_rows=prompts))
-    return TemplateLosses.together(of_all_ranks(losses)).in_words()
+    return TemplateLosses.together(of_all_ranks(losses)).text()
 
 
 def note_policy_template(context: StageContext) -> None:
@@ -258,7 +258,7 @@ def resolve_training_schedule(
             num_eval_examples=len(examples.validation.kept),
         )
     except ScheduleError as error:
-        message = f"{config.stage}.schedule: {error} {examples.train.left_out_in_words}"
+        message = f"{config.stage}.schedule: {error} {examples.train.left_out_text}"
         raise BadConfigError(message.rstrip()) from error
 
 

@@ -58,7 +58,7 @@ def training_callbacks(
     return callbacks
 
 
-def quieten(trainer: Any) -> None:
+def silence(trainer: Any) -> None:
     """Take the Trainer's printing of every log line away; the recorder has the curves, and says how far it is."""
     trainer.remove_callback(PrinterCallback)
 

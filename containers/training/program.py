@@ -22,7 +22,7 @@ from containers.harness.context import StageContext
 from containers.models.loading import parameter_counts, save_adapter, save_merged
 from containers.training.checkpoints import checkpoint_step
 from containers.training.examples import TrainingExamples
-from containers.training.loop import quieten, resume_point, train, verify_training
+from containers.training.loop import resume_point, silence, train, verify_training
 from containers.training.records import training_info, write_training_records
 from containers.training.sharding import divides_model, whole_model
 
@@ -104,7 +104,7 @@ def run_training(context: StageContext, training: Training) -> tuple[Metric, ...
     try:
         checkpoint = resume_point(context)
         trainer = training.build_trainer(checkpoint)
-        quieten(trainer)
+        silence(trainer)
         parameters = parameter_counts(trainer.model)
         with training.while_training(trainer):
             train(context, trainer, checkpoint, planned_steps=num_steps)

@@ -1,7 +1,7 @@
 """A model that the ranks divide among them while they train it (FSDP2), and have whole again afterwards.
 
 Weights, gradients and optimizer states lie divided; a layer is put together for its forward and its backward, and the
-Trainer's own road saves, clips and resumes. The ranks' forwards have to be equally many: each of them puts layers
+Trainer's own code path saves, clips and resumes. The ranks' forwards have to be equally many: each of them puts layers
 together, which needs all ranks.
 """
 
@@ -29,7 +29,7 @@ def divides_model(profile: GpuProfile) -> bool:
     return profile.distribution == "fsdp"
 
 
-def demand_whole_model(profile: GpuProfile) -> None:
+def require_whole_model(profile: GpuProfile) -> None:
     """Refuse a profile by which the ranks would divide a model that writes: each would put it together at each token.
 
     Raises:

@@ -50,7 +50,7 @@ class SplitTokens:
     examples: list[dict[str, list[int]]]
     num_over_long: int
     num_without_row: int
-    left_out_in_words: str
+    left_out_text: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class MadeTokens:
     """All that comes of making tokens: each split by its file's name, and what the template loses, in words."""
 
     splits: dict[str, SplitTokens]
-    losses_in_words: str
+    losses_text: str
 
 
 class _UnusableFileError(Exception):
@@ -163,10 +163,10 @@ def _read(path: Path, *, key: str) -> MadeTokens:
 def _as_arrays(tokens: MadeTokens) -> tuple[dict[str, Array], str]:
     """The numbers as flat arrays, and the rest as JSON."""
     arrays: dict[str, Array] = {}
-    words: dict[str, Any] = {"losses": tokens.losses_in_words, "splits": {}}
+    words: dict[str, Any] = {"losses": tokens.losses_text, "splits": {}}
     for name, split in tokens.splits.items():
         fields = list(split.examples[0])
-        words["splits"][name] = [fields, split.num_over_long, split.num_without_row, split.left_out_in_words]
+        words["splits"][name] = [fields, split.num_over_long, split.num_without_row, split.left_out_text]
         arrays[f"{name}/places"] = _flat([split.places])
         for field in fields:
             lists = [example[field] for example in split.examples]
@@ -178,7 +178,7 @@ def _as_arrays(tokens: MadeTokens) -> tuple[dict[str, Array], str]:
 def _from_arrays(arrays: Mapping[str, Array], words: str) -> MadeTokens:
     told = json.loads(words)
     splits = {}
-    for name, (fields, num_over_long, num_without_row, left_out_in_words) in told["splits"].items():
+    for name, (fields, num_over_long, num_without_row, left_out_text) in told["splits"].items():
         columns = [
             _cut(arrays[f"{name}/{field}/values"], lengths=arrays[f"{name}/{field}/lengths"]) for field in fields
         ]
@@ -187,9 +187,9 @@ def _from_arrays(arrays: Mapping[str, Array], words: str) -> MadeTokens:
             examples=[dict(zip(fields, values, strict=True)) for values in zip(*columns, strict=True)],
             num_over_long=num_over_long,
             num_without_row=num_without_row,
-            left_out_in_words=left_out_in_words,
+            left_out_text=left_out_text,
         )
-    return MadeTokens(splits=splits, losses_in_words=told["losses"])
+    return MadeTokens(splits=splits, losses_text=told["losses"])
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> Array:

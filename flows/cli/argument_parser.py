@@ -32,7 +32,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and what would be right, and end with 2."""
-        self._end(self._in_words(message))
+        self._end(self._explained(message))
 
     def _end(self, text: str) -> NoReturn:
         lines = [f"{self.prog}: {text}"]
@@ -41,7 +41,7 @@ class ArgumentParser(argparse.ArgumentParser):
         lines.append(f"All options: {self.prog} --help")
         self.exit(2, "\n".join(lines) + "\n")
 
-    def _in_words(self, message: str) -> str:
+    def _explained(self, message: str) -> str:
         if message.startswith(_MISSING):
             return self._missing(message.removeprefix(_MISSING).split(", "))
         if found := _NOT_A_CHOICE.fullmatch(message):

@@ -24,7 +24,7 @@ from tasks.sources.adapter_folders import (
     remove_adapter_folder,
 )
 from tasks.store.contents import find_garbage, linked_folders, list_artifacts, remove, verify_artifacts
-from tasks.store.format import demand_known_store
+from tasks.store.format import require_known_store
 
 _EXIT_DAMAGED = 1
 _SHOWN_KEY = 12
@@ -64,7 +64,7 @@ def _demand_store(store_dir: Path) -> None:
             f"{store_dir.absolute()} {what}. Name the run.store_dir of your runs with --store; it is outputs/store "
             "where a run names none."
         )
-    demand_known_store(store_dir)
+    require_known_store(store_dir)
 
 
 def _wanted_by(runs: Sequence[str]) -> str:

@@ -140,7 +140,7 @@ def _move(
 def _with_whole_champion(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord) -> ChampionRecord:
     """The record, after every file of the model that is to reign was compared with its manifest."""
     if record.champion is not None:
-        book.demand_whole(record.champion, whole_up_to_bytes=loaded.config.verify_whole_up_to_bytes)
+        book.require_whole(record.champion, whole_up_to_bytes=loaded.config.verify_whole_up_to_bytes)
     return record
 
 

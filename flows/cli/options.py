@@ -9,7 +9,7 @@ from flows.cli.registry import DEMO_CONFIG
 from tasks.config.debug import debug_settings
 from tasks.config.errors import InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig, load_run_config
-from tasks.store.format import demand_known_store
+from tasks.store.format import require_known_store
 
 
 @dataclass(frozen=True)
@@ -102,5 +102,5 @@ def load_run_with_store(parsed: argparse.Namespace) -> LoadedConfig:
         ConfigError: it has mistakes, or a newer version of this package wrote its store.
     """
     loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
-    demand_known_store(loaded.config.store_dir)
+    require_known_store(loaded.config.store_dir)
     return loaded

@@ -38,7 +38,7 @@ from tasks.prefect_sync.ledger import LEDGER_FOLDER
 from tasks.run.lock import RunFolderHeldError, refuse_held_folder
 from tasks.sources.resolve import Probe, SourceError, probe_dataset, probe_model
 from tasks.sources.suites import probe_suite
-from tasks.store.format import NewerStoreError, demand_known_store
+from tasks.store.format import NewerStoreError, require_known_store
 from tasks.store.lock import LockError
 
 _EXIT_FAILED = 1
@@ -116,7 +116,7 @@ def _why_not_writable(folder: Path) -> str:
 def _held(config: RunConfig) -> str:
     """Which run works in this run's folder now, or that a newer version wrote its store; empty: neither."""
     try:
-        demand_known_store(config.store_dir)
+        require_known_store(config.store_dir)
         refuse_held_folder(config.output_dir)
     except (NewerStoreError, RunFolderHeldError, LockError) as error:
         return f"The run does not start.\n  {error}"

@@ -83,7 +83,7 @@ def run_form(
         stages: what is done between system check and report; None: as every run.
 
     Returns:
-        Where the report lies; or the state Failed, as `ended_in_words`.
+        Where the report lies; or the state Failed, as `ended_or_failed`.
     """
 
     def run() -> str:
@@ -92,10 +92,10 @@ def run_form(
             get_run_logger().warning("%s", warning)
         return str(run_stages(loaded.config, command=command, config_yaml=loaded.yaml_text, stages=stages))
 
-    return ended_in_words(run)
+    return ended_or_failed(run)
 
 
-def ended_in_words(run: "Callable[[], str | State[Any]]") -> "str | State[Any]":
+def ended_or_failed(run: "Callable[[], str | State[Any]]") -> "str | State[Any]":
     """What `run` returns.
 
     An error that was written for people ends the flow run as Failed with just that text; one of any other kind rises,

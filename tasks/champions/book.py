@@ -104,7 +104,7 @@ class ChampionBook:
         folder = self.store_dir / "artifacts" / stored.stage / stored.key
         return ArtifactRef(stage=stored.stage, key=stored.key, path=str(folder), digest=stored.digest)
 
-    def demand_whole(self, version: ModelVersion, *, whole_up_to_bytes: int | None = None) -> None:
+    def require_whole(self, version: ModelVersion, *, whole_up_to_bytes: int | None = None) -> None:
         """Return if every file of the version's model is there and unchanged.
 
         Raises:

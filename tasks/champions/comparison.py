@@ -74,7 +74,7 @@ def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> M
     champion = record.champion
     if champion is None:
         raise NoChampionError(f"{book.name} has no champion to compare with.")
-    book.demand_whole(champion, whole_up_to_bytes=run.config.verify_whole_up_to_bytes)
+    book.require_whole(champion, whole_up_to_bytes=run.config.verify_whole_up_to_bytes)
     return champion
 
 

@@ -127,8 +127,8 @@ def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateV
     rules.append(
         GateRule(
             name="score parity",
-            wanted=f"at most {number(parity.bound)} on every road",
-            found=f"{number(parity.max_difference)} on {len(parity.roads)} roads",
+            wanted=f"at most {number(parity.bound)} on every code path",
+            found=f"{number(parity.max_difference)} on {len(parity.paths)} code paths",
             passed=parity.holds,
         )
     )
@@ -237,7 +237,7 @@ def demand(verdict: GateVerdict) -> None:
     )
 
 
-def demand_certificate(verdict: GateVerdict) -> ArtifactRef:
+def require_certificate(verdict: GateVerdict) -> ArtifactRef:
     """The certificate of a reward model whose gate is open: what the policy stage is given.
 
     Raises:

@@ -31,7 +31,7 @@ _FLOW_RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 def auto_profile(
     ladder: Sequence[GpuProfile], without_gpu: GpuProfile, *, divides: Callable[[GpuProfile], str]
 ) -> GpuProfile:
-    """The rung that the free GPUs carry; `chosen_because` says why.
+    """The profile that the free GPUs carry; `chosen_because` says why.
 
     Args:
         ladder: profiles, the most wanted first.
@@ -76,7 +76,7 @@ def _memory() -> Path | None:
 
 
 def _remembered(memory: Path | None, possible: Sequence[GpuProfile]) -> GpuProfile | None:
-    """What was chosen before, if it is still one of the rungs."""
+    """What was chosen before, if it is still one of the ladder's profiles."""
     if memory is None or not memory.is_file():
         return None
     try:
@@ -127,16 +127,16 @@ def profile_of_ladder(tree: Mapping[str, Any], files: Mapping[str, Path], *, run
         run: the run's configuration, not yet checked; its global batches count.
 
     Raises:
-        ConfigError: a rung is no profile, or no rung fits.
+        ConfigError: a name of the ladder is no profile, or none fits.
     """
     try:
         ladder = ProfileLadder.model_validate(tree)
     except ValidationError as error:
         raise ConfigError("; ".join(str(mistake) for mistake in mistakes_of(error, ProfileLadder))) from error
-    rungs = [_profile(name, files) for name in ladder.ladder]
+    profiles = [_profile(name, files) for name in ladder.ladder]
     try:
         chosen = auto_profile(
-            rungs, _profile(ladder.without_gpu, files), divides=lambda profile: _indivisible(run, profile)
+            profiles, _profile(ladder.without_gpu, files), divides=lambda profile: _indivisible(run, profile)
         )
     except NoProfileFitsError as error:
         raise ConfigError(str(error)) from error
@@ -146,7 +146,7 @@ def profile_of_ladder(tree: Mapping[str, Any], files: Mapping[str, Path], *, run
 def _profile(name: str, files: Mapping[str, Path]) -> GpuProfile:
     path = files.get(name)
     if path is None:
-        raise ConfigError(f"its rung `{name}`: no such profile. {near_match(name, sorted(files))}".rstrip())
+        raise ConfigError(f"its ladder names `{name}`: no such profile. {near_match(name, sorted(files))}".rstrip())
     try:
         return GpuProfile.model_validate(read_yaml_file(path, shown=str(path)))
     except ValidationError as error:

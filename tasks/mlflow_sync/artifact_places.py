@@ -53,7 +53,7 @@ def upload_file(client: "MlflowClient", run_id: str, path: Path, *, folder: str)
     known = _addresses.setdefault(client, {})
     if run_id not in known:
         known[run_id] = str(client.get_run(run_id).info.artifact_uri)
-    demand_own_place(client.tracking_uri, known[run_id], owner=run_id)
+    require_own_place(client.tracking_uri, known[run_id], owner=run_id)
     _repository(known[run_id], client.tracking_uri).log_artifact(str(path), folder or None)
 
 
@@ -67,11 +67,11 @@ def upload_model_files(client: "MlflowClient", model: "LoggedModel", folder: Pat
         client.log_model_artifacts(model.model_id, str(folder))
         return
     address = str(model.artifact_location)
-    demand_own_place(client.tracking_uri, address, owner=model.model_id)
+    require_own_place(client.tracking_uri, address, owner=model.model_id)
     _repository(address, client.tracking_uri).log_artifacts(str(folder))
 
 
-def demand_own_place(tracking_uri: str, address: str, *, owner: str = "") -> None:
+def require_own_place(tracking_uri: str, address: str, *, owner: str = "") -> None:
     """Return where files may be sent to that address; a tracking URI that is a database allows every one.
 
     Args:

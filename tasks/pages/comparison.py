@@ -116,7 +116,7 @@ def _whole(certificate: Certificate) -> dict[str, Metric | None]:
         "Accuracy at equal lengths": length.controlled_accuracy,
         "Length slope, standard deviations per doubling": length.standard_slope,
         "Order flipped by padding": length.padding.flips,
-        "Largest difference between two roads to a score": Metric(
+        "Largest difference between two code paths to a score": Metric(
             name="parity", value=certificate.parity.max_difference, unit="score"
         ),
     }

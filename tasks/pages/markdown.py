@@ -113,7 +113,7 @@ def reward_model_markdown(certificate: Certificate, verdict: GateVerdict | None 
     ]
     parity = (
         f"Scores: mean {number(certificate.score_mean)}, standard deviation {number(certificate.score_std)}; the same "
-        f"{certificate.parity.num_conversations} conversations, scored on {len(certificate.parity.roads)} roads, "
+        f"{certificate.parity.num_conversations} conversations, scored on {len(certificate.parity.paths)} code paths, "
         f"differ by at most {number(certificate.parity.max_difference)} (allowed: {number(certificate.parity.bound)})."
     )
     return joined(

@@ -25,7 +25,7 @@ from containers.launch.lease import LOCK_LABEL
 from tasks.display import current_display
 from tasks.mlflow_sync.gpu_metrics import gpus_watched
 from tasks.pipeline.failure import FAILURE_FILE, STAGE_LOG_FILE, AttemptFailedError, keep_evidence
-from tasks.pipeline.ladder import in_words
+from tasks.pipeline.ladder import shape_text
 from tasks.pipeline.log import LogLines
 from tasks.prefect_sync.artifacts import mlflow_link, prefect_link, present_flow_run_id
 from tasks.prefect_sync.progress import StageProgress
@@ -47,7 +47,7 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     if spec.profile.num_gpus:
         _see_to_mlflow(run, spec)
     folder, work_folder = _folders(run, spec)
-    tags = {"rlhf.why": why, **({"rlhf.ladder": in_words(spec.ladder)} if spec.ladder else {})}
+    tags = {"rlhf.why": why, **({"rlhf.ladder": shape_text(spec.ladder)} if spec.ladder else {})}
     note = f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip()
     mlflow_run = run.tracking.start_attempt(spec, tags=tags, note=note)
     current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}: {why}")

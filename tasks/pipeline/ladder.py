@@ -1,10 +1,10 @@
-"""A stage on the ladder: where it stands, the next rung after a failure, and who is told of it."""
+"""A stage on the ladder: where it stands, the next fallback after a failure, and who is told of it."""
 
 from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
-from containers.contracts.ladder import LadderSettings, Rung
+from containers.contracts.ladder import Fallback, LadderSettings
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.spec import StageSpec
@@ -16,28 +16,28 @@ from tasks.prefect_sync.artifacts import page_key, show_markdown
 from tasks.run.state import PipelineRun
 
 
-def in_words(rungs: Sequence[Rung]) -> str:
+def shape_text(fallbacks: Sequence[Fallback]) -> str:
     """`as planned but for: per-device batch 4 → 2, accumulation 7 → 14; gradient checkpointing on`."""
-    return f"as planned but for: {'; '.join(rung.change for rung in rungs)}" if rungs else "as planned"
+    return f"as planned but for: {'; '.join(fallback.change for fallback in fallbacks)}" if fallbacks else "as planned"
 
 
-def ladder_markdown(rungs: Sequence[Rung], *, not_tried: Sequence[str]) -> str:
+def ladder_markdown(fallbacks: Sequence[Fallback], *, not_tried: Sequence[str]) -> str:
     """A table of what each failure changed, and why no more was."""
-    rows = [(str(number), rung.after.value, rung.change) for number, rung in enumerate(rungs, start=1)]
+    rows = [(str(number), fallback.after.value, fallback.change) for number, fallback in enumerate(fallbacks, start=1)]
     table = markdown_table(("", "After", "Changed"), rows)
     left = f"\n\nNot tried: {'; '.join(not_tried)}." if not_tried else ""
     return f"{table}\n\nGlobal batch and steps stay; it goes on from the last checkpoint.{left}"
 
 
 class StageLadder:
-    """The rungs that the attempts at one piece of work stand on.
+    """The fallbacks that the attempts at one piece of work stand on.
 
     A new run begins where the last attempt stood: what did not fit then does not fit now, and checkpoints of fewer
     ranks go on with as many.
 
     Args:
         planned: what the configuration asks for.
-        say: gets a line where a new run begins on a rung.
+        say: gets a line where a new run begins on a fallback.
     """
 
     def __init__(self, run: PipelineRun, planned: Shape, *, key: str, say: Callable[[str], None]) -> None:
@@ -45,31 +45,33 @@ class StageLadder:
         self._planned = planned
         self._stage = StageName(planned.config.stage)
         self.not_tried: tuple[str, ...] = ()
-        self.rungs: tuple[Rung, ...] = last_rungs(run, self._stage, key) if ladder_settings(run).enabled else ()
-        if self.rungs:
-            say(f"goes on in the shape of its last attempt, {in_words(self.rungs)}.")
+        self.fallbacks: tuple[Fallback, ...] = (
+            last_fallbacks(run, self._stage, key) if ladder_settings(run).enabled else ()
+        )
+        if self.fallbacks:
+            say(f"goes on in the shape of its last attempt, {shape_text(self.fallbacks)}.")
 
-    def climb(self, failure: StageFailure, *, attempt: int) -> Rung | None:
-        """The rung for the next attempt, shown in Prefect; None where there is none for this failure."""
+    def climb(self, failure: StageFailure, *, attempt: int) -> Fallback | None:
+        """The fallback for the next attempt, shown in Prefect; None where there is none for this failure."""
         step = next_step(
             failure.kind,
             self._planned,
-            self.rungs,
+            self.fallbacks,
             host=_host(self._run, failure.kind),
             settings=ladder_settings(self._run),
         )
         self.not_tried = step.not_tried if step else ()
         if step is None:
             return None
-        if step.rung is not None:
-            self.rungs = (*self.rungs, step.rung)
-        if self.rungs:
+        if step.fallback is not None:
+            self.fallbacks = (*self.fallbacks, step.fallback)
+        if self.fallbacks:
             show_markdown(
                 f"{page_key(self._stage)}-ladder",
-                ladder_markdown(self.rungs, not_tried=step.not_tried),
+                ladder_markdown(self.fallbacks, not_tried=step.not_tried),
                 description=f"Attempt {attempt} failed: {failure.kind}",
             )
-        return step.rung
+        return step.fallback
 
 
 def ladder_settings(run: PipelineRun) -> LadderSettings:
@@ -77,7 +79,7 @@ def ladder_settings(run: PipelineRun) -> LadderSettings:
     return run.config.runtime.ladder
 
 
-def last_rungs(run: PipelineRun, stage: StageName, key: str) -> tuple[Rung, ...]:
+def last_fallbacks(run: PipelineRun, stage: StageName, key: str) -> tuple[Fallback, ...]:
     """Those of the last attempt at this work, in any run; none where its spec is gone or of another version."""
     last = run.next_attempt(stage, key) - 1
     path = run.attempt_folder(stage, key, attempt=last) / SPEC_FILE

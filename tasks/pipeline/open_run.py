@@ -20,7 +20,7 @@ from tasks.run.lock import sole_run
 from tasks.run.runtime import code_identity, start_runtime
 from tasks.run.state import PipelineRun, new_run_id
 from tasks.sources.secrets import take_mlflow_login
-from tasks.store.format import demand_known_store, mark_store
+from tasks.store.format import mark_store, require_known_store
 
 # What of a configuration stands among a run's parameters in MLflow; stages show their own sections.
 _SHOWN = {"run", "dataset", "base_model", "gates", "gpu_profile"}
@@ -52,7 +52,7 @@ def open_pipeline(
     name, output_dir, store_dir = config.run.name, config.output_dir.resolve(), config.store_dir.resolve()
     _make_folder(output_dir, key="run.output_dir")
     _make_folder(store_dir, key="run.store_dir")
-    demand_known_store(store_dir)
+    require_known_store(store_dir)
     mark_store(store_dir)
     run_id, flow_run_id = new_run_id(), str(flow_run.id or "")
     with (

@@ -7,7 +7,7 @@ from pathlib import Path
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.digests import read_manifest
 from containers.contracts.identity import config_profile, stage_batch
-from containers.contracts.ladder import Rung
+from containers.contracts.ladder import Fallback
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
@@ -19,7 +19,7 @@ from tasks.pages.markdown import failure_markdown
 from tasks.pipeline.attempt import attempt_not_started, attempt_stage, run_logger
 from tasks.pipeline.failure import AttemptFailedError, Patience, StageFailedError, furthest_step
 from tasks.pipeline.gpu_turn import gpu_turn, on_gpus
-from tasks.pipeline.ladder import StageLadder, in_words
+from tasks.pipeline.ladder import StageLadder, shape_text
 from tasks.pipeline.lookup import asked_of
 from tasks.pipeline.reap import processes_to_take_over
 from tasks.pipeline.stages import BY_NAME, required_config
@@ -88,8 +88,8 @@ def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
     run.tracking.wait_for_server()
     manifest = read_manifest(Path(artifact.path))
     maker = find_maker(run.attempt_folder(artifact.stage, artifact.key, attempt=1).parent)
-    shape = f", {in_words(manifest.ladder)}" if manifest.ladder else ""
-    message = f"{maker.in_words(manifest.created_at)}{shape}"
+    shape = f", {shape_text(manifest.ladder)}" if manifest.ladder else ""
+    message = f"{maker.text(manifest.created_at)}{shape}"
     run_logger().info(
         "%s: reused %s, %s, verified (%d files)", artifact.stage, artifact.path, message, len(manifest.files)
     )
@@ -129,18 +129,18 @@ def _made(
     ladder = StageLadder(run, planned, key=key, say=say)
     while True:
         attempts += 1
-        spec = _spec(run, shape_after(planned, ladder.rungs), inputs, memory=memory, rungs=ladder.rungs)
+        spec = _spec(run, shape_after(planned, ladder.fallbacks), inputs, memory=memory, fallbacks=ladder.fallbacks)
         step_before = furthest_step(run.work_folder(stage, key))
         try:
-            return _attempted(run, spec, why=f"{why}; {in_words(spec.ladder)}" if spec.ladder else why, say=say)
+            return _attempted(run, spec, why=f"{why}; {shape_text(spec.ladder)}" if spec.ladder else why, say=say)
         except AttemptFailedError as error:
             progressed = furthest_step(run.work_folder(stage, key)) > step_before
-            rung = None if run.should_stop() else ladder.climb(error.failure, attempt=spec.attempt)
-            wait_s = 0.0 if rung else patience.wait_before_next(error, progressed=progressed)
+            fallback = None if run.should_stop() else ladder.climb(error.failure, attempt=spec.attempt)
+            wait_s = 0.0 if fallback else patience.wait_before_next(error, progressed=progressed)
             if wait_s is None or run.should_stop():
                 raise _gave_up(run, spec, error, attempts=attempts, not_tried=ladder.not_tried) from error
             why = f"again after {error.failure.kind}"
-            then = f" with {rung.change}" if rung else f" in {wait_s:g} s"
+            then = f" with {fallback.change}" if fallback else f" in {wait_s:g} s"
             text = f"attempt {spec.attempt} failed ({error.failure.kind}); the next starts{then}."
             run_logger().warning("%s: %s %s", stage, text, error.failure.message)
             current_display().say(f"{stage}: {text}", is_logged=True)
@@ -180,7 +180,12 @@ def _wait(run: PipelineRun, wait_s: float) -> None:
 
 
 def _spec(
-    run: PipelineRun, shape: Shape, inputs: Sequence[StageInput], *, memory: StageMemory, rungs: tuple[Rung, ...]
+    run: PipelineRun,
+    shape: Shape,
+    inputs: Sequence[StageInput],
+    *,
+    memory: StageMemory,
+    fallbacks: tuple[Fallback, ...],
 ) -> StageSpec:
     stage, profile = StageName(shape.config.stage), shape.profile
     return StageSpec(
@@ -204,7 +209,7 @@ def _spec(
         timeout_s=run.config.runtime.timeout_s.of(stage),
         silence_limit_s=run.config.runtime.silence_limit_s,
         start_over_if_damaged=run.config.runtime.start_over_if_damaged,
-        ladder=rungs,
+        ladder=fallbacks,
         program_files=run.code.loadable_files(shape.config),
         work_path=str(run.work_folder(stage, memory.key)),
     )
@@ -228,7 +233,7 @@ def _gave_up(
             mlflow_run_id=error.mlflow_run,
         ),
     )
-    changes = tuple(rung.change for rung in spec.ladder)
+    changes = tuple(fallback.change for fallback in spec.ladder)
     told = StageFailedError(failure, log=error.log, attempts=attempts, changes=changes, not_tried=not_tried)
     show_markdown(
         f"{spec.stage.value.replace('_', '-')}-failure",

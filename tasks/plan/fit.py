@@ -43,9 +43,9 @@ def _line(kind: FailureKind, planned: Shape, *, host: Host, runtime: RuntimeSect
     if not settings.enabled:
         again = f"tried again unchanged, {runtime.retries} times" if kind.retry_can_help else "the stage fails"
         return f"{again} (runtime.ladder.enabled is false)"
-    rungs = all_steps(kind, planned, host=host, settings=settings)
-    if rungs:
-        return "; then ".join(rung.change for rung in rungs)
+    fallbacks = all_steps(kind, planned, host=host, settings=settings)
+    if fallbacks:
+        return "; then ".join(fallback.change for fallback in fallbacks)
     step = next_step(kind, planned, (), host=host, settings=settings)
     return f"the stage fails: {'; '.join(step.not_tried if step else ())}"
 

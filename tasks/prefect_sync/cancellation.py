@@ -135,7 +135,7 @@ def end_state(error: BaseException | None) -> EndState:
     return "FAILED" if isinstance(error, Exception) else "CRASHED"
 
 
-def end_in_words(error: BaseException | None) -> str:
+def end_text(error: BaseException | None) -> str:
     """The message beside that state; empty where there is nothing to say."""
     if error is None:
         return ""

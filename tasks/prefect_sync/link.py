@@ -27,8 +27,8 @@ from tasks.prefect_sync.cancellation import (
     STOPS,
     CancelWatch,
     RunCancelledError,
-    end_in_words,
     end_state,
+    end_text,
     never,
 )
 from tasks.prefect_sync.events import LedgerEvents
@@ -195,7 +195,7 @@ class PrefectLink:
                 self._leave_cancelled()
                 return
             error = RunCancelledError(self.watch.why)
-        self.ledger.note_end(end_state(error), end_in_words(error))
+        self.ledger.note_end(end_state(error), end_text(error))
         self._events.close(limit_s=_EVENTS_LIMIT_S)
         EventsWorker.set_client_override(None)
         _ends.append(PipelineEnd(error, self.ledger, was_deleted=self.watch.was_deleted))

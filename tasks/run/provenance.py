@@ -27,7 +27,7 @@ class Provenance(Frozen):
     flow_run_id: str = Field("", description="In Prefect; empty outside a flow run")
     mlflow_url: str = Field("", description="Page of the stage's run in MLflow, as it was called then")
 
-    def in_words(self, made_at: str) -> str:
+    def text(self, made_at: str) -> str:
         """`made by run demo (20261121-193201-5a3f0c) on 21 November 2026, 19:33 UTC`."""
         name = f"{self.run_name} ({self.run_id})" if self.run_name else self.run_id
         return f"made by run {name} on {moment(made_at)}" if name else f"made {moment(made_at)}"
@@ -37,7 +37,7 @@ def reused_note(maker: Provenance, message: str) -> str:
     """Markdown for the MLflow run of a stage that made nothing new.
 
     Args:
-        message: `maker.in_words(…)`.
+        message: `maker.text(…)`.
     """
     where = f" Its curves are on [that run's page]({maker.mlflow_url})." if maker.mlflow_url else ""
     return f"↺ **Reused:** {markdown_text(message)}.{where}"

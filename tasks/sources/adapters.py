@@ -14,7 +14,7 @@ from tasks.sources.adapter_folders import ModelFiles, adapter_on_base
 from tasks.sources.errors import HubUnreachableError, SourceNotFoundError, UnusableSourceError
 from tasks.sources.hub import HubRevision, fetch_files, flat_folder, hub_revision, read_hub_text
 from tasks.sources.local import readable_folder
-from tasks.sources.model_files import demand_whole_weights, model_file_names, weight_files, weight_index
+from tasks.sources.model_files import model_file_names, require_whole_weights, weight_files, weight_index
 
 _HUB_MODEL = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -92,7 +92,7 @@ def local_adapter(folder: Path, *, base: str | None, keys: Keys) -> Adapter:
     except (OSError, ValueError) as error:
         raise _unreadable(files, error) from error
     settings = _settings(files, text)
-    demand_whole_weights(place, [ADAPTER_WEIGHTS_FILE])
+    require_whole_weights(place, [ADAPTER_WEIGHTS_FILE])
     return Adapter(files, None, settings, base, keys)
 
 
@@ -266,7 +266,7 @@ def _local_base(folder: Path, adapter: Adapter) -> ModelFiles:
     place = readable_folder(folder, key=adapter.keys.base)
     names = model_file_names(path.name for path in place.iterdir() if path.is_file())
     _demand_base(names, str(place), adapter)
-    demand_whole_weights(place, weight_files(names), index=weight_index(names))
+    require_whole_weights(place, weight_files(names), index=weight_index(names))
     return ModelFiles(place, names, str(place))
 
 

@@ -42,7 +42,7 @@ def model_file_names(paths: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def demand_model_files(
+def require_model_files(
     names: Collection[str], read: Callable[[str], str], *, where: str, key: str = "base_model"
 ) -> None:
     """Refuse what cannot be started from: no configuration, no safetensors, missing shards, no tokenizer or template.
@@ -130,7 +130,7 @@ def _any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def demand_whole_weights(folder: Path, names: Iterable[str], *, index: str | None = None) -> None:
+def require_whole_weights(folder: Path, names: Iterable[str], *, index: str | None = None) -> None:
     """Refuse files that are no safetensors, are cut off, or lack weights which the index looks for in them.
 
     Args:

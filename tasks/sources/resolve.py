@@ -24,9 +24,9 @@ from tasks.sources.local import (
     resolve_file,
 )
 from tasks.sources.model_files import (
-    demand_model_files,
-    demand_whole_weights,
     model_file_names,
+    require_model_files,
+    require_whole_weights,
     weight_files,
     weight_index,
 )
@@ -225,7 +225,7 @@ def _revision_of(kind: RepoKind, hub_id: str | None, revision: str | None, *, to
 def _usable_model(source: ModelSource, *, token: str | None, key: str) -> tuple[HubRevision, tuple[str, ...]]:
     revision = _revision_of("model", source.hub_id, source.revision, token=token)
     top = tuple(file.path for file in revision.files if "/" not in file.path)
-    demand_model_files(top, lambda name: read_hub_text(revision, name, token=token), where=revision.origin, key=key)
+    require_model_files(top, lambda name: read_hub_text(revision, name, token=token), where=revision.origin, key=key)
     return revision, model_file_names(top)
 
 
@@ -234,8 +234,8 @@ def _demand_local_model(folder: Path, *, key: str) -> None:
         return (folder / name).read_text(encoding="utf-8", errors="replace")
 
     present = tuple(sorted(path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size))
-    demand_model_files(present, read, where=str(folder), key=key)
-    demand_whole_weights(folder, weight_files(present), index=weight_index(present))
+    require_model_files(present, read, where=str(folder), key=key)
+    require_whole_weights(folder, weight_files(present), index=weight_index(present))
 
 
 def _data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool) -> tuple[str, ...]:

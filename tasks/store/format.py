@@ -30,7 +30,7 @@ class StoreMark(BaseModel):
     written_by: str = "an unknown version"
 
 
-def demand_known_store(store_dir: Path) -> None:
+def require_known_store(store_dir: Path) -> None:
     """Return where this version can read the store; one without a mark is from before there was one.
 
     Raises:

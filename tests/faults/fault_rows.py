@@ -1,4 +1,4 @@
-"""What a fault test saw, as a row of the table in docs/reliability.md, which is made from rows and nothing else."""
+"""What a fault test saw, as a row of docs/proofs/faults.md, which is made from rows and nothing else."""
 
 import json
 import os

@@ -40,7 +40,7 @@ class ConversationLengths(Protocol):
     def lengths(self, conversations: Sequence[Sequence[Turn]]) -> list[int]:
         """The tokens of each conversation; 0 where it cannot be written."""
 
-    def demand_no_refusal(self) -> None:
+    def require_no_refusal(self) -> None:
         """Raise BadDataError where a conversation could not be written."""
 
 
@@ -260,5 +260,5 @@ def _over_long(rows: Rows, counter: ConversationLengths, *, max_tokens: int) -> 
         for (item, _), length in zip(answers, lengths, strict=True):
             if length > max_tokens:
                 found[id(item)] = f"{length:,} tokens"
-    counter.demand_no_refusal()
+    counter.require_no_refusal()
     return found

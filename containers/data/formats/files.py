@@ -120,7 +120,7 @@ def read_lines(path: Path, *, fast: bool = False) -> Iterator[Line]:
         for line in _lines_of(path, parse=_parse_fast if fast else _parse_line):
             if line.value is None:
                 num_without += 1
-                demand_rows_among(line.number, num_rows=line.number - num_without, name=path.name)
+                require_rows_among(line.number, num_rows=line.number - num_without, name=path.name)
             yield line
     except UnreadableFileError as error:
         raise BadDataError(str(error)) from error
@@ -181,7 +181,7 @@ def first_bytes(path: Path, count: int) -> bytes:
             raise _damaged_gzip(path, error, after_line=0) from error
 
 
-def demand_rows_among(num_lines: int, *, num_rows: int, name: str) -> None:
+def require_rows_among(num_lines: int, *, num_rows: int, name: str) -> None:
     """Refuse a file while it is being read, once nearly all of very many lines hold no row.
 
     Raises:

@@ -1,7 +1,7 @@
 """Which profile of a ladder the GPUs of this machine can carry now, and why; pure.
 
-A rung fits where so many GPUs are free, healthy and large enough, and where it divides every global batch of the run.
-Where none fits the free GPUs, the healthy ones count: the stages then wait for whoever has them.
+A profile fits where enough GPUs are free, healthy and large enough, and where it divides every global batch of the run.
+Where none fits the free GPUs, the healthy ones count: the stages then wait for the other run that has them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ def choose_profile(
     leased: Mapping[str, str],
     divides: Callable[[GpuProfile], str] = lambda profile: "",
 ) -> ProfileChoice:
-    """The first rung that fits.
+    """The first profile that fits.
 
     Args:
         ladder: profiles, the most wanted first.

@@ -99,14 +99,14 @@ def test_a_full_gpu(tiny: TinyProject, undisturbed: Reference, fault: Fault, sta
     )
 
 
-def test_a_full_gpu_and_no_rung_left(tiny: TinyProject, undisturbed: Reference, fault: Fault) -> None:
+def test_a_full_gpu_and_no_fallback_left(tiny: TinyProject, undisturbed: Reference, fault: Fault) -> None:
     fault.describe(
         AREA,
         f"torch.OutOfMemoryError in {REWARD}, whatever is changed",
         parts="orchestrator, stage process; the error is raised, there is no GPU",
     )
     fault.recovery_starts()
-    climbed = climb(tiny, ("gpu_memory", 0, 1), REWARD, "no-rung", "gpu_profile.max_per_device_batch_size=1")
+    climbed = climb(tiny, ("gpu_memory", 0, 1), REWARD, "no-fallback", "gpu_profile.max_per_device_batch_size=1")
     assert climbed.driven.process.returncode == 1
     error = climbed.driven.events[-1]["text"]
     assert f"{REWARD} failed ({FailureKind.OUT_OF_GPU_MEMORY})" in error
@@ -145,7 +145,7 @@ def test_a_rank_hangs_as_often_as_there_are_two(tiny: TinyProject, undisturbed: 
     )
     assert climbed.driven.process.returncode == 0, climbed.driven.text
     assert [spec.batch.num_processes for spec in climbed.specs] == [2, 2, 1]
-    assert [rung.after for rung in climbed.specs[-1].ladder] == [FailureKind.NCCL_TIMEOUT] * 2
+    assert [fallback.after for fallback in climbed.specs[-1].ladder] == [FailureKind.NCCL_TIMEOUT] * 2
     resumed = [note for note in notes(climbed.work) if note.startswith("Resuming from")]
     assert resumed == ["Resuming from checkpoint-10."] * 2, "one rank goes on from what two have saved"
     difference = largest_difference(tiny, climbed, REWARD, undisturbed)

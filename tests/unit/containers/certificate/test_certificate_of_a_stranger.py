@@ -38,12 +38,12 @@ def _certificate(tmp_path: Path, reward_model: Path, **changes: object) -> Certi
     return Certificate.model_validate_json((context.output / "certificate.json").read_bytes())
 
 
-def test_it_is_judged_and_its_roads_agree_with_one_by_one(tmp_path: Path, stranger: Path) -> None:
+def test_it_is_judged_and_its_paths_agree_with_one_by_one(tmp_path: Path, stranger: Path) -> None:
     certificate = _certificate(tmp_path, stranger)
     parity = certificate.parity
     assert certificate.suites[0].num_pairs == 24
     assert parity.reference == "evaluator, batches of 1"
-    assert {road.name for road in parity.roads} == {
+    assert {path.name for path in parity.paths} == {
         "training collator",
         "evaluator, as configured",
         "evaluator, batches of 2",
@@ -75,7 +75,7 @@ def test_a_length_below_every_pair_is_told(tmp_path: Path, stranger: Path) -> No
         _certificate(tmp_path, stranger, max_length=8)
 
 
-def test_a_road_that_scores_otherwise_refuses_the_certificate(
+def test_a_path_that_scores_otherwise_refuses_the_certificate(
     tmp_path: Path, stranger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer = RewardScorer.load(stranger, device="cpu", dtype=torch.float32, max_length=256, batch_size=4)

@@ -1,4 +1,4 @@
-"""A model that scores differently on one of the roads has no certificate, and the road is named."""
+"""A model that scores differently on one of the code paths has no certificate, and the code path is named."""
 
 import json
 from pathlib import Path
@@ -31,11 +31,11 @@ def _scorer(artifact: Path) -> RewardScorer:
     )
 
 
-def test_every_road_gives_the_same_64_scores(artifact: Path) -> None:
+def test_every_path_gives_the_same_64_scores(artifact: Path) -> None:
     parity = measure_parity(artifact, _scorer(artifact), trained_in=torch.float32)
     assert parity.num_conversations == 64
     assert parity.holds and parity.max_difference < 1e-4
-    assert [road.name for road in parity.roads] == [
+    assert [path.name for path in parity.paths] == [
         "training collator",
         "evaluator, as configured",
         "evaluator, batches of 1",
@@ -46,12 +46,12 @@ def test_every_road_gives_the_same_64_scores(artifact: Path) -> None:
     ]
 
 
-def test_a_road_that_differs_alone_is_named_alone(artifact: Path) -> None:
+def test_a_path_that_differs_alone_is_named_alone(artifact: Path) -> None:
     logged = [score for item in read_sample_predictions(artifact) for score in (item.score_chosen, item.score_rejected)]
     write_reloaded_scores(artifact, {"merged": logged, "adapter": [score + 0.01 for score in logged]})
     with pytest.raises(StageError) as refused:
         measure_parity(artifact, _scorer(artifact), trained_in=torch.float32)
-    assert "The roads that differ are adapter, reloaded by training: 0.01. The others agree" in str(refused.value)
+    assert "The code paths that differ are adapter, reloaded by training: 0.01. The others agree" in str(refused.value)
 
 
 def test_a_copy_reloaded_by_training_counts_only_for_the_conversations_that_fit(artifact: Path) -> None:
@@ -61,10 +61,10 @@ def test_a_copy_reloaded_by_training_counts_only_for_the_conversations_that_fit(
     scorer.max_length = 200
     parity = measure_parity(artifact, scorer, trained_in=torch.float32)
     assert parity.num_conversations < 64
-    assert next(road for road in parity.roads if road.name.startswith("adapter")).max_difference == 0
+    assert next(path for path in parity.paths if path.name.startswith("adapter")).max_difference == 0
 
 
-def test_where_every_road_differs_from_what_was_logged_it_is_another_model(artifact: Path) -> None:
+def test_where_every_path_differs_from_what_was_logged_it_is_another_model(artifact: Path) -> None:
     path = artifact / "sample_predictions.json"
     samples = json.loads(path.read_text())
     samples[3]["score_chosen"] += 0.5
@@ -77,5 +77,5 @@ def test_a_pad_token_that_moves_the_score_in_training_is_found(artifact: Path) -
     """transformers reads the score at the last token that is no pad token: here the line break at the end is one."""
     scorer = _scorer(artifact)
     scorer.model.config.pad_token_id = scorer.tokenizer.convert_tokens_to_ids("Ċ")
-    with pytest.raises(StageError, match="The roads that differ are training collator"):
+    with pytest.raises(StageError, match="The code paths that differ are training collator"):
         measure_parity(artifact, scorer, trained_in=torch.float32)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from containers.data.funnel import DroppedRow, FunnelCounter, dropped_in_words, funnel_table, shortened
+from containers.data.funnel import DroppedRow, FunnelCounter, dropped_text, funnel_table, shortened
 from containers.data.splits import sample_of, share_of
 
 
@@ -25,11 +25,11 @@ def test_the_table_shows_each_filter_with_numbers_that_chain() -> None:
 
 def test_the_reasons_that_took_most_are_said_in_a_line() -> None:
     counter = FunnelCounter({"train": 10_000})
-    assert dropped_in_words(counter.total) == "0 dropped"
+    assert dropped_text(counter.total) == "0 dropped"
     for reason, dropped in (("code_rows", 4), ("tie", 1200), ("unknown_role", 0), ("duplicate", 20), ("empty", 1)):
         counter.step(reason, [DroppedRow("train", "a", n) for n in range(dropped)])
-    assert dropped_in_words(counter.total, most=2) == ("1,225 dropped (1,200 tie, 20 duplicate, 5 for 2 other reasons)")
-    assert dropped_in_words(counter.total, most=4) == ("1,225 dropped (1,200 tie, 20 duplicate, 4 code_rows, 1 empty)")
+    assert dropped_text(counter.total, most=2) == ("1,225 dropped (1,200 tie, 20 duplicate, 5 for 2 other reasons)")
+    assert dropped_text(counter.total, most=4) == ("1,225 dropped (1,200 tie, 20 duplicate, 4 code_rows, 1 empty)")
 
 
 def test_each_source_is_counted_by_itself_and_both_together() -> None:

@@ -11,7 +11,7 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import LoraSettings
 from containers.contracts.hardware import GIB, GpuProfile, NcclSettings
-from containers.contracts.ladder import LadderSettings, Rung
+from containers.contracts.ladder import Fallback, LadderSettings
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import plan_batch
 from containers.launch.ladder import Host, Shape, all_steps, next_step, shape_after
@@ -39,7 +39,9 @@ def shape(config: StageConfig, profile: GpuProfile, size: int) -> Shape:
 
 
 def climbed(kind: FailureKind, planned: Shape, *, host: Host = DOCKER, settings: LadderSettings = ON) -> list[str]:
-    return [f"{rung.name}: {rung.change}" for rung in all_steps(kind, planned, host=host, settings=settings)]
+    return [
+        f"{fallback.name}: {fallback.change}" for fallback in all_steps(kind, planned, host=host, settings=settings)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def climbed(kind: FailureKind, planned: Shape, *, host: Host = DOCKER, settings:
         (FailureKind.CONTAINER_LOST, shape(PLAIN, box(4), 16), DOCKER, []),
     ],
 )
-def test_rungs_come_in_this_order_until_none_is_left(
+def test_fallbacks_come_in_this_order_until_none_is_left(
     kind: FailureKind, planned: Shape, host: Host, expected: list[str]
 ) -> None:
     assert climbed(kind, planned, host=host) == expected
@@ -159,7 +161,7 @@ def test_rungs_come_in_this_order_until_none_is_left(
         shape(TrainSftConfig(lora=LoraSettings(r=4)), cpu(4), 60),
     ],
 )
-def test_no_rung_changes_the_global_batch_or_what_is_learnt(kind: FailureKind, planned: Shape) -> None:
+def test_no_fallback_changes_the_global_batch_or_what_is_learnt(kind: FailureKind, planned: Shape) -> None:
     taken = all_steps(kind, planned, host=DOCKER, settings=ON)
     assert taken
     for count in range(1, len(taken) + 1):
@@ -191,12 +193,12 @@ def test_packs_shrink_with_the_batch_that_they_are_cut_from() -> None:
 
 def test_failures_of_two_kinds_add_up() -> None:
     planned = shape(PLAIN, box(4), 16)
-    taken: tuple[Rung, ...] = ()
+    taken: tuple[Fallback, ...] = ()
     for kind in (OOM, WAITED, WAITED, OOM):
         step = next_step(kind, planned, taken, host=DOCKER, settings=ON)
-        assert step is not None and step.rung is not None
-        taken = (*taken, step.rung)
-    assert [rung.name for rung in taken] == ["smaller_batch", "diagnostics", "fewer_processes", "smaller_batch"]
+        assert step is not None and step.fallback is not None
+        taken = (*taken, step.fallback)
+    assert [fallback.name for fallback in taken] == ["smaller_batch", "diagnostics", "fewer_processes", "smaller_batch"]
     found = shape_after(planned, taken)
     assert (found.batch.per_device_batch_size, found.batch.num_processes) == (1, 2)
     assert taken[2].processes_before == 4
@@ -210,13 +212,13 @@ def test_with_fewer_ranks_vllm_keeps_its_gpus() -> None:
     assert GpuProfile.model_validate_json(found.model_dump_json()) == found
 
 
-def test_the_number_of_rungs_is_bounded_and_says_by_what() -> None:
-    planned, settings = shape(PLAIN, box(7), 112), LadderSettings(max_rungs=2)
+def test_the_number_of_fallbacks_is_bounded_and_says_by_what() -> None:
+    planned, settings = shape(PLAIN, box(7), 112), LadderSettings(max_fallbacks=2)
     taken = all_steps(OOM, planned, host=DOCKER, settings=settings)
     assert len(taken) == 2
     step = next_step(OOM, planned, taken, host=DOCKER, settings=settings)
-    assert step is not None and step.rung is None
-    assert step.not_tried == ("runtime.ladder.max_rungs is 2",)
+    assert step is not None and step.fallback is None
+    assert step.not_tried == ("runtime.ladder.max_fallbacks is 2",)
 
 
 def test_a_ladder_that_is_switched_off_says_nothing() -> None:
@@ -224,10 +226,10 @@ def test_a_ladder_that_is_switched_off_says_nothing() -> None:
     assert next_step(OOM, planned, (), host=DOCKER, settings=LadderSettings(enabled=False)) is None
 
 
-def test_at_its_end_the_ladder_says_why_each_rung_was_passed_over() -> None:
+def test_at_its_end_the_ladder_says_why_each_fallback_was_passed_over() -> None:
     planned = shape(TrainRewardModelConfig(), box(1, max_per_device_batch_size=1), 4)
     step = next_step(OOM, planned, (), host=DOCKER, settings=ON)
-    assert step is not None and step.rung is None
+    assert step is not None and step.fallback is None
     assert step.not_tried == (
         "the per-device batch is 1 already",
         "gradient checkpointing is on already",

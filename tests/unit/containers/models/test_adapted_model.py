@@ -12,7 +12,7 @@ from containers.contracts.certificate import Certificate
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.names import BASE_FOLDER, StageName
 from containers.harness.errors import MissingPrerequisiteError
-from containers.models.loading import demand_own_tokenizer, load_reward_model, load_tokenizer
+from containers.models.loading import load_reward_model, load_tokenizer, require_own_tokenizer
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 from containers.stages import evaluate_reward_model
 from tests.unit.factories.adapter_factory import MadeAdapter, make_adapter
@@ -107,10 +107,10 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_is_that_of_another
     folder = save_reward_model(tmp_path / "model")
     tokenizer = load_tokenizer(folder)
     model = load_reward_model(folder, dtype=torch.float32, device="cpu")
-    demand_own_tokenizer(model, tokenizer, folder=folder)
+    require_own_tokenizer(model, tokenizer, folder=folder)
     tokenizer.add_tokens(["<|more|>"])
     with pytest.raises(MissingPrerequisiteError, match=r"tokenizer in .* is that of another model: it has 260 tokens"):
-        demand_own_tokenizer(model, tokenizer, folder=folder)
+        require_own_tokenizer(model, tokenizer, folder=folder)
 
 
 def test_a_tokenizer_that_lacks_the_tokens_of_the_models_config_is_that_of_another(tmp_path: Path) -> None:
@@ -120,4 +120,4 @@ def test_a_tokenizer_that_lacks_the_tokens_of_the_models_config_is_that_of_anoth
     model = load_reward_model(save_reward_model(tmp_path / "rm"), dtype=torch.float32, device="cpu")
     model.config.eos_token_id = [258, 151645]
     with pytest.raises(MissingPrerequisiteError, match="eos_token_id is 151,645, and the tokenizer's highest id 258"):
-        demand_own_tokenizer(model, load_tokenizer(folder), folder=folder)
+        require_own_tokenizer(model, load_tokenizer(folder), folder=folder)

@@ -187,16 +187,16 @@ def test_the_file_of_the_template_is_named(tmp_path: Path) -> None:
 
 
 def test_an_alarm_that_was_set_before_is_set_again() -> None:
-    rung: list[int] = []
-    handler = signal.signal(signal.SIGALRM, lambda signum, frame: rung.append(signum))
+    fallback: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda signum, frame: fallback.append(signum))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.5)
         _check(CHATML)
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
         deadline = time.monotonic() + 5
-        while not rung and time.monotonic() < deadline:
+        while not fallback and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert rung == [signal.SIGALRM]
+        assert fallback == [signal.SIGALRM]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)

@@ -49,7 +49,7 @@ def _it_is(monkeypatch: pytest.MonkeyPatch, day: datetime) -> None:
 
 
 @pytest.mark.parametrize("template", [LLAMA, IN_A_MACRO, IN_A_VARIABLE], ids=["llama3_2", "macro", "variable"])
-def test_every_road_to_tokens_gives_the_same_ones_tomorrow(
+def test_every_path_to_tokens_gives_the_same_ones_tomorrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
     folder, days = _tokenizer_folder(tmp_path / "start", template), []

@@ -154,7 +154,7 @@ def test_a_system_prompt_in_the_midst_of_the_turns_is_another_order() -> None:
     tokenizer.chat_template = MISTRAL
     prompts = [[SYSTEM, QUESTION], [SYSTEM, QUESTION, ANSWER, {"role": "user", "content": "Another?"}], [QUESTION]]
     tokens_of_all(tokenizer, prompts, add_generation_prompt=True, losses=losses)
-    assert losses.in_words().startswith(
+    assert losses.text().startswith(
         "Warning: The chat template writes the turns of 1 of 3 conversations in another order. The model never"
     )
 
@@ -168,7 +168,7 @@ def test_templates_that_trim_and_wrap_turns_lose_nothing(name: str) -> None:
     tokens_of_all(tokenizer, [turns, [QUESTION, ANSWER], [QUESTION, ANSWER, QUESTION, ANSWER]], losses=losses)
     if name not in ("gemma", "phi3"):
         tokens_of_all(tokenizer, [[SYSTEM, QUESTION, ANSWER]], losses=losses)
-    assert losses.in_words() == ""
+    assert losses.text() == ""
 
 
 def _certify(tmp_path: Path, template: str, prompts: list[list[dict[str, str]]]) -> tuple[StageContext, Certificate]:

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from containers.packing import kernel as tree_kernel
 from containers.packing.attention import packed, packed_tree_attention
-from containers.packing.kernel import Shape, attend_by_kernel, is_found_right, kernel_in_words, try_kernel
+from containers.packing.kernel import Shape, attend_by_kernel, is_found_right, kernel_text, try_kernel
 from containers.packing.trees import Tree
 from tests.unit.factories.tiny_policy import tiny_causal_model, tiny_tokenizer
 
@@ -184,7 +184,7 @@ def test_on_a_cpu_none_is_tried_or_used(monkeypatch: pytest.MonkeyPatch) -> None
     model = tiny_causal_model(tiny_tokenizer())
     with packed(model):
         pass
-    assert (tree_kernel._failures, kernel_in_words(model)) == ({}, "")
+    assert (tree_kernel._failures, kernel_text(model)) == ({}, "")
     states = torch.zeros(1, HEADS, 3, WIDTH, dtype=torch.bfloat16)
     assert not is_found_right(states, states)
 
@@ -206,7 +206,7 @@ def test_what_was_found_is_said_and_kept(monkeypatch: pytest.MonkeyPatch, stand_
     monkeypatch.setattr(tree_kernel, "varlen_attn", stand_in)
     model: Any = None
     try_kernel(model)
-    assert kernel_in_words(model) == said
+    assert kernel_text(model) == said
     monkeypatch.setattr(tree_kernel, "failure_of", lambda _: pytest.fail("it was tried again"))
     try_kernel(model)
 

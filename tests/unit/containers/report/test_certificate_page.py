@@ -14,7 +14,7 @@ def _text(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", "", html, flags=re.DOTALL)).split())
 
 
-def test_the_page_names_model_suites_length_bias_and_every_road() -> None:
+def test_the_page_names_model_suites_length_bias_and_every_path() -> None:
     text = _text(certificate_html(reward_model_certificate()))
     for wanted in (
         "train_reward_model 3f3f3f3f3f3f",

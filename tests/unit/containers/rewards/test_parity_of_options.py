@@ -1,4 +1,4 @@
-"""Whatever a reward model was trained with, every road gives one score; a road that forgets its token is named."""
+"""With every option of training, all code paths give one score; one that forgets its token is named."""
 
 import shutil
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from tests.unit.factories.spec_factory import make_context
 pytestmark = pytest.mark.stages
 
 Conversation = list[dict[str, str]]
-ROADS = {
+PATHS = {
     "merged model, reloaded by training",
     "training collator",
     "evaluator, as configured",
@@ -77,12 +77,12 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: f"{options['trainable']}-cls-{options['use_cls']}")
-def test_every_road_gives_the_logged_scores_with_every_option(
+def test_every_path_gives_the_logged_scores_with_every_option(
     trained: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     artifact = trained(**options).output
     parity = measure_parity(artifact, _scorer(artifact, batch_tokens=300), trained_in=torch.float32)
-    assert {road.name for road in parity.roads} == ROADS | ({ADAPTER} if (artifact / "adapter").is_dir() else set())
+    assert {path.name for path in parity.paths} == PATHS | ({ADAPTER} if (artifact / "adapter").is_dir() else set())
     assert (artifact / "adapter").is_dir() == (options["trainable"] != "full")
     assert parity.max_difference <= parity.bound == 1e-4
 
@@ -131,9 +131,9 @@ def _forget_token(copy: Path) -> None:
     path.write_text(template.removesuffix(ending), encoding="utf-8")
 
 
-def _roads_apart(refused: pytest.ExceptionInfo[StageError]) -> set[str]:
-    listed = str(refused.value).partition("The roads that differ are ")[2]
-    return {name for name in ROADS | {ADAPTER} if name in listed}
+def _paths_apart(refused: pytest.ExceptionInfo[StageError]) -> set[str]:
+    listed = str(refused.value).partition("The code paths that differ are ")[2]
+    return {name for name in PATHS | {ADAPTER} if name in listed}
 
 
 def test_a_merged_model_whose_template_forgets_the_token_is_another_model(artifact: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_merged_model_whose_template_forgets_the_token_is_another_model(artifa
     with pytest.raises(StageError) as refused:
         measure_parity(artifact, _scorer(artifact), trained_in=torch.float32)
     # What training reloaded was right then.
-    assert _roads_apart(refused) == ROADS - {"merged model, reloaded by training"}
+    assert _paths_apart(refused) == PATHS - {"merged model, reloaded by training"}
 
 
 def test_an_adapter_whose_template_forgets_the_token_is_refused(artifact: Path) -> None:
@@ -151,7 +151,7 @@ def test_an_adapter_whose_template_forgets_the_token_is_refused(artifact: Path) 
         measure_parity(artifact, _scorer(artifact), trained_in=torch.float32)
 
 
-def test_a_training_road_that_forgets_the_token_is_named_alone(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_path_that_forgets_the_token_is_named_alone(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(artifact / "adapter")
     monkeypatch.setattr(
         certificate_parity,
@@ -160,10 +160,10 @@ def test_a_training_road_that_forgets_the_token_is_named_alone(artifact: Path, m
     )
     with pytest.raises(StageError) as refused:
         measure_parity(artifact, _scorer(artifact), trained_in=torch.float32)
-    assert _roads_apart(refused) == {"training collator"}
+    assert _paths_apart(refused) == {"training collator"}
 
 
-def test_a_policy_road_that_forgets_the_token_is_named_alone(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_path_that_forgets_the_token_is_named_alone(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = _scorer(artifact)
     _forget_token(artifact / "merged")
     forgetful = _scorer(artifact).tokenizer
@@ -174,7 +174,7 @@ def test_a_policy_road_that_forgets_the_token_is_named_alone(artifact: Path, mon
     )
     with pytest.raises(StageError) as refused:
         measure_parity(artifact, scorer, trained_in=torch.float32)
-    assert _roads_apart(refused) == {"scorer of the policy stage"}
+    assert _paths_apart(refused) == {"scorer of the policy stage"}
 
 
 def test_an_evaluator_that_forgets_the_token_is_named_with_each_of_its_batches(
@@ -187,4 +187,4 @@ def test_an_evaluator_that_forgets_the_token_is_named_with_each_of_its_batches(
     )
     with pytest.raises(StageError) as refused:
         measure_parity(artifact, _scorer(artifact), trained_in=torch.float32)
-    assert _roads_apart(refused) == {name for name in ROADS if name.startswith(("evaluator", "scorer"))}
+    assert _paths_apart(refused) == {name for name in PATHS if name.startswith(("evaluator", "scorer"))}

@@ -36,7 +36,7 @@ def test_prompts_that_spell_a_token_without_a_row_are_counted_out_unless_they_ar
     texts = ["See <image>", *("Hi" for _ in range(11)), "x" * 200]
     found = read_training_prompts(write_prompts(tmp_path, train=texts), tokenizer, TRAIN, num_rows=ROWS)
     assert (len(found.prompts), found.num_over_long, found.num_without_row) == (11, 1, 1)
-    assert found.left_out_in_words == (
+    assert found.left_out_text == (
         "1 of 13 prompts are left out: longer than 40 tokens (train_policy.max_prompt_length). 1 of 12 prompts are "
         f"left out: they spell a token that the policy's embedding of {ROWS} rows has none for, the first <image> "
         f"(id {ROWS})."
@@ -45,7 +45,7 @@ def test_prompts_that_spell_a_token_without_a_row_are_counted_out_unless_they_ar
     with pytest.raises(BadDataError, match=r"1 of 3 prompts spell a token .* More than 10% is no accident"):
         read_training_prompts(pairs, tokenizer, TRAIN, num_rows=ROWS)
     found = read_training_prompts(pairs, tokenizer, TRAIN, num_rows=ROWS + 1)
-    assert (len(found.prompts), found.left_out_in_words) == (3, "")
+    assert (len(found.prompts), found.left_out_text) == (3, "")
 
 
 def test_both_policy_stages_judge_the_evaluation_prompts_alike(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_the_allowed_difference_grows_with_scores_and_layers_in_bfloat16_only() 
 
 
 def test_in_bfloat16_adapter_and_merged_copy_score_within_the_allowed_difference(tmp_path: Path) -> None:
-    """The road of GPU profiles, taken on the CPU: frozen weights in bfloat16, adapters and head in float32."""
+    """The code path of GPU profiles, taken on the CPU: frozen weights in bfloat16, adapters and head in float32."""
     start, tokenizer = save_causal_model(tmp_path / "start"), tiny_tokenizer()
 
     def base(seed: int) -> Any:

@@ -200,7 +200,7 @@ def test_a_resumed_training_ends_with_the_same_weights_bit_for_bit_with_every_op
     assert merged_sha256(context.output) == merged_sha256(whole.output)
 
 
-def test_the_certificate_finds_the_score_token_on_every_road(tmp_path: Path) -> None:
+def test_the_certificate_finds_the_score_token_on_every_path(tmp_path: Path) -> None:
     trained, _ = _train(tmp_path, use_cls=True, chat_template=PLAIN)
     inputs = {"pairs": trained.input_path("pairs"), "reward_model": trained.output}
     config = EvaluateRewardModelConfig(max_length=256, num_bootstrap=100, num_padded_pairs=2)

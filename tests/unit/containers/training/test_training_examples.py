@@ -50,7 +50,7 @@ def test_examples_at_the_limit_are_kept_and_longer_ones_counted_with_the_lengths
 
 def test_where_all_fit_nothing_is_said(tmp_path: Path) -> None:
     examples, notes = _read(tmp_path, [5, 6, 7], TrainSftConfig(max_length=8))
-    assert (len(examples.train.kept), examples.train.left_out_in_words, notes) == (3, "", "")
+    assert (len(examples.train.kept), examples.train.left_out_text, notes) == (3, "", "")
 
 
 @pytest.mark.parametrize("config", [TrainSftConfig(max_length=8), TrainRewardModelConfig(max_length=8)])

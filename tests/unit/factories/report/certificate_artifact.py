@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from containers.contracts.certificate import Certificate, CertifiedModel, ParityRoad, ScoreParity, SuiteEvaluation
+from containers.contracts.certificate import Certificate, CertifiedModel, ParityPath, ScoreParity, SuiteEvaluation
 from containers.contracts.names import CERTIFICATE_FILE
 from containers.contracts.outcome import Metric
 
@@ -42,7 +42,7 @@ def write_certificate(
             num_conversations=64,
             reference="batch 1",
             bound=1e-4,
-            roads=(ParityRoad(name="batch 8", max_difference=1e-6),),
+            paths=(ParityPath(name="batch 8", max_difference=1e-6),),
         ),
         score_mean=0.0,
         score_std=1.0,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from containers.contracts.certificate import Certificate, CertifiedModel, ParityRoad, ScoreParity, SuiteEvaluation
+from containers.contracts.certificate import Certificate, CertifiedModel, ParityPath, ScoreParity, SuiteEvaluation
 from containers.contracts.names import CERTIFICATE_FILE
 from containers.contracts.outcome import Metric
 
@@ -23,7 +23,7 @@ def suite(name: str, score: float | None, minimum: float | None = None, *, num_p
 
 
 def certificate(suites: Sequence[SuiteEvaluation] = (), **changes: Any) -> Certificate:
-    """A certificate whose roads all agree; `changes` replace its fields."""
+    """A certificate whose code paths all agree; `changes` replace its fields."""
     fields: dict[str, Any] = {
         "model": CertifiedModel(digest="sha256:0", score_head_sha256="0" * 64),
         "suites": tuple(suites) or (suite("validation", 0.7),),
@@ -31,7 +31,7 @@ def certificate(suites: Sequence[SuiteEvaluation] = (), **changes: Any) -> Certi
             num_conversations=64,
             reference="logged by training",
             bound=1e-4,
-            roads=(ParityRoad(name="training collator", max_difference=2e-7),),
+            paths=(ParityPath(name="training collator", max_difference=2e-7),),
         ),
         "score_mean": 0.0,
         "score_std": 1.0,

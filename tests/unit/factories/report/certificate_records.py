@@ -7,7 +7,7 @@ from containers.contracts.certificate import (
     CertifiedModel,
     LengthBias,
     PaddingAttack,
-    ParityRoad,
+    ParityPath,
     ScoreParity,
     SuiteEvaluation,
 )
@@ -70,9 +70,9 @@ def reward_model_certificate(*, accuracy: float = 0.913, seed: int = 0) -> Certi
             reference="logged by training",
             bound=1e-4,
             precision="float32",
-            roads=(
-                ParityRoad(name="training collator", max_difference=2.4e-7),
-                ParityRoad(name="evaluator, batches of 1", max_difference=1.2e-7),
+            paths=(
+                ParityPath(name="training collator", max_difference=2.4e-7),
+                ParityPath(name="evaluator, batches of 1", max_difference=1.2e-7),
             ),
         ),
         samples=tuple(sample_prediction(place) for place in range(3)),

@@ -69,13 +69,13 @@ def test_a_damaged_or_missing_model_is_refused_and_the_file_named(tmp_path: Path
     book = make_book(tmp_path)
     version = book.read().versions[0]
     folder = Path(book.artifact(version.model).path)
-    book.demand_whole(version)
+    book.require_whole(version)
     (folder / "merged/model.safetensors").write_bytes(b"weights X")
     with pytest.raises(ChampionGoneError, match=r"model\.safetensors was changed"):
-        book.demand_whole(version)
+        book.require_whole(version)
     shutil.rmtree(folder)
     with pytest.raises(ChampionGoneError, match=f"{folder} is not there"):
-        book.demand_whole(version)
+        book.require_whole(version)
 
 
 def test_another_model_under_the_same_key_is_not_taken_for_the_one_that_was_judged(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_another_model_under_the_same_key_is_not_taken_for_the_one_that_was_judg
     shutil.rmtree(folder)
     shutil.copytree(other, folder)
     with pytest.raises(ChampionGoneError, match="another model"):
-        book.demand_whole(first)
+        book.require_whole(first)
 
 
 def test_frozen_pairs_are_a_copy_that_notices_every_change(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_without_a_gpu_the_ranks_share_the_cores_and_keep_them_when_the_run_is_s
     assert auto_profile((TWO, ONE), profile, divides=lambda _: "") == chosen
 
 
-def test_a_choice_that_is_no_rung_any_more_or_cannot_be_read_is_made_anew(
+def test_a_choice_that_is_no_fallback_any_more_or_cannot_be_read_is_made_anew(
     smi: pytest.MonkeyPatch, leases: Path
 ) -> None:
     smi.setenv("PREFECT__FLOW_RUN_ID", "run-1")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from containers.contracts.certificate import LengthBias, PaddingAttack, ParityRoad, ScoreParity
+from containers.contracts.certificate import LengthBias, PaddingAttack, ParityPath, ScoreParity
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import (
@@ -18,9 +18,9 @@ from tasks.config.gates import (
     RewardModelGate,
     Waiver,
     demand,
-    demand_certificate,
     judge_policy,
     judge_reward_model,
+    require_certificate,
 )
 from tests.unit.factories.report.certificate_factory import certificate, suite
 
@@ -268,8 +268,8 @@ def test_a_high_accuracy_at_equal_lengths_of_which_little_is_known_does_not_pass
 
 
 def test_parity_is_demanded_of_every_model() -> None:
-    road = ParityRoad(name="scorer of the policy stage", max_difference=3e-3)
-    parity = ScoreParity(num_conversations=64, reference="logged by training", bound=1e-4, roads=(road,))
+    path = ParityPath(name="scorer of the policy stage", max_difference=3e-3)
+    parity = ScoreParity(num_conversations=64, reference="logged by training", bound=1e-4, paths=(path,))
     verdict = judge_reward_model(certificate(parity=parity), RewardModelGate())
     assert [rule.name for rule in verdict.rules if not rule.passed] == ["score parity"]
 
@@ -278,8 +278,8 @@ def test_a_policy_is_trained_only_with_the_certificate_behind_an_open_gate() -> 
     artifact = ArtifactRef(stage=StageName.EVALUATE_REWARD_MODEL, key="a" * 64, path="/c", digest="sha256:c")
     verdict = judge_reward_model(certificate([suite("validation", 0.5)]), RewardModelGate())
     with pytest.raises(GateClosedError, match="did not pass"):
-        demand_certificate(verdict.model_copy(update={"certificate": artifact}))
+        require_certificate(verdict.model_copy(update={"certificate": artifact}))
     waived = verdict.model_copy(update={"waived_by": "Ada", "waiver_reason": "a trial"})
-    assert demand_certificate(waived.model_copy(update={"certificate": artifact})) == artifact
+    assert require_certificate(waived.model_copy(update={"certificate": artifact})) == artifact
     with pytest.raises(GateClosedError, match="has no certificate"):
-        demand_certificate(waived)
+        require_certificate(waived)

@@ -9,7 +9,7 @@ from fakes.recording_server import RecordingServer
 from mlflow import MlflowClient
 
 from tasks.champions.registry import Registry
-from tasks.mlflow_sync.artifact_places import OtherPlaceError, demand_own_place
+from tasks.mlflow_sync.artifact_places import OtherPlaceError, require_own_place
 from tasks.mlflow_sync.operations import LogFile, LogText
 from tasks.mlflow_sync.outbox import Outbox
 from tests.unit.factories.champion_factory import make_book
@@ -143,15 +143,15 @@ def test_a_server_that_changes_its_answer_is_not_asked_again(
     ],
 )
 def test_own_places_and_others(address: str, may: bool) -> None:
-    demand_own_place("sqlite:///mlflow.db", address)
+    require_own_place("sqlite:///mlflow.db", address)
     if may:
-        demand_own_place(OWN, address)
+        require_own_place(OWN, address)
         return
     with pytest.raises(OtherPlaceError, match="wants them at"):
-        demand_own_place(OWN, address)
+        require_own_place(OWN, address)
 
 
 def test_the_message_shows_no_login() -> None:
     with pytest.raises(OtherPlaceError) as caught:
-        demand_own_place("http://team:canary@mlflow.example.org", "http://ada:canary@evil.org/x")
+        require_own_place("http://team:canary@mlflow.example.org", "http://ada:canary@evil.org/x")
     assert "canary" not in str(caught.value)

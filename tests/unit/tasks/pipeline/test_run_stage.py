@@ -1,4 +1,4 @@
-"""The road through the wall, with real processes: what is reused, what is tried again, what a failure leaves."""
+"""The code path through the wall, with real processes: what is reused, what is tried again, what a failure leaves."""
 
 import json
 import sys

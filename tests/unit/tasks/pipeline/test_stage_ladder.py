@@ -164,8 +164,8 @@ def test_the_artifact_is_that_of_the_planned_work_and_says_how_it_was_made(make_
 
 
 def test_a_new_run_begins_in_the_shape_of_the_last_attempt(make_run: MakeRun) -> None:
-    first = make_run(TooSmall("out_of_memory", room=2), ladder=LadderSettings(max_rungs=1))
-    with pytest.raises(StageFailedError, match="max_rungs is 1"):
+    first = make_run(TooSmall("out_of_memory", room=2), ladder=LadderSettings(max_fallbacks=1))
+    with pytest.raises(StageFailedError, match="max_fallbacks is 1"):
         train(first)
     second = make_run(TooSmall("out_of_memory", room=2), name="two")
     train(second)

@@ -82,10 +82,8 @@ def test_the_disk_holds_a_new_checkpoint_before_an_older_one_is_deleted(
     )
     disk, larger = stage_of(two, stage).disk, stage_of(three, stage).disk
     assert disk is not None and larger is not None and disk.value is not None and larger.value is not None
-    tokens, pairs_in_words = (
-        (0.0, "") if stage is POLICY else (_tokens_of_an_epoch(two, stage), ", tokens of the pairs")
-    )
-    assert disk.note == f"{num_checkpoints} checkpoints ({which}), whole model, adapter{pairs_in_words}"
+    tokens, pairs_text = (0.0, "") if stage is POLICY else (_tokens_of_an_epoch(two, stage), ", tokens of the pairs")
+    assert disk.note == f"{num_checkpoints} checkpoints ({which}), whole model, adapter{pairs_text}"
     one = larger.value - disk.value
     parameters = sum(figure_of(two, stage, name).value or 0 for name in ("parameters", "trained parameters"))
     assert disk.value == pytest.approx(num_checkpoints * one + 4 * (parameters + tokens))

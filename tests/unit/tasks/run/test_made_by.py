@@ -27,11 +27,9 @@ def test_a_damaged_file_gives_way_to_an_older_one_and_nothing_to_nobody(tmp_path
 
 def test_a_maker_is_told_by_name_id_and_day() -> None:
     at = "2026-11-21T19:33:00+00:00"
-    assert (
-        Provenance(run_name="demo", run_id="x1").in_words(at) == "made by run demo (x1) on 21 November 2026, 19:33 UTC"
-    )
-    assert Provenance(run_id="x1").in_words(at) == "made by run x1 on 21 November 2026, 19:33 UTC"
-    assert Provenance().in_words(at) == "made 21 November 2026, 19:33 UTC"
+    assert Provenance(run_name="demo", run_id="x1").text(at) == "made by run demo (x1) on 21 November 2026, 19:33 UTC"
+    assert Provenance(run_id="x1").text(at) == "made by run x1 on 21 November 2026, 19:33 UTC"
+    assert Provenance().text(at) == "made 21 November 2026, 19:33 UTC"
 
 
 def test_a_folder_that_cannot_be_written_costs_the_name_only(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tasks.pipeline.inputs import named_model_input
 from tasks.pipeline.reward_models import reward_model_source
 from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
 from tasks.sources.hub import hub_cache
-from tasks.sources.model_files import demand_model_files
+from tasks.sources.model_files import require_model_files
 from tests.unit.factories.weight_bytes import weight_bytes
 
 BASE = {
@@ -65,7 +65,7 @@ def test_adapter_and_base_become_one_folder_that_every_stage_takes_for_a_model(t
     assert (folder / "adapter_model.safetensors").read_bytes() == weight_bytes(b"low rank")
     assert not (folder / "model.safetensors").exists()
     assert (folder / "tokenizer.json").read_bytes() == BASE["tokenizer.json"]
-    demand_model_files([path.name for path in folder.iterdir()], lambda name: (folder / name).read_text(), where="it")
+    require_model_files([path.name for path in folder.iterdir()], lambda name: (folder / name).read_text(), where="it")
     found = named_model_input(reward_model_source(str(tmp_path / "adapter")), name="reward_model")  # type: ignore[arg-type]
     assert (found.path, found.digest.startswith("sha256:")) == (str(folder), True)
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from tasks.pipeline.reward_models import probe_reward_model
 from tasks.sources.errors import UnusableSourceError
-from tasks.sources.model_files import demand_whole_weights
+from tasks.sources.model_files import require_whole_weights
 from tasks.sources.resolve import ModelSource, probe_model
 from tests.unit.factories.weight_bytes import weight_bytes
 
@@ -20,7 +20,7 @@ NAME = "model.safetensors"
 
 def refusal(path: Path) -> str:
     with pytest.raises(UnusableSourceError) as caught:
-        demand_whole_weights(path.parent, [path.name])
+        require_whole_weights(path.parent, [path.name])
     assert str(path) in caught.value.problem and caught.value.advice
     return caught.value.problem
 
@@ -29,7 +29,7 @@ def test_what_the_library_writes_is_whole_in_every_type(tmp_path: Path) -> None:
     types = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn)
     tensors = {str(kind): torch.zeros(3, 5).to(kind) for kind in types}
     save_file({**tensors, "empty": torch.zeros(0, 4), "number": torch.tensor(1.0)}, tmp_path / NAME, {"format": "pt"})
-    demand_whole_weights(tmp_path, [NAME])
+    require_whole_weights(tmp_path, [NAME])
 
 
 @pytest.mark.parametrize("num_lost", [1, 100, 19_200])
@@ -85,9 +85,9 @@ def test_a_shard_that_is_another_ones_copy_is_named(tmp_path: Path) -> None:
     places = {"x": "a.safetensors", "y": "b.safetensors"}
     (tmp_path / "index.json").write_text(json.dumps({"weight_map": places}))
     with pytest.raises(UnusableSourceError, match=r"b\.safetensors does not hold y, which index\.json looks for"):
-        demand_whole_weights(tmp_path, ["a.safetensors", "b.safetensors"], index="index.json")
+        require_whole_weights(tmp_path, ["a.safetensors", "b.safetensors"], index="index.json")
     (tmp_path / "b.safetensors").write_bytes(weight_bytes(b"abc", name="y"))
-    demand_whole_weights(tmp_path, ["a.safetensors", "b.safetensors"], index="index.json")
+    require_whole_weights(tmp_path, ["a.safetensors", "b.safetensors"], index="index.json")
 
 
 def test_the_check_refuses_a_model_and_an_adapter_whose_weights_are_cut_off(tmp_path: Path) -> None:

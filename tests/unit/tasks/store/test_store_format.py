@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from flows.cli.main import main
-from tasks.store.format import STORE_FILE, STORE_FORMAT, NewerStoreError, demand_known_store, mark_store
+from tasks.store.format import STORE_FILE, STORE_FORMAT, NewerStoreError, mark_store, require_known_store
 
 
 def test_a_store_without_a_mark_and_one_of_this_version_are_known(tmp_path: Path) -> None:
-    demand_known_store(tmp_path / "new")
-    demand_known_store(tmp_path)
+    require_known_store(tmp_path / "new")
+    require_known_store(tmp_path)
     mark_store(tmp_path)
-    demand_known_store(tmp_path)
+    require_known_store(tmp_path)
     assert metadata.version("rlhf-flows") in (tmp_path / STORE_FILE).read_text(encoding="utf-8")
 
 
@@ -21,13 +21,13 @@ def test_a_store_of_a_newer_version_is_refused_with_that_version(tmp_path: Path)
     newer = f'{{"format": {STORE_FORMAT + 1}, "written_by": "9.9.9", "a_new_key": true}}'
     (tmp_path / STORE_FILE).write_text(newer, encoding="utf-8")
     with pytest.raises(NewerStoreError, match=r"was written by rlhf-flows 9\.9\.9 .* nothing was changed"):
-        demand_known_store(tmp_path)
+        require_known_store(tmp_path)
 
 
 def test_a_mark_that_cannot_be_read_is_not_guessed_at(tmp_path: Path) -> None:
     (tmp_path / STORE_FILE).write_text('{"form', encoding="utf-8")
     with pytest.raises(NewerStoreError, match="cannot be read"):
-        demand_known_store(tmp_path)
+        require_known_store(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def _choose(smi: pytest.MonkeyPatch, mode: str, *, leased: dict[str, str] | None
         (["46068"], "1x48gb"),
     ],
 )
-def test_the_largest_rung_that_fits_count_and_memory_is_taken(
+def test_the_largest_profile_that_fits_count_and_memory_is_taken(
     smi: pytest.MonkeyPatch, fleet: list[str], chosen: str
 ) -> None:
     choice = _choose(smi, " ".join(fleet))
@@ -100,7 +100,7 @@ def test_gpus_that_cannot_be_used_are_an_error_with_the_reason(smi: pytest.Monke
         _choose(smi, mode)
 
 
-def test_a_rung_that_cannot_divide_the_batch_is_passed_over(smi: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_cannot_divide_the_batch_is_passed_over(smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", " ".join([GB48] * 7))
     report = read_gpus(timeout_s=10)
     choice = choose_profile(

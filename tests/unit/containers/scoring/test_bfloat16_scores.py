@@ -1,4 +1,4 @@
-"""The road of GPU profiles, bfloat16, taken on a CPU: every kind of training ends with copies that score as trained.
+"""bfloat16, as GPU profiles use it, on a CPU: every kind of training ends with copies that score as trained.
 
 A profile without GPUs cannot ask for bfloat16, which is slow there; these tests go past that rule.
 """

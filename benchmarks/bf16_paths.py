@@ -1,11 +1,13 @@
-"""How far apart are scores in bfloat16 that the same weights give on different roads? python -m benchmarks.bf16_roads
+"""How far apart are scores in bfloat16 that the same weights give on different code paths?
+
+    python -m benchmarks.bf16_paths
 
 Models of random weights with adapters, frozen weights in bfloat16, as on a GPU profile; 16 conversations of 50 to 250
 tokens. Beside scores one by one: the same in one padded batch, and by the merged model. What layers' rounding explains
 is 2⁻⁹ √(2 × layers) of the largest score; `containers.scoring.scorer.allowed_difference` allows four times that, and
-eight times by the merged model. Ends with 1 where a road is beyond.
+eight times by the merged model. Ends with 1 where a code path is beyond.
 
-    --write    put what is printed into benchmarks/bf16_roads.md
+    --write    put what is printed into benchmarks/bf16_paths.md
 """
 
 import argparse
@@ -50,7 +52,7 @@ _CASES = [
 
 
 def main() -> int:
-    """Print the table; 1 where a road is further away than is allowed."""
+    """Print the table; 1 where a code path is further away than is allowed."""
     transformers.utils.logging.set_verbosity_error()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
@@ -65,7 +67,7 @@ def main() -> int:
     ]
     held = True
     for case in _CASES:
-        alone, batch, merged = _roads(case)
+        alone, batch, merged = _paths(case)
         largest = float(alone.abs().max())
         bounds = [
             allowed_difference(torch.bfloat16, alone.tolist(), num_layers=case.layers, is_rounded=rounded)
@@ -81,13 +83,13 @@ def main() -> int:
     text = "\n".join(lines)
     print(text)
     if arguments.write:
-        question = "How far apart are scores that the same weights give on different roads?"
-        command = "python -m benchmarks.bf16_roads --write"
+        question = "How far apart are scores that the same weights give on different code paths?"
+        command = "python -m benchmarks.bf16_paths --write"
         _FIGURES.write_text(f"# Scores in bfloat16\n\n{question}\n\n`{command}`\n\n{text}\n", encoding="utf-8")
     return 0 if held else 1
 
 
-def _roads(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+def _paths(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """[16] scores each: one by one, in one padded batch, and one by one by the merged model."""
     torch.manual_seed(case.seed)
     heads = case.width // _HEAD_WIDTH
