@@ -2,7 +2,7 @@
 
 # More tokens at a time are no faster on a CPU, and take more memory.
 CPU_PACK_TOKENS = 2048
-# Two cores, float32: packed rows of half or twice as many tokens took 4 to 6 % longer. See benchmarks/score_speed.md.
+# Two cores, float32: packed rows of half or twice as many tokens were no faster. See benchmarks/score_speed.md.
 CPU_BATCH_TOKENS = 1024
 # An estimate, not measured: 80 GiB take 40,960 tokens, of which a forward of 8B parameters in bfloat16 holds about
 # 4 GiB beside its 16 GiB of weights; enough rows to fill the GPU, and room for a policy that trains on it.
