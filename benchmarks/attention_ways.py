@@ -1,13 +1,13 @@
-"""How long does attention over packed pairs take, by the ways that there are on this device?
+"""Time attention over packed pairs, for each way that this device has.
 
-One layer, forward and backward, of rows of pairs whose prompts are shared: each conversation as a row of a padded
-batch (what a trainer without packs does), branch by branch, and on a GPU also by one kernel for all of them (what
-training takes there, once it was found right) and by FlexAttention. Turn about in one run; every way has to find what
-branch by branch finds.
+One layer, forward and backward, of rows of pairs whose prompts are shared. The ways: each conversation as a row of a
+padded batch (a trainer without packs), branch by branch, and on a GPU one kernel for all branches (training uses it
+there, once it was found right) and FlexAttention. The ways alternate in one run. Each must give the result of branch by
+branch.
 
     --forward    forward alone, as scores are computed; on a CPU also with every second answer in two parts without a
                  mask, its prompt and itself, joined by their log-sum-exp
-    --write      put what is printed into its part of benchmarks/attention_ways.md
+    --write      write the output into its part of benchmarks/attention_ways.md
 """
 
 import argparse
@@ -39,13 +39,13 @@ _BRANCHES = "branch by branch"
 _KERNEL = "one kernel for all"
 _FLEX = "FlexAttention, compiled"
 _JOINED = "second answers in two parts, joined"
-# Relative to the largest value; padding and order of sums are all that differs.
+# Relative to the largest value; only padding and the order of sums differ.
 _ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Heads and dtype of what is timed."""
+    """Heads and dtype of the timed layer."""
 
     heads: int
     key_heads: int
@@ -56,14 +56,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Way:
-    """Queries, keys and values as this way takes them, how it attends, and its outcome as a row of all trees."""
+    """The queries, keys and values of a way, its attention, and its result as one row of all trees."""
 
     states: Sequence[Tensor]
     attend: Callable[..., Tensor]
     in_row: Callable[[Tensor], Tensor] = lambda found: found
 
     def once(self, *, backward: bool) -> tuple[float, Tensor]:
-        """Seconds of one forward, and backward where that is asked for, and the outcome."""
+        """Return the seconds of one forward, with its backward if `backward`, and the result."""
         leaves = [part.detach().requires_grad_(backward) for part in self.states]
         _wait(leaves[0].device)
         start = time.perf_counter()
@@ -80,7 +80,7 @@ def _wait(device: torch.device) -> None:
 
 
 def main() -> int:
-    """Print a table; 1 where a way finds something else."""
+    """Print a table; return 1 if a way gives another result."""
     arguments = _arguments()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Qwen3-8B's heads on a GPU, those of the other benchmarks' model on a CPU.
@@ -112,7 +112,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _trees(num_pairs: int) -> tuple[Tree, ...]:
-    """Pairs of the longer lengths, one behind the other."""
+    """Return pairs of the longer lengths, one after the other."""
     rng = random.Random(0)  # noqa: S311 - lengths, not secrets
     found: list[Tree] = []
     for _ in range(num_pairs):
@@ -122,7 +122,7 @@ def _trees(num_pairs: int) -> tuple[Tree, ...]:
 
 
 def _ways(layer: Layer, trees: tuple[Tree, ...]) -> dict[str, Way]:
-    """All that this device has; a GPU on which the kernel is not right has no row for it, and is told why."""
+    """Return the ways of this device; without the kernel, and with a note why, if it is not right on this GPU."""
     drawn = torch.Generator().manual_seed(0)
     row = [
         torch.randn(1, heads, trees[-1].end, layer.width, generator=drawn).to(layer.device, layer.dtype)
@@ -147,7 +147,7 @@ def _branch_by_branch(query: Tensor, key: Tensor, value: Tensor, *, trees: tuple
 
 
 def _joined(query: Tensor, key: Tensor, value: Tensor, *, trees: tuple[Tree, ...]) -> Tensor:
-    """As branch by branch, but each further branch asks its trunk and itself apart; there is no gradient."""
+    """Attend branch by branch, but separately to trunk and branch after the first branch. There is no gradient."""
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     made: list[Tensor] = []
     for tree in trees:
@@ -165,7 +165,7 @@ def _joined(query: Tensor, key: Tensor, value: Tensor, *, trees: tuple[Tree, ...
 
 
 def _padded(row: Sequence[Tensor], trees: tuple[Tree, ...]) -> Way:
-    """A batch of whole conversations, padded behind, with transformers' own call of SDPA."""
+    """Return the way of a batch of whole conversations, padded on the right, with transformers' own call of SDPA."""
     device = row[0].device
     places = [
         [*range(tree.start, tree.start + tree.trunk), *range(last + 1 - branch, last + 1)]
@@ -190,7 +190,7 @@ def _padded(row: Sequence[Tensor], trees: tuple[Tree, ...]) -> Way:
 
 
 def flex_mask(trees: tuple[Tree, ...], device: torch.device) -> BlockMask:
-    """Who sees whom, in blocks; the same in every layer."""
+    """Return the mask of which token sees which, in blocks; the same in every layer."""
     tree_of, branch_of = (
         torch.tensor(numbers, device=device)
         for numbers in zip(
@@ -213,16 +213,16 @@ def flex_mask(trees: tuple[Tree, ...], device: torch.device) -> BlockMask:
 
 
 def by_flex(query: Tensor, key: Tensor, value: Tensor, *, mask: BlockMask, attend: Callable[..., Tensor]) -> Tensor:
-    """[1, T, heads, width], as the other ways."""
+    """Return [1, T, heads, width], as the other ways do."""
     return attend(query, key, value, block_mask=mask, enable_gqa=True).transpose(1, 2)
 
 
 def _alternate(
     ways: dict[str, Way], *, rounds: int, backward: bool
 ) -> tuple[dict[str, list[float]], dict[str, Tensor]]:
-    """Seconds of each way, alternation by alternation, and its outcome."""
+    """Return the seconds of each way, alternation by alternation, and its result."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    # What is compiled or tried, is so now.
+    # Compile, and try shapes, before the timing.
     outcomes = {name: way.once(backward=backward)[1] for name, way in ways.items()}
     for _ in range(rounds):
         for name, way in ways.items():

@@ -1,13 +1,13 @@
-"""How far apart are scores in bfloat16 that the same weights give on different code paths?
+"""Measure how far scores in bfloat16 of the same weights differ between code paths.
 
     python -m benchmarks.bf16_paths
 
 Models of random weights with adapters, frozen weights in bfloat16, as on a GPU profile; 16 conversations of 50 to 250
-tokens. Beside scores one by one: the same in one padded batch, and by the merged model. What layers' rounding explains
-is 2⁻⁹ √(2 × layers) of the largest score; `containers.scoring.scorer.allowed_difference` allows four times that, and
-eight times by the merged model. Ends with 1 where a code path is beyond.
+tokens. Scores one by one are compared with one padded batch, and with the merged model. Rounding in the layers explains
+2⁻⁹ √(2 × layers) of the largest score; `containers.scoring.scorer.allowed_difference` allows four times that, and eight
+times for the merged model. Exit code 1 if a code path differs by more.
 
-    --write    put what is printed into benchmarks/bf16_paths.md
+    --write    write the output into benchmarks/bf16_paths.md
 """
 
 import argparse
@@ -52,7 +52,7 @@ _CASES = [
 
 
 def main() -> int:
-    """Print the table; 1 where a code path is further away than is allowed."""
+    """Print the table; return 1 if a code path differs by more than is allowed."""
     transformers.utils.logging.set_verbosity_error()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def _paths(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """[16] scores each: one by one, in one padded batch, and one by one by the merged model."""
+    """Return [16] scores each: one by one, in one padded batch, and one by one by the merged model."""
     torch.manual_seed(case.seed)
     heads = case.width // _HEAD_WIDTH
     config = Qwen3Config(
@@ -119,7 +119,7 @@ def _paths(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def _last_hidden(model: Any, batches: list[list[list[int]]]) -> Tensor:
-    """[rows, width] float32 of each row's last token, padded on the right within its batch."""
+    """Return [rows, width] float32 of each row's last token; the batch is padded on the right."""
     found: list[Tensor] = []
     for rows in batches:
         width = max(len(row) for row in rows)

@@ -1,6 +1,6 @@
-"""How long a run takes that has nothing to do: python -m benchmarks.cached_run [CONFIG]
+"""Time a run that reuses every stage: python -m benchmarks.cached_run [CONFIG]
 
-Start of Python to the report's address, of `rlhf run` on a configuration that was run to its end before; five times.
+From the start of Python to the report's address, of `rlhf run` on a configuration that has run to its end; five times.
 """
 
 import os
@@ -17,7 +17,7 @@ _NUM_RUNS = 5
 
 
 def main() -> int:
-    """Print median and worst; 1 where a run starts a stage, fails, or is slower than wanted."""
+    """Print median and worst; return 1 if a run starts a stage, fails, or is slower than wanted."""
     config = sys.argv[1] if len(sys.argv) > 1 else "configs/runs/demo.yaml"
     durations_s = []
     for _ in range(_NUM_RUNS):

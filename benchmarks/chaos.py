@@ -1,17 +1,17 @@
-"""What do faults cost a run, and does it come out the same? `make chaos`, or
+"""Measure what faults cost a run, and check that its result is the same. `make chaos`, or
 
     python -m benchmarks.chaos [--minutes 2] [--seed 7] [--ranks 1] [--times 1] [--demo] [--write]
 
 A pipeline of a minute (every stage of tests/faults/tiny_project.py, on a processor, in processes), or with `--demo`
-that of `make demo`, is run once without faults, and then again and again, each time in a store of its own on a small
-disk, while faults come at random moments: `kill -9`, SIGSTOP, a full disk, servers that die and come back. The seed
-says which and when; the list is printed first. Where the command ends, the same command is started again, as a user
-would. When the time is up the last run goes on without faults to its end.
+that of `make demo`, runs once without faults. Then it runs again and again, each time in its own store on a small disk,
+with faults at random moments: `kill -9`, SIGSTOP, a full disk, servers that die and come back. The seed determines the
+faults and their times; their list is printed first. When the command ends, the benchmark starts it again, as a user
+would. When the time is up, the last run goes on without faults to its end.
 
-Printed at the end, for each kind of fault: how long until the run did something that it had not done before the fault
-(recovery), and how many steps of training it did again; and of the whole, how much of its time went into work that
-counts (goodput: seconds of the run without faults, by seconds of one with them). Exit code 1 where weights or curves
-are not those of the run without faults, bit for bit, or something of a run is alive after its end.
+At the end it prints for each kind of fault how long the run needed until its first new work (recovery), and how many
+steps of training it repeated. For the whole it prints the share of useful time (goodput: seconds of the run without
+faults, by seconds of one with them). Exit code 1 if weights or curves differ by a bit from the run without faults, or a
+process of a run is alive after its end.
 """
 
 import argparse
@@ -42,16 +42,16 @@ from tests.faults.tiny_project import WITH_SFT, TinyProject
 PAGES = PROJECT / "docs" / "proofs"
 _DISK_MIB = 512
 _SILENCE_LIMIT_S = 60
-# From here on there is time for what only a limit on silence ends.
+# From this duration on, there is time for faults that only a limit on silence ends.
 _MINUTES_FOR_GOOD = 20
-# A run with faults takes so many times as long as one without, at most; something hangs then.
+# A run with faults that takes more than this many times as long as one without hangs.
 _RUN_LIMIT = 20
 _ALL_EQUAL = "Weights and curves of every run are those of the run without faults, bit for bit, and nothing is alive."
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one fault cost."""
+    """The cost of one fault."""
 
     event: Event
     recovery_s: float
@@ -61,7 +61,7 @@ class Cost:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[str]:
-    """A file system of a few hundred MiB at that folder; yields why there is none, empty: there is."""
+    """Mount a file system of a few hundred MiB at that folder; yields why that failed, empty if it worked."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
@@ -73,7 +73,7 @@ def small_disk(folder: Path) -> Iterator[str]:
 
 
 def put_and_watch(run: Run, scene: Scene, event: Event) -> Cost | None:
-    """Wait, put the fault into the run, and go on until the run has done something new. None: the run ended before."""
+    """Wait, cause the fault, and go on until the run has done new work. None: the run ended before the fault."""
     until = time.monotonic() + event.wait_s
     while time.monotonic() < until:
         if not run.go_on():
@@ -87,8 +87,8 @@ def put_and_watch(run: Run, scene: Scene, event: Event) -> Cost | None:
             return None
         time.sleep(PAUSE_S)
     if event.kind == KILL_ORCHESTRATOR:
-        run.wait_for_kill()  # for a moment it seems to live, and to own its programs
-    # What is killed with its orchestrator still ends its step: that is no recovery.
+        run.wait_for_kill()  # for a moment it still seems to live and own its programs
+    # A program whose orchestrator was killed still ends its step: that is no recovery.
     while "kill" in event.kind and run.go_on() and run.ends(programs):
         time.sleep(PAUSE_S)
     before = run.progress()
@@ -98,7 +98,7 @@ def put_and_watch(run: Run, scene: Scene, event: Event) -> Cost | None:
 
 
 def table(costs: Sequence[Cost], kinds: Sequence[str]) -> Iterator[str]:
-    """A line for each kind of fault, and one for all."""
+    """Yield a line for each kind of fault, and one for all."""
     yield "| fault | times | recovery, s: median | most | steps done again: mean | most | command started again |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for kind in (*kinds, "all"):
@@ -127,7 +127,7 @@ def main() -> int:
 
 
 def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
-    """0 where every run came out as the one without faults, and left nothing."""
+    """Return 0 if every run has the result of the one without faults, and left no process."""
     measured, no_disk = commit(), stack.enter_context(small_disk(scratch / "disk"))
     kinds, left_out = chosen_kinds(given, no_disk=no_disk)
     print(f"Seed {given.seed}. As many of these as {given.minutes:g} minutes hold:")
@@ -159,7 +159,7 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
     costs: list[Cost] = []
     wrong: list[str] = []
     ended: list[Run] = []
-    # More than there is time for; one whose victim is gone with its run waits for the next run.
+    # More faults than there is time for; a fault whose run has ended waits for the next run.
     events = deque(islice(schedule(given.seed, kinds), math.ceil(given.minutes * 60)))
     deadline = time.monotonic() + given.minutes * 60
     while time.monotonic() < deadline:
@@ -191,10 +191,10 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
 
 
 def chosen_kinds(given: argparse.Namespace, *, no_disk: str) -> tuple[tuple[str, ...], list[str]]:
-    """Kinds of faults that there is time and place for, and a line for each that is left out.
+    """Return the kinds of faults that are possible here, and a line for each that is left out.
 
     Args:
-        no_disk: why there is no small disk; empty: there is.
+        no_disk: why there is no small disk; empty if there is one.
     """
     kinds = tuple(kind for kind in KINDS if kind != DISK or not no_disk)
     kinds += (ONE_RANK,) if given.ranks > 1 else ()
@@ -206,20 +206,20 @@ def chosen_kinds(given: argparse.Namespace, *, no_disk: str) -> tuple[tuple[str,
 
 
 def schedules(config: Path, settings: Sequence[str]) -> dict[str, TrainingSchedule]:
-    """That of each training of a configuration."""
+    """Return the schedule of each training of a configuration."""
     loaded = load_run_config(config, overrides=settings).config
     return {stage.value: getattr(loaded, stage.value).schedule for stage in TRAINED}
 
 
 def longer_trainings(times: int, found: Mapping[str, TrainingSchedule]) -> Iterator[str]:
-    """Settings for so many times as many steps of training, with as many between two checkpoints as before."""
+    """Yield settings for `times` as many steps of training, with unchanged steps between checkpoints."""
     for stage, schedule_ in found.items():
         assert schedule_.max_steps is not None
         yield f"{stage}.schedule.max_steps={times * schedule_.max_steps}"
 
 
 def disturbed(run: Run, scene: Scene, events: deque[Event], *, deadline: float) -> list[Cost]:
-    """What each fault cost until the deadline; the run goes on to its end, then without faults."""
+    """Return the cost of each fault until the deadline; then the run goes on to its end without faults."""
     costs = []
     while run.go_on() and time.monotonic() < deadline:
         cost = put_and_watch(run, scene, events[0])
@@ -231,13 +231,13 @@ def disturbed(run: Run, scene: Scene, events: deque[Event], *, deadline: float) 
 
 
 def saved(found: Mapping[str, TrainingSchedule]) -> str:
-    """How often each training saves a checkpoint."""
+    """Return a sentence on how often each training saves a checkpoint."""
     each = (f"{schedule_.save_steps or schedule_.eval_steps} ({stage})" for stage, schedule_ in found.items())
     return f"A checkpoint is saved every so many steps: {', '.join(each)}."
 
 
 def page(text: str, saved_when: str, left_out: Sequence[str], *, measured: str) -> str:
-    """The figures with what they were measured on."""
+    """Return the figures as a page, with the machine and code that were measured."""
     command = f"python -m benchmarks.chaos {' '.join(sys.argv[1:])}".rstrip()
     notes = "\n".join(left_out)
     return f"""# Faults at random moments

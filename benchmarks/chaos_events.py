@@ -1,4 +1,4 @@
-"""Faults for `benchmarks.chaos`: which come when, from a seed, and how each is put into a run at work."""
+"""Faults for `benchmarks.chaos`: their order and times, from a seed, and how each is caused in a running pipeline."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ KINDS = (
     "kill -9 of Prefect, started again later",
     "the disk is full, and freed later",
 )
-# Only the limit on silence ends it, which takes longer than all of the others together.
+# Only the limit on silence ends this fault, which takes longer than all others together.
 FOR_GOOD = "SIGSTOP of the stage program, for good"
 ONE_RANK = "kill -9 of one rank"
 DISK = KINDS[-1]
@@ -35,7 +35,7 @@ _BLOCK = bytes(64 * 1024)
 
 @dataclass(frozen=True)
 class Event:
-    """One fault: so long after the run has recovered from the one before, for so long where it is taken back."""
+    """One fault: `wait_s` after the recovery from the previous one; a temporary fault lasts `lasts_s`."""
 
     number: int
     kind: str
@@ -48,7 +48,7 @@ class Event:
 
 
 def schedule(seed: int, kinds: tuple[str, ...]) -> Iterator[Event]:
-    """Endless, and the same for the same seed and kinds; of so many events as there are kinds each kind is one."""
+    """Yield events without end, the same for the same seed and kinds; each round has every kind once."""
     drawn, number = random.Random(seed), 0  # noqa: S311 - to be repeated, not to be secret
     while True:
         for kind in drawn.sample(kinds, len(kinds)):
@@ -58,7 +58,7 @@ def schedule(seed: int, kinds: tuple[str, ...]) -> Iterator[Event]:
 
 @dataclass
 class Scene:
-    """What a fault is put into: the processes of a run, its servers, its disk."""
+    """The targets of faults: the processes of a run, its servers, its disk."""
 
     orchestrator: Callable[[], psutil.Process | None]
     mlflow: MortalServer
@@ -66,7 +66,7 @@ class Scene:
     disk: Path
 
     def put(self, event: Event) -> bool:
-        """Put the fault into the run, and take it back where it passes. False: its victim is not there at present."""
+        """Cause the fault, and end it if it is temporary. False: the target does not exist at present."""
         if event.kind == DISK:
             with full(self.disk):
                 time.sleep(event.lasts_s)
@@ -86,7 +86,7 @@ class Scene:
         victims = [orchestrator]
         with suppress(psutil.Error):
             if event.kind == ONE_RANK:
-                # A process of torchrun's own; which of them is drawn with the event.
+                # A process of torchrun; the event's number selects it.
                 ranks = [process for process in stage_processes(orchestrator.pid) if "LOCAL_RANK" in process.environ()]
                 victims = ranks[event.number % len(ranks) :][:1] if ranks else []
             elif "stage program" in event.kind:
@@ -109,7 +109,7 @@ def _send(victims: list[psutil.Process], number: signal.Signals) -> None:
 
 @contextmanager
 def full(disk: Path) -> Iterator[None]:
-    """No room for another page, for the time of the block."""
+    """Fill the disk during the block."""
     filler = disk / "filler"
     try:
         with open(filler, "wb", buffering=0) as stream:
@@ -125,7 +125,7 @@ def full(disk: Path) -> Iterator[None]:
 
 
 def alive_below(folder: Path) -> list[str]:
-    """Processes with the folder in their command line, environment or working directory: what a run left."""
+    """Return processes that a run left: those with the folder in command line, environment or working directory."""
     found, needle = [], os.fsencode(folder)
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):  # noqa: PTH208 - it is no folder
         if pid == os.getpid():

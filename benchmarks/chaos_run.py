@@ -1,4 +1,4 @@
-"""One run of the pipeline for `benchmarks.chaos`: started again as often as it takes, and what is seen of it."""
+"""One run of the pipeline for `benchmarks.chaos`: it is started again until it succeeds, and observed."""
 
 import time
 from contextlib import suppress
@@ -20,7 +20,7 @@ _ENDS_WITHIN_S = 30
 
 @dataclass
 class Run:
-    """One run of the pipeline in a folder of its own, started again as often as it takes."""
+    """One run of the pipeline in its own folder, started again until it succeeds."""
 
     tiny: TinyProject
     config: str
@@ -34,7 +34,7 @@ class Run:
     took_s: float = 0.0
 
     def go_on(self) -> bool:
-        """Start the command where it does not run. False: the run has come to its good end."""
+        """Start the command if it does not run. False: the run has succeeded."""
         if time.monotonic() - self.began > self.limit_s and not self.took_s:
             self._give_up()
         if self.driven is not None:
@@ -61,25 +61,25 @@ class Run:
         raise SystemExit(f"{self.name} did not end within {self.limit_s:.0f} s:\n{said}")
 
     def orchestrator(self) -> psutil.Process | None:
-        """Its process; None where it has ended."""
+        """Return the orchestrator's process; None if it has ended."""
         if self.driven is None or self.driven.process.poll() is not None:
             return None
         return psutil.Process(self.driven.process.pid)
 
     def wait_for_kill(self) -> None:
-        """Until the command that was killed is dead."""
+        """Wait until the killed command is dead."""
         if self.driven is not None:
             self.driven.wait()
 
     def programs(self) -> list[psutil.Process]:
-        """The processes of the stage that is at work."""
+        """Return the processes of the running stage."""
         with suppress(psutil.Error):
             orchestrator = self.orchestrator()
             return list(stage_processes(orchestrator.pid)) if orchestrator else []
         return []
 
     def ends(self, programs: list[psutil.Process]) -> bool:
-        """Whether these lost what they belong to and have not ended yet; never where only a server was killed."""
+        """Whether a program lives without its orchestrator; never if only a server was killed."""
         own: set[int] = set()
         with suppress(psutil.Error):
             orchestrator = self.orchestrator()
@@ -87,22 +87,22 @@ class Run:
         return any(_lives(program) and program.pid not in own for program in programs)
 
     def progress(self) -> tuple[int, int]:
-        """Published artifacts, and the furthest step of the training that is at work; grows as long as it gets on."""
+        """Return the number of published artifacts, and the running training's last step; grows with all new work."""
         published = {path.parent.name for path in (self.folder / "store").glob("artifacts/*/*/MANIFEST.json")}
         open_work = [path for path in self._works() if path.name not in published]
         return len(published), max((max(recorded_steps(path), default=0) for path in open_work), default=0)
 
     def num_steps(self) -> int:
-        """Of all its trainings together, each counted once."""
+        """Return the number of steps of all trainings, each counted once."""
         return sum(len(set(recorded_steps(work))) for work in self._works())
 
     def steps_again(self) -> int:
-        """Training steps that were recorded more than once."""
+        """Return the number of repeated training steps."""
         steps = [recorded_steps(work) for work in self._works()]
         return sum(len(found) - len(set(found)) for found in steps)
 
     def work_folders(self) -> set[Path]:
-        """Of every stage that it has begun, also where the folder is gone since the stage's artifact is published."""
+        """Return the work folder of every begun stage, also if it is gone because the artifact is published."""
         store = self.folder / "store"
         begun = [*store.glob("artifacts/*/*/"), *store.glob("work/*/*/")]
         return {store / "work" / path.parent.name / path.name for path in begun}
@@ -111,7 +111,7 @@ class Run:
         return [path for path in (self.folder / "store").glob("work/train_*/*") if path.is_dir()]
 
     def made(self) -> dict[str, object]:
-        """Weights and curves of every training."""
+        """Return weights and curves of every training."""
         artifacts = {stage: (self.folder / "out" / "artifacts" / stage).resolve() for stage in TRAINED}
         return {stage: (weights_digest(path), curves(path)) for stage, path in artifacts.items()}
 
@@ -123,13 +123,13 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def undisturbed(run: Run) -> None:
-    """The run to its end, without faults."""
+    """Run to the end without faults."""
     while run.go_on():
         time.sleep(PAUSE_S)
 
 
 def left_alive(run: Run) -> list[str]:
-    """What still runs of it some time after its end: by its folder, and by the token of a stage."""
+    """Return processes that live some time after the run's end: found by its folder, or by a stage's token."""
     until = time.monotonic() + _ENDS_WITHIN_S
     while True:
         found = alive_below(run.folder)

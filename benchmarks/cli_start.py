@@ -1,6 +1,6 @@
-"""How long `rlhf --help` and `import flows.rlhf` take, start of Python included: python -m benchmarks.cli_start
+"""Time `rlhf --help` and `import flows.rlhf`, start of Python included: python -m benchmarks.cli_start
 
-`import flows.rlhf` cannot be faster than what it is made of: `from prefect import flow` is timed beside it, by turns.
+`import flows.rlhf` includes `from prefect import flow`, which is timed alternately with it.
 """
 
 import statistics
@@ -15,7 +15,7 @@ _COMMANDS = {_HELP: ("-m", "flows.cli.main", "--help"), _FLOW: ("-c", _FLOW), _P
 
 
 def main() -> int:
-    """Print median and worst of each; 1 where the help, or what `flows.rlhf` adds to Prefect, is slower than wanted."""
+    """Print median and worst of each; return 1 if the help, or `flows.rlhf` without Prefect, is slower than wanted."""
     durations_s: dict[str, list[float]] = {name: [] for name in _COMMANDS}
     for _ in range(_NUM_RUNS):
         for name, arguments in _COMMANDS.items():

@@ -1,4 +1,4 @@
-"""Rows for filter_speed: real pairs, repeated with other words, so that no copy is a duplicate of another."""
+"""Rows for filter_speed: real pairs, repeated with changed words, so that no copy is a duplicate of another."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ _CHANGED_WORD = 7
 
 
 def write_rows(path: Path, folder: Path, *, num_rows: int) -> None:
-    """That many rows in HelpSteer3's schema; copies differ in every 7th word of prompt, chosen and rejected."""
+    """Write rows in HelpSteer3's schema; copies differ in every 7th word of prompt, chosen and rejected."""
     pairs = [item.row.pair for name in FILES for item in read_rows(folder / name) if item.row is not None]
     with open(path, "w", encoding="utf-8") as stream:
         for number in range(num_rows):
@@ -29,7 +29,7 @@ def write_rows(path: Path, folder: Path, *, num_rows: int) -> None:
 
 
 def respelt(text: str, copy: int) -> str:
-    """Every seventh word with letters behind it that stand for the copy, from the first word on; copy 0 as it is."""
+    """Append letters for the copy to every seventh word, from the first word on; copy 0 stays as it is."""
     if not copy:
         return text
     words = text.split(" ")

@@ -1,9 +1,9 @@
-"""One run of filter_dataset in a process of its own, for filter_speed: seconds, memory, digests; and by step.
+"""Measure one run of filter_dataset, for filter_speed: seconds, memory, digests; and by step.
 
     python benchmarks/filter_run.py ROWS FEW_ROWS --suite NAME=FILE… [--language] [--steps]
 
-It imports the project that `PYTHONPATH` names, so an older tree runs under the same clock. A run on FEW_ROWS goes
-before, which loads libraries and tables; a second one shows what does not grow with the rows.
+It imports the project that `PYTHONPATH` names, so an older tree runs under the same clock. A first run on FEW_ROWS
+loads libraries and tables; a second one measures the cost that does not grow with the rows.
 """
 
 import argparse
@@ -44,7 +44,7 @@ _STEPS_OF_THE_CHAIN = {
 
 
 class Clock:
-    """CPU seconds of the steps of a run; what a step calls that is a step itself is taken off it."""
+    """CPU seconds of the steps of a run; a step does not include other steps that it calls."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -66,7 +66,7 @@ class Clock:
         self._since = now
 
     def function(self, owner: Any, name: str, step: str) -> None:
-        """Count what this function takes as that step."""
+        """Count this function's time as that step."""
         inner: Callable[..., Any] = getattr(owner, name)
 
         @functools.wraps(inner)
@@ -80,7 +80,7 @@ class Clock:
         setattr(owner, name, timed)
 
     def generator(self, owner: Any, name: str, step: str) -> None:
-        """The same of a function that yields."""
+        """Count the time of a function that yields as that step."""
         inner: Callable[..., Iterator[Any]] = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -99,7 +99,7 @@ class Clock:
 
 
 def watched_clock() -> Clock:
-    """A clock that knows the steps of the stage."""
+    """Return a clock that watches the steps of the stage."""
     clock = Clock()
     clock.generator(preference_rows, "read_lines", "read")
     clock.function(filter_inputs, "read_source", "schema")
@@ -114,7 +114,7 @@ def watched_clock() -> Clock:
 
 
 def filtered(rows: Path, suites: Mapping[str, Path], *, with_language: bool) -> tuple[float, dict[str, str], Funnel]:
-    """CPU seconds of the stage on these rows, the digest of every file that it wrote, and its funnel."""
+    """Return the stage's CPU seconds on these rows, the digest of every file that it wrote, and its funnel."""
     with tempfile.TemporaryDirectory() as scratch:
         context = _context(Path(scratch), rows, suites, with_language=with_language)
         started = time.process_time()
@@ -152,7 +152,7 @@ def _context(scratch: Path, rows: Path, suites: Mapping[str, Path], *, with_lang
 
 
 def peak_mib() -> float:
-    """The most memory that this process has held."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

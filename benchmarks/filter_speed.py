@@ -1,13 +1,13 @@
-"""How many rows a second does filter_dataset take on one core, and where does the time go? Figures: filter_speed.md.
+"""Measure the rows per second of filter_dataset on one core, and the time of each step. Figures: filter_speed.md.
 
     python -m benchmarks.filter_speed --data FOLDER [--beside TREE] [--write benchmarks/filter_speed.md]
 
-FOLDER holds the files named in `filter_rows`. Their rows are repeated until there are as many as HelpSteer3 has, each
-copy with every seventh word spelt otherwise, so that no copy is a duplicate of another and every filter has its whole
-work. The stage itself runs, each time in a process of its own (`filter_run`); seconds are those of the CPU. By turns:
-as it is, watched by step, and with detection of the language on an eighth of the rows. With --beside, another copy of
-the project (an older commit: `git archive COMMIT | tar x -C TREE`) filters the same rows by turns with this one; the
-page has the ratio, and whether every file that they write is the same.
+FOLDER has the files named in `filter_rows`. Their rows are repeated until there are as many as HelpSteer3 has. In each
+copy every seventh word is spelt otherwise, so that no copy is a duplicate and every filter has its whole work. The
+stage itself runs, each time in its own process (`filter_run`); seconds are those of the CPU. Three kinds of runs
+alternate: as it is, watched by step, and with detection of the language on an eighth of the rows. With --beside,
+another copy of the project (an older commit: `git archive COMMIT | tar x -C TREE`) filters the same rows alternately
+with this one. The page has the ratio, and whether both write the same files.
 """
 
 import argparse
@@ -50,7 +50,7 @@ Runs = list[dict[str, Any]]
 def in_a_process_of_its_own(
     rows: Path, few_rows: Path, folder: Path, *options: str, tree: Path = PROJECT
 ) -> dict[str, Any]:
-    """A run of the project in `tree`, with one thread, and with a peak of memory that is its own."""
+    """Run the project in `tree` with one thread, in a process with its own peak memory."""
     suites = [item for name, file in SUITES for item in ("--suite", f"{name}={folder / file}")]
     program = PROJECT / "benchmarks" / "filter_run.py"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "PYTHONPATH": str(tree)}
@@ -61,25 +61,25 @@ def in_a_process_of_its_own(
 
 
 def rate(runs: Runs, seconds_of: Callable[[dict[str, Any]], float]) -> str:
-    """Rows a second: the median, and the slowest and fastest run."""
+    """Return rows a second: the median, and the slowest and fastest run."""
     rates = sorted(run["rows"] / seconds_of(run) for run in runs)
     return f"{statistics.median(rates):,.0f} ({rates[0]:,.0f} to {rates[-1]:,.0f})"
 
 
 def row_s(run: dict[str, Any]) -> float:
-    """Seconds that one row more takes: what grows with the rows, told from what does not by the run on few rows."""
+    """Return the seconds for one more row; the run on few rows gives the cost that does not grow with the rows."""
     seconds: float = (run["seconds"] - run["few_s"]) / (run["rows"] - run["few_rows"])
     return seconds
 
 
 def ratio(new: Runs, old: Runs) -> str:
-    """How many times as fast the new runs are, each against the old one beside it: the median, least and most."""
+    """Return how many times as fast the new runs are, each against its old one: the median, least and most."""
     ratios = sorted(before["seconds"] / after["seconds"] for after, before in zip(new, old, strict=True))
     return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def page(runs: Runs, watched: Runs, with_language: Runs, beside: Runs, *, load: str) -> Iterator[str]:
-    """The figures as a page; `beside` are runs of another tree."""
+    """Return the figures as a page; `beside` are runs of another tree."""
     median = statistics.median
     first = runs[0]
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in first["dropped"].items())

@@ -2,15 +2,15 @@
 
 The same prompts of 200 to 2,000 tokens with four completions each, of 64 and of 256 tokens, greedy, by the policy of
 benchmarks/rloo_speed.py with its adapters on (random weights, Qwen3 of about 25M parameters beside its embeddings,
-float32). Turn about, each time in a program of its own, whose peak memory is measured as well:
+float32). The ways alternate, each time in its own process, whose peak memory is measured as well:
 
 - transformers' generate as TRL calls it: each prompt once per completion, padded on the left to the longest
 - transformers' continuous batching, as `rollout_engine: continuous_batching` uses it
 - ours: the same call with each prompt computed and kept once
 
-Ends with 1 where a completion differs or the wanted ratio is missed.
+Exit code 1 if a completion differs or the wanted ratio is missed.
 
-    --write          put what is printed into benchmarks/generation_speed.md
+    --write          write the output into benchmarks/generation_speed.md
 """
 
 import argparse
@@ -51,13 +51,13 @@ _PROMPT_TOKENS = (200, 2000)
 _WANTED = 1.5
 _MIB = 1024**2
 _PAD = 0
-_NO_END = 10**6  # beyond the vocabulary: every completion has all of its tokens
+_NO_END = 10**6  # beyond the vocabulary, so that no completion ends early
 _FIGURES = Path(__file__).with_suffix(".md")
 Found = dict[str, list[dict[str, Any]]]
 
 
 def main() -> int:
-    """Print a table for each number of new tokens; 1 where completions differ or a ratio is below what is wanted."""
+    """Print a table for each number of new tokens; return 1 if completions differ or a ratio is too small."""
     transformers.utils.logging.disable_progress_bar()
     arguments = _arguments()
     if arguments.measure:
@@ -89,7 +89,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _prepare(folder: Path, *, count: int) -> list[int]:
-    """Policy and prompts on disk, for the programs that measure; tokens of each prompt."""
+    """Write policy and prompts to disk, for the processes that measure; return the tokens of each prompt."""
     save_reward_model(folder / "reward", random_pairs(2), data=None)
     config = AutoConfig.from_pretrained(folder / "reward")
     torch.manual_seed(1)
@@ -101,10 +101,10 @@ def _prepare(folder: Path, *, count: int) -> list[int]:
 
 
 def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
-    """Seconds of all batches, completions, tokens computed, and peak memory beyond the loaded model, of one way."""
+    """Return seconds of all batches, completions, tokens computed, and peak memory beyond the loaded model."""
     prompts: list[list[int]] = json.loads((folder / "prompts.json").read_text())
     policy: Any = _policy(folder)
-    policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
+    policy(input_ids=torch.tensor([[5] * 64]))  # warm up threads and allocator
     tokens: Counter[str] = Counter()
     count_tokens(policy, "policy", tokens)
     settings = GenerationConfig(
@@ -129,10 +129,10 @@ def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
 
 
 def _policy(folder: Path) -> Any:
-    """The policy with adapters that are at work."""
+    """Return the policy with adapters that have an effect."""
     adapters = peft_config(LoraSettings(r=16, alpha=32), task_type="CAUSAL_LM")
     base = AutoModelForCausalLM.from_pretrained(folder / "policy")
-    torch.manual_seed(2)  # each way has a program of its own, and both need the same adapters
+    torch.manual_seed(2)  # each way has its own process, and all need the same adapters
     policy = get_peft_model(base, adapters)
     with torch.no_grad():
         for weight in policy.parameters():
@@ -142,7 +142,7 @@ def _policy(folder: Path) -> Any:
 
 
 def _rows(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and mask of each prompt's rows, padded on the left, as TRL makes them."""
+    """Return token ids and mask of each prompt's rows, padded on the left, as TRL makes them."""
     width = max(map(len, prompts))
     asked = [prompt for prompt in prompts for _ in range(_K)]
     ids = torch.tensor([[_PAD] * (width - len(prompt)) + prompt for prompt in asked])

@@ -1,10 +1,10 @@
-"""What does it cost when there are more rows, and when they are longer? Figures: growth.md.
+"""Measure what more rows and longer rows cost. Figures: growth.md.
 
     python -m benchmarks.growth [data|length] [--rows N …] [--prompts N …] [--rounds N] [--write]
 
 - data: `rlhf run --until evaluate_reward_model`, one epoch, on more and more rows like the demo's; seconds and memory
   by stage, and the power of the number of rows with which a stage's seconds grow
-- length: an optimizer step on 8 pairs with longer and longer prompts, TRL tuned beside packed pairs, turn about
+- length: an optimizer step on 8 pairs with longer and longer prompts; TRL tuned and packed pairs alternate
 """
 
 import argparse
@@ -19,7 +19,7 @@ _TITLE = "What more rows and longer rows cost"
 
 
 def main() -> int:
-    """Measure what is asked for and print it; with --write, put it into its part of the page, a plot beside it."""
+    """Measure and print the chosen parts; with --write, write them into their parts of the page, with a plot each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("question", nargs="?", choices=["data", "length"], help="one of the two; both unless given")
     parser.add_argument("--rows", type=int, nargs="+", default=growth_data.ROWS, help="training rows of the runs")

@@ -19,9 +19,9 @@ from benchmarks.overhead import DEMO, run_pipeline
 from containers.harness.measure import cpu_model
 
 ROWS = (1000, 2000, 4000, 8000, 16000, 32000)
-# A run on so few rows shows what a stage takes whatever the number of rows.
+# A run on so few rows shows the cost of a stage that does not grow with the rows.
 _START_ROWS = 100
-# Starts of one stage differ by about so much: less beyond the start says nothing of how it grows.
+# Starts of one stage differ by about this much, so a smaller difference says nothing about its growth.
 _LEAST_S = 1.0
 _LOOK_EVERY_S = 0.5
 _MIB = 1024**2
@@ -41,13 +41,13 @@ _SETTINGS = {
     "evaluate_reward_model.suites": "[{name: labelled_pairs, path: data/labelled_pairs.jsonl}]",
     "gates.reward_model": "{minimum_accuracy: 0}",
 }
-# Names of what is shown beside the stages.
+# Columns beside the stages.
 _BESIDE = "beside the stages"
 
 
 @dataclass(frozen=True)
 class Growth:
-    """One run: seconds by stage, of all that is beside them, and the most memory of each stage's program in bytes."""
+    """One run: seconds by stage, seconds outside of stages, and peak memory of each stage's program in bytes."""
 
     rows: int
     seconds: dict[str, float]
@@ -55,10 +55,10 @@ class Growth:
 
 
 def measured(rows: Sequence[int], *, plot: Path | None) -> str:
-    """The tables over runs of so many training rows; a plot where a path for it is given.
+    """Return the tables over runs of these numbers of training rows; draw a plot if a path for it is given.
 
     Raises:
-        SystemExit: more rows are wanted than there are family names for.
+        SystemExit: there are too few family names for the rows.
     """
     num_families = math.ceil(max(rows) / ROWS_OF_A_FAMILY)
     if num_families > len(FAMILIES):
@@ -74,7 +74,7 @@ def measured(rows: Sequence[int], *, plot: Path | None) -> str:
 
 
 def _run(num_rows: int, *, num_families: int) -> Growth:
-    """The pipeline on so many rows, in a folder that is gone afterwards."""
+    """Run the pipeline on so many rows, in a temporary folder."""
     options = [part for key, value in _SETTINGS.items() for part in ("--set", f"{key}={value}")]
     with tempfile.TemporaryDirectory(prefix="growth-data-") as name:
         folder = Path(name).resolve()
@@ -91,7 +91,7 @@ def _run(num_rows: int, *, num_families: int) -> Growth:
 
 @contextmanager
 def _peaks(folder: Path) -> Iterator[dict[str, int]]:
-    """Spec of each program that works below the folder, and the most memory it has had in bytes, until the end."""
+    """Collect the peak memory in bytes of each program below the folder, by its spec, until the end."""
     peaks: dict[str, int] = {}
     ended = threading.Event()
 
@@ -104,7 +104,7 @@ def _peaks(folder: Path) -> Iterator[dict[str, int]]:
                         continue
                     status = (process / "status").read_text()
                 except (OSError, UnicodeDecodeError):
-                    continue  # it has ended, or is none of ours
+                    continue  # it has ended, or is no program of a stage
                 kib = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
                 peaks[spec] = max([peaks.get(spec, 0), *(1024 * number for number in kib)])
 
@@ -118,10 +118,10 @@ def _peaks(folder: Path) -> Iterator[dict[str, int]]:
 
 
 def exponent(rows: Sequence[int], seconds: Sequence[float]) -> float | None:
-    """The power of the rows with which the seconds beyond those of the first place grow; None where too few say it.
+    """Return the power of the rows with which the seconds beyond the first place grow; None with too few places.
 
-    The slope of log seconds over log rows by least squares, both beyond the first place. Places at which less than a
-    second is beyond the first are left out.
+    The slope of log seconds over log rows by least squares, both beyond the first place. Places less than a second
+    beyond the first are left out.
 
     Example: 3, 5, 7 and 11 s on 0, 1000, 2000 and 4000 rows give 1.
     """
@@ -166,7 +166,7 @@ The most memory that a stage's program had, MiB (`VmHWM`, looked at every {_LOOK
 
 
 def _seconds(run: Growth, start: Growth, stage: str) -> str:
-    """Of that stage, with those beyond the start for each 1,000 rows more."""
+    """Return the stage's seconds, with those beyond the start for each 1,000 rows more."""
     shown = f"{run.seconds[stage]:.1f}"
     if run is start:
         return shown
@@ -174,7 +174,7 @@ def _seconds(run: Growth, start: Growth, stage: str) -> str:
 
 
 def _draw(path: Path, runs: Sequence[Growth]) -> None:
-    """Seconds beyond the start; the guide grows as the data does."""
+    """Plot the seconds beyond the start; the guide grows as the data does."""
     start, more = runs[0], runs[1:]
     lines = {}
     for stage in start.seconds:

@@ -1,4 +1,4 @@
-"""A training step on longer and longer prompts: TRL tuned beside packed pairs. Command and page: growth.py."""
+"""Time a training step on longer and longer prompts: TRL tuned against packed pairs. Command and page: growth.py."""
 
 import statistics
 import tempfile
@@ -27,7 +27,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True)
 class Length:
-    """What was measured of both ways at one length."""
+    """The measurements of both ways at one length."""
 
     prompt_tokens: int
     tokens: list[TokenPair]
@@ -35,21 +35,21 @@ class Length:
 
     @property
     def real_tokens(self) -> int:
-        """Of all pairs, a prompt counted once for each of its answers."""
+        """Number of tokens of all pairs; a prompt counts once for each of its answers."""
         return sum(len(a) + len(b) for a, b in self.tokens)
 
     @property
     def limit(self) -> float:
-        """How many times fewer tokens a shared prompt leaves: the most that can be saved."""
+        """How many times fewer tokens a shared prompt leaves: the largest possible saving."""
         return self.real_tokens / tokens_computed(self.tokens, OURS)
 
     def microseconds(self, way: str) -> float:
-        """Per real token, median."""
+        """Microseconds per real token, median."""
         return median(self.runs[way], "seconds") / self.real_tokens * 1e6
 
 
 def measured(prompts: Sequence[int], *, answer_tokens: int, rounds: int, plot: Path | None) -> str:
-    """The table over these prompts, each of so many tokens; a plot where a path for it is given."""
+    """Return the table over prompts of these numbers of tokens; draw a plot if a path for it is given."""
     lengths = [_length(tokens, answer_tokens=answer_tokens, rounds=rounds) for tokens in sorted(prompts)]
     if plot is not None:
         _draw(plot, lengths)

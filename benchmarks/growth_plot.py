@@ -1,4 +1,4 @@
-"""How the plots of growth.md look: lines over a growing number, both axes by powers."""
+"""Plots of growth.md: lines over a growing number, both axes logarithmic."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -13,7 +13,7 @@ from containers.report.plot import tick_number
 _COLOURS = ("#2a78d6", "#eb6834", "#1baf7a", "#9d4edd", "#6c757d", "#d1495b")
 _INK = "#52514e"
 
-# Points: numbers along, and what was measured there.
+# Points: number on the x axis, and measurement.
 Line = tuple[Sequence[float], Sequence[float]]
 
 
@@ -21,8 +21,8 @@ def write_plot(path: Path, lines: Mapping[str, Line], *, guide: Mapping[str, Lin
     """Write an SVG of the lines by name; the guides are dashed and grey. Same figures, same bytes.
 
     Args:
-        along: what the numbers along are.
-        up: what was measured.
+        along: label of the x axis.
+        up: label of the y axis.
     """
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem, "font.size": 9}):
         figure = Figure(figsize=(6.5, 3.6), layout="constrained", facecolor="white")

@@ -1,4 +1,4 @@
-"""Rows like the demo's, as many as wanted: the same facts, of people with as many family names as it takes."""
+"""Any number of rows like the demo's: the same facts, about people with as many family names as needed."""
 
 import json
 import random
@@ -14,7 +14,7 @@ _BEGINNINGS = ("Ash", "Black", "Brad", "Clay", "Green", "Hart", "Lock", "Mill", 
 _ENDINGS = ("ford", "ton", "field", "ley", "man", "wood")
 FAMILIES = tuple("".join(parts) for parts in product(_BEGINNINGS, _ENDINGS))
 _FIRST_NAME = re.compile(rf"\b({'|'.join(name for name, _ in FACTS)})\b")
-# Rows of one family at least; the demo's rows that a filter must find are left out.
+# The least number of rows of one family; the demo's rows that a filter must find are left out.
 ROWS_OF_A_FAMILY = 1900
 _TRAINING_ROWS_FOR_A_VALIDATION_ROW = 8
 _FEWEST_VALIDATION_ROWS = 32
@@ -23,8 +23,8 @@ _FEWEST_VALIDATION_ROWS = 32
 def write_rows(folder: Path, *, num_rows: int, num_families: int) -> None:
     """Write the three files of the demo with so many training rows, and an eighth as many for validation.
 
-    Whole prompts are taken at random from all families, so that fewer rows are a fair part of more: as many pairs to a
-    prompt, words as rare, tokens as many. The labelled pairs are the demo's own.
+    Whole prompts are taken at random from all families, so that fewer rows are a fair sample of more: pairs per prompt,
+    rare words and tokens are the same. The labelled pairs are the demo's own.
     """
     wanted = {
         TRAIN_FILE: num_rows,

@@ -1,13 +1,13 @@
-"""How long does a next attempt take until it has its tokens? python -m benchmarks.kept_tokens --data ../shared/data
+"""Time a next attempt until it has its tokens: python -m benchmarks.kept_tokens --data ../shared/data
 
-Real conversations with Qwen's own vocabulary, several short ones behind each other, as pairs of a reward model. Turn
-about, each time in a program of its own, all that train_reward_model does until it has its examples:
+Real conversations with Qwen's own vocabulary, several short ones one after the other, as pairs of a reward model. The
+ways alternate, each time in its own process, and do all that train_reward_model does until it has its examples:
 
 - a first attempt, on one thread and on all: makes the tokens, and keeps them
 - the next attempt: reads them
 - the pairs as text alone, which every attempt reads
 
-    --write    put what is printed into benchmarks/tokenization.md
+    --write    write the output into benchmarks/tokenization.md
 """
 
 import argparse
@@ -53,7 +53,7 @@ _SCHEMA = pa.schema(
 
 
 def main() -> int:
-    """Measure and print; with --write, put it into the page."""
+    """Measure and print; with --write, write its part of the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the real data")
     parser.add_argument("--pairs", type=int, default=20_000, help="how many; 20,000 unless given")
@@ -100,7 +100,7 @@ def _said(runs: Runs, *, num_pairs: int, file_bytes: int, rounds: int) -> str:
 
 
 def _prepare(folder: Path, data: Path, *, num_pairs: int, num_turns: int) -> None:
-    """The tokenizer and the pairs: several short real conversations as the prompt of a long one."""
+    """Write the tokenizer and the pairs: several short real conversations as the prompt of a long one."""
     pairs = real_pairs(data, 4000)
     save_reward_model(folder / "model", pairs[:8], data=data)
 

@@ -1,4 +1,4 @@
-"""Which offline library tells best whether a text is English, and how fast? Figures: language_detection.md.
+"""Compare offline libraries that detect English texts: quality and speed. Figures: language_detection.md.
 
     python -m benchmarks.language_detection --data FOLDER
 
@@ -73,7 +73,7 @@ def ratio(part: int, whole: int) -> str:
 
 
 def compare(texts: list[dict[str, object]]) -> Iterator[str]:
-    """One table line per candidate; an undecided text counts as not English."""
+    """Yield one table line per candidate; an undecided text counts as not English."""
     decided = [row for row in texts if row["is_english"] is not None]
     yield f"{len(decided)} texts, {sum(bool(row['is_english']) for row in decided)} of them English."
     yield "| candidate | version | loads in | precision | recall | texts/s | wrong, by kind |"
@@ -100,7 +100,7 @@ def compare(texts: list[dict[str, object]]) -> Iterator[str]:
 
 
 def verdicts(texts: Iterable[dict[str, object]]) -> Iterator[str]:
-    """What the stage's judge says of each kind of text."""
+    """Yield a table of the stage's verdicts for each kind of text."""
     judge = LanguageJudge(("english",))
     counts = Counter((str(r["kind"]), str(r["is_english"]), judge.judge_text(str(r["text"])).kind) for r in texts)
     yield "| kind | is_english | wanted | other | undecided |"
@@ -111,7 +111,7 @@ def verdicts(texts: Iterable[dict[str, object]]) -> Iterator[str]:
 
 
 def by_language(texts: Iterable[dict[str, object]]) -> Iterator[str]:
-    """What the stage's judge says of each language; a foreign text that is wanted costs precision."""
+    """Yield a table of the stage's verdicts for each language; a foreign text that is wanted costs precision."""
     judge = LanguageJudge(("english",))
     decided = [row for row in texts if row["is_english"] is not None]
     counts = Counter((str(row["language"]), judge.judge_text(str(row["text"])).kind) for row in decided)
@@ -123,7 +123,7 @@ def by_language(texts: Iterable[dict[str, object]]) -> Iterator[str]:
 
 
 def rows(folder: Path) -> Iterator[str]:
-    """Rows whose column says english: how many the text check keeps, by the language that the texts really have."""
+    """Yield how many rows with english in their column the text check keeps, by the texts' real language."""
     judge = LanguageJudge(("english",))
     counts: Counter[tuple[str, bool]] = Counter()
     started = time.process_time()

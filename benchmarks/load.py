@@ -1,16 +1,15 @@
-"""What becomes of commands and pages once thousands of runs lie in store and databases? Figures: load.md.
+"""Time commands and pages with thousands of runs in store and databases. Figures: load.md.
 
     python -m benchmarks.load [--runs 2000] [--own-artifacts 5] [--rows 200000 --data FOLDER] [--write]
 
-In a folder of its own the demo's store is filled with the artifacts, histories, questions and reports of that many
-runs, and the databases of a Prefect and an MLflow server (SQLite) with what they leave there. Then our own commands
-run, each in a process of its own, three times: seconds from start to end, seconds of the CPU, peak of memory. Next the
-requests of our own settling at the start of a run, and those behind Prefect's and MLflow's lists of runs; and the
-pages themselves in a headless Chromium, where one is installed. With --rows, the filter runs on so many rows
-(`filter_rows`, the files in FOLDER repeated) with contamination, repetition and near-duplicates, without detection of
-the language.
+In a temporary folder it fills the demo's store with the artifacts, histories, questions and reports of that many runs,
+and the databases of a Prefect and an MLflow server (SQLite) with their records. Then it runs our commands, each in its
+own process, three times: seconds from start to end, seconds of the CPU, peak of memory. Next it times the requests that
+a run sends at its start to settle dead runs, those behind Prefect's and MLflow's lists of runs, and the pages in a
+headless Chromium, if one is installed. With --rows, it runs the filter on so many rows (`filter_rows`, the files in
+FOLDER repeated) with contamination, repetition and near-duplicates, without detection of the language.
 
-Exit code 1 where a command of ours takes longer than wanted; the CPU's seconds count, since machines are shared.
+Exit code 1 if one of our commands takes longer than wanted; the CPU's seconds count, since machines are shared.
 """
 
 import argparse
@@ -57,7 +56,7 @@ COMMANDS = (
 
 @dataclass(frozen=True)
 class Ran:
-    """One command."""
+    """The cost of one command."""
 
     seconds: float
     cpu_s: float
@@ -65,7 +64,7 @@ class Ran:
 
 
 def ran(arguments: tuple[str, ...], folder: Path) -> Ran:
-    """`rlhf` with these arguments in that folder, which must end well."""
+    """Run `rlhf` with these arguments in that folder; it must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-m", "flows.cli.main", *arguments]
     with open(folder / "said.txt", "wb") as said:
@@ -80,7 +79,7 @@ def ran(arguments: tuple[str, ...], folder: Path) -> Ran:
 
 
 def dead_owner() -> dict[str, str]:
-    """Labels of a process of this host that is no more, as a run that was killed bears them."""
+    """Return the labels of a killed run: its process of this host has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return {**current_owner().labels(), OWNER_PID_LABEL: str(process.pid)}
@@ -88,8 +87,8 @@ def dead_owner() -> dict[str, str]:
 
 @contextmanager
 def filled_servers(folder: Path, *, num_runs: int) -> Iterator[Servers]:
-    """Both servers on databases that were filled while they were down."""
-    # Without a login, since the pages in Chromium know none.
+    """Start both servers on databases that were filled while they were down."""
+    # Without a login, since Chromium has none.
     settings = ServerSettings(state_dir=folder / "outputs" / ".servers", prefect_login=False)
     with local_servers(settings, say=lambda _: None):
         pass  # they set up their databases
@@ -106,13 +105,13 @@ def filled_servers(folder: Path, *, num_runs: int) -> Iterator[Servers]:
 
 
 def middle(values: list[float], digits: int = 2) -> str:
-    """The median, with the least and the most in brackets."""
+    """Return the median, with the least and the most in brackets."""
     ordered = sorted(values)
     return f"{statistics.median(ordered):.{digits}f} ({ordered[0]:.{digits}f} to {ordered[-1]:.{digits}f})"
 
 
 def filter_lines(rows: int, data: Path, folder: Path) -> Iterator[str]:
-    """The filter on so many rows, as lines of the page."""
+    """Run the filter on so many rows; yield lines of the page."""
     many, few = folder / "rows.jsonl", folder / "few.jsonl"
     write_rows(many, data, num_rows=rows)
     write_rows(few, data, num_rows=NUM_FEW_ROWS)
@@ -130,7 +129,7 @@ detection of the language.
 
 
 def answers(title: str, found: list[Answer]) -> Iterator[str]:
-    """Measured requests or pages as a table."""
+    """Return measured requests or pages as a table."""
     yield f"\n| {title} | seconds |\n| --- | ---: |"
     for item in found:
         yield f"| {item.what} | {middle(list(item.seconds))} |"

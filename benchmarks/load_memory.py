@@ -1,8 +1,8 @@
-"""Host memory that a model costs while each rank loads it: python -m benchmarks.load_memory [PARAMETERS_IN_MILLIONS]
+"""Measure host memory while each rank loads a model: python -m benchmarks.load_memory [PARAMETERS_IN_MILLIONS]
 
-Writes a Qwen3 of random bfloat16 weights, lets one and then two processes load it at once as a stage does, in the type
-of its files and in float32, and prints what all of them hold together: proportional set size, of which anonymous
-memory, less what the same processes held before. Pages of the weight files count once, however many ranks map them.
+It writes a Qwen3 of random bfloat16 weights. One and then two processes load it at once as a stage does, in the type of
+its files and in float32. It prints the memory of all processes together, less their memory before: proportional set
+size, of which anonymous memory. Pages of the weight files count once, however many ranks map them.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _write_model(folder: Path, *, millions: int) -> int:
-    """A model folder; returns the bytes of its weight files."""
+    """Write a model folder; return the bytes of its weight files."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -70,7 +70,7 @@ def _write_model(folder: Path, *, millions: int) -> int:
 
 
 def _measure(folder: Path, *, dtype: str, num_ranks: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes of all ranks together, before and after each has loaded the model."""
+    """Return the bytes of all ranks together, before and after each has loaded the model."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", _LOADER, str(folder), dtype]
     ranks = [

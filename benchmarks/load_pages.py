@@ -1,4 +1,4 @@
-"""How long the servers take to answer, for `benchmarks.load`: our settling, their lists of runs, their pages."""
+"""Time the servers' answers, for `benchmarks.load`: settling of dead runs, lists of runs, pages."""
 
 import shutil
 import time
@@ -17,7 +17,7 @@ _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 @dataclass(frozen=True)
 class Answer:
-    """What was asked, and how long each of the answers took."""
+    """A request, and the seconds of each of its answers."""
 
     what: str
     seconds: tuple[float, ...]
@@ -33,7 +33,7 @@ def _timed(what: str, ask: Callable[[], object], *, repeats: int = _REPEATS) -> 
 
 
 def settling(servers: Servers, folder: Path) -> Answer:
-    """What a run does at its start about those that died: the first time with dead ones, which it ends."""
+    """Time what a run does at its start about dead runs: the first time there are some, which it ends."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from tasks.prefect_sync.api import PrefectApi
@@ -51,7 +51,7 @@ def settling(servers: Servers, folder: Path) -> Answer:
 
 
 def prefect_requests(servers: Servers) -> list[Answer]:
-    """The requests that Prefect's page sends for its list of runs, and for the page of one run."""
+    """Time the requests that Prefect's page sends for its list of runs, and for the page of one run."""
     from prefect.client.orchestration import SyncPrefectClient
 
     client: Any = SyncPrefectClient(servers.prefect_api_url, httpx_settings={"timeout": 120})
@@ -74,7 +74,7 @@ def prefect_requests(servers: Servers) -> list[Answer]:
 
 
 def mlflow_requests(servers: Servers) -> list[Answer]:
-    """What MLflow is asked for its table of runs, and for one run by its tag, as our own outbox asks."""
+    """Time the requests to MLflow for its table of runs, and for one run by its tag, as our outbox sends it."""
     from mlflow import MlflowClient
 
     client = MlflowClient(servers.mlflow_uri)
@@ -89,7 +89,7 @@ def mlflow_requests(servers: Servers) -> list[Answer]:
 
 
 def page_loads(servers: Servers, *, num_runs: int) -> list[Answer]:
-    """Prefect's list of runs and MLflow's, each opened in a fresh browser until the newest run is to be seen."""
+    """Time Prefect's and MLflow's lists of runs, each opened in a new page until it shows the newest run."""
     from playwright.sync_api import sync_playwright
 
     program = next(filter(None, map(shutil.which, _CHROMIUM)), None)

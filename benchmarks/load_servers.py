@@ -1,12 +1,12 @@
-"""Databases of Prefect and MLflow as thousands of runs leave them, for `benchmarks.load`.
+"""Fill databases of Prefect and MLflow with thousands of runs, for `benchmarks.load`.
 
-The rows go straight into the databases of servers that do not run, through the servers' own table definitions: through
-their APIs it would take hours. They have what a run of the demo leaves: states of the run and of its tasks, artifacts,
-log lines; figures, curves, parameters and tags.
+The rows go straight into the databases of servers that do not run, through the servers' own table definitions; their
+APIs would take hours. The rows are those of a run of the demo: states of the run and of its tasks, artifacts, log
+lines; figures, curves, parameters and tags.
 
     python -m benchmarks.load_servers prefect|mlflow DATABASE_URL --runs N
 
-In programs of their own, since both servers read their settings when they are imported.
+Each fills its database in its own process, since both servers read their settings when they are imported.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STAGES = (
     "write_report",
 )
 LOG_LINES, ARTIFACTS, CURVE_POINTS = 40, 10, 10
-# Under way as far as the server knows, while their processes are dead.
+# Runs that the server shows as unfinished, while their processes are dead.
 UNFINISHED = 3
 _CHUNK = 500
 _HOUR = timedelta(hours=1)
@@ -38,12 +38,12 @@ Row = dict[str, Any]
 
 
 def _began(number: int, num_runs: int) -> datetime:
-    """The last run began an hour ago, each of the others a quarter of an hour before the next."""
+    """Return a run's start: the last began an hour ago, each other one a quarter of an hour before the next."""
     return datetime.now(UTC) - _HOUR - timedelta(minutes=15) * (num_runs - 1 - number)
 
 
 def prefect_rows(num_runs: int, *, labels: dict[str, str], unfinished: int) -> Iterator[tuple[str, list[Row]]]:
-    """Name of a table of Prefect's and rows of it, in the order in which they refer to each other."""
+    """Yield the name of a Prefect table and rows of it, in the order in which they refer to each other."""
     flow_id = uuid.uuid4()
     yield "Flow", [{"id": flow_id, "name": "rlhf", "tags": []}]
     for number in range(num_runs):
@@ -179,7 +179,7 @@ async def fill_prefect(url: str, num_runs: int, *, labels: dict[str, str], unfin
 
 
 def fill_mlflow(url: str, num_runs: int) -> None:
-    """The same in MLflow's: a parent run for each, and one for each of its stages."""
+    """Put the rows into a database of MLflow: a parent run for each run, and one for each of its stages."""
     from mlflow.store.tracking.dbmodels import models
     from sqlalchemy import create_engine, insert
 

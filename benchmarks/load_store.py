@@ -1,6 +1,6 @@
-"""A store as thousands of runs leave it, for `benchmarks.load`: artifacts, histories, questions and reports.
+"""Fill a store as thousands of runs do, for `benchmarks.load`: artifacts, histories, questions and reports.
 
-Each is made by the functions of the project that make it in a run.
+The project's own functions make each of them, as in a run.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def fill_store(config: RunConfig, *, num_runs: int, own_artifacts: int) -> None:
-    """Runs of the configuration, each with a seed of its own: none shares its last `own_artifacts` artifacts."""
+    """Write runs of the configuration, each with its own seed: none shares its last `own_artifacts` artifacts."""
     code = code_identity("process", image=config.image)
     store_dir = config.store_dir.resolve()
     configs = _stage_configs(config)
@@ -47,7 +47,7 @@ def fill_store(config: RunConfig, *, num_runs: int, own_artifacts: int) -> None:
 
 
 def fill_reports(config: RunConfig, *, num_reports: int) -> None:
-    """What that many runs of one folder reported; the last is `report.html`."""
+    """Write the reports of that many runs of one folder; the last is `report.html`."""
     stages = tuple(
         StageRecord(stage=StageName(item.stage), status="reused", key="a" * 64, message="")
         for item in _stage_configs(config)
@@ -70,7 +70,7 @@ def fill_reports(config: RunConfig, *, num_reports: int) -> None:
 
 
 def _stage_configs(config: RunConfig) -> list[StageConfig]:
-    """Of the stages that the run has, in order."""
+    """Return the configurations of the run's stages, in order."""
     found = (getattr(config, stage.value, None) for stage in config.stages)
     return [item for item in found if item is not None and hasattr(item, "stage")]
 
@@ -78,7 +78,7 @@ def _stage_configs(config: RunConfig) -> list[StageConfig]:
 def _make(
     store_dir: Path, stage_config: StageConfig, *, seed: int, code: CodeIdentity, config: RunConfig
 ) -> StageMemory:
-    """Publish an artifact of that stage, and what the run remembers of it."""
+    """Publish an artifact of that stage; return the run's record of it."""
     stage = StageName(stage_config.stage)
     inputs = tuple(
         StageInput(
@@ -116,7 +116,7 @@ def _make(
 
 
 def _ask(store_dir: Path, evaluated: StageMemory, *, run_name: str, output_dir: Path, number: int) -> None:
-    """What the run asked at the gate of the reward model; every other one is decided."""
+    """Write the run's question at the gate of the reward model; every second question is decided."""
     rules = tuple(
         GateRule(name=f"rule {place}", wanted="at least 60.0 %", found="72.0 % on 384 pairs", passed=True)
         for place in range(5)

@@ -1,9 +1,9 @@
-"""Which library finds near-duplicate rows best, and how fast? Figures: near_duplicates.md.
+"""Compare libraries that find near-duplicate rows: quality and speed. Figures: near_duplicates.md.
 
     python -m benchmarks.near_duplicates --data FOLDER
 
-FOLDER holds helpsteer3_schema_train, hh_helpful_train and hh_harmless. To their rows come rows that were changed a
-little, so that there is something to find. Candidates that are not installed are left out. One process, one thread.
+FOLDER has helpsteer3_schema_train, hh_helpful_train and hh_harmless. Slightly changed copies of their rows are added,
+so that there is something to find. Candidates that are not installed are left out. One process, one thread.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Pairs = set[tuple[int, int]]
 
 
 def read(folder: Path) -> list[PreferenceRow]:
-    """The rows, and of every tenth a copy in which some words are others."""
+    """Return the rows, and a copy of every tenth row with some changed words."""
     rows = [item.row for name in FILES for item in read_rows(folder / name) if item.row is not None]
     draw = random.Random(SEED)  # noqa: S311 - no secret
     changed = []
@@ -49,20 +49,20 @@ def read(folder: Path) -> list[PreferenceRow]:
 
 
 def runs_by_part(row: PreferenceRow) -> dict[str, list[str]]:
-    """Runs of words of prompt, chosen and rejected."""
+    """Return the runs of words of prompt, chosen and rejected."""
     prompt = "\n".join(turn["content"] for turn in row.pair.prompt)
     texts = {"prompt": prompt, "chosen": row.pair.chosen, "rejected": row.pair.rejected}
     return {name: runs_of(words_of(text), 5) for name, text in texts.items()}
 
 
 def jaccard(left: Sequence[str], right: Sequence[str]) -> float:
-    """What two collections share, over what they have together; two empty ones are alike."""
+    """Return the intersection of two collections over their union; 1 for two empty ones."""
     first, second = set(left), set(right)
     return len(first & second) / len(first | second) if first or second else 1.0
 
 
 def exact(runs: Runs) -> Pairs:
-    """Every pair, by an inverted index of runs."""
+    """Return every similar pair, by an inverted index of runs."""
     rows_with: dict[str, list[int]] = defaultdict(list)
     sets = [set(row) for row in runs]
     found: Pairs = set()
@@ -135,7 +135,7 @@ def compare(runs: Runs) -> Iterator[str]:
 
 
 def stage(rows: Sequence[PreferenceRow], num_changed: int) -> Iterator[str]:
-    """The step as the stage runs it, reading left out."""
+    """Time the step as the stage runs it, without reading."""
     yield "| similarity of every part | rows/s | found | of the changed rows |"
     yield "| ---: | ---: | ---: | ---: |"
     for similarity in (0.7, 0.8, 0.9):

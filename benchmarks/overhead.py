@@ -1,11 +1,11 @@
-"""What does the pipeline itself cost beside its programs? Figures: overhead.md.
+"""Measure what the pipeline costs beside its programs. Figures: overhead.md.
 
     python -m benchmarks.overhead [--config configs/runs/demo.yaml] [--alternations 3] [--until STAGE]
         [--servers] [--write]
 
-Each alternation runs `rlhf run` in a fresh folder, with everything that belongs to it (Prefect, MLflow, system check,
-manifests, one process a stage), and then the same programs bare, on the specs that the run wrote:
-`python -m containers.stages.entry SPEC`, one after the other. The difference is the pipeline's own.
+Each alternation runs `rlhf run` in a new folder, with all its parts (Prefect, MLflow, system check, manifests, one
+process a stage). Then it runs the same programs bare, one after the other, on the specs that the run wrote:
+`python -m containers.stages.entry SPEC`. The difference is the pipeline's cost.
 
 With --servers, both servers run before the clock starts, as on a team's machine; without, each run starts its own.
 """
@@ -41,7 +41,7 @@ WANTED_S = 15.0
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of one run: its seconds from the start of the run, and those of its program alone."""
+    """A stage of one run: its start and end in seconds from the run's start, and the seconds of its program alone."""
 
     name: str
     spec: Path
@@ -52,7 +52,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Alternation:
-    """One run of the pipeline, and of its programs bare."""
+    """One run of the pipeline, and one of its programs bare."""
 
     total_s: float
     stages: tuple[Stage, ...]
@@ -63,7 +63,7 @@ class Alternation:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Where the pipeline's own seconds went."""
+        """The pipeline's own seconds, by part."""
         first, last = self.stages[0], self.stages[-1]
         running = sum(stage.ended_s - stage.began_s for stage in self.stages)
         return {
@@ -75,7 +75,7 @@ class Alternation:
 
 
 def run_pipeline(config: Path, folder: Path, *, options: Sequence[str]) -> Alternation:
-    """`rlhf run` with these options in that folder, which it finds empty but for the data."""
+    """Run `rlhf run` with these options in that folder, which is empty but for the data."""
     command = [sys.executable, "-m", "flows.cli.main", "run", "-c", str(config), *options]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     began, clock = time.time(), time.perf_counter()
@@ -97,7 +97,7 @@ def run_pipeline(config: Path, folder: Path, *, options: Sequence[str]) -> Alter
 
 
 def with_bare_programs(run: Alternation, folder: Path) -> Alternation:
-    """The same with the seconds of each program started by itself, in a work folder of its own."""
+    """Run each program alone, in its own work folder; return the run with those seconds."""
     stages = []
     for stage in run.stages:
         spec = StageSpec.model_validate_json(stage.spec.read_bytes())
@@ -118,7 +118,7 @@ def with_bare_programs(run: Alternation, folder: Path) -> Alternation:
 
 
 def alternations(config: Path, *, count: int, with_servers: bool, until: str | None) -> Iterator[Alternation]:
-    """That many alternations, each in a folder of its own."""
+    """Yield that many alternations, each in its own folder."""
     options = ["--until", until] if until else []
     for _ in range(count):
         with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
@@ -131,13 +131,13 @@ def alternations(config: Path, *, count: int, with_servers: bool, until: str | N
 
 
 def middle(values: Sequence[float]) -> str:
-    """The median, with the least and the most in brackets."""
+    """Return the median, with the least and the most in brackets."""
     ordered = sorted(values)
     return f"{statistics.median(ordered):.1f} ({ordered[0]:.1f} to {ordered[-1]:.1f})"
 
 
 def page(runs: Sequence[Alternation], *, command: str, load: str) -> Iterator[str]:
-    """The figures as a page."""
+    """Yield the lines of the page."""
     own = [run.total_s - run.bare_s for run in runs]
     share = statistics.median(seconds / 3600 for seconds in own)
     yield f"""# What the pipeline costs beside its programs

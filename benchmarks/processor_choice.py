@@ -1,10 +1,10 @@
-"""Which precision, and how many threads, a training step is fastest in on this processor.
+"""Find the precision and number of threads with the fastest training step on this processor.
 
 One forward and backward of 2,048 tokens by the model of benchmarks/train_speed.py (random weights, Qwen3 of about 25M
-parameters beside its embeddings), in float32 and in bfloat16 as a Trainer computes in it (autocast), on one thread and
-on as many as there are cores; turn about, each time in a program of its own.
+parameters beside its embeddings), in float32 and in a Trainer's bfloat16 (autocast), on one thread and on as many as
+there are cores. The ways alternate, each time in its own process.
 
-    --write    put what is printed into benchmarks/processor_choice.md
+    --write    write the output into benchmarks/processor_choice.md
 """
 
 import argparse
@@ -33,7 +33,7 @@ _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def main() -> int:
-    """Print a table; 1 where what `--profile auto` takes without a GPU is not the fastest."""
+    """Print a table; return 1 if the choice of `--profile auto` without a GPU is not the fastest."""
     transformers.utils.logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, help="alternations")
@@ -64,7 +64,7 @@ def _chosen() -> str:
 
 
 def _measure(way: str, folder: Path) -> dict[str, Any]:
-    """Median seconds of a step."""
+    """Return the median seconds of a step."""
     precision, _, threads = way.partition(", ")
     torch.set_num_threads(int(threads.split()[0]))
     model = AutoModelForSequenceClassification.from_pretrained(folder / "model")

@@ -1,4 +1,4 @@
-"""Which code was measured, when and on what: for pages whose figures somebody will compare."""
+"""The measured code, date and machine, for pages whose figures are to be compared."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def commit() -> str:
-    """Of the checkout, with `-dirty` where files differ from it."""
+    """Return the checkout's commit, with `-dirty` if files differ from it."""
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty"],  # noqa: S607 - as the developer's own
         cwd=PROJECT,
@@ -24,7 +24,7 @@ def commit() -> str:
 
 
 def when_and_where(measured: str) -> str:
-    """`24 November 2026, commit 60c7bdb; Python 3.11.7, AMD EPYC, 2 cores`.
+    """Return for example `24 November 2026, commit 60c7bdb; Python 3.11.7, AMD EPYC, 2 cores`.
 
     Args:
         measured: the commit at the beginning; files may change while it runs.

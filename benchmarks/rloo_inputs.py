@@ -1,4 +1,4 @@
-"""What the benchmarks of an RLOO step run on: models, prompts, dealt completions, and a trainer of each way."""
+"""Inputs of the RLOO benchmarks: models, prompts, given completions, and a trainer of each way."""
 
 import json
 import random
@@ -44,7 +44,7 @@ Task = tuple[str, list[str]]
 
 
 def prepare(folder: Path, *, data: Path | None, count: int) -> list[tuple[int, list[int]]]:
-    """Models, prompts and completions on disk, for the programs that measure; tokens of each prompt and completion."""
+    """Write models, prompts and completions to disk; return the tokens of each prompt and completion."""
     pairs = real_pairs(data, 2000) if data else random_pairs(50)
     save_reward_model(folder / "reward", pairs, data=data)
     tokenizer = AutoTokenizer.from_pretrained(folder / "reward")
@@ -60,17 +60,17 @@ def prepare(folder: Path, *, data: Path | None, count: int) -> list[tuple[int, l
 
 
 def load(folder: Path) -> tuple[list[Task], PreTrainedTokenizerBase, Any, Any]:
-    """What `prepare` left: prompts with completions, tokenizer, policy, and the reward model that judges."""
+    """Read what `prepare` wrote: prompts with completions, tokenizer, policy, and reward model."""
     tasks: list[Task] = json.loads((folder / "tasks.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
     policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
     judge = AutoModelForSequenceClassification.from_pretrained(folder / "reward").eval()
-    policy(input_ids=torch.tensor([[5] * 64]))  # threads and allocator are awake
+    policy(input_ids=torch.tensor([[5] * 64]))  # warm up threads and allocator
     return tasks, tokenizer, policy, judge
 
 
 def _tasks(tokenizer: PreTrainedTokenizerBase, text: str, *, count: int) -> list[Task]:
-    """Prompts of 200 to 2,000 tokens with four completions of 100 to 600, cut out of a text one behind the other."""
+    """Cut prompts of 200 to 2,000 tokens with four completions of 100 to 600 from a text, one after the other."""
     rng = random.Random(0)  # noqa: S311 - lengths, not secrets
     needed = count * (_PROMPT_TOKENS[1] + K * _ANSWER_TOKENS[1])
     ids = iter(tokenizer(text[: 8 * needed], add_special_tokens=False).input_ids)
@@ -86,7 +86,7 @@ def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 
 
 def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) -> None:
-    """Deal these completions instead of drawing others; every second one ends, the others were cut off."""
+    """Give the trainer these completions instead of sampled ones; every second one ends, the others are cut off."""
 
     def ids_of(text: str, place: int) -> list[int]:
         return [*tokenizer(text, add_special_tokens=False).input_ids, *[tokenizer.eos_token_id] * (place % 2)]
@@ -106,11 +106,11 @@ def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) ->
 def make_trainer(
     way: str, policy: Any, judge: Any, tokenizer: Any, tasks: list[Task], folder: Path, *, whole: bool, **changes: Any
 ) -> RLOOTrainer:
-    """The trainer of that way on the prompts of these tasks.
+    """Return the trainer of that way on the prompts of these tasks.
 
     Args:
         whole: train all weights instead of adapters.
-        **changes: of RLOOConfig.
+        **changes: settings of RLOOConfig.
     """
     arguments = RLOOConfig(
         output_dir=str(folder / "out"),
@@ -136,7 +136,7 @@ def make_trainer(
     if way != OURS:
         return RLOOTrainer(reward_funcs=judge, reward_processing_classes=tokenizer, **shared)
     scorer = policy_scorer(judge, tokenizer, batch_size=STEP)
-    # The first conversations are scored both ways, once in a training.
+    # A scorer scores its first conversations both ways, once in a training; here before the timing.
     scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
     reward = PolicyReward(ModelReward(scorer), end_ids=[tokenizer.eos_token_id], missing_eos_penalty=0.0)
     return PackedPolicyTrainer(

@@ -1,9 +1,9 @@
-"""Where the time of an RLOO step goes, generation and all: stock TRL beside ours. Figures: rloo_parts.md.
+"""Time the parts of an RLOO step, generation included: stock TRL beside ours. Figures: rloo_parts.md.
 
     python -m benchmarks.rloo_parts [--new-tokens 256] [--prompts 4] [--rounds 3] [--write]
 
-Models, prompts and ways are those of rloo_speed; completions are drawn here, four of a prompt, each of exactly so many
-tokens, so that every way computes as many. Drawn are others, since engines use up random numbers differently.
+Models, prompts and ways are those of rloo_speed. Here each way samples completions, four of a prompt, each of exactly
+that many tokens, so that every way computes as many. Their texts differ, since engines use random numbers differently.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _PARTS = (_GENERATION, _REWARD, _OLD, _REFERENCE, _UPDATE, _REST)
 
 
 class _Clock:
-    """Seconds of each part; a part inside another one is taken off it."""
+    """Seconds of each part; a part does not include other parts inside it."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -41,7 +41,7 @@ class _Clock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """While this is open, time is that part's."""
+        """Count the time of the block as that part."""
         self._book()
         self._open.append(name)
         try:
@@ -57,7 +57,7 @@ class _Clock:
         self._since = now
 
     def watch(self, owner: Any, method: str, name: Callable[..., str]) -> None:
-        """Count what this method takes as the part that `name` makes of its arguments."""
+        """Count this method's time as the part that `name` returns for its arguments."""
         inner = getattr(owner, method)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def main() -> int:
 
 
 def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
-    """Seconds of all steps, in all and by part, and memory beyond the loaded models."""
+    """Return the seconds of all steps, in all and by part, and memory beyond the loaded models."""
     tasks, tokenizer, policy, judge = load(folder)
     drawn = {"max_completion_length": new_tokens, "generation_kwargs": {"min_new_tokens": new_tokens}}
     trainer: Any = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=False, **drawn)
@@ -122,7 +122,7 @@ def _steps(trainer: Any) -> list[dict[str, float]]:
 
 
 def _pass_name(model: Any, *_: Any, **__: Any) -> str:
-    """Which of the passes over a batch this is."""
+    """Return which of the passes over a batch this is."""
     if torch.is_grad_enabled():
         return _UPDATE
     is_reference = any(getattr(part, "disable_adapters", False) is True for part in model.modules())

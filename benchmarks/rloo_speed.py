@@ -1,8 +1,8 @@
-"""An RLOO step without generation: stock TRL beside packed completions, in one run: python -m benchmarks.rloo_speed
+"""Time an RLOO step without generation: stock TRL beside packed completions: python -m benchmarks.rloo_speed
 
-The same prompts, four completions each that are dealt instead of drawn, the same policy with adapters and the same
-reward model (random weights, Qwen3 of about 25M parameters beside its embeddings, float32), on three ways, turn about,
-each time in a program of its own, whose peak memory is measured as well. A step is scoring by the reward model,
+The same prompts, four completions each that are given instead of sampled, the same policy with adapters and the same
+reward model (random weights, Qwen3 of about 25M parameters beside its embeddings, float32). Three ways alternate in one
+run, each time in its own process, whose peak memory is measured as well. A step is scoring by the reward model,
 log-probabilities of policy and reference, loss, backward, and AdamW:
 
 - TRL's RLOOTrainer at its defaults: 8 completions a batch, gradient checkpointing
@@ -10,8 +10,8 @@ log-probabilities of policy and reference, loss, backward, and AdamW:
 - ours: packed completions and packed scoring
 
     --data FOLDER    the real vocabulary of the shared data and its texts in the same lengths, instead of random letters
-    --whole          train all weights, against a reference of its own, instead of adapters
-    --write          put what is printed into its part of benchmarks/rloo_speed.md
+    --whole          train all weights, against a separate reference model, instead of adapters
+    --write          write the output into its part of benchmarks/rloo_speed.md
 """
 
 import argparse
@@ -51,7 +51,7 @@ _MODULE = "benchmarks.rloo_speed"
 
 
 def main() -> int:
-    """Print a table; 1 where gradients or rewards differ or a wanted ratio is missed."""
+    """Print a table; return 1 if gradients or rewards differ or a wanted ratio is missed."""
     transformers.utils.logging.disable_progress_bar()
     arguments = _arguments()
     if arguments.measure:
@@ -84,7 +84,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
-    """Seconds of all steps, figures, tokens computed, and peak memory beyond the loaded models, of one way."""
+    """Return one way's seconds of all steps, figures, tokens computed, and peak memory beyond the loaded models."""
     tasks, tokenizer, policy, judge = load(folder)
     trainer = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=whole)
     deal(trainer, tokenizer, tasks)
@@ -112,13 +112,13 @@ def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
 
 
 def parameters_of_blocks(model: Any) -> int:
-    """Weights that every token goes through: neither embeddings nor what maps to the vocabulary, nor adapters."""
+    """Return the number of weights that every token uses: without embeddings, vocabulary head and adapters."""
     outside = ("embed", "lm_head", "lora_")
     return sum(part.numel() for name, part in model.named_parameters() if not any(word in name for word in outside))
 
 
 def count_tokens(model: Any, name: str, tokens: Counter[str]) -> None:
-    """Count what goes into a model, padding among it; apart what is computed for a gradient."""
+    """Count a model's input tokens, padding included; those computed for a gradient are counted separately."""
 
     def count(_module: Any, given: tuple[torch.Tensor, ...], _made: torch.Tensor) -> None:
         tokens[_with_gradient(name)] += given[0].numel()
@@ -127,7 +127,7 @@ def count_tokens(model: Any, name: str, tokens: Counter[str]) -> None:
 
 
 def _count_head_rows(model: Any, tokens: Counter[str]) -> None:
-    """Count places that are mapped to the vocabulary: of a pack those that predict, else all, as TRL's head does."""
+    """Count positions that the vocabulary head computes: in a pack those that predict, else all, as in TRL."""
 
     def count(_module: Any, _given: tuple[Any, ...], named: dict[str, Any]) -> None:
         pack = named.get("pack")
@@ -141,7 +141,7 @@ def _with_gradient(name: str) -> str:
 
 
 def _operations(run: dict[str, Any], *, whole: bool) -> float:
-    """Of matrix products with weights, once each: what checkpointing or a head computes again is not counted."""
+    """Return the operations of matrix products with weights, without what checkpointing or a head repeats."""
     tokens, forward, trained = Counter(run["tokens"]), 2, 6 if whole else 4
     through_blocks = forward * (tokens["policy"] + tokens["reward model"]) + trained * tokens["policy, trained"]
     through_head = forward * tokens["head"] + trained * tokens["head, trained"]
@@ -149,7 +149,7 @@ def _operations(run: dict[str, Any], *, whole: bool) -> float:
 
 
 def _apart(found: Runs) -> float:
-    """The largest relative difference of a step's gradient norm or mean reward between two ways."""
+    """Return the largest relative difference of a step's gradient norm or mean reward between two ways."""
     largest = 0.0
     for figure in ("gradients", "rewards"):
         for values in zip(*(run[figure] for runs in found.values() for run in runs), strict=True):

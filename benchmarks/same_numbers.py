@@ -1,6 +1,6 @@
-"""Do two runs of one configuration give the same numbers? `python -m benchmarks.same_numbers outputs/a outputs/b`
+"""Compare the numbers of two runs of one configuration: `python -m benchmarks.same_numbers outputs/a outputs/b`
 
-Compares the metrics in the manifests of what each run made or reused last. Durations and memory are left out.
+It compares the metrics in the manifests of each run's latest artifacts. Durations and memory are left out.
 """
 
 import math
@@ -14,7 +14,7 @@ _NOT_NUMERIC_RESULTS = ("s", "bytes")
 
 
 def latest_metrics(output_dir: Path, stage: StageName) -> dict[str, float]:
-    """Metric values of the run's artifact of that stage; empty where there is none."""
+    """Return the metric values of the run's artifact of that stage; empty if there is none."""
     path = output_dir / "artifacts" / stage / MANIFEST_FILE
     if not path.is_file():
         return {}
@@ -23,7 +23,7 @@ def latest_metrics(output_dir: Path, stage: StageName) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print each metric side by side; 1 where any differs or nothing was compared."""
+    """Print each metric side by side; return 1 if any differs or nothing was compared."""
     first, second = (Path(argument) for argument in sys.argv[1:3])
     compared = different = 0
     for stage in CONTAINER_STAGES:

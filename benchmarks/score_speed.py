@@ -1,17 +1,17 @@
-"""Scoring pairs: ours beside `rewardbench` and TRL's evaluation, in one run: python -m benchmarks.score_speed
+"""Time the scoring of pairs: ours beside `rewardbench` and TRL's evaluation: python -m benchmarks.score_speed
 
 All score the same pairs with the same weights (random, Qwen3 of about 30M parameters, float32), from their texts on,
-turn about, each time in a program of its own, and must agree.
+and must agree. They alternate in one run, each time in its own process.
 `rewardbench` 0.1.4 takes rows in file order, first the chosen sides of a batch, then the rejected ones, pads each batch
-on the left to its longest, and passes the padding mask (its `RewardBenchPipeline`; it cannot run as it is on a machine
-without CUDA, so its steps are repeated here). At its default that is 8 rows a batch, at its best on a CPU 1.
+on the left to its longest, and passes the padding mask. Its `RewardBenchPipeline` cannot run unchanged on a machine
+without CUDA, so its steps are repeated here. Its default is 8 rows a batch; on a CPU 1 is best.
 TRL's is `RewardTrainer.evaluate`, with 8 pairs a batch, its default, and with 1.
 
     --data FOLDER    real rows and the real vocabulary of the shared data, instead of random text
     --budgets N …    our way at these tokens per forward as well, in the same alternations
-    --best           rewardbench at its best and ours alone, which so stand closer together
+    --best           only rewardbench at its best and ours, which so run closer together in time
     --profile        where the time of our way goes, instead of the alternations
-    --write          put what is printed into its part of benchmarks/score_speed.md
+    --write          write the output into its part of benchmarks/score_speed.md
 """
 
 import argparse
@@ -47,7 +47,7 @@ from containers.scoring.scorer import RewardScorer
 from containers.token_budgets import CPU_BATCH_TOKENS
 
 MODULE = "benchmarks.score_speed"
-# In the order chosen, rejected of each pair.
+# In the order chosen, rejected for each pair.
 Scores = list[float]
 
 _MAX_ITEMS = 64
@@ -65,7 +65,7 @@ _FIGURES = Path(__file__).with_suffix(".md")
 
 
 def main() -> int:
-    """Print a table; 1 where scores differ or a wanted ratio is missed."""
+    """Print a table; return 1 if scores differ or a wanted ratio is missed."""
     transformers.utils.logging.disable_progress_bar()
     arguments = _arguments()
     if arguments.measure:
@@ -80,7 +80,7 @@ def main() -> int:
         if arguments.profile:
             return _report(_profile(folder), arguments, heading="Where the time of our way goes")
         tokens = _tokens(folder)
-        # What is compared closest stands side by side: the machine is not equally fast for minutes.
+        # The two most important ways run one after the other, since the machine's speed changes within minutes.
         others = [] if arguments.best else [_DEFAULT, _TRL_DEFAULT, _TRL_ONE_BY_ONE]
         ways = [*others, _ONE_BY_ONE, _OURS, *map(_budget, budgets)]
         options = ["--budgets", *map(str, budgets)]
@@ -135,10 +135,10 @@ def _tokens(folder: Path) -> list[list[list[int]]]:
 
 
 def _measure(name: str, folder: Path, *, budgets: Sequence[int]) -> dict[str, Any]:
-    """Seconds, scores, and peak memory beyond the loaded model, of one way in this program."""
+    """Return the seconds, scores, and peak memory beyond the loaded model, of one way in this process."""
     pairs = [tuple(pair) for pair in json.loads((folder / "pairs.json").read_text())]
     scorer = _scorer(folder, batch_tokens=next((budget for budget in budgets if _budget(budget) == name), None))
-    # Threads and allocator are awake then, and a scorer has tried its first conversations both ways.
+    # Warms up threads and allocator; and the scorer tries its first conversations both ways.
     scorer.score([pairs[0][0], pairs[0][1]])
     way = _way(name, scorer, pairs, folder)
     before = peak_bytes()
@@ -155,7 +155,7 @@ def _measure(name: str, folder: Path, *, budgets: Sequence[int]) -> dict[str, An
 
 
 def _profile(folder: Path) -> str:
-    """What our way does with its time, by torch's profiler, which costs some itself."""
+    """Return how our way spends its time, by torch's profiler, which costs some time itself."""
     sides = [side for pair in json.loads((folder / "pairs.json").read_text()) for side in pair]
     scorer = _scorer(folder)
     scorer.score(sides)
@@ -203,14 +203,14 @@ def _as_rewardbench(scorer: RewardScorer, pairs: Sequence[ConversationPair], *, 
 
 
 class _KeepsScores(RewardTrainer):  # type: ignore[misc]
-    """TRL's trainer, whose evaluation forgets the scores."""
+    """TRL's trainer, extended to keep the scores of an evaluation."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.scores: Scores = []
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **more: Any) -> Any:
-        """As TRL's."""
+        """Compute TRL's loss, and keep the scores."""
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **more)
         sides: list[Tensor] = list(outputs.logits.squeeze(-1).float().chunk(2))
         self.scores += torch.stack(sides, dim=1).flatten().tolist()
@@ -227,7 +227,7 @@ def _trainer(scorer: RewardScorer, rows: Dataset, folder: Path, *, batch_size: i
         bf16=False,
         disable_tqdm=True,
     )
-    few = rows.select(range(1))  # it demands rows to train on
+    few = rows.select(range(1))  # the trainer requires training rows
     return _KeepsScores(model=scorer.model, args=arguments, train_dataset=few, processing_class=scorer.tokenizer)
 
 
@@ -237,19 +237,19 @@ def _as_trl(trainer: _KeepsScores, rows: Dataset) -> Scores:
 
 
 def _largest_difference(found: Runs) -> float:
-    """Between the scores of any two ways and alternations."""
+    """Return the largest difference between the scores of any two ways and alternations."""
     every = torch.tensor([run["scores"] for runs in found.values() for run in runs], dtype=torch.float64)
     return float((every.max(dim=0).values - every.min(dim=0).values).max())
 
 
 def _padded(lengths: Sequence[int], batch_size: int) -> int:
-    """Tokens of padded batches, in the order of the file."""
+    """Return the number of tokens of padded batches, in the order of the file."""
     batches = [lengths[start : start + batch_size] for start in range(0, len(lengths), batch_size)]
     return sum(len(batch) * max(batch) for batch in batches)
 
 
 def _tokens_through(tokens: Sequence[Sequence[Sequence[int]]], name: str, *, budgets: Sequence[int]) -> int:
-    """Tokens that go through the network, padding among them, by a way of scoring."""
+    """Return the number of tokens that a way of scoring computes, padding included."""
     if name in _ROWS:
         return sum(_padded([len(pair[side]) for pair in tokens], _ROWS[name]) for side in (0, 1))
     if name in _TRL_PAIRS:

@@ -1,4 +1,4 @@
-"""How many training prompts are like a validation prompt, and how many are like one another? Figures: docs/data.md.
+"""Count training prompts that are like a validation prompt, or like one another. Figures: docs/data.md.
 
 python -m benchmarks.similar_prompts --train TRAIN.jsonl.gz [--validation VALIDATION.jsonl.gz] [--show 20]
 """
@@ -20,12 +20,12 @@ ById = dict[str, tuple[Turn, ...]]
 
 
 def read(paths: list[Path]) -> list[PreferenceRow]:
-    """The good rows of the files."""
+    """Return the good rows of the files."""
     return [item.row for path in paths for item in read_rows(path) if item.row is not None]
 
 
 def across(groups: PromptGroups, train: ById, validation: ById) -> list[tuple[str, str]]:
-    """Each training prompt, equal ones left out, that is like a validation prompt, and the first such."""
+    """Return each training prompt that is like a validation prompt but not equal, with the first such prompt."""
     held_out = {groups.of(prompt_id): prompt_id for prompt_id in sorted(validation, reverse=True)}
     return [
         (prompt_id, held_out[groups.of(prompt_id)])
@@ -35,7 +35,7 @@ def across(groups: PromptGroups, train: ById, validation: ById) -> list[tuple[st
 
 
 def table(train: ById, validation: ById) -> Iterator[str]:
-    """For each overlap what is found, and how fast."""
+    """Yield a table of what each overlap finds, and how fast."""
     yield "| overlap | training prompts like a validation one | prompts like another | groups | largest | prompts/s |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: |"
     for overlap in OVERLAPS:

@@ -1,4 +1,4 @@
-"""Pairs and the model of about 30M parameters on which scoring and training are timed."""
+"""Pairs and the model of about 30M parameters for the benchmarks of scoring and training."""
 
 import random
 import statistics
@@ -26,7 +26,7 @@ def random_pairs(
     prompt_tokens: tuple[int, int] = _PROMPT_TOKENS,
     answer_tokens: tuple[int, int] = _ANSWER_TOKENS,
 ) -> list[ConversationPair]:
-    """Random letters, one token each; lengths from least to most, those of the real sets unless given."""
+    """Return pairs of random letters, one token each; by default with the least and most tokens of the real sets."""
     rng = random.Random(0)  # noqa: S311 - lengths, not secrets
 
     def text(lengths: tuple[int, int]) -> str:
@@ -40,7 +40,7 @@ def random_pairs(
 
 
 def real_pairs(data: Path, count: int) -> list[ConversationPair]:
-    """Pairs of several files, mixed."""
+    """Return pairs of several files, mixed."""
     found = [pair for name in _REAL_FILES for pair in read_pairs(data / name).pairs]
     random.Random(0).shuffle(found)  # noqa: S311
 
@@ -55,7 +55,7 @@ def _conversation(prompt: str, answer: str) -> Conversation:
 
 
 def save_reward_model(folder: Path, pairs: Sequence[ConversationPair], *, data: Path | None) -> None:
-    """A Qwen3 reward model of about 25M parameters beside its embeddings, random weights, with its tokenizer.
+    """Save a Qwen3 reward model of about 25M parameters beside its embeddings, random weights, with its tokenizer.
 
     Args:
         data: folder with Qwen's own vocabulary; None: a vocabulary of letters.
@@ -85,7 +85,7 @@ def save_reward_model(folder: Path, pairs: Sequence[ConversationPair], *, data: 
 
 
 def matmul_gflops(*, rounds: int = 9) -> float:
-    """What two float32 matrices of the model's shapes are multiplied with on this machine, 10⁹ operations per second.
+    """Return this machine's rate of float32 matrix products of the model's shapes, 10⁹ operations per second.
 
     Median of `rounds`; as many threads as torch has.
     """

@@ -1,4 +1,4 @@
-"""What the speed benchmarks of the trainings share: ways that are measured turn about, their ratios, and their page."""
+"""Shared parts of the speed benchmarks: alternating measurements of ways, their ratios, and their page."""
 
 import json
 import os
@@ -18,16 +18,16 @@ import trl
 from containers.harness.measure import cpu_model
 
 Run = dict[str, Any]
-# The name of a way, and what was measured of it, alternation by alternation: at least `seconds` and `memory`.
+# Name of a way → its measurements, alternation by alternation: at least `seconds` and `memory`.
 Runs = dict[str, list[Run]]
 
 _MIB = 1024**2
 
 
 def alternate(ways: Sequence[str], *, module: str, folder: Path, rounds: int, options: Sequence[str] = ()) -> Runs:
-    """Each way so many times, turn about, each time in a program of its own.
+    """Measure each way `rounds` times, alternately, each time in its own process.
 
-    The program is `python -m MODULE --measure WAY --folder FOLDER`, with these options; its last line is JSON.
+    The process is `python -m MODULE --measure WAY --folder FOLDER`, with these options; its last line is JSON.
     """
     found: Runs = {name: [] for name in ways}
     for number in range(1, rounds + 1):
@@ -40,17 +40,17 @@ def alternate(ways: Sequence[str], *, module: str, folder: Path, rounds: int, op
 
 
 def peak_bytes() -> int:
-    """The most memory that this program has had so far."""
+    """Return the peak memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def ratios(runs: Runs, name: str, *, ours: str) -> list[float]:
-    """How many times longer than ours that way took, alternation by alternation."""
+    """Return how many times longer than ours that way took, alternation by alternation."""
     return [theirs["seconds"] / own["seconds"] for theirs, own in zip(runs[name], runs[ours], strict=True)]
 
 
 def median(runs: Sequence[Run], figure: str) -> float:
-    """Of that figure over the alternations."""
+    """Return the median of that figure over the alternations."""
     return float(statistics.median(run[figure] for run in runs))
 
 
@@ -62,12 +62,12 @@ def table(
     after: Sequence[str],
     cells: Callable[[str], tuple[list[str], list[str]]],
 ) -> list[str]:
-    """A row for each way: what it did, its seconds, its memory, and how both compare with ours.
+    """Return a row for each way: its own cells, its seconds, its memory, and how both compare with ours.
 
     Args:
         before: heads of the columns between the way's name and its seconds.
         after: heads of the columns between seconds and memory.
-        cells: of a way, in these columns.
+        cells: returns a way's cells in these columns.
     """
     heads = [*before, "seconds, median", *after, "memory added, MiB", "ours is faster", "ours takes of it"]
     lines = [_line(["way", *heads]), _line(["---", *["---:"] * len(heads)])]
@@ -92,7 +92,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def circumstances(rounds: int) -> str:
-    """Machine, versions, alternations and load, without an end."""
+    """Return machine, versions, alternations and load."""
     return (
         f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {cpu_model()}; torch "
         f"{torch.__version__}, transformers {transformers.__version__}, trl {trl.__version__}; {rounds} "
@@ -102,7 +102,7 @@ def circumstances(rounds: int) -> str:
 
 
 def write_part(page: Path, text: str, *, module: str, title: str, heading: str) -> None:
-    """Put the text under its heading, with the command that made it; the page's other parts stay."""
+    """Write the text under its heading, with the command that made it; the page's other parts stay."""
     parts = page.read_text(encoding="utf-8").split("\n## ") if page.exists() else [f"# {title}\n"]
     command = f"python -m {module} {shlex.join(sys.argv[1:])}"
     kept = [old for old in parts[1:] if old.splitlines()[0] != heading]

@@ -1,14 +1,14 @@
-"""How long does it take until the pairs are tokens? python -m benchmarks.tokenization --data ../shared/data
+"""Time the tokenization of pairs: python -m benchmarks.tokenization --data ../shared/data
 
-Real conversations with Qwen's own vocabulary, several short ones behind each other, as long as one side of the pairs
-that the other benchmarks take. Turn about, each time in a program of its own:
+Real conversations with Qwen's own vocabulary, several short ones one after the other, as long as one side of the pairs
+in the other benchmarks. The ways alternate, each time in its own process:
 
 - TRL's way: `datasets.map`, a row at a time
 - ours on one thread, and on all
 
-Says what 20,000 pairs of 2,085 tokens take, by the measured rate.
+It prints the time for 20,000 pairs of 2,085 tokens, by the measured rate.
 
-    --write    put what is printed into benchmarks/tokenization.md
+    --write    write the output into benchmarks/tokenization.md
 """
 
 import argparse
@@ -32,12 +32,12 @@ from containers.models.token_batches import tokens_of_all
 _TRL, _ONE, _ALL = "TRL's way, a row at a time", "ours, one thread", "ours, all threads"
 _WAYS = (_TRL, _ONE, _ALL)
 _PAGE = Path(__file__).with_suffix(".md")
-_TURNS = 12  # of the short real conversations in one long one
+_TURNS = 12  # number of short real conversations in a long one
 _PAIRS, _PAIR_TOKENS = 20_000, 2_085
 
 
 def main() -> int:
-    """Measure and print; with --write, put it into the page."""
+    """Measure and print; with --write, write its part of the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data")
     parser.add_argument("--conversations", type=int, default=1000, help="how many; 1,000 unless given")
@@ -81,7 +81,7 @@ def _compared(data: Path, num_conversations: int, rounds: int) -> str:
 
 
 def _prepare(folder: Path, data: Path, num_conversations: int) -> None:
-    """The tokenizer, and the conversations: several short real ones as the turns of a long one."""
+    """Write the tokenizer and the conversations: several short real ones as the turns of a long one."""
     pairs = real_pairs(data, 4000)
     save_reward_model(folder / "model", pairs[:8], data=data)
     sides = [side for pair in pairs for side in pair]

@@ -1,15 +1,15 @@
-"""A reward-model training step: stock TRL beside packed pairs, in one run: python -m benchmarks.train_speed
+"""Time a reward-model training step: stock TRL beside packed pairs: python -m benchmarks.train_speed
 
-The same pairs, weights (random, Qwen3 of about 25M parameters beside its embeddings) and optimizer step on four ways,
-turn about, each time in a program of its own, whose peak memory is measured as well; all but the first in float32:
+The same pairs, weights (random, Qwen3 of about 25M parameters beside its embeddings) and optimizer step in four ways.
+They alternate in one run, each time in its own process, whose peak memory is measured. All but the first use float32:
 
-- TRL's RewardTrainer as it stands: bf16, 8 pairs a batch, gradient checkpointing; other numbers come out
+- TRL's RewardTrainer unchanged: bf16, 8 pairs a batch, gradient checkpointing; it computes other numbers
 - the same at its defaults but for the precision
 - the same at its best on a CPU: 1 pair a batch, 8 accumulated, no checkpointing
 - ours: packed pairs
 
     --data FOLDER    real rows and the real vocabulary of the shared data, instead of random text
-    --write          put what is printed into its part of benchmarks/train_speed.md
+    --write          write the output into its part of benchmarks/train_speed.md
 """
 
 import argparse
@@ -60,7 +60,7 @@ _ROWS: dict[str, dict[str, Any]] = {
 
 
 def main() -> int:
-    """Print a table; 1 where losses differ or a wanted ratio is missed."""
+    """Print a table; return 1 if losses differ or a wanted ratio is missed."""
     transformers.utils.logging.disable_progress_bar()
     arguments = _arguments()
     if arguments.measure:
@@ -93,7 +93,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def prepare(folder: Path, pairs: Sequence[ConversationPair], *, data: Path | None = None) -> list[TokenPair]:
-    """The tokens of the pairs; they and a model lie in the folder then, for the programs that measure.
+    """Write a model and the tokens of the pairs into the folder, for the processes that measure; return the tokens.
 
     Args:
         data: folder with Qwen's own vocabulary; None: a vocabulary of letters.
@@ -106,10 +106,10 @@ def prepare(folder: Path, pairs: Sequence[ConversationPair], *, data: Path | Non
 
 
 def _measure(way: str, folder: Path) -> dict[str, float]:
-    """Seconds of all steps, mean loss, and peak memory beyond the loaded model, of one way in this program."""
+    """Return the seconds of all steps, mean loss, and peak memory beyond the loaded model, of one way."""
     rows = [{"chosen_ids": a, "rejected_ids": b} for a, b in json.loads((folder / "tokens.json").read_text())]
     model = AutoModelForSequenceClassification.from_pretrained(folder / "model")
-    model(input_ids=torch.tensor([[5] * 64])).logits.sum().backward()  # threads and allocator are awake
+    model(input_ids=torch.tensor([[5] * 64])).logits.sum().backward()  # warm up threads and allocator
     model.zero_grad()
     trainer = _trainer(way, model, rows, folder)
     before = peak_bytes()
@@ -152,7 +152,7 @@ def _trainer(way: str, model: Any, rows: list[dict[str, list[int]]], folder: Pat
 
 
 def tokens_computed(tokens: Sequence[TokenPair], name: str) -> int:
-    """Tokens that go through the network in an epoch, padding among them; order as in the file."""
+    """Return the number of tokens computed in an epoch, padding included; order as in the file."""
     if name == OURS:
         return sum(len(a) + len(b) - common_prefix((a, b)) for a, b in tokens)
     size = _ROWS[name]["per_device_train_batch_size"]
@@ -161,14 +161,14 @@ def tokens_computed(tokens: Sequence[TokenPair], name: str) -> int:
 
 
 def matmul_share(found: Runs, tokens: Sequence[TokenPair], name: str) -> float:
-    """The way's operations per second, as a share of those of matrix products alone on this machine."""
+    """Return the way's operations per second, as a share of those of matrix products alone on this machine."""
     runs = found[name]
     done = 6 * runs[0]["parameters"] * tokens_computed(tokens, name)
     return float(done / median(runs, "seconds") / 1e9 / _gflops(found))
 
 
 def matmul_line(found: Runs) -> str:
-    """What that share is a share of, and what it counts."""
+    """Return a sentence on the base of that share, and on what it counts."""
     return (
         f"This machine multiplies matrices at {_gflops(found):.0f} GFLOP/s (median, after each training); the share of "
         "it counts 6 operations per parameter and token computed, without attention and without what checkpointing "
@@ -177,7 +177,7 @@ def matmul_line(found: Runs) -> str:
 
 
 def _losses(found: Runs) -> list[float]:
-    """Of all ways in float32, which are to be the same."""
+    """Return the losses of all ways in float32, which must be the same."""
     return [run["loss"] for name, runs in found.items() if name != STOCK for run in runs]
 
 

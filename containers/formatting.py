@@ -1,4 +1,4 @@
-"""Numbers, durations and foreign texts as people read them; pure. Used by the report and by the Prefect tables."""
+"""Format numbers, durations and foreign texts for readers; pure. For the report and the Prefect tables."""
 
 import math
 import unicodedata
@@ -20,7 +20,7 @@ _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u20
 
 
 def number(value: float | None, *, signed: bool = False) -> str:
-    """Three significant digits, thousands separators, a true minus; `—` for None.
+    """A number with three significant digits, thousands separators and a true minus; `—` for None.
 
     Example: 0.87345 gives `0.873`, 20142 gives `20,142`, -0.5 gives `−0.500`, 0.0000123 gives `1.23e−5`.
     """
@@ -47,7 +47,7 @@ def number(value: float | None, *, signed: bool = False) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A fraction as percent with one decimal; two significant digits below one percent. 0.9125 gives `91.3 %`."""
+    """A fraction as percent with one decimal, or two significant digits below one percent. 0.9125 gives `91.3 %`."""
     if value is None:
         return MISSING
     share = 100 * value
@@ -58,7 +58,7 @@ def percent(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """134 gives `2 min 14 s`, 3723 gives `1 h 2 min`, 0.34 gives `0.34 s`."""
+    """A duration as text: 134 gives `2 min 14 s`, 3723 gives `1 h 2 min`, 0.34 gives `0.34 s`."""
     if seconds is None:
         return MISSING
     if seconds < 0.995:
@@ -77,7 +77,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(iso_time: str) -> str:
-    """`2026-11-21T11:29:00+00:00` as `21 November 2026, 11:29 UTC`; the text itself where it is no ISO time."""
+    """`2026-11-21T11:29:00+00:00` as `21 November 2026, 11:29 UTC`; any other text unchanged, in one line."""
     try:
         parsed = datetime.fromisoformat(iso_time)
     except ValueError:
@@ -98,9 +98,9 @@ def size(num_bytes: int | float | None) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value in its unit, as `Metric` names units: fractions as percent, seconds and bytes made readable.
+    """A value with its unit, as `Metric` names units: fractions as percent, seconds and bytes in readable units.
 
-    Scores and nats that float32 does not tell from zero are `≈0`.
+    Scores and nats that float32 cannot distinguish from zero are `≈0`.
     """
     if value is None:
         return MISSING
@@ -140,7 +140,7 @@ def metric_text(metric: Metric | None) -> str:
 
 
 def clean(text: str) -> str:
-    """`text` with controls, lone surrogates and direction marks made visible as `\\x1b`; newlines and tabs stay."""
+    """`text` with controls, lone surrogates and direction marks shown as `\\x1b`; newlines and tabs stay."""
     return "".join(_visible(character) for character in text.replace("\r\n", "\n"))
 
 
@@ -157,12 +157,12 @@ def one_line(text: str, limit: int) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """What an error says, in one line; its type where it says nothing."""
+    """An error's message in one line; its type where the message is empty."""
     return one_line(str(error), 200) or type(error).__name__
 
 
 def humanize(name: str) -> str:
-    """`over_long` and `over-long` as a person writes it: `Over long`; `kl` as `KL`."""
+    """A name as a title: `over_long` and `over-long` become `Over long`; `kl` becomes `KL`."""
     words = name.replace("_", " ").replace("-", " ").split()
     text = " ".join(_ABBREVIATIONS.get(word, word) for word in words)
     return text[:1].upper() + text[1:]
@@ -175,13 +175,13 @@ def short_digest(digest: str) -> str:
 
 
 def markdown_text(text: str, *, limit: int = 300) -> str:
-    """Foreign text inside Markdown: one line, shortened, neither HTML nor link, image, code or table cell border."""
+    """Foreign text for Markdown: one line, shortened, without HTML, links, images, code or cell borders."""
     escaped = escape(one_line(text, limit), quote=False)
     return "".join(f"\\{character}" if character in _MARKDOWN_SPECIALS else character for character in escaped)
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> str:
-    """A Markdown table with escaped cells; columns in `right` are aligned right. Empty text where there is no row.
+    """A Markdown table with escaped cells; columns in `right` are aligned right. Empty text where there are no rows.
 
     Raises:
         ValueError: a row has more or fewer cells than there are headers.

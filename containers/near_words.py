@@ -1,21 +1,21 @@
-"""The word that somebody meant by a misspelt or abbreviated one. Pure; the one place that guesses so."""
+"""Find the known word behind a misspelt or abbreviated one. Pure; the only place with such a guess."""
 
 import difflib
 import re
 from collections.abc import Iterable
 
-# From here on two words differ by a slip of the keyboard, whatever an abbreviation might stand for.
+# From this ratio on, two words differ by a typo, even if one could be an abbreviation.
 _TYPO = 0.85
 _CUTOFF = 0.6
-# Names share parts (`train_sft`, `train_policy`); what is left without these must be alike as well.
+# Names share parts (`train_sft`, `train_policy`); the rest without these parts must be alike too.
 _REST_CUTOFF = 0.5
 
 
 def nearest_word(word: str, known: Iterable[str], *, cutoff: float = _CUTOFF) -> str | None:
-    """The known word that is nearest to `word`; None where none is near, or an abbreviation fits several.
+    """The known word nearest to `word`; None where none is near, or where an abbreviation fits several.
 
-    A typo comes first (`train_sftt`), then parts that are cut or named by their initials (`train_rm` for
-    `train_reward_model`, `eval` for `evaluate`), then what is otherwise alike.
+    A typo comes first (`train_sftt`), then parts that are cut or are initials (`train_rm` for `train_reward_model`,
+    `eval` for `evaluate`), then other similar words.
     """
     words = list(dict.fromkeys(known))
     plain = {name: _plain(name) for name in words}
@@ -39,7 +39,7 @@ def _ratio(word: str, other: str) -> float:
 
 
 def _rest_is_alike(word: str, other: str) -> bool:
-    """Whether two words are alike beside the parts that both begin and end with."""
+    """Whether two words are alike without the parts that they share at the beginning and end."""
     one, two = word.split("_"), other.split("_")
     while one and two and one[0] == two[0]:
         one, two = one[1:], two[1:]
@@ -49,12 +49,12 @@ def _rest_is_alike(word: str, other: str) -> bool:
 
 
 def _is_within(parts: list[str], whole: list[str]) -> bool:
-    """Whether the parts are short for what follows from some part of the whole on: `sft` in `train_sft`."""
+    """Whether the parts are short for the end of `whole`, from any of its parts on: `sft` in `train_sft`."""
     return any(_is_short_for(parts, whole[first:]) for first in range(len(whole)))
 
 
 def _is_short_for(parts: list[str], whole: list[str]) -> bool:
-    """Whether each part is the beginning of a part of the whole, or the initials of several; trailing parts may miss.
+    """Whether each part begins a part of `whole`, or is the initials of several; trailing parts may be missing.
 
     Example: ["train", "rm"] is short for ["train", "reward", "model"].
     """

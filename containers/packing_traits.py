@@ -1,6 +1,6 @@
-"""What keeps a model's rows from being packed, as far as its configuration tells: one rule for stages and plan.
+"""Traits in a model's configuration that prevent packed rows: one rule for stages and plan.
 
-A stage then tries the model itself on its own rows; a model whose code has an attention of its own shows only there.
+A stage then tries the model itself on its own rows; only that detects a model whose code has its own attention.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 
 
 class PackingTraits(BaseModel):
-    """What packed rows cannot be computed with, under the names of transformers' config.json.
+    """Settings with which packed rows cannot be computed, under the names of transformers' config.json.
 
     Where `layer_types` is left out, every layer has the window, if there is one.
     """
@@ -32,7 +32,7 @@ class PackingTraits(BaseModel):
     router_aux_loss_coef: float | None = None
 
     def attention_hindrance(self, *, longest: int) -> str:
-        """Why attention over at most so many tokens cannot be packed, a clause; empty where nothing is in the way."""
+        """Why attention over at most `longest` tokens cannot be packed, as a clause; empty where it can."""
         kinds = set(self.layer_types or ("sliding_attention",))
         window = self.sliding_window if self.use_sliding_window else None
         if window is not None and "sliding_attention" in kinds and window < longest:
@@ -42,7 +42,7 @@ class PackingTraits(BaseModel):
         return "its attention caps its logits" if self.attn_logit_softcapping else ""
 
     def head_hindrance(self) -> str:
-        """The same for log-probabilities."""
+        """Why log-probabilities of packed rows cannot be computed, as a clause; empty where they can."""
         if self.router_aux_loss_coef:
             return "the load of its experts is balanced over whole batches, which packs are not"
         scales = {self.logit_scale, self.logits_scaling} - {None, 1.0}
@@ -53,7 +53,7 @@ PLAIN = PackingTraits()
 
 
 def packing_traits(content: Mapping[str, Any]) -> PackingTraits:
-    """The traits in the content of a config.json, its text part; where they cannot be read, none is assumed."""
+    """The traits in the text part of a config.json; no traits where they cannot be read."""
     try:
         return PackingTraits.model_validate(content)
     except ValidationError:
@@ -61,7 +61,7 @@ def packing_traits(content: Mapping[str, Any]) -> PackingTraits:
 
 
 def why_pairs_are_padded(config: TrainRewardModelConfig, traits: PackingTraits, *, longest: int) -> str:
-    """Why the reward model's pairs are computed as padded rows, a clause; empty where they are packed.
+    """Why the reward model's pairs are computed as padded rows, as a clause; empty where they are packed.
 
     Args:
         longest: tokens of the longest conversation.
@@ -74,7 +74,7 @@ def why_pairs_are_padded(config: TrainRewardModelConfig, traits: PackingTraits, 
 
 
 def why_completions_are_padded(config: TrainPolicyConfig, traits: PackingTraits) -> str:
-    """Why the policy's completions are computed as padded rows, a clause; empty where they are packed."""
+    """Why the policy's completions are computed as padded rows, as a clause; empty where they are packed."""
     if not config.pack:
         return "pack is false"
     longest = config.max_prompt_length + config.max_completion_length

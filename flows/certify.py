@@ -1,4 +1,4 @@
-"""Judge a reward model from elsewhere as a run judges its own; for `rlhf certify`, `rlhf score` and the form."""
+"""Judge a reward model from anywhere like that of a run, for `rlhf certify`, `rlhf score` and the form."""
 
 import re
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ _MAX_NAME_CHARACTERS = 63
 def certifying_run(
     model: str, config: Path, *, settings: Sequence[str], profile: str | None, base: str | None = None
 ) -> LoadedConfig:
-    """The run that judges the model by the data, suites and gate of another run, and ends with the certificate.
+    """Return the run that judges the model by the data, suites and gate of another run, up to the certificate.
 
     Args:
         model: a folder, or `org/name@revision` on the hub.
         config: the run whose data, suites, gate, profile and servers are used.
-        base: base model of an adapter, where it is not the one that the adapter names.
+        base: base model of an adapter, instead of the one that the adapter names.
 
     Raises:
-        ConfigError: the run has mistakes, or the model is named in neither way or cannot be had.
+        ConfigError: the run has mistakes, or the model has neither form, or cannot be read or fetched.
     """
     rest = [f"run.until={StageName.EVALUATE_REWARD_MODEL}", *settings]
 
     def any_model() -> LoadedConfig:
         return load_run_config(config, overrides=["reward_model={path: .}", *rest], profile=profile)
 
-    if "@" in model and not Path(model).exists():  # the mistakes of the file are told before anything is fetched
+    if "@" in model and not Path(model).exists():  # report mistakes of the file before fetching anything
         run, named = any_model(), model_settings(model, base=base)
     else:
         run, named = all_of(any_model, lambda: model_settings(model, base=base))
@@ -45,10 +45,10 @@ def certifying_run(
 
 
 def model_settings(model: str, *, base: str | None = None) -> list[str]:
-    """`reward_model…=…` for a folder that is there, or for a model on the hub; adapters are put onto their base model.
+    """Return `reward_model…=…` for a local folder or a model on the hub; put adapters onto their base model.
 
     Raises:
-        InvalidConfigError: it is neither, or it cannot be had.
+        InvalidConfigError: it is neither, or it cannot be read or fetched.
     """
     source = command_line_model(model, base=base)
     if source.path is not None:
@@ -61,7 +61,7 @@ def command_line_model(model: str, *, base: str | None = None) -> ModelSource:
     """The reward model that `--model` names.
 
     Raises:
-        InvalidConfigError: it is named in no way that is known, or it cannot be had.
+        InvalidConfigError: its form is unknown, or it cannot be read or fetched.
     """
     try:
         source = reward_model_source(model, base=base)
@@ -84,7 +84,7 @@ def command_line_model(model: str, *, base: str | None = None) -> ModelSource:
 
 
 def certified_run_name(run_name: str, model: str) -> str:
-    """A name of its own for each model, so that each certificate keeps its folder."""
+    """Name of the run for this model, so that each certificate has its own folder."""
     words = [word for word in re.split(r"[^a-z0-9]+", model.lower()) if word]
     return f"{run_name}-certifies-{'-'.join(words[-4:])}"[:_MAX_NAME_CHARACTERS].rstrip("-")
 

@@ -1,4 +1,4 @@
-"""From a configuration to an open run: runtime chosen, tracking open, closed again whatever happens."""
+"""Open the run of a configuration: choose the runtime, open tracking, and close it also after an error."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ DEFAULT_MLFLOW_URI = "http://127.0.0.1:5000"
 
 @contextmanager
 def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[PipelineRun]:
-    """The run that `config` describes, with its MLflow parent run open for as long as the block lasts."""
+    """Open the run that `config` describes; its MLflow parent run is open during the block."""
     with open_pipeline(
         config,
         mlflow_uri=mlflow_uri(config),
@@ -28,5 +28,5 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
 
 
 def mlflow_uri(config: RunConfig) -> str:
-    """The configured MLflow server, the environment's, or the one that the CLI starts."""
+    """Address of the configured MLflow server, else the environment's, else the one that the CLI starts."""
     return config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_MLFLOW_URI

@@ -1,4 +1,4 @@
-"""Retraining that cannot make things worse: a challenger is trained, certified, compared, and wins or is put aside."""
+"""The retraining flow: train, certify and compare a challenger, which becomes champion only if it is better."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,27 +37,27 @@ def _flow_run_name() -> str:
 
 @flow(name="rlhf-retrain", flow_run_name=_flow_run_name)
 def rlhf_retrain(start_from: str, more_settings: list[str] | None = None) -> State[Any]:
-    """Train a challenger on the newest data, and make it champion only where it is better beyond chance.
+    """Train a challenger on the newest data, and make it champion only if it is better beyond chance.
 
-    Where nothing changed since the last decision, this ends in seconds, and nothing is started.
+    If nothing changed since the last decision, the flow ends within seconds and starts nothing.
 
     Args:
         start_from: The run to retrain: the name of a file in configs/runs, or a path.
         more_settings: Keys to change, as `section.key=value`; for example `retrain.regression_budget=0.02`.
 
     Returns:
-        The flow run's last state; its message is what was decided, and why.
+        The flow run's last state; its message is the decision with its reason.
 
     Raises:
         ConfigError: there is no such run, or it has mistakes; nothing was started.
-        SourceError: the dataset cannot be had; nothing was started.
-        ChampionError: the champion cannot be compared with; it stays.
+        SourceError: the dataset cannot be read or fetched; nothing was started.
+        ChampionError: no challenger can be compared with the champion, which stays.
     """
     retraining = load_retraining(start_from, more_settings or ())
     say = current_display().say
     try:
         with _alone(retraining, say):
-            # Asked only now: whoever held the lock may just have decided about the same data.
+            # Checked under the lock: its last holder may just have decided about the same data.
             why = why_retrain(retraining)
             if not why:
                 text = nothing_new_text(retraining)
@@ -73,10 +73,10 @@ def rlhf_retrain(start_from: str, more_settings: list[str] | None = None) -> Sta
 
 @contextmanager
 def _alone(retraining: Retraining, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the champions' lock; wait for another retraining of them, as long as nobody cancels.
+    """Hold the champions' lock; wait for another retraining of them, unless a user cancels this one.
 
     Raises:
-        WaitCancelledError: somebody cancelled it while it waited.
+        WaitCancelledError: a user cancelled this retraining while it waited.
     """
     cancelled, close = watch_for_cancel()
     try:
@@ -86,14 +86,14 @@ def _alone(retraining: Retraining, say: Callable[[str], None]) -> Iterator[None]
             say=lambda text: say(f"Retraining: {text}"),
             should_stop=cancelled,
         ):
-            close()  # from here on the run's own watch looks
+            close()  # from here on the run itself watches
             yield
     finally:
         close()
 
 
 def _retrain(retraining: Retraining) -> str:
-    """Run every stage up to the decisions; what was decided, and why."""
+    """Run every stage up to the decisions; return these with their reasons."""
     decisions = _Decisions(retraining)
     decisions.require_champions()
     run_stages(
@@ -106,7 +106,7 @@ def _retrain(retraining: Retraining) -> str:
 
 
 def _tell_registry(retraining: Retraining) -> None:
-    """MLflow may have been away when the last decision was made."""
+    """Register earlier decisions: MLflow may have been away then."""
     registry = _registry(retraining.config)
     for kind in retraining.kinds:
         book = retraining.book(kind)
@@ -119,18 +119,18 @@ def _registry(config: RunConfig) -> Registry:
 
 
 class _Decisions:
-    """The stages of a retraining in order, and what was decided between them."""
+    """The stages of a retraining in order, and the decisions between them."""
 
     def __init__(self, retraining: Retraining) -> None:
         self.texts: list[str] = []
         self._retraining = retraining
         self._registry = _registry(retraining.config)
         self._book = retraining.book("reward_model")
-        # Where only the policy is new, what was decided about the reward model stands, also against a rollback by hand.
+        # If only the policy is new, nothing decides again on the reward model: that could undo a rollback by hand.
         self._decides_on_reward_model = bool(why_new_reward_model(retraining))
 
     def require_champions(self) -> None:
-        """Refuse before anything is spent where the champion could not be compared with.
+        """Check, before anything is spent, that the champions can be compared with challengers.
 
         Raises:
             ChampionGoneError: its artifact or the frozen data are gone or damaged.
@@ -144,7 +144,7 @@ class _Decisions:
                 book.frozen_file(record.frozen)
 
     def made_in_order(self, run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:
-        """As `flows.rlhf.train_and_judge`; a challenger that misses its gate ends the retraining, not as an error."""
+        """Run stages like `flows.rlhf.train_and_judge`, and decide; a challenger's closed gate is no error."""
         try:
             for made in train_and_judge(run, config, checked):
                 if run.record_of(StageName.EVALUATE_REWARD_MODEL) is not None:
@@ -170,7 +170,7 @@ class _Decisions:
         return decision
 
     def _policy(self, run: PipelineRun, config: RunConfig) -> Iterator[object]:
-        """A policy trained against the reward model that is champion now, judged by it, and compared under it."""
+        """Train, judge and compare a policy, each with the reward model that is champion now."""
         champion = self._book.read().champion
         if champion is None:
             return

@@ -1,4 +1,4 @@
-"""The product on one screen: from preferences to a judged reward model, a judged policy and an honest report."""
+"""The whole pipeline: from preferences to a judged reward model, a judged policy and an honest report."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -35,29 +35,29 @@ Stages: TypeAlias = Callable[[PipelineRun, RunConfig, object], Iterator[object]]
 
 @flow(name="rlhf", flow_run_name=flow_run_name, validate_parameters=False)
 def rlhf(config: RunConfig, *, command: str = "", config_yaml: str = "") -> Path:
-    """Run the pipeline and return where its report lies: what `rlhf run` starts. See `run_stages`."""
+    """Run the pipeline for `rlhf run`, and return the path of its report. See `run_stages`."""
     return run_stages(config, command=command, config_yaml=config_yaml)
 
 
 def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Stages | None = None) -> Path:
-    """What every run does, in whichever flow; the report is also written when a gate closes or a stage fails.
+    """Run system check, stages and report in any flow. Also write the report if a gate closes or a stage fails.
 
     Args:
-        config: the run, as `configs/runs/*.yaml` say it.
-        command: how to repeat this run; stands in the report.
-        config_yaml: the effective configuration as text; stands in the report.
-        stages: what is done between system check and report, in order; None: `train_and_judge`.
+        config: the run, as in `configs/runs/*.yaml`.
+        command: how to repeat this run; for the report.
+        config_yaml: the effective configuration as text; for the report.
+        stages: the stages between system check and report, in order; None: `train_and_judge`.
 
     Returns:
-        Where the report lies.
+        Path of the report.
 
     Raises:
         SystemCheckError: something that the run needs is missing; nothing was spent.
         StageFailedError: a stage failed.
-        GateClosedError: a model did not pass its gate and nobody waived it, or a person rejected it.
-        GateWaitsError: a person is to decide about a model; the run goes on after that, started again.
-        Pause: the same, where Prefect starts the flow run again by itself.
-        RunCancelledError: somebody cancelled or deleted the run in Prefect.
+        GateClosedError: a model missed its gate without a waiver, or a person rejected it.
+        GateWaitsError: a person must decide about a model; after that, start the run again.
+        Pause: the same, if Prefect starts the flow run again after the decision.
+        RunCancelledError: a user cancelled or deleted the run in Prefect.
     """
     with open_run(config, command=command, config_yaml=config_yaml) as run:
         checked = check_system(run)
@@ -68,7 +68,7 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
                 if run.is_at_its_end:
                     break
         except Exception as error:
-            was_cancelled, run.should_stop = run.should_stop(), never  # the report is written all the same
+            was_cancelled, run.should_stop = run.should_stop(), never  # the report is still written
             run.stopped_because = str(error)
             if was_cancelled:
                 _name_who_stopped(run)
@@ -84,12 +84,12 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
 
 
 def _name_who_stopped(run: PipelineRun) -> None:
-    """Put into the record of the stage that was stopped that somebody stopped it in Prefect; the report shows it."""
+    """Say in the record of a stopped stage, which the report shows, that a user stopped it in Prefect."""
     for record in [record for record in run.records if record.status == "failed"]:
         run.remember(record.model_copy(update={"message": f"{why_stopped()} {record.message}"}))
 
 
-# What each stage of the table runs as.
+# The task of each stage.
 TASKS: Mapping[StageName, StageTask[Any, Any]] = {
     StageName.FILTER_DATASET: filter_dataset,
     StageName.BUILD_BASE_MODEL: build_base_model,
@@ -102,19 +102,19 @@ TASKS: Mapping[StageName, StageTask[Any, Any]] = {
 
 
 def train_and_judge(run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:
-    """Every stage between system check and report, in the order of the table; the run may end after each."""
+    """Run every stage between system check and report, in order; the run may end after each."""
     for _, made in walk(config, Maker(run), made={"checked": checked}):
         yield made
 
 
 class Maker:
-    """Makes each stage by its task; a model goes on to the next stage only where its gate lets it."""
+    """Runs each stage by its task; a model reaches the next stage only if its gate opens."""
 
     def __init__(self, run: PipelineRun) -> None:
         self._run = run
 
     def made(self, stage: Stage, made: Made) -> object:
-        """What the task returns; the verdict of a gate where the stage judges a model.
+        """Return the task's result, or the gate's verdict if the stage judges a model.
 
         Raises:
             StageFailedError: the stage failed.
@@ -125,5 +125,5 @@ class Maker:
         return result if judged is None else opened(self._run, result, getattr(self._run.config.gates, judged))
 
     def named(self, stage: Stage, source: ModelSource) -> StageInput:
-        """The model that the run names, fetched where it is not here yet."""
+        """The model that the run names, fetched if necessary."""
         return named_reward_model(source) if stage.role == "reward_model" else named_model(self._run, source)

@@ -1,4 +1,4 @@
-"""Runs the flow once and says how the pipeline ended, whatever becomes of the Prefect server meanwhile."""
+"""Run the flow once and return how the pipeline ended, even if the Prefect server fails meanwhile."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class Ended:
     """How the pipeline ended.
 
     Attributes:
-        error: None where every stage ran and every gate opened.
+        error: None if every stage ran and every gate opened.
         prefect_knows: whether Prefect shows this end.
     """
 
@@ -20,7 +20,7 @@ class Ended:
 
 
 def import_flow() -> None:
-    """What `run_flow` imports, now: Prefect, MLflow's client and the flow."""
+    """Import now what `run_flow` needs: Prefect, MLflow's client and the flow."""
     import mlflow  # noqa: F401
     import prefect.flow_engine
     import prefect.task_engine  # noqa: F401
@@ -29,14 +29,14 @@ def import_flow() -> None:
 
 
 def run_flow(config: RunConfig, *, command: str, config_yaml: str) -> Ended:
-    """`rlhf` on that configuration, once."""
+    """Run `rlhf` on that configuration, once."""
     from flows.rlhf import rlhf
 
     return how_it_ends(lambda: rlhf(config, command=command, config_yaml=config_yaml))
 
 
 def how_it_ends(start: Callable[[], object]) -> Ended:
-    """The pipeline's own end: an error of Prefect's about its server does not count as one."""
+    """Run `start` and return how the pipeline ended; Prefect's errors about its server do not count."""
     from prefect.logging.handlers import APILogHandler
 
     from tasks.prefect_sync.link import take_last_end
@@ -44,10 +44,10 @@ def how_it_ends(start: Callable[[], object]) -> Ended:
     seen: BaseException | None = None
     try:
         start()
-    except BaseException as error:  # also what Prefect makes of SIGTERM
+    except BaseException as error:  # also Prefect's exception for SIGTERM
         seen = error
     end = take_last_end()
     ended = Ended(seen, prefect_knows=True) if end is None else Ended(end.error, prefect_knows=end.told())
     if ended.prefect_knows:
-        APILogHandler().flush()  # before the server goes
+        APILogHandler().flush()  # before the server stops
     return ended

@@ -1,4 +1,4 @@
-"""The flows that people start in Prefect: the pipeline, and each part of it on its own. One function is one form."""
+"""The flows that users start in Prefect: the pipeline, and each of its parts. One function is one form."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from tasks.config.loading import load_run_config
 
 
 def retrain_name() -> str:
-    """What the retraining is called in the list of runs; tells apart what each starts from."""
+    """Name of the retraining in the list of runs, with the configuration that it starts from."""
     return f"retrain {present_values().get('start_from', NOT_STARTED)}"
 
 
@@ -41,9 +41,9 @@ def retrain_name() -> str:
 def rlhf_retrain(
     start_from: form.StartFrom = TO_BE_CHOSEN, more_settings: form.MoreSettings = LEFT_EMPTY
 ) -> "str | State[Any]":
-    """Train a challenger on the newest data; it becomes champion only where it is better beyond chance.
+    """Train a challenger on the newest data; it becomes champion only if it is better beyond chance.
 
-    Where nothing changed since the last decision, this ends in seconds, and nothing is started. Add a schedule on the
+    If nothing changed since the last decision, the run ends within seconds and starts no stage. Add a schedule on the
     page of this deployment.
     """
     values = locals()
@@ -60,8 +60,8 @@ def rlhf_retrain(
     return ended_or_failed(run)
 
 
-# The server checks the values against the form, and the run's own rules are told in the house's words. A suspended run
-# wants its result kept; no task keeps one.
+# The server checks values against the form only; our own messages name mistakes against a run's rules. A suspended run
+# needs a persisted result; tasks need none.
 _SERVED: Any = {
     "flow_run_name": served_run_name,
     "validate_parameters": False,
@@ -115,7 +115,7 @@ def filter_dataset(
     seed: form.Seed = LEFT_EMPTY,
     more_settings: form.MoreSettings = LEFT_EMPTY,
 ) -> "str | State[Any]":
-    """From preference rows to counted, clean pairs, and nothing more: what is kept, and why the rest is not."""
+    """Filter preference rows to clean pairs, and stop there. Counts the kept rows, and the others by reason."""
     return run_form(locals(), until=StageName.FILTER_DATASET)
 
 
@@ -137,7 +137,7 @@ def train_reward_model(
     again_from: form.AgainFrom = LEFT_EMPTY,
     more_settings: form.MoreSettings = LEFT_EMPTY,
 ) -> "str | State[Any]":
-    """A reward model, trained and not yet judged; what it needs and has not got is made first."""
+    """Train a reward model, without judging it. Stages that it needs run first."""
     return run_form(locals(), until=StageName.TRAIN_REWARD_MODEL)
 
 
@@ -155,7 +155,7 @@ def certify(
 ) -> "str | State[Any]":
     """Judge a reward model by a run's data, suites and gate, wherever it was trained; the certificate is its artifact.
 
-    Without a reward model the run's own is judged; one that was trained already is taken from the store.
+    Without a reward model, the run's own is judged. If it was trained already, it comes from the store.
     """
     return run_form(locals(), until=StageName.EVALUATE_REWARD_MODEL, load=load_certify_form, stages=certified)
 
@@ -170,5 +170,5 @@ def train_policy(
     again_from: form.AgainFrom = LEFT_EMPTY,
     more_settings: form.MoreSettings = LEFT_EMPTY,
 ) -> "str | State[Any]":
-    """A policy, trained against the run's reward model and not yet judged; that model's gate comes before."""
+    """Train a policy against the run's reward model, without judging it. The reward model's gate comes first."""
     return run_form(locals(), until=StageName.TRAIN_POLICY)

@@ -1,7 +1,7 @@
-"""Signals that end the orchestrator: turned into an exception, so that `finally` runs, or held off while it runs.
+"""Signals that end the orchestrator: turned into an exception, so that `finally` runs, or held back in a block.
 
 SystemExit
-└── EndedBySignal    SIGTERM or SIGHUP came; the process ends as a shell expects of it, with 128 + the signal's number
+└── EndedBySignal    SIGTERM or SIGHUP came; the exit code is 128 + the signal's number, as shells expect
 """
 
 import signal
@@ -14,7 +14,7 @@ _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class EndedBySignal(SystemExit):
-    """Somebody asks this process to end."""
+    """This process got a signal to end."""
 
     def __init__(self, number: int) -> None:
         self.signal_name = signal.Signals(number).name
@@ -23,18 +23,18 @@ class EndedBySignal(SystemExit):
 
 
 def how_it_ended(ending: KeyboardInterrupt | EndedBySignal) -> str:
-    """In words, without a full stop: `Interrupted`, `Stopped by SIGTERM`."""
+    """Text without a full stop: `Interrupted`, `Stopped by SIGTERM`."""
     return f"Stopped by {ending.signal_name}" if isinstance(ending, EndedBySignal) else "Interrupted"
 
 
 def exit_code_after(ending: KeyboardInterrupt | EndedBySignal) -> int:
-    """What a shell expects: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
+    """Exit code that shells expect: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
     return ending.exit_code if isinstance(ending, EndedBySignal) else 128 + signal.SIGINT
 
 
 @contextmanager
 def signals_end_the_block() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into EndedBySignal, so that `finally` runs; left alone where somebody handles them."""
+    """Turn SIGTERM and SIGHUP into EndedBySignal, so that `finally` runs, unless they have a handler already."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise EndedBySignal(number)
@@ -55,7 +55,7 @@ def signals_end_the_block() -> Iterator[None]:
 def signals_held_back() -> Iterator[None]:
     """Let the block finish: Ctrl-C, SIGTERM and SIGHUP that come meanwhile take effect at its end.
 
-    For the moment between the start of a process and the note of its pid; without the note nobody would stop it.
+    Use it between the start of a process and the record of its pid: without the record, nothing would stop it.
     """
     came: list[int] = []
     before = {}
@@ -76,7 +76,7 @@ def signals_held_back() -> Iterator[None]:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """A second Ctrl-C must not leave half-stopped servers behind; stopping takes seconds, and has a limit."""
+    """Ignore signals while servers stop, which takes limited seconds: a second Ctrl-C would leave them half-stopped."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

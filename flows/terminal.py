@@ -14,7 +14,7 @@ _MARKS = {"ran": "[green]✔[/]", "reused": "[cyan]↺[/]", "failed": "[red]✘[
 
 
 def printable(text: str) -> str:
-    """`text` without control characters but line ends: data must not write to the terminal."""
+    """Replace control characters except line ends: data must not control the terminal."""
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
@@ -22,11 +22,11 @@ class TerminalDisplay:
     """A `tasks.display.Display` on a rich console.
 
     Attributes:
-        running: the stage whose program works now.
+        running: the stage whose program runs now.
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        # Without a terminal, lines go to a file or to CI: they stay whole there.
+        # Without a terminal, lines go to a file or to CI: do not wrap them.
         self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
@@ -53,7 +53,7 @@ class TerminalDisplay:
         self._bar = self._progress.add_task(stage, total=None, note=text)
 
     def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
-        """Move the bar; without a terminal, a line every quarter of a minute."""
+        """Move the bar; without a terminal, print a line every 15 s."""
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, completed=done, total=total, note=text)
         elif time.monotonic() - self._last_plain_s > _PLAIN_PROGRESS_EVERY_S:
@@ -61,7 +61,7 @@ class TerminalDisplay:
             self.console.print(f"  {stage}: {done:,} of {total:,} {text}")
 
     def stage_ended(self, record: StageRecord) -> None:
-        """One line: what became of the stage, and its first figures."""
+        """Print one line: how the stage ended, and its first figures."""
         self.close()
         self.running = None
         figures = ", ".join(f"{metric.name} {metric.value:.4g}" for metric in record.metrics[:3])
@@ -72,11 +72,11 @@ class TerminalDisplay:
         self.console.print(printable(text), markup=False)
 
     def close(self) -> None:
-        """Give the terminal back, also when a stage was interrupted."""
+        """Remove the bar, also when a stage was interrupted."""
         if self._progress is not None:
             self._progress.stop()
             self._progress, self._bar = None, None
 
     def say(self, text: str, *, is_logged: bool = False) -> None:
-        """Print lines as they are; what stands in Prefect's log does not stand here."""
+        """Print the lines, also those in Prefect's log: the terminal does not show that log."""
         self.console.print(printable(text), markup=False)

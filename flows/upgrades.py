@@ -1,7 +1,7 @@
-"""What an upgrade changes for a run, said once before it: stages made anew and their cost, store, databases.
+"""What an upgrade changes for a run: stages to run again and their cost, the store, the databases. Starts nothing.
 
 Prefect and MLflow keep the last migration of a database in its table `alembic_version`. Their migrations are read as
-text: importing them would import both servers. Nothing is started.
+text: importing them would import both servers.
 """
 
 import os
@@ -39,7 +39,7 @@ Parents = Mapping[str, tuple[str, ...]]
 
 
 def upgrade_lines(config: RunConfig, plan: RunPlan) -> tuple[str, ...]:
-    """A line for each thing that another version of this package, or of one below it, changes; none: nothing."""
+    """One line for each change that another version of this package, or of a dependency, causes."""
     try:
         require_known_store(config.store_dir)
     except NewerStoreError as error:
@@ -49,7 +49,7 @@ def upgrade_lines(config: RunConfig, plan: RunPlan) -> tuple[str, ...]:
 
 
 def _servers_elsewhere(config: RunConfig) -> dict[str, bool]:
-    """Whether each server is none of ours, or has a database of the user's own, which is not looked at."""
+    """Whether each server runs elsewhere or has a database of the user; neither is checked."""
     named = {
         "prefect": config.tracking.prefect_api_url or os.environ.get("PREFECT_API_URL"),
         "mlflow": config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI"),
@@ -58,21 +58,21 @@ def _servers_elsewhere(config: RunConfig) -> dict[str, bool]:
 
 
 def _programs(config: RunConfig, plan: RunPlan) -> Iterator[str]:
-    """That stages which this run had are made anew, since what they are made with changed."""
+    """Say which finished stages of this run must run again because their program changed, and the cost."""
     store_dir = config.store_dir.resolve()
     history = StageHistory(store_dir, run_name=config.run.name, output_dir=config.output_dir)
     try:
         code = code_identity(config.runtime.kind, image=config.image, store_dir=store_dir)
         before = {stage: memory for stage in config.stages if (memory := history.last(stage)) is not None}
         now = {stage: code.program(stage_config) for stage in before if (stage_config := config.stage_config(stage))}
-    except LaunchError:  # the plan says it for each stage
+    except LaunchError:  # the plan reports it for each stage
         return
     changed = [stage for stage in now if before[stage].identity.get("code") not in (None, now[stage].digest)]
     changed = [stage for stage in changed if stage is not StageName.WRITE_REPORT]  # every run writes its own
     if not changed:
         return
     what = ", ".join(all_changes((before[stage].program, now[stage]) for stage in changed))
-    what = what or "sources, packages or image; an earlier version did not note which"
+    what = what or "an earlier version did not record which"
     again = [stage for stage in plan.stages if stage.stage in changed and not stage.is_reused]
     if not again:
         return
@@ -80,14 +80,14 @@ def _programs(config: RunConfig, plan: RunPlan) -> Iterator[str]:
     unknown = [stage.stage.value for stage in again if stage.time is not None and stage.time.value is None]
     cost = f"{duration_text(seconds)} (estimated)" + (f", without {', '.join(unknown)}" if unknown else "")
     yield (
-        f"what stages are made with changed since this run's last: {what}. So {len(again)} of its stages are not "
-        f"reused ({', '.join(stage.stage.value for stage in again)}): {cost}. What they made stays in the store; with "
-        "the earlier version it is reused again."
+        f"sources, packages or image of stages changed since the last run: {what}. So {len(again)} of its stages are "
+        f"not reused ({', '.join(stage.stage.value for stage in again)}): {cost}. Their artifacts stay in the store; "
+        "the earlier version reuses them again."
     )
 
 
 def all_changes(programs: Iterable[tuple[Program | None, Program]]) -> list[str]:
-    """`torch 2.8.0 → 2.9.0` for each version that differs for any of the stages, and how many sources do."""
+    """`torch 2.8.0 → 2.9.0` for each version that differs for any stage, and the number of changed sources."""
     known = [(before, now) for before, now in programs if before is not None]
     versions = [line for before, now in known for line in changed_versions(before, now)]
     files = {path for before, now in known for path in changed_files(before, now)}
@@ -95,10 +95,10 @@ def all_changes(programs: Iterable[tuple[Program | None, Program]]) -> list[str]
 
 
 def database_upgrade_lines(state_dir: Path, names: Iterable[str]) -> Iterator[str]:
-    """What the next start does to each server's database file, or that it will not start; nothing where all is well.
+    """Lines on each server's database file: what the next start changes, or that the server will not start.
 
     Args:
-        names: `prefect`, `mlflow`: those that are started here on a file of their own.
+        names: those of `prefect` and `mlflow` that start here on their own file.
     """
     for name in names:
         file = state_dir / name / f"{name}.db"
@@ -108,23 +108,23 @@ def database_upgrade_lines(state_dir: Path, names: Iterable[str]) -> Iterator[st
         installed = f"{TITLES[name]} {metadata.version(name)}"
         if revision not in known:
             yield (
-                f"{file} was left by another, probably newer {TITLES[name]} (revision {revision}), and {installed}, "
-                f"which is installed, will not start on it. Install that {TITLES[name]}, or restore a backup."
+                f"{file} is from another, probably newer {TITLES[name]} (revision {revision}). The installed "
+                f"{installed} will not start on it. Install that {TITLES[name]}, or restore a backup."
             )
             continue
         pending = set(known) - _with_ancestors(revision, known)
         if pending:
-            how = "brings it up to date when it starts"
+            how = "upgrades it when it starts"
             if name == "mlflow":
                 how += ", or asks for `python -m mlflow db upgrade`"
             yield (
                 f"{file} is {len(pending)} migration{'s' if len(pending) > 1 else ''} behind {installed}, which {how}. "
-                "There is no way back but a backup: copy the file first (docs/upgrading.md)."
+                "Only a backup can undo that: copy the file first (docs/upgrading.md)."
             )
 
 
 def revision_of(file: Path) -> str:
-    """The last migration of an SQLite file; empty where there is none, or it cannot be read."""
+    """Last migration of an SQLite file; empty if there is none, or the file cannot be read."""
     if not file.is_file():
         return ""
     try:
@@ -137,7 +137,7 @@ def revision_of(file: Path) -> str:
 
 
 def migrations_of(name: str) -> Parents:
-    """Each migration of the installed server with those before it; empty where they cannot be found."""
+    """Each migration of the installed server with its parents; empty if they cannot be found."""
     package = find_spec(name)
     folders = package.submodule_search_locations if package else None
     parents: dict[str, tuple[str, ...]] = {}

@@ -11,7 +11,7 @@ from tasks.stage_task import stage_task
 
 @stage_task
 def build_base_model(run: PipelineRun, *, pairs: ArtifactRef) -> ArtifactRef:
-    """The model to start from."""
+    """Build the model to start from."""
     artifact = make(run, StageName.BUILD_BASE_MODEL, pairs=pairs)
     run.base_model_origin = f"random weights, built by this run ({artifact.key[:12]})"
     if record := run.record_of(artifact.stage):

@@ -1,4 +1,4 @@
-"""check_system: what is there and what is wanted, before anything is spent."""
+"""check_system: compare what this machine has with what the run needs, before anything is spent."""
 
 import logging
 import os
@@ -64,10 +64,10 @@ class SystemCheckError(Exception):
 
 @task(name="check_system", task_run_name="check_system", cache_policy=NO_CACHE, persist_result=False)
 def check_system(run: PipelineRun) -> tuple[CheckFinding, ...]:
-    """Every row of the check, in Prefect, MLflow and the report.
+    """Run every check; show the rows in Prefect, MLflow and the report.
 
     Raises:
-        SystemCheckError: with what was found, what is wanted and what to do for each row that hinders the run.
+        SystemCheckError: checks failed; says for each what was found, what is wanted and what to do.
     """
     started = time.monotonic()
     run.checks = run_checks(run.config, draft_plan(run.config))
@@ -94,9 +94,9 @@ def check_system(run: PipelineRun) -> tuple[CheckFinding, ...]:
 
 
 def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
-    """One row per question; a check that breaks is a failed row.
+    """Run all checks; one that raises an exception becomes a failed row.
 
-    They run side by side, so that servers and tools that hang cost seconds and not minutes.
+    They run in parallel, so that servers and tools that hang cost seconds and not minutes.
 
     Args:
         plan: of that run; says how much disk and memory it needs.
@@ -145,7 +145,7 @@ def failures(findings: Iterable[CheckFinding]) -> tuple[CheckFinding, ...]:
 
 
 def refusal(hindrances: Sequence[CheckFinding]) -> str:
-    """One line per row that hinders the run; what was found may bring its own full stop along."""
+    """One line per failed row; a full stop at the end of what was found is removed."""
     lines = [
         f"  {row.name}: found {row.found.removesuffix('.')}, wanted {row.wanted}. {row.advice}".rstrip()
         for row in hindrances
@@ -154,10 +154,10 @@ def refusal(hindrances: Sequence[CheckFinding]) -> str:
 
 
 def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
-    """The rows as plain text: verdict, name, found, wanted; what to do stands below.
+    """The rows as plain text: verdict, name, found, wanted; what to do is on the line below.
 
     Args:
-        width: columns of the terminal; None asks it.
+        width: columns of the terminal; None: read them from it.
     """
     columns = width or shutil.get_terminal_size().columns
     rest = max(2 * _MIN_CELL_WIDTH, columns - _NAME_WIDTH - len("warning") - 6)
@@ -239,7 +239,7 @@ def _file_check(name: str, path: Path, probe: Callable[..., Probe]) -> tuple[str
 
 
 def _guarded(name: str, check: _Check) -> tuple[CheckFinding, ...]:
-    """The check's rows; a check that breaks must neither hide the others nor pass for a good one."""
+    """The check's rows; an exception becomes a failed row, so that it neither hides other checks nor passes."""
     try:
         return tuple(check())
     except Exception as error:
@@ -256,7 +256,7 @@ def _guarded(name: str, check: _Check) -> tuple[CheckFinding, ...]:
 
 
 def _cells(cells: tuple[str, str, str, str], found_width: int, wanted_width: int) -> list[str]:
-    """One row as lines; long cells go on in the next line of their column."""
+    """One row as lines; long cells wrap within their column."""
     widths = (len("warning"), _NAME_WIDTH, found_width, wanted_width)
     wrapped = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
     height = max(len(lines) for lines in wrapped)

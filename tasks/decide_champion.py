@@ -1,4 +1,4 @@
-"""The end of a retraining: the challenger is certified or not, compared or not, and the champion stays or goes."""
+"""Decide at the end of a retraining whether the challenger replaces the champion."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ def decide_on_reward_model(
     registry: Registry,
     rules_text: str,
 ) -> Decision:
-    """Whether the run's reward model becomes champion; what was decided stands in the book, and MLflow shows it."""
+    """Decide whether the run's reward model becomes champion; write the decision to the book, and show it in MLflow."""
 
     def compare(record: ChampionRecord, challenger: ModelVersion) -> Comparison:
         return compare_reward_models(run, book, record, challenger, config=config, rules=rules)
@@ -62,7 +62,7 @@ def decide_on_policy(
     registry: Registry,
     rules_text: str,
 ) -> Decision:
-    """Whether the run's policy becomes champion, by what the champion among the reward models says."""
+    """Decide whether the run's policy becomes champion, by the scores of the champion reward model."""
 
     def compare(record: ChampionRecord, challenger: ModelVersion) -> Comparison:
         return compare_policies(run, book, record, challenger, reward_model=reward_model, config=config, rules=rules)
@@ -110,13 +110,13 @@ def _uncertified(record: ChampionRecord, verdict: GateVerdict) -> tuple[Decision
     why = f"it did not pass its gate ({missed})" if missed else f"its gate was {verdict.outcome_text}"
     stays = f"version {record.champion.number} stays champion" if record.champion else "there is still no champion"
     waived = " A waiver lets a run go on; it makes no champion." if verdict.opens else ""
-    return "refused", f"{stays}: the challenger was compared with nothing, for {why}.{waived}", None
+    return "refused", f"{stays}: the challenger was not compared, since {why}.{waived}", None
 
 
 def _judged(
     run: PipelineRun, book: ChampionBook, record: ChampionRecord, challenger: ModelVersion, compare: Compare
 ) -> tuple[dict[str, object], tuple[DecisionKind, str, Comparison | None]]:
-    """What changes in the record beside the decision, and the decision."""
+    """The changes of the record beside the decision, and the decision."""
     changes: dict[str, object] = {}
     if record.version(challenger.number) is None:
         pairs = Path(book.artifact(challenger.pairs).path)
@@ -148,7 +148,7 @@ def _with_decision(
 ) -> ChampionRecord:
     if found.champions != compared.champions:
         raise ChampionMovedError(
-            f"Somebody moved the champion of {found.name} while the challenger was compared with the one before. "
+            f"The champion of {found.name} changed while the challenger was compared with the one before. "
             f"Nothing was changed; retrain again, every stage is reused."
         )
     return found.model_copy(update={**changes, "decisions": (*found.decisions, decision)})
@@ -157,7 +157,7 @@ def _with_decision(
 def _challenger(
     run: PipelineRun, book: ChampionBook, record: ChampionRecord, verdict: GateVerdict, *, reward_model: str
 ) -> ModelVersion:
-    """The run's model: a version that is known already, or the next one."""
+    """The run's model: a known version, or the next one."""
     model = _stored(run, TRAINED_BY[book.kind])
     known = record.version_of(model)
     if known is not None:
@@ -182,7 +182,7 @@ def _challenger(
 
 
 def _asked(run: PipelineRun, book: ChampionBook) -> dict[StageName, RequestedStage]:
-    """What the run asked of each stage up to the judgement, and what came out."""
+    """The request and the result of each stage up to the judgement."""
     found = {}
     for stage in StageName:
         memory, record = run.history.last(stage), run.record_of(stage)
@@ -208,7 +208,7 @@ def _stored(run: PipelineRun, stage: StageName) -> StoredArtifact:
 def _show(
     run: PipelineRun, book: ChampionBook, record: ChampionRecord, decision: Decision, *, registry: Registry
 ) -> None:
-    """On the terminal, in the registry, in Prefect, on the MLflow run, and in the report."""
+    """Show the decision on the terminal, in the registry, in Prefect, on the MLflow run and in the report."""
     say = current_display().say
     say(f"{record.name}: {decision_line(decision)}")
     if decision.comparison is not None:

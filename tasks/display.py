@@ -1,4 +1,4 @@
-"""What a person sees while the pipeline runs. The CLI installs a terminal; a flow that Prefect starts, a log."""
+"""Displays of a running pipeline. The CLI installs a terminal, a flow that Prefect starts installs a log."""
 
 from typing import Protocol
 
@@ -7,19 +7,19 @@ from containers.contracts.records import StageRecord
 
 
 class Display(Protocol):
-    """Receives what happens; never raises."""
+    """Receives the events of a run; never raises."""
 
     def stage_started(self, stage: StageName, text: str) -> None:
         """A stage begins."""
 
     def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
-        """A stage is so far."""
+        """A stage has done `done` of `total`."""
 
     def stage_ended(self, record: StageRecord) -> None:
         """A stage ran, was reused, failed or was skipped."""
 
     def say(self, text: str, *, is_logged: bool = False) -> None:
-        """Lines for the person; `is_logged`: they stand in Prefect's log already."""
+        """Lines for the user; `is_logged`: Prefect's log has them already."""
 
 
 class SilentDisplay:

@@ -22,7 +22,7 @@ def evaluate_policy(
     policy: ArtifactRef,
     reward_model: ArtifactRef | StageInput,
 ) -> GateVerdict:
-    """Whether the policy is better than its reference, beyond chance."""
+    """Judge whether the policy is better than its reference beyond chance."""
     artifact = make(
         run,
         StageName.EVALUATE_POLICY,

@@ -18,7 +18,7 @@ from tasks.stage_task import stage_task
 def evaluate_reward_model(
     run: PipelineRun, *, pairs: ArtifactRef, reward_model: ArtifactRef | StageInput
 ) -> GateVerdict:
-    """Whether policy training may start against this reward model."""
+    """Judge whether a policy may be trained against this reward model."""
     artifact = make(run, StageName.EVALUATE_REWARD_MODEL, pairs=pairs, reward_model=reward_model)
     certificate = Certificate.model_validate_json((Path(artifact.path) / CERTIFICATE_FILE).read_bytes())
     verdict = judge_reward_model(certificate, run.config.gates.reward_model).model_copy(

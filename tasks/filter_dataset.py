@@ -14,7 +14,7 @@ from tasks.run.state import PipelineRun
 from tasks.sources.labels import dataset_label
 from tasks.stage_task import stage_task
 
-# Inputs that hold rows, in a mixture with a name behind it.
+# Inputs that hold rows; in a mixture the source's name follows.
 _ROWS = ("train_data", "validation_data")
 
 
@@ -23,7 +23,7 @@ def filter_dataset(run: PipelineRun, *, checked: object = None) -> ArtifactRef:
     """The filtered pairs.
 
     Args:
-        checked: only there so that Prefect draws the edge from check_system.
+        checked: exists only so that Prefect draws the edge from check_system.
     """
     dataset = run.config.dataset
     inputs = BY_NAME[StageName.FILTER_DATASET].inputs(run.config, {}, True)

@@ -1,4 +1,4 @@
-"""The ways between the ranks of a GPU profile, measured on this machine by the runtime that stages get."""
+"""Measure the connections between the ranks of a GPU profile, on this machine and with the stages' runtime."""
 
 import math
 from pathlib import Path
@@ -22,7 +22,7 @@ _LEAST_GIB = 1.0
 
 
 def measure_ranks(profile: GpuProfile, *, code: CodeIdentity, image: str, folder: Path) -> Collectives | StageFailure:
-    """What the ranks of `profile` measured, or why they could not.
+    """Return what the ranks of `profile` measured, or why they could not.
 
     Args:
         folder: for spec, log and measurement; empty.
@@ -51,18 +51,18 @@ def measure_ranks(profile: GpuProfile, *, code: CodeIdentity, image: str, folder
 
 
 def shm_advice(profile: GpuProfile, measured: Collectives) -> str:
-    """What shm_size_gib should be, from what the ranks took of it."""
+    """Advice on shm_size_gib, from the shared memory that the ranks used."""
     taken = measured.shm_used_bytes / GIB
     if not taken:
         return (
-            f"The ranks took no shared memory on their ways; shm_size_gib {profile.shm_size_gib:g} of profile "
-            f"`{profile.name}` is there for data loaders."
+            f"The ranks used no shared memory for their connections; shm_size_gib {profile.shm_size_gib:g} of profile "
+            f"`{profile.name}` is for data loaders."
         )
     wanted = max(_LEAST_GIB, math.ceil(4 * _ROOM * taken) / 4)
     enough = profile.shm_size_gib >= wanted
     verdict = "is enough" if enough else f"is too little: set it to {wanted:g} in the GPU profile"
     return (
-        f"The ranks took {taken:.3g} GiB of /dev/shm; twice as much, and at least {_LEAST_GIB:g} GiB, leaves room. "
+        f"The ranks used {taken:.3g} GiB of /dev/shm; twice as much, and at least {_LEAST_GIB:g} GiB, leaves room. "
         f"shm_size_gib {profile.shm_size_gib:g} of profile `{profile.name}` {verdict}."
     )
 

@@ -1,4 +1,4 @@
-"""score_file: the scores of any file by any reward model, made in a container; needs neither Prefect nor MLflow."""
+"""score_file: score any file with any reward model in a container; needs neither Prefect nor MLflow."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from tasks.sources.local import data_file_or_folder, data_files, resolve_file
 from tasks.sources.peek import BEGINNING_BYTES, match_signature
 from tasks.store.events import EventFeed
 
-# Files that the stage reads, told by how they begin: parquet and gzip.
+# First bytes of files that the stage reads: parquet and gzip.
 _READ_BY_BEGINNING = (b"PAR1", b"\x1f\x8b")
 _TABLES_OF_TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
@@ -62,7 +62,7 @@ _SEED = 0  # nothing is drawn
 
 @dataclass(frozen=True)
 class ScoringPlace:
-    """With what the program is started, and where it may write.
+    """How the program is started, and where it may write.
 
     Attributes:
         folder: work, spec and log of this one scoring; the caller removes it.
@@ -82,7 +82,7 @@ class ScoringPlace:
 
     @property
     def log(self) -> Path:
-        """All that the program said."""
+        """The program's log."""
         return self.folder / "attempt" / STAGE_LOG_FILE
 
 
@@ -95,17 +95,17 @@ def score_file(
     say: Callable[[str], None],
     on_progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> tuple[Path, tuple[Metric, ...]]:
-    """The file with a line of JSON for each row, inside `place.folder`, and the figures of all rows.
+    """Score the rows; return the file, inside `place.folder`, with a line of JSON for each row, and the figures of all.
 
     Args:
         model: the input `reward_model`.
         rows: the input `rows`.
-        say: gets lines for the person.
+        say: gets lines for the user.
 
     Raises:
-        StageFailedError: the program failed; says why and where its log lies.
+        StageFailedError: the program failed; says why and where its log is.
         LaunchError: it was not started.
-        DamagedArtifactError: what it wrote is not what its manifest says.
+        DamagedArtifactError: its output differs from its manifest.
     """
     spec = _spec(config, (model, rows), place)
     feed = EventFeed(
@@ -157,7 +157,7 @@ def _spec(config: ScoreFileConfig, inputs: tuple[StageInput, ...], place: Scorin
 
 
 def _key(config: ScoreFileConfig, inputs: tuple[StageInput, ...], place: ScoringPlace) -> str:
-    """The same for the same work at the same place: two scorings at once are two containers."""
+    """Equal for the same work in the same folder; two scorings at once have two keys, so two containers."""
     parts = [
         config.model_dump_json(),
         [(item.name, item.digest) for item in inputs],

@@ -1,4 +1,4 @@
-"""A stage as a node of Prefect's graph: named as the stage, and `Reused` where it made nothing new."""
+"""A stage as a task in Prefect's graph: with the stage's name, and in state `Reused` if it made nothing new."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 class StageTask(Generic[P, R]):
-    """A function that carries the name of a stage, as a task of Prefect's; made by `stage_task`.
+    """A function with the name of a stage, as a task of Prefect; made by `stage_task`.
 
     Attributes:
         fn: the function itself, for callers outside a flow.
@@ -27,13 +27,13 @@ class StageTask(Generic[P, R]):
         self.fn = function
         self.stage = StageName(function.__name__)
         functools.update_wrapper(self, function)
-        # The artifacts are found by our own keys, verified; Prefect caches nothing.
+        # The store finds artifacts by their keys and verifies them; Prefect caches nothing.
         self._task = task(
             name=self.stage.value, task_run_name=self.stage.value, cache_policy=NO_CACHE, persist_result=False
         )(self._with_state())
 
     def __call__(self, run: PipelineRun, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function returns, with its run shown in Prefect."""
+        """Run the function as a task of Prefect; return its result."""
         returned = cast("Any", self._task)(run, *args, **kwargs)
         return cast("R", returned.result() if isinstance(returned, State) else returned)
 

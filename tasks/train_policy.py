@@ -20,10 +20,10 @@ def train_policy(
     reward_model: ArtifactRef | StageInput,
     gate: GateVerdict,
 ) -> ArtifactRef:
-    """The policy, merged and as adapter.
+    """Train the policy; the artifact has it merged and as adapter.
 
     Raises:
-        GateClosedError: the reward model did not pass and nobody waived it, or it has no certificate.
+        GateClosedError: the reward model did not pass and has no waiver, or it has no certificate.
     """
     certificate = certificate_input(require_certificate(gate))
     artifact = make(

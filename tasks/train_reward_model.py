@@ -10,7 +10,7 @@ from tasks.stage_task import stage_task
 
 @stage_task
 def train_reward_model(run: PipelineRun, *, pairs: ArtifactRef, start_model: ArtifactRef | StageInput) -> ArtifactRef:
-    """The reward model, merged and as adapter."""
+    """Train the reward model; the artifact has it merged and as adapter."""
     artifact = make(run, StageName.TRAIN_REWARD_MODEL, pairs=pairs, start_model=start_model)
     show_training(run, artifact)
     return artifact

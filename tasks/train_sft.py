@@ -1,4 +1,4 @@
-"""train_sft: supervised fine-tuning before preferences, where the run asks for it."""
+"""train_sft: supervised fine-tuning before preferences, if the run configures it."""
 
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
@@ -10,7 +10,7 @@ from tasks.stage_task import stage_task
 
 @stage_task
 def train_sft(run: PipelineRun, *, pairs: ArtifactRef, start_model: ArtifactRef | StageInput) -> ArtifactRef:
-    """The fine-tuned model, start of reward model and policy."""
+    """Fine-tune the model that reward model and policy start from."""
     artifact = make(run, StageName.TRAIN_SFT, pairs=pairs, start_model=start_model)
     show_training(run, artifact)
     return artifact

@@ -25,9 +25,9 @@ from tasks.stage_task import stage_task
 
 @stage_task
 def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object = None) -> Path:
-    """Where the report lies: `reports/<run id>/report.html` below the run's output folder.
+    """Write the report; return its path, `reports/<run id>/report.html` below the run's output folder.
 
-    `after` is only there so that Prefect draws the edge from the last stage.
+    `after` exists only so that Prefect draws the edge from the last stage.
     """
     folder = report_folder(run)
     pipeline, decisions = folder / REPORT_INPUT_FILE, decisions_file(run)

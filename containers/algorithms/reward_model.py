@@ -1,4 +1,4 @@
-"""TRL's RewardTrainer: its loss, packed where the model can be."""
+"""Reward model training: TRL's RewardTrainer with a zero-sum penalty, on padded or packed rows."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -19,15 +19,15 @@ from containers.models.loading import SCORE_HEAD
 from containers.packing.trees import Tree, lay_out
 from containers.scoring.scorer import classifier_of
 
-# The packs' losses are added in another order than RewardTrainer adds them.
+# The packs' losses are summed in another order than RewardTrainer's.
 _LOSS_TOLERANCE = 1e-3
 
 
 def zero_sum_loss(scores: Tensor) -> Tensor:
-    """The square of the mean score.
+    """Return the square of the mean score.
 
-    It pulls the level of all scores to zero and leaves each pair its own, where centring, mean((chosen + rejected)²),
-    pulls every pair to a sum of zero: with centring a model that finds both answers to a prompt bad pays for it.
+    It pulls only the mean of all scores to zero. Centring, mean((chosen + rejected)²), pulls the sum of each pair to
+    zero, and so penalises a model that finds both answers to a prompt bad.
 
     Args:
         scores: [2B] scores of B pairs.
@@ -40,8 +40,8 @@ def zero_sum_loss(scores: Tensor) -> Tensor:
 class PairTrainer(RewardTrainer):  # type: ignore[misc]
     """RewardTrainer; loss = -log σ(chosen - rejected [- margin]) + centring + zero_sum_penalty * zero_sum_loss.
 
-    The batch of the penalty is what one device scores in one forward. It is no part of `eval_loss`, which is compared
-    between runs whose batches differ.
+    The penalty is over the pairs of one forward on one device. `eval_loss` does not include it, so that runs with
+    different batches compare.
     """
 
     def __init__(self, *, zero_sum_penalty: float, **arguments: Any) -> None:
@@ -51,7 +51,7 @@ class PairTrainer(RewardTrainer):  # type: ignore[misc]
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """As RewardTrainer's, with the penalty while it trains."""
+        """Return RewardTrainer's loss, with the penalty during training."""
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
         if self._zero_sum_penalty and self.model.training:
             penalty = self._zero_sum_penalty * zero_sum_loss(outputs.logits.float())
@@ -70,7 +70,7 @@ class Pack:
     Attributes:
         input_ids: [1, T].
         position_ids: [1, T].
-        pairs: place of each of its pairs in the batch; none in an empty pack, whose scores count for nothing.
+        pairs: place of each of its pairs in the batch; none in an empty pack, whose scores are ignored.
         lasts: [2 × pairs] place of the last token of chosen and rejected, pair by pair.
     """
 
@@ -82,7 +82,7 @@ class Pack:
 
 
 def make_packs(pairs: Sequence[Pair], *, max_tokens: int) -> list[Pack]:
-    """Packs of pairs, the longest first, none above the budget but a pair that is longer by itself, which is alone."""
+    """Fill packs with pairs, longest first, up to `max_tokens`; a pair that is longer gets its own pack."""
     layouts = [lay_out([pair]) for pair in pairs]
     lengths = [len(tokens) for tokens, _, _ in layouts]
     packs: list[list[int]] = []
@@ -110,12 +110,12 @@ def _pack(pairs: Sequence[Pair], places: tuple[int, ...]) -> Pack:
 
 
 def empty_pack(token: int) -> Pack:
-    """A pack of no pair, as short as can be; a forward of it gives the scores of one pair that is none."""
+    """Return the shortest possible pack, without pairs; its forward gives scores of a dummy pair."""
     return replace(_pack([((token,), (token,))], (0,)), pairs=())
 
 
 def collate_pairs(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A batch of token lists; `attention_mask`, by which RewardTrainer counts tokens, has one entry per real token."""
+    """Return a batch of token lists; `attention_mask` has one entry per token, for RewardTrainer's count of tokens."""
     num_tokens = sum(len(example["chosen_ids"]) + len(example["rejected_ids"]) for example in examples)
     batch: dict[str, Any] = {"pair": torch.arange(len(examples))}
     if "margin" in examples[0]:
@@ -126,14 +126,14 @@ def collate_pairs(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def packed_scores(model: Any, pack: Pack, classifier: PreTrainedModel) -> Tensor:
-    """[pairs, 2] float32 scores of chosen and rejected, of a model that attends by `packed_tree`.
+    """Return [pairs, 2] float32 scores of chosen and rejected; the model must use the attention `packed_tree`.
 
     Args:
-        model: what is called: the classifier, or what DDP, FSDP or PEFT made of it.
+        model: the classifier, or its wrapper by DDP, FSDP or PEFT.
     """
     head: Any = getattr(classifier, SCORE_HEAD)
     seen: list[Tensor] = []
-    # The classifier itself returns one score a row; the head is asked for those of all tokens.
+    # The classifier returns one score per row; the hook on the head gets the scores of all tokens.
     hook = head.register_forward_hook(lambda module, given, made: seen.append(made))
     device = classifier.device
     try:
@@ -145,20 +145,20 @@ def packed_scores(model: Any, pack: Pack, classifier: PreTrainedModel) -> Tensor
         )
     finally:
         hook.remove()
-    # Under autocast the head itself gives bfloat16, and only what a model returns is made float32.
+    # Under autocast the head gives bfloat16; only the model's return value is cast to float32.
     scores = seen[0][0, pack.lasts.to(device), 0].float().view(-1, 2)
     if isinstance(model, FSDPModule):
-        # Gradients are exchanged when a backward comes through the output of the whole, or of a layer that is trained:
-        # without this, those of a head that is trained alone would stay on their ranks.
+        # FSDP exchanges gradients when a backward passes the output of the whole model or of a trained layer. Without
+        # this term, the gradients of a head that is trained alone would stay on their ranks.
         scores = scores + 0.0 * output.logits.sum()
     return scores
 
 
 class PackedPairTrainer(PairTrainer):
-    """PairTrainer whose batches are `collate_pairs`' and whose forwards are packs.
+    """PairTrainer with batches from `collate_pairs`, which it computes as packs.
 
     Args:
-        pack_tokens: tokens of a pack, at most.
+        pack_tokens: maximum tokens of a pack.
     """
 
     def __init__(self, *, pack_tokens: int, **arguments: Any) -> None:
@@ -168,7 +168,7 @@ class PackedPairTrainer(PairTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """RewardTrainer's loss and figures of a whole batch, pack by pack; for evaluation, without a backward."""
+        """Return RewardTrainer's loss and figures of a whole batch, pack by pack; for evaluation, without backward."""
 
         def scored(**_: Any) -> SequenceClassifierOutputWithPast:
             return _outputs([(pack, self._scores(model, pack)) for pack in self._packs(inputs["pairs"])])
@@ -176,10 +176,10 @@ class PackedPairTrainer(PairTrainer):
         return self._loss_of(scored, inputs, return_outputs=return_outputs)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward of each pack.
+        """Run forward and backward of each pack.
 
-        Ranks exchange gradients once, with the last pack; where they divide the model, with each, since one rank has no
-        room for all gradients.
+        Ranks exchange gradients once, with the last pack. If they divide the model, they do so with each pack, since no
+        rank has memory for all gradients.
         """
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
@@ -198,7 +198,7 @@ class PackedPairTrainer(PairTrainer):
             total += float(loss.detach())
         with torch.no_grad(), self.compute_loss_context_manager():
             whole = self._loss_of(lambda **_: _outputs(scored), batch)
-        # A loss that is no number is the guards' to report.
+        # False for a NaN loss, which RecorderCallback reports.
         if abs(float(whole) - total) > _LOSS_TOLERANCE * max(1.0, abs(total)):
             raise StageError(
                 f"The packs' loss {total:.6g} is not RewardTrainer's {float(whole):.6g} on the same scores."
@@ -207,12 +207,12 @@ class PackedPairTrainer(PairTrainer):
         return mean
 
     def _loss_of(self, scored: Any, inputs: dict[str, Any], *, return_outputs: bool = False) -> Any:
-        """RewardTrainer's own loss, with `scored` in the model's place."""
+        """Return RewardTrainer's own loss, with `scored` as the model."""
         known = {name: value for name, value in inputs.items() if name in ("margin", "attention_mask")}
         return super().compute_loss(scored, known, return_outputs=return_outputs)
 
     def _packs(self, pairs: Sequence[Pair]) -> list[Pack]:
-        """The batch's packs, on all ranks equally many where they divide the model."""
+        """Return the batch's packs; if ranks divide the model, all ranks get the same number."""
         packs = make_packs(pairs, max_tokens=self._pack_tokens)
         if self.is_fsdp_enabled:
             packs += [empty_pack(pairs[0][0][0])] * (highest_of_ranks(len(packs)) - len(packs))
@@ -222,7 +222,7 @@ class PackedPairTrainer(PairTrainer):
         return packed_scores(model, pack, classifier_of(self.accelerator.unwrap_model(model)))
 
     def _pack_loss(self, scores: Tensor, batch: Mapping[str, Any], pack: Pack) -> Tensor:
-        """Mean over the pack's pairs of what RewardTrainer's loss is a mean of; 0 for an empty one."""
+        """Return RewardTrainer's loss as the mean over the pack's pairs; 0 for an empty pack."""
         if not pack.pairs:
             return 0.0 * scores.sum()
         chosen, rejected = scores.unbind(-1)
@@ -234,7 +234,7 @@ class PackedPairTrainer(PairTrainer):
 
 
 def _outputs(scored: Sequence[tuple[Pack, Tensor]]) -> SequenceClassifierOutputWithPast:
-    """Scores in the order of the padded batch: [2B, 1], every chosen one, then every rejected one."""
+    """Return scores in the order of the padded batch: [2B, 1], all chosen, then all rejected."""
     places = [place for pack, _ in scored for place in pack.pairs]
     scores = torch.cat([scores for pack, scores in scored if pack.pairs])
     ordered = scores[torch.tensor(places, device=scores.device).argsort()]

@@ -1,4 +1,4 @@
-"""Whether a model's pairs are packed: asked of the model itself, on real pairs, before it is trained."""
+"""Decide whether to pack pairs: test the model on real pairs before it is trained."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,14 +21,14 @@ from containers.packing_traits import packing_traits, why_pairs_are_padded
 from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
 from containers.token_budgets import pair_pack_tokens
 
-# Enough for a packed row with neighbours; the longest pair shows a window that short ones would fit into.
+# Enough for a packed row with neighbours. The longest pair is one of them: short ones may fit into a sliding window.
 _ASKED_PAIRS = 3
 
 
 def plan_packing(
     context: StageContext, config: TrainRewardModelConfig, model: PreTrainedModel | PeftModel, rows: Sequence[Row]
 ) -> Packing[PairTrainer]:
-    """Packs where the configuration wants them and the model can; else padded rows, with a note that says why."""
+    """Return packs if configured and supported by the model; else padded rows, with a note that says why."""
     batch = context.spec.batch
     if not config.pack:
         return padded(PairTrainer, batch)
@@ -44,24 +44,24 @@ def plan_packing(
     computed = sum(pack.input_ids.numel() for pack in make_packs(pairs, max_tokens=tokens))
     context.recorder.note(
         f"Pairs are packed, {tokens:,} tokens at a time. A prompt is computed once for both of its answers, so an "
-        f"epoch is {computed:,} tokens; with each answer in a row of its own it would be {whole:,}, padding not "
-        f"counted. {kernel_text(classifier_of(model))}".rstrip()
+        f"epoch is {computed:,} tokens; with each answer in its own row it would be {whole:,}, without padding. "
+        f"{kernel_text(classifier_of(model))}".rstrip()
     )
     return packed_in_one(PackedPairTrainer, batch, pack_tokens=tokens)
 
 
 def attention_of(trainer: PairTrainer) -> AbstractContextManager[None]:
-    """What the trainer's model attends by while it trains."""
+    """Context with the attention that the trainer's model needs during training."""
     return packed(classifier_of(trainer.model)) if isinstance(trainer, PackedPairTrainer) else nullcontext()
 
 
 def why_padded(
     model: PreTrainedModel | PeftModel, pairs: Sequence[Pair], config: TrainRewardModelConfig, *, pack_tokens: int
 ) -> str:
-    """Why these pairs cannot be packed for this model, a clause; empty where they can.
+    """Return why these pairs cannot be packed for this model, as a clause; empty if they can.
 
-    The longest pair and the two shortest are scored packed and as padded rows. Models whose attention does more than
-    mask and weigh (sliding windows, caps, sinks, positions of their own) give other scores, or an error.
+    Scores the longest pair and the two shortest, packed and as padded rows. Models whose attention does more than mask
+    and weigh (sliding windows, caps, sinks, own positions) give other scores, or an error.
     """
     classifier = classifier_of(model)
     traits = packing_traits(classifier.config.get_text_config().to_dict())
@@ -91,7 +91,7 @@ def why_padded(
 
 
 def _as_trained(classifier: PreTrainedModel) -> AbstractContextManager[None]:
-    """Autocast, as the Trainer's: on frozen weights in bfloat16 stands a score head in float32."""
+    """Return the Trainer's autocast: the frozen weights are bfloat16 and the score head float32."""
     if classifier.dtype != torch.bfloat16:
         return nullcontext()
     return torch.autocast(classifier.device.type, dtype=torch.bfloat16)
@@ -99,7 +99,7 @@ def _as_trained(classifier: PreTrainedModel) -> AbstractContextManager[None]:
 
 @torch.no_grad()
 def _padded_scores(model: Any, pairs: Sequence[Pair]) -> Tensor:
-    """[pairs, 2], each conversation by itself."""
+    """Return [pairs, 2] scores, each conversation computed alone."""
     scores = [
         model(input_ids=torch.tensor([list(side)], device=model.device), use_cache=False).logits[0, 0]
         for pair in pairs
@@ -110,7 +110,7 @@ def _padded_scores(model: Any, pairs: Sequence[Pair]) -> Tensor:
 
 @torch.no_grad()
 def _packed_scores(model: Any, pairs: Sequence[Pair], *, pack_tokens: int) -> Tensor:
-    """[pairs, 2] in the order of the pairs."""
+    """Return [pairs, 2] scores in the order of the pairs."""
     packs = make_packs(pairs, max_tokens=pack_tokens)
     scores = torch.cat([packed_scores(model, pack, classifier_of(model)) for pack in packs])
     return scores[torch.tensor([place for pack in packs for place in pack.pairs], device=scores.device).argsort()]

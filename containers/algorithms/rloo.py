@@ -1,4 +1,4 @@
-"""TRL's RLOOTrainer with clear curve names, its completions kept, and no NaN that passes for a number."""
+"""TRL's RLOOTrainer with clear curve names, a log of completions, and checks for NaN."""
 
 import math
 from collections import defaultdict
@@ -17,7 +17,7 @@ from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.engines import Writing
 from containers.rollouts.generate import whole_distribution
 
-# What TRL calls it, and what the curve is called here; other metrics of TRL's are dropped.
+# TRL's name and this project's name of each curve; other TRL metrics are dropped.
 _CURVE_NAMES = {
     "reward": "reward",
     "reward_std": "reward_std",
@@ -31,24 +31,24 @@ _CURVE_NAMES = {
     "clip_ratio/region_mean": "ratio_clipped_fraction",
     "step_time": "step_time_s",
 }
-# What sampling from logits that are not finite raises, on a CPU and on a GPU.
+# Error texts of sampling from logits that are not finite, on a CPU and on a GPU.
 _SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 # Start and end of a curve: the mean over this share of its points.
 _END_SHARE = 0.1
 
 
 class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
-    """RLOOTrainer that stops at the first number that is not finite; TRL takes a NaN reward for a zero advantage.
+    """RLOOTrainer that stops at the first number that is not finite; TRL would turn a NaN reward into a zero advantage.
 
-    Completions are drawn as `arguments` say, and by nothing that came with the model's files.
+    Completions are sampled with the settings in `arguments` only, none from the model's files.
 
     Curves: `reward` is what the reward function returned, before the KL; `kl` is the mean over completions of
     log policy − log reference, summed over tokens (nats); `kl_per_token` the same per token.
 
     Args:
         completion_log: keeps completions at each logging step; None on every rank but the first.
-        num_logged_completions: how many of the newest batch; siblings stand together.
-        writing: opened around each call of the policy's `generate`, as `rollouts.engines` chooses it.
+        num_logged_completions: number of completions kept of the newest batch; siblings are adjacent.
+        writing: context around each call of the policy's `generate`, chosen by `rollouts.engines`.
         **arguments: as RLOOTrainer; `reward_funcs` is one PolicyReward.
     """
 
@@ -83,10 +83,10 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
         return batch
 
     def _record_kl(self) -> None:
-        """TRL logs the mean per token; the mean per completion is over the same ones."""
+        """Record the KL per completion; TRL logs only the mean per token, over the same completions."""
         metrics = self._metrics["train"]
         per_completion = metrics["kl"][-1] * metrics["completions/mean_length"][-1]
-        # One for each of TRL's.
+        # One value for each of TRL's.
         metrics["kl_per_completion"][len(metrics["kl"]) - 1 :] = [per_completion]
         self._demand_finite("KL to the reference", metrics["kl"][-1])
 
@@ -143,13 +143,13 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
 
     def _message(self, found: str) -> str:
         return (
-            f"Step {self.state.global_step + 1}: the policy's {found}. A lower train_policy.optimizer.learning_rate or "
-            f"a higher train_policy.beta keeps the policy in bounds."
+            f"Step {self.state.global_step + 1}: the policy's {found}. Lower train_policy.optimizer.learning_rate, or "
+            f"raise train_policy.beta."
         )
 
 
 def curve_metrics(history: list[dict[str, float]], *, num_steps: int) -> tuple[Metric, ...]:
-    """Reward at start and end, and KL, length and share of ended completions at the end.
+    """Return reward at start and end, and KL, length and share of ended completions at the end.
 
     Each is the mean over the first or last tenth of the logged points, at least one; `count` is their number.
     """

@@ -1,14 +1,14 @@
 """RLOOTrainer over packed completions: each real token is computed once, a prompt once for all of its completions.
 
-TRL computes a generated batch three times as padded rows: by the policy, for the KL in the reward; by the reference; by
-the policy again, for the loss. Here all three are packs, and the first is left out where the policy cannot have changed
-in between: TRL is told a KL of 0, and when the policy's log-probabilities are there, in the pass that the loss needs
-anyway, the KL is charged to the advantages, in which it is linear. That wants all completions of a prompt in one pack;
-those that lie apart, on two ranks or for want of room, are computed three times as well.
+TRL computes a generated batch three times as padded rows: the policy's pass for the KL in the reward, the reference's
+pass, and the policy's pass for the loss. Here all three use packs, and the first pass is skipped if the policy cannot
+have changed before the third. TRL then gets a KL of 0. The pass for the loss gives the policy's log-probabilities, and
+the KL is then subtracted from the advantages, in which it is linear. This needs all completions of a prompt in one
+pack. Completions that are split, over two ranks or for lack of space, still take three passes.
 
-A step's completions come to the trainer whole, as one batch. Forward and backward go pack by pack, and the losses are
-weighted so that the sum is the mean over the step's completions. The figures are RLOOTrainer's own: its loss is asked
-again with the log-probabilities that are known by then, and the sum of the packs is held against it.
+The trainer gets a step's completions as one batch. It runs forward and backward pack by pack, and weights the losses so
+that their sum is the mean over the step's completions. The figures are RLOOTrainer's own: its loss is computed again
+from the known log-probabilities, and the sum over the packs is compared with it.
 """
 
 from collections.abc import Sequence
@@ -29,23 +29,23 @@ from containers.packing.logps import (
     without_padding,
 )
 
-# The packs' losses are added in another order than RLOOTrainer adds them.
+# The packs' losses are summed in another order than RLOOTrainer's.
 _LOSS_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class _Known:
-    """[B, C] log-probabilities and entropies that RLOOTrainer is given instead of a forward."""
+    """[B, C] log-probabilities and entropies that RLOOTrainer gets instead of a forward."""
 
     logps: Tensor
     entropies: Tensor
 
 
 class PackedPolicyTrainer(PolicyTrainer):
-    """PolicyTrainer whose log-probabilities come from packs; a batch is all completions that a rank has in a step.
+    """PolicyTrainer with log-probabilities from packs; a batch is all completions of a rank in a step.
 
     Args:
-        pack_tokens: tokens of a pack, at most.
+        pack_tokens: maximum tokens of a pack.
 
     Raises:
         ValueError: batches are accumulated.
@@ -67,7 +67,7 @@ class PackedPolicyTrainer(PolicyTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self._num_passes, self._reference = 0, None
         batch = super()._generate_and_score_completions(inputs)
-        # RLOOTrainer shuffles the batch; by these, every pass finds the same packs.
+        # RLOOTrainer shuffles the batch; these restore its order, so that every pass makes the same packs.
         batch["row"] = torch.arange(len(inputs))
         batch["is_late"] = self._late
         if self._reference is not None:
@@ -77,7 +77,7 @@ class PackedPolicyTrainer(PolicyTrainer):
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor | None, None]:
-        """[B, C] log-probabilities, 0 where there is no token; of late rows 0 by policy and reference alike."""
+        """Return [B, C] log-probabilities, 0 where there is no token; 0 for late rows, of policy and reference."""
         if self._known is not None:
             return self._known.logps, self._known.entropies, None
         packs = self._packs(input_ids, attention_mask, logits_to_keep)
@@ -95,7 +95,7 @@ class PackedPolicyTrainer(PolicyTrainer):
         return found.masked_fill(self._late.to(found.device)[:, None], 0.0), None, None
 
     def _rows_that_wait(self, packs: Sequence[CompletionPack], *, num_rows: int) -> Tensor:
-        """[B] true where the policy's log-probabilities come with the loss: all siblings lie in one pack."""
+        """Return [B], true where the loss pass gives the policy's log-probabilities: all siblings are in one pack."""
         late = torch.zeros(num_rows, dtype=torch.bool)
         if self.num_iterations > 1:
             return late
@@ -107,13 +107,13 @@ class PackedPolicyTrainer(PolicyTrainer):
         return late
 
     def _prompt_of(self, num_rows: int) -> Tensor:
-        """[B] number of each row's prompt among those of all ranks."""
+        """Return [B] number of each row's prompt among those of all ranks."""
         start: int = self.accelerator.process_index * num_rows
         prompts: Tensor = torch.arange(start, start + num_rows) // self.num_generations
         return prompts
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """RLOOTrainer's loss; forward and backward of each pack are done, ranks exchange gradients with the last."""
+        """Run forward and backward of each pack, return RLOOTrainer's loss; gradients are exchanged with the last."""
         order = inputs["row"].argsort()
         batch = {name: value[order.to(value.device)] for name, value in inputs.items()}
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
@@ -139,14 +139,14 @@ class PackedPolicyTrainer(PolicyTrainer):
             raise StageError(
                 f"The packs' loss {total:.6g} is not RLOOTrainer's {float(whole):.6g} on the same log-probabilities."
             )
-        # The gradients are there already; the backward that the Trainer does with this ends here.
+        # The gradients are computed already; the Trainer's backward on this tensor changes nothing.
         return whole.requires_grad_()
 
     def _settle(self, batch: dict[str, Any], pack: CompletionPack, logps: Tensor) -> Tensor:
-        """Fill in what late rows of a pack were waiting for, `old_logps` and the KL in `advantages`; their KL summed.
+        """Fill in `old_logps`, and the KL in `advantages`, of a pack's late rows; return the sum of their KL.
 
-        With K siblings, leave-one-out takes from each advantage beta × (its KL − the mean KL of its siblings), which is
-        beta × K / (K − 1) × (its KL − the mean of all K).
+        With K siblings, leave-one-out subtracts from each advantage beta × (its KL − the mean KL of its siblings), that
+        is beta × K / (K − 1) × (its KL − the mean of all K).
         """
         rows = torch.tensor(sorted(row for row in pack.rows if batch["is_late"][row]), device=logps.device)
         if not len(rows):
@@ -163,7 +163,7 @@ class PackedPolicyTrainer(PolicyTrainer):
         return summed
 
     def _losses(self, batch: dict[str, Any], pack: CompletionPack, logps: Tensor) -> Tensor:
-        """What RLOOTrainer's loss is a mean of, for each completion of a pack; `logps` is summed over its tokens."""
+        """Return the loss of each completion of a pack, as in RLOOTrainer; `logps` is summed over its tokens."""
         rows = torch.tensor(pack.rows, device=logps.device)
         advantages: Tensor = batch["advantages"][rows]
         ratio = torch.exp(logps - batch["old_logps"][rows])
@@ -171,7 +171,7 @@ class PackedPolicyTrainer(PolicyTrainer):
         return -torch.min(ratio * advantages, clipped * advantages)
 
     def _finish_figures(self, batch: dict[str, Any], late_kl: Tensor) -> None:
-        """Put the KL of late rows into the figures that RLOOTrainer made without it; on every rank alike."""
+        """Add the KL of late rows to the figures that RLOOTrainer made without it; the same on every rank."""
         if self.num_iterations > 1 or self.beta == 0.0:
             return
         metrics, num_tokens = self._metrics["train"], batch["completion_mask"].sum().float()
@@ -186,7 +186,7 @@ class PackedPolicyTrainer(PolicyTrainer):
 
     @torch.no_grad()
     def _whole_loss(self, model: Any, batch: dict[str, Any], known: _Known) -> Tensor:
-        """RLOOTrainer's own loss and figures of the whole batch."""
+        """Return RLOOTrainer's own loss of the whole batch, and record its figures."""
         self._known = known
         try:
             self._demand_finite("sum of log-probabilities", float(known.logps.sum()))

@@ -1,4 +1,4 @@
-"""Whether a policy's completions are packed: asked of the model itself, on its own prompts, before it is trained."""
+"""Decide whether to pack completions: test the policy on its own prompts before it is trained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,16 +21,16 @@ from containers.packing_traits import packing_traits, why_completions_are_padded
 from containers.scoring.scorer import allowed_difference, num_layers_of
 from containers.token_budgets import CPU_PACK_TOKENS, completion_pack_tokens
 
-# Enough for a packed row with neighbours; the longest prompt shows a window that short ones would fit into.
+# Enough for a packed row with neighbours. The longest prompt is one of them: short ones may fit into a sliding window.
 _ASKED_PROMPTS = 3
-# Tokens of the completions made up for that.
+# Tokens of the made-up completions for this test.
 _ASKED_LENGTHS = (7, 4)
 
 
 def plan_policy_packing(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> Packing[PolicyTrainer]:
-    """Packs where the configuration wants them and the model can; else padded rows, with a note that says why.
+    """Return packs if configured and supported by the model; else padded rows, with a note that says why.
 
     Args:
         prompts: token ids of the prompts that the policy is trained on.
@@ -48,17 +48,17 @@ def plan_policy_packing(
         on_gpu=context.spec.profile.num_gpus > 0,
     )
     context.recorder.note(
-        f"Completions are packed, {tokens:,} tokens at a time, a prompt once for all of its own. "
+        f"Completions are packed, {tokens:,} tokens at a time, each prompt once for all of its completions. "
         f"{kernel_text(model)}".rstrip()
     )
     return packed_in_one(PackedPolicyTrainer, batch, pack_tokens=tokens)
 
 
 def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: TrainPolicyConfig) -> str:
-    """Why completions of these prompts cannot be packed for this causal model, a clause; empty where they can.
+    """Return why completions of these prompts cannot be packed for this causal model, as a clause; empty if they can.
 
-    Completions of the longest prompt and the two shortest are computed packed and as single rows. Models whose
-    attention does more than mask and weigh, or whose logits are scaled or capped, give other log-probabilities.
+    Computes completions of the longest prompt and the two shortest, packed and as single rows. Models whose attention
+    does more than mask and weigh, or whose logits are scaled or capped, give other log-probabilities.
     """
     if reason := why_completions_are_padded(config, packing_traits(model.config.get_text_config().to_dict())):
         return reason
@@ -85,7 +85,7 @@ def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config:
 
 
 def _made_up(prompts: Sequence[Sequence[int]], *, max_length: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts, each as often as it has completions, and completions made of its own tokens."""
+    """Return prompts, one per completion, and completions made of their prompt's tokens."""
     ordered = sorted(prompts, key=len)
     chosen = [*ordered[: _ASKED_PROMPTS - 1], ordered[-1]]
     asked = [list(prompt) for prompt in chosen for _ in _ASKED_LENGTHS]
@@ -99,7 +99,7 @@ def _made_up(prompts: Sequence[Sequence[int]], *, max_length: int) -> tuple[list
 
 @torch.no_grad()
 def _row_logps(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
-    """[C] of one completion, by the model's own logits."""
+    """Return [C] log-probabilities of one completion, from the model's own logits."""
     ids = torch.tensor([[*prompt, *completion]], device=model.device)
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(completion) + 1).logits
     logps: Tensor = logits[0, -len(completion) - 1 : -1].float().log_softmax(-1)
@@ -108,7 +108,7 @@ def _row_logps(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
 
 @torch.no_grad()
 def _packed_logps(model: PreTrainedModel, prompts: list[list[int]], completions: list[list[int]]) -> list[Tensor]:
-    """[C] of each completion, in order."""
+    """Return [C] log-probabilities of each completion, in order."""
     found: dict[int, Tensor] = {}
     with packed(model):
         for pack in completion_packs(prompts, completions, max_tokens=CPU_PACK_TOKENS):

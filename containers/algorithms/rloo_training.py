@@ -1,4 +1,4 @@
-"""RLOO, with the KL to the start model inside the reward, as a training program."""
+"""RLOO as a training program, with the KL to the start model in the reward."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -54,7 +54,7 @@ _COMPLETION_LOG_FILE = "completions.jsonl"
 
 @dataclass(frozen=True)
 class _Parts:
-    """Everything that is loaded before the trainer is built."""
+    """All that is loaded before the trainer is built."""
 
     config: TrainPolicyConfig
     prompts: PolicyPrompts
@@ -67,25 +67,25 @@ class _Parts:
 
 
 class RlooTraining(Training):
-    """RLOO against the reward that the configuration names."""
+    """RLOO training with the configured reward."""
 
     parts: "_Parts"
     log: CompletionLog | None = None
 
     @property
     def algorithm(self) -> str:
-        """What the report calls it."""
+        """Name of the algorithm in the report."""
         return f"TRL RLOOTrainer, K = {self.parts.config.num_generations}"
 
     def prepare(self) -> Prepared:
-        """Everything that training needs, cheap checks first."""
+        """Load all that training needs, cheap checks first."""
         try_kernels(compute_device(self.context.spec.profile))
         self.parts = _load(self.context)
         prompts = self.parts.prompts
         return Prepared(self.parts.schedule, len(prompts.prompts), prompts.num_over_long, prompts.num_without_row)
 
     def build_trainer(self, checkpoint: Path | None) -> PolicyTrainer:
-        """TRL's, packed where the model can."""
+        """Build TRL's trainer, with packed rows if the model supports them."""
         if is_first_rank():
             self.parts.reward.record(self.context)
             path = self.context.checkpoints / _COMPLETION_LOG_FILE
@@ -93,11 +93,11 @@ class RlooTraining(Training):
         return _trainer(self.context, self.parts, self.log, checkpoint=checkpoint)
 
     def untrained_model(self) -> Any:
-        """The start model; never divided."""
+        """Return the start model, which is never divided."""
         return self.parts.model
 
     def save(self, trainer: PolicyTrainer) -> None:
-        """`model/` and, with adapters, `adapter/`; the completions that were kept."""
+        """Save `model/`, with adapters `adapter/`, and the kept completions."""
         if self.log is not None:
             self.log.write_parquet(self.context.output / COMPLETIONS_FILE)
             if self.log.num_unreadable:
@@ -107,19 +107,19 @@ class RlooTraining(Training):
         save_causal_model(self.context, trainer.accelerator.unwrap_model(trainer.model), self.parts.tokenizer)
 
     def metrics(self, trainer: PolicyTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-        """Reward, KL and lengths at the start and at the end."""
+        """Return reward at start and end, and KL and lengths at the end."""
         return curve_metrics(trainer.state.log_history, num_steps=self.parts.schedule.num_steps)
 
     def close(self) -> None:
-        """What writes completions ends with the training."""
+        """Close the rollout engine."""
         self.parts.rollouts.close()
 
 
 def resolve_policy_schedule(config: TrainPolicyConfig, *, num_prompts: int, global_batch_size: int) -> ResolvedSchedule:
-    """The schedule with every number filled in, saved only between two generated batches.
+    """Return the schedule with every number filled in; it saves only between two generated batches.
 
-    A checkpoint holds neither the completions that were generated nor how often they were used, so an exact resume
-    starts with a new batch: `save_steps` is a multiple of `num_iterations`. The default is raised to the next one.
+    A checkpoint holds neither the generated completions nor how often they were used, so an exact resume starts with a
+    new batch: `save_steps` is a multiple of `num_iterations`. The default is raised to the next multiple.
 
     Raises:
         BadConfigError: the schedule cannot work in this number of steps, or `save_steps` breaks the rule.
@@ -138,14 +138,14 @@ def resolve_policy_schedule(config: TrainPolicyConfig, *, num_prompts: int, glob
     if remainder:
         raise BadConfigError(
             f"train_policy.schedule.save_steps is {resolved.save_steps}, no multiple of num_iterations "
-            f"{config.num_iterations}: a run resumed from the middle of a generated batch would not go on exactly. "
+            f"{config.num_iterations}: a resume from the middle of a generated batch would not be exact. "
             f"Use {resolved.save_steps - remainder + config.num_iterations}."
         )
     return resolved
 
 
 def _load(context: StageContext) -> _Parts:
-    """Everything that training needs, cheap checks first."""
+    """Load all that training needs, cheap checks first."""
     config = context.spec.config
     if not isinstance(config, TrainPolicyConfig):
         raise BadConfigError(f"train_policy was given the config of {config.stage}.")
@@ -227,10 +227,10 @@ def _trainer(
 
 
 def _training_order(context: StageContext, parts: _Parts) -> Dataset:
-    """The prompts of every step of the run, in order, as one epoch.
+    """Return the prompts of every step of the run, in order, as one epoch.
 
-    TRL's sampler forgets its random state in a checkpoint, so a run resumed in a later epoch would draw the first
-    epoch's order again. Here there is no later epoch.
+    TRL's checkpoints lack the sampler's random state, so a run resumed in a later epoch would draw the first epoch's
+    order again. With one epoch this cannot happen.
     """
     prompts = parts.prompts.prompts
     per_generation = context.spec.batch.global_batch_size // parts.config.num_generations

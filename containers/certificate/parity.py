@@ -1,4 +1,4 @@
-"""Score parity: the same conversations, scored on every code path that a score can take, must have the same scores."""
+"""Score parity: the same conversations must have the same scores on every code path."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,27 +40,27 @@ _ROUNDED_HEAD = 2.0**-8
 
 @dataclass(frozen=True)
 class _Logged:
-    """What training left: the samples that fit, and their places among all."""
+    """The logged samples of training that fit, and their places among all."""
 
     samples: tuple[SamplePrediction, ...]
     places: tuple[int, ...]
 
     @property
     def scores(self) -> list[float]:
-        """Chosen before rejected of each sample."""
+        """The scores of each sample, chosen before rejected."""
         return [score for sample in self.samples for score in (sample.score_chosen, sample.score_rejected)]
 
     def of_copy(self, scores: Sequence[float]) -> list[float]:
-        """Of the scores of all samples those of the samples that fit."""
+        """Return the scores of the samples that fit, out of those of all samples."""
         return [score for place in self.places for score in scores[2 * place : 2 * place + 2]]
 
 
 def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dtype) -> ScoreParity:
-    """How far each code path strays from the scores that training logged.
+    """Measure how far each code path differs from the scores that training logged.
 
     Args:
         artifact: of the reward model; `scorer` holds its merged model.
-        trained_in: bfloat16 where training or this stage computed in it.
+        trained_in: bfloat16 if training or this stage computed in it.
 
     Raises:
         StageError: a code path differs by more than rounding explains; the message names it.
@@ -88,7 +88,7 @@ def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dt
 def measure_parity_of_stranger(
     model: Path, scorer: RewardScorer, conversations: Sequence[Conversation], *, precision: torch.dtype
 ) -> ScoreParity:
-    """The same for a model that was trained elsewhere and brought no scores: each code path against one by one.
+    """The same for a model that was trained elsewhere, without logged scores: the reference is batches of one.
 
     Args:
         model: its folder, for the message.
@@ -130,10 +130,10 @@ def _parity(
 
 
 def check_adapter_head(artifact: Path) -> None:
-    """That the adapter holds a score head, and the merged model the same one; nothing where there is no adapter.
+    """Check that adapter and merged model hold the same score head; without an adapter, do nothing.
 
     Raises:
-        MissingPrerequisiteError: it holds none, so it would score with a random one, or another one.
+        MissingPrerequisiteError: the adapter holds another one, or none, so that it would score with a random one.
     """
     adapter = artifact / ADAPTER_FOLDER
     if not adapter.is_dir():
@@ -147,10 +147,10 @@ def check_adapter_head(artifact: Path) -> None:
 
 
 def _check_adapter_tokens(artifact: Path, scorer: RewardScorer, conversations: Sequence[Conversation]) -> None:
-    """That the adapter's own tokenizer makes the tokens that the merged model's does; nothing without an adapter.
+    """Check that the tokenizers of adapter and merged model make the same tokens; without an adapter, do nothing.
 
     Raises:
-        MissingPrerequisiteError: it makes others, so whoever loads the adapter scores another text.
+        MissingPrerequisiteError: the tokens differ, so the adapter would score another text.
     """
     folder = artifact / ADAPTER_FOLDER
     if not folder.is_dir():
@@ -167,7 +167,7 @@ def _check_adapter_tokens(artifact: Path, scorer: RewardScorer, conversations: S
         raise MissingPrerequisiteError(
             f"The tokenizer in {folder} makes other tokens than that of the merged model beside it, for {len(apart)} "
             f"of {len(conversations)} conversations; the first one ends with {own[-3:]} instead of {wanted[-3:]}. Its "
-            f"scores would be others. Train the reward model again."
+            f"scores would differ. Train the reward model again."
         )
 
 
@@ -187,7 +187,7 @@ def _logged(artifact: Path, scorer: RewardScorer) -> _Logged:
 
 
 def _paths(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[str, list[float]]:
-    """The scores on each code path that begins at the merged model, in the order of the conversations."""
+    """Score on each code path that begins at the merged model, in the order of the conversations."""
     tokens = scorer.tokenize_all(conversations)
     as_trained = [conversation_tokens(scorer.tokenizer, conversation) for conversation in conversations]
     paths = {"training collator": _by_training_collator(scorer, as_trained)}
@@ -205,7 +205,7 @@ def _paths(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[
 
 
 def _scorer(scorer: RewardScorer, *, batch_size: int) -> RewardScorer:
-    """With batches of just that size, whatever their tokens."""
+    """Return a scorer with batches of exactly that size, for any number of tokens."""
     return RewardScorer(
         scorer.model,
         scorer.tokenizer,
@@ -217,8 +217,8 @@ def _scorer(scorer: RewardScorer, *, batch_size: int) -> RewardScorer:
 
 @torch.no_grad()
 def _by_training_collator(scorer: RewardScorer, tokens: Sequence[list[int]]) -> list[float]:
-    """As TRL's RewardTrainer: both sides of a few pairs in one batch, padded together with a mask, by the model's own
-    forward and its own search for the last token."""
+    """Score as TRL's RewardTrainer does: both sides of a few pairs in one batch, padded together with a mask, by the
+    model's own forward and its own search for the last token."""
     model = scorer.model
     collator = DataCollatorForPreference(pad_token_id=int(model.config.get_text_config().pad_token_id))
     pairs = [
@@ -235,7 +235,7 @@ def _by_training_collator(scorer: RewardScorer, tokens: Sequence[list[int]]) -> 
 
 
 def _mixed(scorer: RewardScorer, tokens: Sequence[list[int]]) -> list[float]:
-    """Each batch holds the shortest and the longest that are left, in turn."""
+    """Score in batches that alternate between the shortest and the longest conversation left."""
     order = sorted(range(len(tokens)), key=lambda place: len(tokens[place]))
     mixed = [place for pair in zip(order, reversed(order), strict=True) for place in pair][: len(order)]
     scores = [0.0] * len(tokens)

@@ -1,4 +1,4 @@
-"""Reads the suites that the certificate rests on, and scores every response of every item."""
+"""Read the suites of the certificate, and score every response of every item."""
 
 from collections import Counter
 from dataclasses import replace
@@ -22,10 +22,10 @@ _CHUNK_RESPONSES = 1024
 
 
 def read_suites(context: StageContext, config: EvaluateRewardModelConfig) -> list[ScoredSuite]:
-    """Every suite, not scored yet; the validation split comes first.
+    """Read every suite, without scores; the validation split comes first.
 
     Raises:
-        BadDataError: a suite's files are damaged, or lack columns that its benchmark wants.
+        BadDataError: a suite's files are damaged, or lack columns that its benchmark needs.
     """
     suites = [_validation(context)]
     for suite in config.suites:
@@ -52,10 +52,10 @@ def read_suites(context: StageContext, config: EvaluateRewardModelConfig) -> lis
 
 
 def without_refused(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
-    """The suite without the items that the reward model's chat template refuses; these are counted, and noted.
+    """Return the suite without the items that the reward model's chat template refuses; count and note these.
 
-    A suite is no reason to train the reward model again: Gemma's template takes no system prompts, of which a suite
-    may have a few. An item of which it leaves out a turn stays, and is warned of.
+    A suite is no reason to train the reward model again: Gemma's template takes no system prompts, and a suite may have
+    a few. If the template leaves out a turn of an item, the item stays, with a warning.
     """
     losses = TemplateLosses()
     answered = [conversation(item, item.responses[0]) for item in suite.rows.items]
@@ -76,7 +76,7 @@ def without_refused(context: StageContext, scorer: RewardScorer, suite: ScoredSu
 
 
 def score_suite(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
-    """The suite with its scores; items with a response longer than max_length are counted out, and noted."""
+    """Return the suite with its scores; leave out, count and note items with a response longer than max_length."""
     places = [(item, place) for item in suite.rows.items for place in range(len(item.responses))]
     tokens = scorer.tokenize_all([conversation(item, item.responses[place]) for item, place in places])
     longest: dict[int, int] = {}
@@ -99,7 +99,7 @@ def score_suite(context: StageContext, scorer: RewardScorer, suite: ScoredSuite)
 
 
 def without_strange_tokens(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
-    """The suite without the items that spell a token which the model has no row for; these are counted, and noted."""
+    """Return the suite without items that spell a token for which the model has no row; count and note these."""
     if scorer.has_all_rows:
         return suite
     found: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""The base of everything that crosses the container boundary."""
+"""Base model and number types of everything that crosses the container boundary."""
 
 from typing import Annotated
 
@@ -25,13 +25,13 @@ Difference = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 Seconds = Annotated[float, Field(gt=0, le=365 * 24 * 3600)]
 Hours = Annotated[float, Field(gt=0, le=10 * 365 * 24)]
 
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the seeds that numpy accepts
 Port = Annotated[int, Field(ge=0, le=65535)]
 Steps = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Shown = Annotated[int, Field(ge=0, le=10_000)]
 LimitBytes = Annotated[int, Field(ge=-1, le=1024**5)]  # -1 is unlimited
 
-# The key itself says what is the least: of two minima, pydantic would keep the one here.
+# Each key gives its own minimum: of two minima, pydantic would keep the one here.
 Gibibytes = Annotated[float, Field(le=1024**2)]
 WholeSeconds = Annotated[int, Field(le=365 * 24 * 3600)]
 Tokens = Annotated[int, Field(le=10_000_000)]

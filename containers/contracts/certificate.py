@@ -1,4 +1,4 @@
-"""The certificate of a reward model, `certificate.json`: what it was measured by, and what was found."""
+"""The certificate of a reward model, `certificate.json`: the suites that it was measured by, and the figures."""
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ class ScoreStatistics(Frozen):
     """`score_statistics.json`, in the model's folder beside its weights."""
 
     mean: float
-    standard_deviation: float = Field(ge=0, description="Of all the scores, divided by their number")
+    standard_deviation: float = Field(ge=0, description="Of all scores, with division by their number")
     num_scores: int = Field(ge=1)
     scores_of: str = Field(description="Which conversations were scored")
 
@@ -22,56 +22,56 @@ VALIDATION = "validation"
 
 
 class PaddingAttack(Frozen):
-    """Filler appended to the rejected response of pairs in the right order: how often does the order flip?"""
+    """How often the order of a pair flips when filler is appended to its rejected response."""
 
     num_pairs: int = Field(0, ge=0, description="Pairs attacked; each was in the right order before")
-    num_not_padded: int = Field(0, ge=0, description="Drawn, but without room for filler below max_length")
+    num_not_padded: int = Field(0, ge=0, description="Pairs drawn without room for filler below max_length")
     flips: Metric | None = Field(None, description="Share of attacked pairs whose padded rejected side wins or ties")
     mean_rise: Metric | None = Field(None, description="How much the filler raises the score of the rejected side")
 
 
 class LengthBias(Frozen):
-    """How much the length of a response moves its score, apart from how good the response is.
+    """How much the length of a response changes its score, apart from the quality of the response.
 
-    Lengths are characters; differences are those within a prompt, the better response minus the worse one.
+    Lengths are in characters; differences are within a prompt, the better response minus the worse one.
     """
 
     num_pairs: int = Field(0, ge=0)
     slope: Metric | None = Field(
-        None, description="Score per doubling of the length: of margin on log2 of the length ratio, with intercept"
+        None, description="Score per doubling of the length: margin against log2 of the length ratio, with intercept"
     )
     standard_slope: Metric | None = Field(
-        None, description="The same in standard deviations of the scores, so that models compare"
+        None, description="The same in standard deviations of the scores, to compare models"
     )
     controlled_accuracy: Metric | None = Field(
-        None, description="Accuracy as if lengths were equal: of the margins without what the slope gives to length"
+        None, description="Accuracy as if lengths were equal: of the margins minus the slope's part"
     )
     by_length_difference: tuple[Metric, ...] = Field((), description="Accuracy; better minus worse, characters")
     padding: PaddingAttack = PaddingAttack()
 
 
 class SuiteEvaluation(Frozen):
-    """All figures of one suite. A pair is one comparison of a better with a worse response."""
+    """All figures of one suite. A pair compares one better with one worse response."""
 
     name: str
     benchmark: str = "pairs"
-    title: str = Field("", description="The benchmark as people write it")
+    title: str = Field("", description="The benchmark's usual spelling")
     origin: str = ""
     digest: str = Field("", description="Of the data")
     source: str = Field("", description="Paper or repository of the scoring rule")
     tie_rule: str = ""
     rows_read: int = Field(0, ge=0)
     num_items: int = Field(0, ge=0, description="Rows whose responses were all scored")
-    num_prompts: int = Field(0, ge=0, description="Different prompts among the items; intervals are over prompts")
+    num_prompts: int = Field(0, ge=0, description="Distinct prompts among the items; intervals are over prompts")
     num_pairs: int = Field(ge=0)
     num_over_long: int = Field(0, ge=0, description="Items with a response longer than max_length")
     left_out_because: tuple[tuple[str, int], ...] = Field((), description="Rows that could not be used, by reason")
     left_out_examples: tuple[str, ...] = ()
     num_ties: int = Field(0, ge=0, description="Pairs of equal scores; in `accuracy` each counts as half right")
-    score: Metric | None = Field(None, description="The benchmark's own figure; null where nothing was left")
+    score: Metric | None = Field(None, description="The benchmark's own figure; null where no item was left")
     sections: tuple[Metric, ...] = Field((), description="Weighted parts of `score`; `name` is the section")
     subsets: tuple[Metric, ...] = Field((), description="`name` is the subset")
-    missing: tuple[str, ...] = Field((), description="Parts that the benchmark has and this file has not")
+    missing: tuple[str, ...] = Field((), description="Parts of the benchmark that this file lacks")
     accuracy: Metric | None = Field(None, description="Share of pairs in the right order")
     mean_margin: Metric | None = None
     log_loss: Metric | None = None
@@ -82,11 +82,11 @@ class SuiteEvaluation(Frozen):
     calibration: tuple[CalibrationBin, ...] = ()
     by_strength: tuple[Metric, ...] = Field((), description="Accuracy; `name` is the strength of the preference")
     length: LengthBias = LengthBias()
-    minimum_accuracy: float | None = Field(None, description="What the gate demands of `score`")
+    minimum_accuracy: float | None = Field(None, description="Least `score` that the gate accepts")
 
     @property
     def num_left_out(self) -> int:
-        """Rows and items that stand in no figure."""
+        """Number of rows and items that no figure includes."""
         return self.num_over_long + sum(count for _, count in self.left_out_because)
 
     @property
@@ -101,14 +101,14 @@ class SuiteEvaluation(Frozen):
 
 
 class ParityPath(Frozen):
-    """One way on which the conversations were scored, and how far it strays from the first one."""
+    """One code path that scored the conversations, and its largest difference from the reference."""
 
     name: str
     max_difference: float = Field(ge=0)
 
 
 class ScoreParity(Frozen):
-    """The same conversations scored on every code path that a score can take; the first code path is the reference."""
+    """Scores of the same conversations on every code path that computes scores; the first one is the reference."""
 
     num_conversations: int = Field(ge=1)
     reference: str = Field(description="The code path with which the others are compared")
@@ -118,7 +118,7 @@ class ScoreParity(Frozen):
 
     @property
     def max_difference(self) -> float:
-        """The largest difference on any code path."""
+        """The largest difference of any code path."""
         return max((path.max_difference for path in self.paths), default=0.0)
 
     @property
@@ -131,7 +131,7 @@ class CertifiedModel(Frozen):
     """Which model the certificate is about."""
 
     origin: str = ""
-    digest: str = Field(description="Of the artifact; the policy stage demands the same")
+    digest: str = Field(description="Of the artifact; the policy stage accepts no other")
     score_head_sha256: str = Field(description="Digest of the score head's weights, float32, row-major")
     architecture: str = ""
     num_parameters: int = Field(0, ge=0)
@@ -142,7 +142,7 @@ class CertifiedModel(Frozen):
 
 
 class Certificate(Frozen):
-    """Everything that was found about one reward model. The first suite is the validation split, `validation`."""
+    """All measurements of one reward model. The first suite is the validation split, `validation`."""
 
     model: CertifiedModel
     suites: tuple[SuiteEvaluation, ...]

@@ -1,4 +1,4 @@
-"""What the ranks of a stage measured of the ways between them, before they trained."""
+"""Measurements of the connections between the ranks of a stage, taken before training."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from containers.contracts.base import Frozen
 
 # Inside a stage's work folder.
 COLLECTIVES_FILE = "collectives.json"
-# What torch leaves there of each rank after a collective time-out (TORCH_NCCL_DEBUG_INFO_TEMP_FILE).
+# Files that torch writes there for each rank after a collective time-out (TORCH_NCCL_DEBUG_INFO_TEMP_FILE).
 FLIGHT_RECORDS = "nccl_trace_rank_*"
 
 
@@ -23,12 +23,12 @@ class AllReduce(Frozen):
 
 
 class Collectives(Frozen):
-    """`collectives.json`: how the ranks reached each other, how fast, and what that took of /dev/shm."""
+    """`collectives.json`: transports between the ranks, their speed, and their use of /dev/shm."""
 
     backend: Literal["gloo", "nccl"]
     num_processes: int = Field(ge=2)
     transports: tuple[str, ...] = Field((), description="As NCCL names them: `P2P/CUMEM`, `SHM/direct`, `NET/Socket`")
     sizes: tuple[AllReduce, ...]
     shm_total_bytes: int = Field(ge=0, description="Size of /dev/shm")
-    shm_used_bytes: int = Field(ge=0, description="Its greatest use in the meantime, over what was used before")
+    shm_used_bytes: int = Field(ge=0, description="Its peak use during the measurement, beyond the use before")
     duration_s: float = Field(ge=0)

@@ -1,4 +1,4 @@
-"""Digests of files, folders and manifests. Standard library and contract alone; used on both sides of the boundary."""
+"""Digests of files, folders and manifests, for both sides of the boundary. Imports standard library and contract."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from containers.contracts.manifest import FileEntry, Manifest
 from containers.contracts.names import DESCRIBING_FILES, MANIFEST_FILE
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-# Files from this size on also get a digest of samples, which is read in milliseconds.
+# Files from this size on also get a digest of samples, which takes milliseconds to compute.
 SAMPLED_FROM_BYTES = 64 * 1024 * 1024
 _SAMPLE_BYTES = 1024 * 1024
 _NUM_SAMPLES = 16
@@ -33,7 +33,7 @@ def file_sha256(path: Path | str) -> str:
         if not stat.S_ISREG(facts.st_mode):
             raise UnsafeFileError(f"{path} is not a regular file.")
         left = facts.st_size
-        # One byte more than there should be: a file that ends where it says needs no second read.
+        # Ask for one byte more than the size: then a file of that size needs no second read to find its end.
         while chunk := os.read(descriptor, asked := min(_CHUNK_BYTES, max(left, 0) + 1)):
             digest.update(chunk)
             left -= len(chunk)
@@ -47,7 +47,7 @@ def file_sha256(path: Path | str) -> str:
 def sample_sha256(path: Path | str) -> str:
     """Hexadecimal sha256 over a file's size and sixteen blocks of 1 MiB from its beginning to its end.
 
-    Notices a file that was cut, replaced or never written to its end; a single flipped bit in between is missed.
+    It detects a file that was cut, replaced or not written to its end; it misses a single flipped bit between blocks.
     """
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -67,7 +67,7 @@ def regular_files(folder: Path) -> Iterator[Path]:
     """Every regular file below `folder`, sorted by relative path.
 
     Raises:
-        UnsafeFileError: a symbolic link, FIFO, device or socket lies there. A link in a stage's output leaks host
+        UnsafeFileError: there is a symbolic link, FIFO, device or socket. A link in a stage's output leaks host
             files when it is copied, and a FIFO hangs its reader.
     """
     for name in _regular_files(str(folder)):
@@ -75,7 +75,7 @@ def regular_files(folder: Path) -> Iterator[Path]:
 
 
 def _regular_files(folder: str, within: str = "") -> Iterator[str]:
-    """As `regular_files`, relative to the outermost folder; text, since paths cost more than to read a small file."""
+    """As `regular_files`, but as text relative to the top folder: a `Path` costs more than reading a small file."""
     for entry in sorted(os.scandir(f"{folder}/{within}"), key=lambda item: item.name):
         if entry.is_symlink():
             raise UnsafeFileError(f"{entry.path} is a symbolic link; a stage's output holds regular files only.")
@@ -88,7 +88,7 @@ def _regular_files(folder: str, within: str = "") -> Iterator[str]:
 
 
 def file_entries(folder: Path) -> tuple[FileEntry, ...]:
-    """Path, size and sha256 of every file below `folder` but the manifest."""
+    """Path, size and sha256 of every file below `folder` except the manifest."""
     return tuple(_file_entry(path, folder) for path in regular_files(folder) if path != folder / MANIFEST_FILE)
 
 
@@ -108,10 +108,10 @@ def content_digest(entries: Iterable[FileEntry]) -> str:
 
 
 def artifact_digest(manifest: Manifest) -> str:
-    """`sha256:…` of what an artifact holds for others; what only describes how it was made is left out.
+    """`sha256:…` of the files that later stages use; files that only describe the result are left out.
 
-    So a filter that looks for one more suite and drops nothing more leaves the pairs what they were, and no model is
-    trained again. The manifest still has every file.
+    So if a filter looks for one more suite and drops no more rows, its digest stays the same, and no model is trained
+    again. The manifest still lists every file.
     """
     return content_digest(entry for entry in manifest.files if not entry.path.startswith(DESCRIBING_FILES))
 
@@ -124,7 +124,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = f"{folder}/{MANIFEST_FILE}"
     try:
-        with open(path, "rb", buffering=0) as stream:  # as text and unbuffered: ten thousand are read in a row
+        with open(path, "rb", buffering=0) as stream:  # text path, unbuffered: ten thousand are read in a row
             return Manifest.model_validate_json(stream.read())
     except FileNotFoundError as error:
         raise DamagedArtifactError(f"{path} is missing: the artifact was never finished.") from error
@@ -133,10 +133,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify_artifact(folder: Path, *, whole_up_to_bytes: int | None = None) -> Manifest:
-    """The manifest of `folder`, after every file's presence, size and sha256 were compared with it.
+    """Compare presence, size and sha256 of every file with the manifest of `folder`, and return the manifest.
 
     Args:
-        whole_up_to_bytes: larger files are compared by size and samples, where the manifest has them; None: none are.
+        whole_up_to_bytes: larger files are compared by size and samples, if the manifest has samples; None: no file.
 
     Raises:
         DamagedArtifactError: a file is missing, changed or not listed; the message names it.
@@ -169,7 +169,7 @@ def _compare(path: str, wanted: FileEntry, *, whole_up_to_bytes: int | None) -> 
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Put `text` into `path` so that a reader sees all of it or nothing, also after a power cut."""
+    """Write `text` to `path` so that a reader sees all of it or nothing, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "w", encoding="utf-8") as stream:
         stream.write(text)

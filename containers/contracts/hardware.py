@@ -1,4 +1,4 @@
-"""What a stage is promised (GPU profile) and what it really got (measured contract)."""
+"""Hardware that a stage shall have (GPU profile), and what it really has (measured contract)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -15,23 +15,23 @@ _MAX_HOST_MEMORY_GIB = 65_536
 
 
 def _is_no_text(value: Any) -> bool:
-    """Whether a variable's value could be written in several ways; a whole number could not."""
+    """Whether a value is neither text nor a whole number, so that its text could have several forms."""
     return isinstance(value, bool) or not isinstance(value, (str, int))
 
 
 class NcclSettings(Frozen):
     """Typed NCCL settings; rendered to variables by `containers.launch.environment`.
 
-    There is no key for a time-out: `NCCL_TIMEOUT` is read by nobody. The collective time-out is
-    `GpuProfile.collective_timeout_s`, which reaches `init_process_group`.
+    There is no key for a time-out: no library reads `NCCL_TIMEOUT`. The collective time-out is
+    `GpuProfile.collective_timeout_s`, which is passed to `init_process_group`.
     """
 
     debug: Literal["WARN", "INFO", "VERSION", "TRACE"] = Field("WARN", description="NCCL_DEBUG: how much NCCL logs")
     p2p_disable: bool = Field(False, description="NCCL_P2P_DISABLE; first thing to try when P2P hangs (ACS/IOMMU)")
     p2p_level: Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"] | None = Field(
-        None, description="NCCL_P2P_LEVEL: the farthest distance over which P2P is used; LOC means never"
+        None, description="NCCL_P2P_LEVEL: the greatest distance over which P2P is used; LOC means never"
     )
-    shm_disable: bool = Field(False, description="NCCL_SHM_DISABLE; the slow last resort, traffic goes over sockets")
+    shm_disable: bool = Field(False, description="NCCL_SHM_DISABLE; slow last resort, traffic goes over sockets")
     ib_disable: bool = Field(False, description="NCCL_IB_DISABLE: no InfiniBand")
     socket_ifname: str | None = Field(None, description="NCCL_SOCKET_IFNAME, for example `eth0` or `^docker0,lo`")
 
@@ -69,14 +69,14 @@ class TorchSettings(Frozen):
 
 _DEEPSPEED = (
     "DeepSpeed is not used here: `distribution: fsdp` divides weights, gradients and optimizer states over the ranks "
-    "just so, with torch alone. Use fsdp."
+    "in the same way, with torch alone. Use fsdp."
 )
-# Asked for by name elsewhere; refused with the reason rather than accepted and ignored.
+# Names that users know from other projects; refused with the reason instead of accepted and ignored.
 _NOT_BUILT = {
     "accelerate": (
         "for DDP `accelerate launch` starts the same ranks as torchrun, through torch's own launcher. Use torchrun."
     ),
-    "fsdp2": "`fsdp` is torch's second one already (fully_shard). Use fsdp.",
+    "fsdp2": "`fsdp` already is torch's second version (fully_shard). Use fsdp.",
     "zero2": _DEEPSPEED,
     "zero3": _DEEPSPEED,
     "deepspeed": _DEEPSPEED,
@@ -84,20 +84,20 @@ _NOT_BUILT = {
 
 
 class GpuProfile(Frozen):
-    """The hardware contract of a stage: what it needs, what it is limited to, and how it computes."""
+    """The hardware contract of a stage: what it needs, its limits, and how it computes."""
 
-    name: str = Field(min_length=1, description="Shown in plans, runs and reports; as its file is called")
+    name: str = Field(min_length=1, description="Shown in plans, runs and reports; the name of its file")
     num_gpus: int = Field(ge=0, le=64, description="GPUs that a training stage gets; 0: CPU")
     gpu_memory_gib: Gibibytes = Field(0, ge=0, description="Memory per GPU that the profile was made for; 0 on CPU")
     shm_size_gib: float = Field(1, gt=0, le=1024, description="Size of /dev/shm; Docker's own default is 64 MiB")
     host_memory_gib: Annotated[float, Field(gt=0, le=_MAX_HOST_MEMORY_GIB)] | Literal["unlimited"] | None = Field(
         None,
-        description="Memory limit of a stage's container, /dev/shm included; null: what the machine has less a share "
+        description="Memory limit of a stage's container, /dev/shm included; null: the machine's memory minus a share "
         "for servers, orchestrator and system; unlimited: none",
     )
     num_processes: int = Field(1, ge=1, le=64, description="Training ranks; on GPUs, one per GPU")
     num_rollout_gpus: int = Field(
-        0, ge=0, le=64, description="Leave it out: GPUs without a rank, as `train_policy.vllm_gpus` asks for its stage"
+        0, ge=0, le=64, description="Leave it out: GPUs without a rank; the run sets it from `train_policy.vllm_gpus`"
     )
     num_threads: Annotated[int, Field(ge=1, le=256)] = Field(
         1, description="Threads of a rank (OMP, RAYON). Two on a loaded two-core machine were 12 times slower than one"
@@ -115,19 +115,19 @@ class GpuProfile(Frozen):
     max_per_device_batch_size: BatchSize = Field(
         1, ge=1, description="Pairs or completions per GPU and forward that fit"
     )
-    collective_timeout_s: WholeSeconds = Field(1800, ge=30, description="Reaches init_process_group as ddp_timeout")
-    launcher: Literal["torchrun"] = Field("torchrun", description="What starts the ranks where there are several")
+    collective_timeout_s: WholeSeconds = Field(1800, ge=30, description="Passed to init_process_group as ddp_timeout")
+    launcher: Literal["torchrun"] = Field("torchrun", description="Program that starts the ranks if there are several")
     distribution: Literal["ddp", "fsdp"] = Field(
         "ddp",
-        description="ddp: each rank holds the whole model; fsdp: while train_sft and train_reward_model train, the "
-        "ranks divide its weights, gradients and optimizer states among them; train_policy needs it whole",
+        description="ddp: each rank holds the whole model; fsdp: in train_sft and train_reward_model, the ranks "
+        "divide its weights, gradients and optimizer states among them; train_policy needs the whole model",
     )
     nccl: NcclSettings = Field(NcclSettings(), description="How the GPUs talk to each other")
-    torch: TorchSettings = Field(TorchSettings(), description="Memory allocator, and what torch does about a hang")
+    torch: TorchSettings = Field(TorchSettings(), description="Memory allocator, and torch's reaction to a hang")
     environment: tuple[tuple[str, str], ...] = Field(
         (), description="Further variables of NCCL, CUDA or torch that have no key here, as `NAME: value`"
     )
-    chosen_because: str = Field("", description="Leave it out: `auto` writes here why it took this profile")
+    chosen_because: str = Field("", description="Leave it out: `auto` writes here why it chose this profile")
 
     @field_validator("environment", mode="before")
     @classmethod
@@ -157,7 +157,7 @@ class GpuProfile(Frozen):
     @field_validator("host_memory_gib", mode="before")
     @classmethod
     def _is_a_size_or_unlimited(cls, value: Any) -> Any:
-        """One mistake with one sentence, where the types would give one for each that it may be."""
+        """Report one mistake in one sentence; the union of types would report one for each member."""
         try:
             is_size = value is None or 0 < float(value) <= _MAX_HOST_MEMORY_GIB
         except (TypeError, ValueError, OverflowError):
@@ -165,7 +165,7 @@ class GpuProfile(Frozen):
         if not is_size and value != "unlimited":
             raise ValueError(
                 f"{value}: give GiB, more than 0 and at most {_MAX_HOST_MEMORY_GIB:,}; `unlimited` for no limit; or "
-                f"leave it out, for what the machine has less a share for servers and system."
+                f"leave it out, for the machine's memory minus a share for servers and system."
             )
         return value
 
@@ -201,7 +201,7 @@ class GpuProfile(Frozen):
 
 
 class BatchPlan(Frozen):
-    """How a global batch is cut over ranks; per_device × num_processes × accumulation = global, exactly."""
+    """How a global batch is divided over ranks; per_device × num_processes × accumulation = global, exactly."""
 
     global_batch_size: int = Field(ge=1)
     per_device_batch_size: int = Field(ge=1)
@@ -210,17 +210,17 @@ class BatchPlan(Frozen):
 
 
 class RequiredContract(Frozen):
-    """What the program must find inside before it imports torch."""
+    """Limits and devices that the program must find before it imports torch."""
 
     shm_size_bytes: int = Field(ge=0)
     memlock_bytes: int = UNLIMITED
     stack_bytes: int = UNLIMITED
     num_gpus: int = Field(ge=0)
     gpu_uuids: tuple[str, ...] = Field((), description="Exactly these GPUs; empty: any `num_gpus` of them")
-    host_memory_bytes: int = Field(0, ge=0, description="Memory limit of the stage; 0: none was asked for")
-    host_memory_reason: str = Field("", description="Where that limit comes from, for people")
+    host_memory_bytes: int = Field(0, ge=0, description="Memory limit of the stage; 0: none")
+    host_memory_reason: str = Field("", description="Where that limit comes from, as text")
     environment: tuple[tuple[str, str], ...] = Field((), description="Variables that must have exactly these values")
-    stages_digest: str = Field("", description="Digest of the stage sources that the orchestrator knows")
+    stages_digest: str = Field("", description="Digest of the orchestrator's stage sources")
     enforced: bool = Field(description="Docker enforces limits; the process runtime can only check them")
 
 
@@ -235,7 +235,7 @@ class ContractFinding(Frozen):
 
 
 class MeasuredContract(Frozen):
-    """What the stage measured before importing torch."""
+    """Measurements of the stage before it imports torch."""
 
     findings: tuple[ContractFinding, ...]
     hostname: str

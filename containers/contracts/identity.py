@@ -1,4 +1,4 @@
-"""The content key of a stage: the same work has the same key, whoever runs it, wherever, in whatever attempt."""
+"""The content key of a stage: the same work has the same key in every run and attempt, on every machine."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_proce
 
 
 def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
-    """The part of the profile that a stage uses: training all of it, evaluation one GPU, the rest none."""
+    """The part of the profile that a stage uses: training all ranks, evaluation one GPU, other stages no GPU."""
     facts = STAGE_FACTS[stage]
     if facts.devices is Devices.ALL_RANKS:
         return profile if facts.may_divide else profile.model_copy(update={"distribution": "ddp"})
@@ -35,7 +35,7 @@ def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
 
 
 def config_profile(profile: GpuProfile, config: StageConfig) -> GpuProfile:
-    """The part of the profile that a stage so configured uses; GPUs that vLLM has to itself have no rank."""
+    """The part of the profile that a stage with this configuration uses; GPUs for vLLM alone have no rank."""
     found = stage_profile(profile, StageName(config.stage))
     if not isinstance(config, TrainPolicyConfig) or not config.vllm_gpus:
         return found
@@ -44,10 +44,10 @@ def config_profile(profile: GpuProfile, config: StageConfig) -> GpuProfile:
 
 
 def stage_batch(config: StageConfig, profile: GpuProfile) -> BatchPlan:
-    """How the examples of a step are cut over the ranks that the stage has; `SINGLE_BATCH` where it takes no steps.
+    """How the examples of a step are divided over the stage's ranks; `SINGLE_BATCH` for a stage without steps.
 
     Raises:
-        ScheduleError: they cannot be divided so.
+        ScheduleError: the examples cannot be divided so.
     """
     if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
         return SINGLE_BATCH
@@ -80,7 +80,7 @@ def stage_identity(
 ) -> Identity:
     """Everything that can change the stage's result, as JSON values.
 
-    Paths, run id, attempt, time-out and tracking are left out: they change where and when, not what.
+    Paths, run id, attempt, time-out and tracking are left out: they do not change the result.
 
     Args:
         code_digest: of the stage's program (`containers.contracts.programs.Program`).
@@ -97,12 +97,12 @@ def stage_identity(
 
 
 def identity_key(identity: Identity) -> str:
-    """64 hexadecimal digits."""
+    """64 hexadecimal digits over the identity."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _what_matters(config: StageConfig) -> StageConfig:
-    """Suites count by the content of their inputs, not by where they lie; what only checks counts not at all."""
+    """The configuration without what changes no result: where suites are stored, and settings of mere checks."""
     if isinstance(config, TrainPolicyConfig):
         return config.model_copy(update={"evaluation_prompt_length": None})
     if not isinstance(config, EvaluateRewardModelConfig):

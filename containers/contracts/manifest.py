@@ -1,4 +1,4 @@
-"""What an artifact is: a folder of regular files and the manifest that was written last."""
+"""The manifest of an artifact, which is a folder of regular files; the manifest is written last."""
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ class FileEntry(Frozen):
 
 
 class LineageEntry(Frozen):
-    """One input of the stage: its name in the spec, its digest, and where it came from in words."""
+    """One input of the stage: its name in the spec, its digest, and its origin as text."""
 
     name: str
     digest: str
@@ -28,7 +28,7 @@ class LineageEntry(Frozen):
 
 
 class Manifest(Frozen):
-    """Written by the stage as the last file of its output; the artifact's digest is a hash over `files`."""
+    """The last file that a stage writes into its output; the artifact's digest is a hash over `files`."""
 
     stage: ProgramName
     key: str
@@ -37,6 +37,6 @@ class Manifest(Frozen):
     lineage: tuple[LineageEntry, ...] = ()
     ladder: tuple[Fallback, ...] = Field((), description="How the attempt that made it differed from the planned work")
     unlisted: tuple[str, ...] = Field(
-        (), description="Sources that the stage loaded and that its key does not know: a defect of this package"
+        (), description="Sources that the stage loaded without being part of its key: a defect of this package"
     )
     created_at: str = Field(description="UTC, ISO 8601")

@@ -1,4 +1,4 @@
-"""The names that every layer shares: stages, and the files and folders on both sides of the container boundary."""
+"""Names of stages, and of files and folders on both sides of the container boundary; every layer uses them."""
 
 from enum import StrEnum
 from typing import TypeAlias
@@ -20,8 +20,8 @@ class StageName(StrEnum):
 
 
 class ToolName(StrEnum):
-    """A program in the container that is no step of the pipeline: a command starts it by itself. The value is also the
-    file in `tasks/`, the program in `containers/stages/`, and the container label."""
+    """A program in the container that is no step of the pipeline: a command starts it. The value is also the file in
+    `tasks/`, the program in `containers/stages/`, and the container label."""
 
     SCORE_FILE = "score_file"
 
@@ -31,9 +31,9 @@ ProgramName: TypeAlias = StageName | ToolName
 # check_system runs in the orchestrator; every other stage is a program in the stage container.
 CONTAINER_STAGES = tuple(stage for stage in StageName if stage is not StageName.CHECK_SYSTEM)
 
-# Holds the process id of who started a stage as a process; the stage ends with it.
+# Process id of the orchestrator that started a stage as a process; the stage ends with it.
 PARENT_VARIABLE = "RLHF_PARENT_PID"
-# Holds a text that all processes of one stage's attempt have in their environment, and no other.
+# A text that only the processes of one attempt have in their environment.
 TOKEN_VARIABLE = "RLHF_STAGE_TOKEN"  # noqa: S105 - a name
 
 # Inside a stage's work folder (the one folder that the stage may write).
@@ -41,14 +41,14 @@ OUTPUT_FOLDER = "output"
 CHECKPOINTS_FOLDER = "checkpoints"
 TENSORBOARD_FOLDER = "tensorboard"
 OUTCOME_FILE = "outcome.json"
-# Each rank but the first leaves its failure so, with its number in place of the star, for rank 0 and the orchestrator.
+# Each rank but the first writes its failure here, with its rank for the star, for rank 0 and the orchestrator.
 RANK_FAILURES = "failure-rank-*.json"
 EVENTS_FILE = "events.jsonl"
 MEASURED_FILE = "measured_contract.json"
 SPEC_FILE = "spec.json"
 MANIFEST_FILE = "MANIFEST.json"
 
-# The input by which the policy stage finds the certificate of its reward model; it changes no result.
+# The policy stage's input with the certificate of its reward model; it changes no result.
 CERTIFICATE_INPUT = "certificate"
 
 # Inside artifacts: the folders and files that other stages open by name.
@@ -64,7 +64,7 @@ VALIDATION_PAIRS_FILE = "validation.parquet"
 POLICY_TRAIN_PROMPTS_FILE = "policy_train_prompts.parquet"
 POLICY_EVAL_PROMPTS_FILE = "policy_eval_prompts.parquet"
 FUNNEL_FILE = "funnel.json"
-# What filter_dataset leaves for people beside its data; the folder of plots is every stage's.
+# Files of filter_dataset for users, beside its data; every stage may have the folder of plots.
 PLOTS_FOLDER = "plots"
 FUNNEL_TABLE_FILE = "funnel_by_group.csv"
 DROPPED_FILE = "dropped.jsonl"
@@ -74,7 +74,7 @@ CERTIFICATE_PAGE_FILE = "certificate.html"
 TRAINING_INFO_FILE = "training_info.json"
 TRAINER_STATE_FILE = "trainer_state.json"
 CURVES_FILE = "curves.jsonl"
-# What tells how a result came about, with times, or draws it; no later stage computes with it.
+# Files that describe how a result was made, with times, or draw it; no later stage computes with them.
 DESCRIBING_FILES = (
     FUNNEL_FILE,
     FUNNEL_TABLE_FILE,
@@ -94,5 +94,5 @@ SCORES_FILE = "scores.jsonl"
 REPORT_HTML_FILE = "report.html"
 REPORT_MARKDOWN_FILE = "report.md"
 REPORT_INPUT_FILE = "pipeline.json"
-# Where `rlhf demo-data` writes, and the runs that need it read.
+# `rlhf demo-data` writes here, and the runs that need it read here.
 DEMO_DATA_FOLDER = "outputs/demo/data"

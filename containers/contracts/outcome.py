@@ -1,4 +1,4 @@
-"""What comes out of a stage: a result or a classified failure."""
+"""The outcome of a stage: a result or a classified failure."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -10,19 +10,19 @@ from containers.contracts.names import ProgramName
 
 
 class Metric(Frozen):
-    """A figure that says what it is: unit, sample size, interval, and whether it was measured or estimated."""
+    """A figure with its unit, sample size, interval, and whether it was measured or estimated."""
 
     name: str = Field(min_length=1)
     value: float
     unit: str = Field(description="`fraction`, `score`, `nats`, `tokens`, `s`, `rows`, `steps`, `bytes` …")
     ci_low: float | None = None
     ci_high: float | None = None
-    count: int | None = Field(None, ge=0, description="How many observations the figure rests on")
+    count: int | None = Field(None, ge=0, description="Number of observations behind the figure")
     origin: Literal["measured", "estimated"] = "measured"
 
 
 class FailureKind(StrEnum):
-    """Why a stage died."""
+    """Why a stage failed."""
 
     BAD_CONFIG = "bad_config"
     BAD_DATA = "bad_data"
@@ -46,7 +46,7 @@ class FailureKind(StrEnum):
 
     @property
     def change_before_retry(self) -> str:
-        """What a person changes before trying again."""
+        """What a user changes before the next try."""
         return _CHANGE_BEFORE_RETRY[self]
 
 
@@ -80,7 +80,7 @@ class StageResult(Frozen):
 
 
 class StageFailure(Frozen):
-    """The stage did not; nothing of its output may be used."""
+    """The stage failed; nothing of its output may be used."""
 
     outcome: Literal["failure"] = "failure"
     stage: ProgramName

@@ -1,4 +1,4 @@
-"""What is known of each stage before any run: what it computes on, what it trains, and which gate its figures open."""
+"""Facts about each stage: its devices, the model that it trains, and the gate that its figures decide."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Literal, TypeAlias
 
 from containers.contracts.names import StageName
 
-# The models that a pipeline trains and judges; also the name of the gate that judges each, and of its champion.
+# The models that a pipeline trains and judges; also the names of their gates and of their champions.
 ModelKind: TypeAlias = Literal["reward_model", "policy"]
 
 
 class Devices(Enum):
-    """What a stage computes on, and so which part of a GPU profile can change its result."""
+    """Devices of a stage, and so the part of a GPU profile that can change its result."""
 
     NONE = "the CPU: it sorts, counts and draws, the same on all hardware"
     ONE_GPU = "one GPU where the profile has GPUs"
@@ -21,13 +21,13 @@ class Devices(Enum):
 
 @dataclass(frozen=True)
 class StageFacts:
-    """One stage.
+    """Facts about one stage.
 
     Attributes:
-        is_optional: a run may do without it, and then nobody misses it.
-        may_divide: its ranks may divide the model among them. The policy writes completions in every step, for which
-            each rank needs the whole of it.
-        trains: the model that it makes; None: none that a gate judges.
+        is_optional: a run is complete without it.
+        may_divide: its ranks may divide the model among them. In policy training each rank needs the whole model,
+            since it writes completions in every step.
+        trains: the model that it trains; None: none that a gate judges.
         judges: the model whose gate decides by its figures; None: no gate does.
     """
 
@@ -49,7 +49,7 @@ STAGE_FACTS: Mapping[StageName, StageFacts] = {
     StageName.EVALUATE_POLICY: StageFacts(Devices.ONE_GPU, judges="policy"),
     StageName.WRITE_REPORT: StageFacts(),
 }
-# By the model that it trains or judges, the stage.
+# Model → the stage that trains or judges it.
 TRAINED_BY: Mapping[ModelKind, StageName] = {
     facts.trains: stage for stage, facts in STAGE_FACTS.items() if facts.trains is not None
 }

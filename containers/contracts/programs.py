@@ -1,11 +1,11 @@
-"""What a stage's program is made of: sources that it imports, files that it opens, versions of libraries that it uses.
+"""Find the parts of a stage's program: imported sources, opened files, and versions of libraries.
 
-A result is made again where one of these changed, and for no other change of the sources. Imports are read from the
-text, wherever in a file they stand, and followed; so the list is the same on both sides of the container boundary and
-nothing is executed. What is imported by name stands in a registry, and counts where the configuration names it. At its
-end a stage compares the list with what it loaded (`unlisted`).
+A stage runs again if one of these changed, and for no other change of the sources. Imports are found in the text of
+each file, at any place, and followed. So the list is the same on both sides of the container boundary, and no code is
+executed. Modules that are imported by name are in a registry; they count if the configuration names them. At its end a
+stage compares the list with the modules that it loaded (`unlisted`).
 
-Run as a program it prints the versions of the named libraries as JSON: an image is asked so.
+Run as a program, it prints the versions of the named libraries as JSON; an image's libraries are read so.
 """
 
 import hashlib
@@ -33,9 +33,9 @@ from containers.contracts.registries import ALGORITHMS, BENCHMARKS, REWARDS, ROL
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _ENTRY = "containers.stages.entry"
-# What an image does not receive, or only the orchestrator uses.
+# Folders that an image does not receive, or that only the orchestrator uses.
 _LEFT_OUT = ("launch", "images", "compose")
-# These change no result: what they carry is in the key by its values, or they are words for people.
+# These change no result: their values are in the key, or they are texts for users.
 NOT_COUNTED = frozenset(
     {
         "containers.contracts.configs.stages",
@@ -45,12 +45,12 @@ NOT_COUNTED = frozenset(
         "containers.contracts.programs",
     }
 )
-# Draws pages, which no later stage reads; counted only where pages are what the stage makes.
+# Draws pages, which no later stage reads; counts only for a stage whose result is a page.
 _PAGES = "containers.report"
 _DRAWS_PAGES = frozenset({"write_report"})
 # Libraries that check values or draw.
 _LIBRARIES_NOT_COUNTED = frozenset({"pydantic", "matplotlib", "markupsafe"})
-# What these libraries compute with and our sources do not always import themselves.
+# Libraries that these compute with, and that our sources do not always import themselves.
 _BENEATH: Mapping[str, tuple[str, ...]] = {
     "transformers": ("tokenizers", "numpy"),
     "trl": ("accelerate", "datasets", "transformers"),
@@ -64,15 +64,15 @@ _TORCH_BUILD = re.compile(r"^(cuda|hip)\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", r
 
 
 class Program(Frozen):
-    """What a stage's program is made of."""
+    """The parts of a stage's program."""
 
     files: dict[str, str] = Field(description="Path below containers/ → sha256")
     libraries: dict[str, str] = Field(description="Library → version, with its build; `python` is one of them")
-    image: str = Field("", description="Digest of an image that cannot be asked, which then stands for its libraries")
+    image: str = Field("", description="Digest of an image whose libraries cannot be read; replaces their versions")
 
     @property
     def digest(self) -> str:
-        """`sha256:…` over all of it."""
+        """`sha256:…` over all parts."""
         text = json.dumps(self.model_dump(exclude_defaults=True), sort_keys=True)
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -86,7 +86,7 @@ class _Source:
 
 
 class Sources:
-    """The sources below `containers/` as they were when they were read, all at one moment.
+    """The sources below `containers/`, all read at one moment.
 
     Args:
         package: the folder of `containers`; another one in tests.
@@ -97,7 +97,7 @@ class Sources:
 
     @cached_property
     def digest(self) -> str:
-        """`sha256:…` over all that an image receives: it and the orchestrator must have the same."""
+        """`sha256:…` over all sources that an image receives; image and orchestrator must have the same."""
         return content_digest(
             FileEntry(path=path, size_bytes=source.size_bytes, sha256=source.sha256)
             for path, source in self._files.items()
@@ -105,18 +105,18 @@ class Sources:
 
     @property
     def libraries(self) -> frozenset[str]:
-        """Every library that any of them imports."""
+        """Every library that any source imports."""
         tops = {name.partition(".")[0] for source in self._files.values() for name in source.imports}
         return frozenset(top for top in tops if top != "containers" and top not in sys.stdlib_module_names)
 
     def files_of(
         self, stage: str, members: Iterable[str] = (), *, counted: bool = True
     ) -> tuple[dict[str, str], frozenset[str]]:
-        """Path → sha256 of what the stage's program is made of, and the libraries that it imports.
+        """Path → sha256 of the files of the stage's program, and the libraries that it imports.
 
         Args:
             members: modules that its configuration names (`members_of`).
-            counted: leave out what changes no result; else everything that it may load.
+            counted: leave out files that change no result; else return all files that it may load.
         """
         not_counted = _not_counted(stage) if counted else frozenset[str]()
         found: dict[str, str] = {}
@@ -141,7 +141,7 @@ class Sources:
         return found, frozenset(libraries)
 
     def _path_of(self, module: str) -> str | None:
-        """The module's file; None where the name is no module, but something in one."""
+        """The module's file; None where the name is no module but an object in one."""
         below = "/".join(module.split(".")[1:])
         candidates = (f"{below}.py", f"{below}/__init__.py") if below else ("__init__.py",)
         return next((path for path in candidates if path in self._files), None)
@@ -168,7 +168,7 @@ def _read(package: Path) -> Iterator[tuple[str, _Source]]:
 
 
 def _imports(text: bytes) -> Iterator[str]:
-    """Every module that a source may import; `a.b` for `from a import b`, which may be a module."""
+    """Yield every module that a source may import; `a.b` for `from a import b`, since `b` may be a module."""
     for module, names, plain in _IMPORT.findall(text):
         if plain:
             yield from (words[0] for part in plain.decode().split(",") if (words := part.split()))
@@ -179,7 +179,7 @@ def _imports(text: bytes) -> Iterator[str]:
 
 
 def _not_counted(stage: str) -> frozenset[str]:
-    """Also the configurations of other stages: what trains knows all that train, and computes with its own."""
+    """Modules that change no result of the stage; also other stages' configurations, which shared code imports."""
     others = {f"containers.contracts.configs.{other}" for other in StageName if other != stage}
     return NOT_COUNTED | others if stage in _DRAWS_PAGES else NOT_COUNTED | others | {_PAGES}
 
@@ -189,7 +189,7 @@ def _is_below(module: str, names: Collection[str]) -> bool:
 
 
 def members_of(config: StageConfig) -> tuple[str, ...]:
-    """The modules of registries that a configuration names; of names that are not known, none."""
+    """The modules of registries that a configuration names; unknown names are skipped."""
     if isinstance(config, EvaluateRewardModelConfig):
         named = ("pairs", *(suite.benchmark for suite in config.suites))
     elif isinstance(config, FilterDatasetConfig):
@@ -206,7 +206,7 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
 
 
 def counted_libraries(imported: Iterable[str]) -> tuple[str, ...]:
-    """The libraries whose versions can change a result: those imported, and what they compute with."""
+    """The libraries whose versions can change a result: the imported ones, and those that they compute with."""
     found, waiting = set[str](), list(imported)
     while waiting:
         name = waiting.pop()
@@ -217,7 +217,7 @@ def counted_libraries(imported: Iterable[str]) -> tuple[str, ...]:
 
 
 def library_versions(names: Iterable[str]) -> dict[str, str]:
-    """The installed version of each with its build, `absent` where it is not there; and that of Python."""
+    """Library → installed version with its build, or `absent` if it is not installed; and `python`."""
     return {"python": ".".join(platform.python_version_tuple()[:2]), **{name: _version(name) for name in names}}
 
 
@@ -234,10 +234,10 @@ def _version(name: str) -> str:
 
 
 def unlisted(listed: Collection[str], *, package: Path = PACKAGE) -> tuple[str, ...]:
-    """Sources below `containers/` that this process has loaded and that no import shows: their changes would go unseen.
+    """Sources below `containers/` that this process has loaded without a visible import; the key misses their changes.
 
     Args:
-        listed: what a program may load (`Sources.files_of`); empty: nothing is compared.
+        listed: files that a program may load (`Sources.files_of`); empty: nothing is compared.
     """
     if not listed:
         return ()

@@ -1,4 +1,4 @@
-"""Tables that stages write as JSON into their output and that the report and MLflow read."""
+"""Tables that stages write as JSON into their output, for the report and MLflow."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from containers.contracts.spec import ArtifactRef
 
 
 class ReferenceCheck(Frozen):
-    """How often the label of a source agrees with a reference reward model, on a sample of its pairs."""
+    """How often the labels of a source agree with a reference reward model, on a sample of its pairs."""
 
     source: str
     model: str
@@ -20,7 +20,7 @@ class ReferenceCheck(Frozen):
     num_equal: int = Field(0, ge=0, description="Both responses have the same score; half of them count as agreeing")
     num_over_long: int = Field(0, ge=0, description="Pairs of the sample that were too long to be scored")
     num_unscorable: int = Field(
-        0, ge=0, description="Pairs that the model's chat template refuses, or with a token that it has no row for"
+        0, ge=0, description="Pairs that the model's chat template refuses, or with a token without embedding row"
     )
     agreement: float = Field(ge=0, le=1)
     low: float = Field(ge=0, le=1, description="Lower end of the interval of the agreement")
@@ -33,7 +33,7 @@ class ReferenceCheck(Frozen):
         return self.low <= 0.5 <= self.high
 
 
-# Scores this near to each other are one score: the bound within which float32 scores of equal weights and texts agree.
+# Scores that differ by less count as equal: float32 scores of equal weights and texts agree within this bound.
 SCORE_TOLERANCE = 1e-4
 
 Winner = Literal["policy", "reference", "tie"]
@@ -65,15 +65,15 @@ class FunnelStep(Frozen):
 
 
 class PolarityCheck(Frozen):
-    """How often the label of a source agrees with the mean of the scores that stand beside it."""
+    """How often the labels of a source agree with the mean of the scores in the same rows."""
 
     source: str
-    num_judged: int = Field(ge=0, description="Rows on which both say which response is better")
+    num_judged: int = Field(ge=0, description="Rows in which label and scores both prefer a response")
     num_agreeing: int = Field(ge=0)
 
 
 class SuiteContamination(Frozen):
-    """A suite, and what of it was found among the rows."""
+    """How much of a suite was found among the rows."""
 
     suite: str
     num_items: int = Field(ge=0)
@@ -82,7 +82,7 @@ class SuiteContamination(Frozen):
 
 
 class Funnel(Frozen):
-    """`funnel.json`: what became of every row. kept + dropped = read."""
+    """`funnel.json`: how many rows each filter kept and dropped. kept + dropped = read."""
 
     sources: tuple[str, ...]
     rows_read: int = Field(ge=0)
@@ -105,7 +105,7 @@ class Funnel(Frozen):
     reference: tuple[ReferenceCheck, ...] = Field((), description="Where a reference reward model judged the labels")
     num_near_duplicates: int | None = Field(None, ge=0, description="Dropped or only reported; null: not looked for")
     num_similar_prompts: int | None = Field(
-        None, ge=0, description="Prompts that are like another one, kept together or dropped; null: not looked for"
+        None, ge=0, description="Prompts that resemble another one, kept together or dropped; null: not looked for"
     )
     contamination: tuple[SuiteContamination, ...] = Field((), description="Empty where it was not looked for")
     language_detector: str = ""
@@ -120,7 +120,7 @@ class TrainingInfo(Frozen):
     planned_steps: int = Field(ge=1)
     num_examples: int = Field(ge=0)
     examples_left_out: int = Field(0, ge=0, description="Longer than max_length")
-    examples_without_row: int = Field(0, ge=0, description="With a token that the model's embedding has no row for")
+    examples_without_row: int = Field(0, ge=0, description="With a token without row in the model's embedding")
     global_batch_size: int = Field(ge=1)
     trainable_parameters: int = Field(ge=0)
     total_parameters: int = Field(ge=1)
@@ -154,7 +154,7 @@ class Histogram(Frozen):
 
 
 class CalibrationBin(Frozen):
-    """Pairs whose predicted probability lies in one bin, and how often the prediction was right."""
+    """Pairs whose predicted probability is in one bin, and how often the prediction was right."""
 
     mean_predicted: float = Field(ge=0, le=1)
     observed: float = Field(ge=0, le=1)
@@ -183,17 +183,17 @@ class PolicyEvaluation(Frozen):
     kl: Metric = Field(description="Sampled estimate of KL(policy ‖ reference) per completion, nats")
     length_policy: Metric
     length_reference: Metric
-    ended_policy: Metric = Field(description="Share of completions that ended by themselves")
+    ended_policy: Metric = Field(description="Share of completions that ended with an end token")
     ended_reference: Metric
     identical_completions: Metric | None = Field(
-        None, description="Share of completions that are, word for word, the reference's with the same seed"
+        None, description="Share of completions that equal the reference's with the same seed, word for word"
     )
     reward_differences: Histogram
     samples: tuple[SideBySide, ...] = ()
 
 
 class GateRule(Frozen):
-    """One demand of a gate, with the figure that was found."""
+    """One rule of a gate, with the figure that was found."""
 
     name: str
     wanted: str
@@ -202,38 +202,38 @@ class GateRule(Frozen):
 
 
 class GateDecision(Frozen):
-    """What became of the question to a person whether a model may go on; a person's word, or that none came."""
+    """The approval of a model: a person's decision, or that none was made yet or in time."""
 
     outcome: Literal["approved", "waived", "rejected", "waiting", "timed_out"] = Field(
-        description="approved: the rules passed, and a person agrees; waived: they did not, and a person overrules them"
+        description="approved: the rules passed, and a person agrees; waived: they failed, and a person overrules them"
     )
-    by: str = Field("", description="Who decided; empty where nobody did")
+    by: str = Field("", description="Person who decided; empty: no decision")
     reason: str = ""
-    at: str = Field("", description="When it was decided, UTC, ISO 8601; empty where nobody did")
-    origin: str = Field("", description="Where the decision was given: `rlhf approve`, or a form in Prefect")
-    asked_at: str = Field("", description="When it was first asked for, UTC, ISO 8601")
-    until: str = Field("", description="From when on silence counts as a rejection, UTC, ISO 8601; empty: never")
+    at: str = Field("", description="Time of the decision, UTC, ISO 8601; empty: no decision")
+    origin: str = Field("", description="Source of the decision: `rlhf approve`, or a form in Prefect")
+    asked_at: str = Field("", description="Time of the first request, UTC, ISO 8601")
+    until: str = Field("", description="Deadline, UTC, ISO 8601; then silence is a rejection. Empty: none")
     earlier: tuple["GateDecision", ...] = Field((), description="Decisions that this one replaces, the oldest first")
 
 
 class GateVerdict(Frozen):
-    """A gate's decision; a waived gate did not pass, it was overruled by a person who gave a reason."""
+    """A gate's decision; a waived gate did not pass, but a person overruled it and gave a reason."""
 
     name: Literal["reward_model", "policy"]
     passed: bool = Field(description="Whether the model met every rule")
     rules: tuple[GateRule, ...]
     waived_by: str = ""
     waiver_reason: str = ""
-    advice: str = Field("", description="What the figures say beyond the rules, and what to change")
-    decision: GateDecision | None = Field(None, description="null: no person was to be asked")
-    decision_key: str = Field("", description="Names model, figures and rules that the decision is about")
+    advice: str = Field("", description="What the figures show beyond the rules, and what to change")
+    decision: GateDecision | None = Field(None, description="null: no approval was required")
+    decision_key: str = Field("", description="Identifies model, figures and rules of the decision")
     certificate: ArtifactRef | None = Field(
-        None, description="Of a reward model: the evaluation that was judged, which the policy stage demands"
+        None, description="Of a reward model: the judged evaluation, which the policy stage requires"
     )
 
     @property
     def opens(self) -> bool:
-        """Whether the pipeline goes on."""
+        """Whether the pipeline continues after this gate."""
         if self.decision is not None:
             outcome = self.decision.outcome
             return (outcome == "approved" and self.passed) or (outcome == "waived" and not self.passed)
@@ -241,30 +241,30 @@ class GateVerdict(Frozen):
 
     @property
     def model(self) -> str:
-        """What is judged, in words: `reward model`."""
+        """The judged model as text: `reward model`."""
         return self.name.replace("_", " ")
 
     @property
     def outcome_text(self) -> str:
-        """What became of the gate, in two or three words, to follow its name."""
+        """Outcome of the gate in two or three words, to follow its name."""
         outcome = self.decision.outcome if self.decision else ""
         if self.decision and outcome in ("approved", "waived", "rejected"):
-            return f"{outcome} by {self.decision.by or 'nobody named'}"
+            return f"{outcome} by {self.decision.by or 'an unnamed person'}"
         if outcome:
             return "waits for a decision" if outcome == "waiting" else "not decided in time"
         if self.passed:
             return "passed"
-        return f"waived by {self.waived_by or 'nobody named'}" if self.opens else "NOT passed"
+        return f"waived by {self.waived_by or 'an unnamed person'}" if self.opens else "NOT passed"
 
     @property
     def closed_because(self) -> str:
-        """Why the pipeline does not go on, as the end of a sentence; empty where it does."""
+        """Why the pipeline does not continue, as the end of a sentence; empty where it does."""
         if self.opens:
             return ""
         outcome = self.decision.outcome if self.decision else ""
         return {
             "waiting": f"the {self.model} waits at its gate for a decision",
-            "timed_out": f"nobody decided about the {self.model} in time",
+            "timed_out": f"no decision about the {self.model} came in time",
             "rejected": f"the {self.model} was rejected at its gate",
         }.get(outcome, f"the {self.model} did not pass its gate")
 
@@ -280,7 +280,7 @@ class CheckFinding(Frozen):
 
 
 class StageRecord(Frozen):
-    """What happened to one stage in this run."""
+    """Status and result of one stage in this run."""
 
     stage: StageName
     status: Literal["ran", "reused", "failed", "skipped"]
@@ -297,7 +297,7 @@ class StageRecord(Frozen):
 
 
 class PipelineRecord(Frozen):
-    """`pipeline.json`: what the orchestrator knows; input of write_report."""
+    """`pipeline.json`: the orchestrator's record of a run; input of write_report."""
 
     run_id: str
     run_name: str
@@ -315,4 +315,4 @@ class PipelineRecord(Frozen):
     base_model_origin: str = ""
     measured: tuple[tuple[str, str], ...] = Field((), description="Per stage: measured_contract.json as text")
     stopped_because: str = Field("", description="Why the run ended before its last stage; empty: it did not")
-    until: StageName | None = Field(None, description="The last stage before the report, where a person asked for that")
+    until: StageName | None = Field(None, description="The last stage before the report, where the user set one")

@@ -1,7 +1,7 @@
-"""What a configuration can name, and the module that each name stands for: one line for each new one.
+"""Names that a configuration can use, and the module of each: a new one needs one line here.
 
-A module is imported when its name is first used, so a stage rests on the members that its configuration names, and a
-new one changes the key of no stage (`containers.contracts.programs`).
+A module is imported when its name is first used. So a stage depends only on the members that its configuration names,
+and a new member changes the key of no stage (`containers.contracts.programs`).
 """
 
 import importlib
@@ -30,7 +30,7 @@ class Registry(Mapping[str, Any]):
         return len(self._members)
 
     def module_of(self, name: str) -> str:
-        """The module that the name stands for, not imported; KeyError where nothing has that name."""
+        """Path of the module for that name, without importing it; KeyError for an unknown name."""
         return self._members[name].partition(":")[0]
 
 
@@ -56,7 +56,7 @@ ALGORITHMS = Registry({"rloo": "containers.algorithms.rloo_training:RlooTraining
 # `train_policy.reward`: each starts a `containers.rewards.base.Reward`.
 REWARDS = Registry({"reward_model": "containers.rewards.reward_model:start"})
 
-# `train_policy.rollout_engine`: each starts what writes completions; see `containers.rollouts.engines`.
+# `train_policy.rollout_engine`: each starts an engine that writes completions; see `containers.rollouts.engines`.
 ROLLOUT_ENGINES = Registry(
     {
         "shared_prompts": "containers.rollouts.shared_prompts:start",

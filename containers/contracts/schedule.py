@@ -1,4 +1,4 @@
-"""Arithmetic of batches, steps and schedules; pure. Used by `rlhf plan`, and by the stage before it loads a model."""
+"""Arithmetic of batches, steps and schedules; pure. For `rlhf plan`, and for the stage before it loads a model."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from containers.contracts.hardware import BatchPlan, GpuProfile
 
 
 class ScheduleError(ValueError):
-    """A batch or schedule that cannot work; the message has the numbers."""
+    """A batch or schedule cannot work; the message has the numbers."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class ResolvedSchedule:
 
 
 def plan_batch(global_batch_size: int | None, profile: GpuProfile, *, multiple_of: int = 1) -> BatchPlan:
-    """Cut a global batch over the profile's ranks, with the largest per-device batch that fits and divides.
+    """Divide a global batch over the profile's ranks, with the largest per-device batch that fits and divides it.
 
     Args:
-        global_batch_size: examples per optimizer step; None takes the profile's.
+        global_batch_size: examples per optimizer step; None: the profile's.
         multiple_of: the global batch must be a multiple of this (RLOO: completions per prompt).
 
     Raises:
-        ScheduleError: it cannot be divided, and the nearest sizes that can; or there is no rank.
+        ScheduleError: it cannot be divided (with the nearest sizes that can), or there is no rank.
 
     Example: 112 on 7 ranks with at most 4 per device gives 4 × 7 × 4 accumulation steps.
     """
@@ -61,14 +61,14 @@ def plan_batch(global_batch_size: int | None, profile: GpuProfile, *, multiple_o
 def resolve_schedule(
     schedule: TrainingSchedule, *, num_examples: int, global_batch_size: int, num_eval_examples: int | None = None
 ) -> ResolvedSchedule:
-    """Fill in steps, and refuse a schedule that would never evaluate or save in the run's actual number of steps.
+    """Fill in the steps; refuse a schedule that would never evaluate or save in the run's actual number of steps.
 
     Args:
         num_examples: training examples (pairs; RLOO: prompts × completions).
         num_eval_examples: 0 refuses a schedule that evaluates; None where nothing is evaluated.
 
     Raises:
-        ScheduleError: no step at all, or `eval_steps`/`save_steps` beyond the last step; has the numbers.
+        ScheduleError: no step at all, or `eval_steps`/`save_steps` beyond the last step; with the numbers.
 
     Example: 20,142 pairs at 112 are 180 steps; `eval_steps: 200` is refused.
     """
@@ -76,7 +76,7 @@ def resolve_schedule(
     if num_examples < global_batch_size and schedule.max_steps is None:
         raise ScheduleError(
             f"{num_examples:,} examples are fewer than one global batch of {global_batch_size}: not one full step. "
-            f"Lower global_batch_size or bring more data."
+            f"Lower global_batch_size, or use more data."
         )
     num_steps = schedule.max_steps or max(1, math.ceil(steps_per_epoch * schedule.num_epochs))
     default = max(1, num_steps // 10)

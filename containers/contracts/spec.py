@@ -1,4 +1,4 @@
-"""What goes into a stage: one file, `spec.json`, mounted read-only."""
+"""The input of a stage: one file, `spec.json`, mounted read-only."""
 
 from typing import Literal
 
@@ -22,15 +22,15 @@ class StageInput(Frozen):
     name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$")
     path: str = Field(min_length=1)
     digest: str = Field(min_length=1)
-    origin: str = Field("", description="For people: `nvidia/HelpSteer3@2f1a… preference/train.jsonl.gz`")
+    origin: str = Field("", description="For users: `nvidia/HelpSteer3@2f1a… preference/train.jsonl.gz`")
 
 
 class StageSpec(Frozen):
-    """Everything that a stage program is told."""
+    """All settings and inputs of a stage program."""
 
     contract_version: Literal[1] = 1
     stage: StageName
-    key: str = Field(pattern=r"^[0-9a-f]{64}$", description="Content key: what this work is, whoever runs it")
+    key: str = Field(pattern=r"^[0-9a-f]{64}$", description="Content key: the same work has the same key")
     config: StageConfig
     inputs: tuple[StageInput, ...] = ()
     seed: int = Field(ge=0, lt=2**32)
@@ -55,8 +55,8 @@ class StageSpec(Frozen):
     )
     program_files: tuple[str, ...] = Field(
         (),
-        description="Sources below containers/ that the stage's program may load, by their imports; what it loads "
-        "beside them is noted in its manifest. Empty: nothing is compared. Not part of the key",
+        description="Sources below containers/ that the stage's program may load, by their imports; its manifest "
+        "lists others that it loads. Empty: nothing is compared. Not part of the key",
     )
     work_path: str = Field(min_length=1, description="The one folder that the stage may write, as the stage sees it")
 

@@ -1,9 +1,9 @@
-"""How long a stage that is told to stop may take: from what its own steps and saves took.
+"""Time that a stage may take to stop, from the times of its own steps and saves.
 
 Orchestrator and stage program both import it.
 
 A training stops after a step from which a resume is exact, and saves first. That takes a fraction of a second on a tiny
-model and minutes on an 8B policy, so no fixed number of seconds is right for both.
+model and minutes on an 8B policy, so no fixed number of seconds fits both.
 """
 
 import itertools
@@ -18,11 +18,11 @@ from typing import Any
 
 # For stages that do not train, and before the first step was measured.
 SHORTEST_S = 20.0
-# A stage that takes longer is killed all the same, and goes on from its last checkpoint.
+# A stage that takes longer is killed, and the next attempt resumes from its last checkpoint.
 LONGEST_S = 900.0
-# Steps differ (lengths, a busy disk); a save that is killed at its end costs everything since the one before.
+# Steps differ (lengths, a busy disk); a save that is killed loses all steps since the save before.
 _MARGIN = 1.5
-# For a save before the first was measured; killed then, a training would begin anew.
+# Before the first save was measured; a training that is killed then starts again at step 0.
 _UNMEASURED_SAVE_S = 30.0
 _TAIL_BYTES = 4 * 1024**2
 _RECENT_STEPS = 20
@@ -33,7 +33,7 @@ class StopGrace:
     """Seconds between SIGTERM and SIGKILL.
 
     Attributes:
-        why: for people; `measured: 31.0 s a step, stops every 2 steps, 9.0 s to save`.
+        why: for users; `measured: 31.0 s a step, stops every 2 steps, 9.0 s to save`.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class StopGrace:
 
 
 def stop_grace(events: Path) -> StopGrace:
-    """The grace of the stage that writes this events file; the stage writes it, so nothing in it is trusted far."""
+    """Grace of the stage that writes this events file; values are bounded, since a stage is not trusted."""
     found = list(_recent_events(events))
     said = [event for event in found if event.get("type") == "stopping"]
     step_s = _step_s(found[_began(found) :])
@@ -54,18 +54,18 @@ def stop_grace(events: Path) -> StopGrace:
     saves = [_number(event, "save_s") for event in said if event.get("save_s") is not None]
     save_s = max(saves, default=_UNMEASURED_SAVE_S)
     seconds = min(LONGEST_S, max(SHORTEST_S, _MARGIN * (every * step_s + save_s)))
-    saving = f"{save_s:.1f} s to save" if saves else f"no save yet, reckoned with {save_s:.0f} s"
+    saving = f"{save_s:.1f} s to save" if saves else f"no save yet, estimated {save_s:.0f} s"
     return StopGrace(seconds, f"measured: {step_s:.1f} s a step, stops every {every:.0f} steps, {saving}")
 
 
 def _began(events: Sequence[dict[str, Any]]) -> int:
-    """Where the last attempt began its training; between two attempts days may lie."""
+    """Index of the event at which the last attempt began training; days may pass between two attempts."""
     begins = [i for i, event in enumerate(events) if event.get("type") == "stopping" and event.get("save_s") is None]
     return begins[-1] if begins else 0
 
 
 def _step_s(events: Sequence[dict[str, Any]]) -> float | None:
-    """The longest of the last steps, with what was evaluated and saved between; steps left out share their time."""
+    """Longest of the last steps in seconds, evaluation and saves included; unreported steps share their time."""
     progress = [event for event in events if event.get("type") == "progress" and event.get("unit") == "steps"]
     durations = []
     for before, after in itertools.pairwise(progress):

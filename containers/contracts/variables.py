@@ -1,6 +1,6 @@
-"""Which environment variables NCCL, torch and CUDA read, and the verdict on one that a person wants to set.
+"""Environment variables that NCCL, torch and CUDA read, and the verdict on one that a user wants to set.
 
-A name that nobody reads is silently ignored by all of them: somebody believes in it, and nothing happens.
+These libraries silently ignore names that they do not know, so a user would not notice a wrong name.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ SYM_CTAS TOPO_DUMP_FILE TOPO_DUMP_FILE_RANK TOPO_FILE TREE_THRESHOLD TUNER_CONFI
 UNPACK_DOUBLE_NCHANNELS WIN_ENABLE WIN_STRIDE WORK_ARGS_BYTES WORK_FIFO_BYTES
 """
 
-# Occur in the libraries, headers and Python files of torch 2.13; without the prefix TORCH_NCCL_.
+# From the libraries, headers and Python files of torch 2.13; without the prefix TORCH_NCCL_.
 _TORCH_NCCL_NAMES = """
 ASYNC_ERROR_HANDLING AVOID_RECORD_STREAMS BCAST_UNIQUEID BLOCKING_WAIT COORD_CHECK_MILSEC CUDA_EVENT_CACHE
 DEBUG_INFO_PIPE_FILE DEBUG_INFO_TEMP_FILE DESYNC_DEBUG DUMP_ON_TIMEOUT ENABLE_MONITORING ENABLE_TIMING
@@ -45,8 +45,8 @@ KNOWN_TORCH_NCCL = frozenset(f"TORCH_NCCL_{name}" for name in _TORCH_NCCL_NAMES.
 
 # Variables that do nothing, or do harm, with what to use instead.
 _REFUSED = {
-    "NCCL_TIMEOUT": "is read by nobody. The collective time-out is collective_timeout_s in the GPU profile",
-    "TORCH_CUDA_ALLOC_CONF": "is read by nobody. The allocator's variable is PYTORCH_ALLOC_CONF (torch.alloc_conf)",
+    "NCCL_TIMEOUT": "is read by no library. The collective time-out is collective_timeout_s in the GPU profile",
+    "TORCH_CUDA_ALLOC_CONF": "is read by no library. The allocator's variable is PYTORCH_ALLOC_CONF (torch.alloc_conf)",
     "NCCL_ASYNC_ERROR_HANDLING": "was renamed to TORCH_NCCL_ASYNC_ERROR_HANDLING (torch.nccl_async_error_handling)",
     "NCCL_BLOCKING_WAIT": "was renamed to TORCH_NCCL_BLOCKING_WAIT, and slows every collective down",
     "TORCH_NCCL_BLOCKING_WAIT": (
@@ -62,7 +62,7 @@ _REFUSED = {
     "HF_HUB_OFFLINE": "is set by the launcher: a stage has no network",
     "HF_TOKEN": "is a secret; a stage has no network and needs none",
 }
-# Names that a key of the profile sets; two ways to say one thing would contradict each other one day.
+# Names that a key of the profile sets; two ways to set one thing could contradict each other.
 _TYPED = {
     "NCCL_DEBUG": "nccl.debug",
     "NCCL_P2P_DISABLE": "nccl.p2p_disable",
@@ -80,7 +80,7 @@ _TYPED = {
     "RAYON_NUM_THREADS": "num_threads",
 }
 _EXTRA_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "GLOO_", "OMP_", "MKL_", "PYTORCH_")
-# The launcher decides these: which GPUs a stage sees, where a dump survives, and sums that repeat.
+# The launcher sets these: the visible GPUs, a place where a dump survives, and repeatable sums.
 _LAUNCHERS_OWN = (
     "CUDA_VISIBLE_DEVICES",
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
@@ -98,9 +98,9 @@ TCP_WITHIN_ONE_BOX = (
 
 
 def refuse_unknown(variables: Mapping[str, str]) -> list[str]:
-    """One sentence for each variable that does nothing or does harm, and for each harmful combination.
+    """One message for each variable that does nothing or does harm, and for each harmful combination.
 
-    Example: `{"NCCL_P2P_LEVEL": "nvl"}` gives one sentence that offers `NVL`. An empty list means that all may pass.
+    Example: `{"NCCL_P2P_LEVEL": "nvl"}` gives one message that suggests `NVL`. An empty list: all are accepted.
     """
     found = [f"{name}: {reason}." for name, value in sorted(variables.items()) if (reason := _objection(name, value))]
     return found + harmful_combinations(variables)
@@ -119,21 +119,21 @@ def extra_variable_mistakes(variables: Mapping[str, str]) -> list[str]:
     found = refuse_unknown(variables)
     for name in sorted(variables):
         if name in _TYPED:
-            found.append(f"{name}: has a key of its own in the profile. Set {_TYPED[name]} instead.")
+            found.append(f"{name}: has its own key in the profile. Set {_TYPED[name]} instead.")
         elif name in _LAUNCHERS_OWN:
             found.append(f"{name}: is set by the launcher. Leave it out.")
         elif not name.startswith(_EXTRA_PREFIXES) and name not in _REFUSED:
             prefixes = ", ".join(_EXTRA_PREFIXES)
-            found.append(f"{name}: has nothing to do with the hardware. A profile may set names that begin {prefixes}.")
+            found.append(f"{name}: is no hardware variable. A profile may set names that begin with {prefixes}.")
     return found
 
 
 def where_a_variable_is_set(name: str) -> str:
-    """What to write in a configuration instead of that variable's name; empty where it is none of NCCL, CUDA, torch."""
+    """How a configuration sets what that variable sets; empty where it is no variable of NCCL, CUDA or torch."""
     if name in _REFUSED:
         return f"{name} {_REFUSED[name]}."
     if name in _TYPED:
-        return f"{name} has a key of its own: gpu_profile.{_TYPED[name]}."
+        return f"{name} has its own key: gpu_profile.{_TYPED[name]}."
     if name in _LAUNCHERS_OWN:
         return f"{name} is set by the launcher. Leave it out."
     if name.startswith(_EXTRA_PREFIXES):
@@ -142,7 +142,7 @@ def where_a_variable_is_set(name: str) -> str:
 
 
 def hardware_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that would steer NCCL, torch's collectives or CUDA's launches, if a stage got them."""
+    """The variables that would change NCCL, torch's collectives or CUDA's launches, if a stage got them."""
     return {
         name: value
         for name, value in variables.items()
@@ -172,9 +172,7 @@ def _objection(name: str, value: str) -> str:
 def _unknown_value(value: str, known: tuple[str, ...]) -> str:
     near = nearest_word(value, known)
     offer = f" Did you mean `{near}`?" if near else ""
-    return f"`{value}` is silently ignored by NCCL, which takes {', '.join(known)} in exactly this case.{offer}".rstrip(
-        "."
-    )
+    return f"NCCL silently ignores `{value}`.{offer} Give one of {', '.join(known)}, in exactly this case"
 
 
 def _unknown_name(name: str, known: frozenset[str], *, reader: str) -> str:

@@ -1,4 +1,4 @@
-"""Counts what becomes of every row, and draws it as a text table. kept + dropped = read, or it raises."""
+"""Counts of the rows that each filter kept and dropped, and their text table. Raises unless kept + dropped = read."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ _TEXT_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class DroppedRow:
-    """A row that left, as `dropped.jsonl` shows it; `seen` says what was wrong, `split` which source it came from."""
+    """A dropped row as `dropped.jsonl` shows it; `seen` says what was wrong, `split` which source it came from."""
 
     split: Split
     file: str
@@ -33,7 +33,7 @@ class DroppedRow:
     rejected: str = ""
 
     def as_json(self, reason: str) -> dict[str, str | int]:
-        """One line of `dropped.jsonl`; texts are shortened, columns that are empty left out."""
+        """Return one line of `dropped.jsonl`: texts are shortened, empty columns left out."""
         texts = {
             "seen": self.seen,
             "source": self.source,
@@ -50,7 +50,7 @@ class DroppedRow:
 
 @dataclass
 class Tally:
-    """Rows that were read, and what each step dropped of them, in order."""
+    """The number of rows read, and the rows that each step dropped, in order."""
 
     rows_read: int
     steps: list[FunnelStep] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Tally:
 class FunnelCounter:
     """Counts every row once in `total` and once in the tally of its source.
 
-    The sources are told apart, because the rows of one say nothing about what the filters left of the other.
+    Sources are counted apart, because a total hides what the filters left of each.
 
     Args:
         rows_read: rows of each source; a run without a validation source has only `train`.
@@ -109,7 +109,7 @@ class FunnelCounter:
         """Make sure that no row was lost or counted twice.
 
         Raises:
-            RuntimeError: kept + dropped is not read; a fault of this program, not of the data.
+            RuntimeError: kept + dropped differs from read; a fault of this program, not of the data.
         """
         num_kept, total = sum(kept.values()), self.total
         if num_kept + total.num_dropped != total.rows_read:
@@ -131,7 +131,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def dropped_text(tally: Tally, *, most: int = 3) -> str:
-    """How many rows were dropped, and the reasons that took the most: `74 dropped (24 tie, 20 duplicate)`."""
+    """Number of dropped rows, and the reasons that dropped the most: `74 dropped (24 tie, 20 duplicate)`."""
     steps = sorted((step for step in tally.steps if step.dropped), key=lambda step: -step.dropped)
     reasons = [f"{step.dropped:,} {step.reason}" for step in steps[:most]]
     if len(steps) > most:

@@ -23,7 +23,7 @@ Counts = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """One filter seen by one group: `dropped` of `rows_in` rows."""
+    """One filter applied to one group: it dropped `dropped` of `rows_in` rows."""
 
     reason: str
     rows_in: int
@@ -36,9 +36,9 @@ class GroupStep:
 
 
 def groups_of(funnel: Funnel) -> dict[str, dict[str, list[GroupStep]]]:
-    """For each kind of group its groups, most rows first (strengths: weakest first), each with every filter in order.
+    """Return the groups of each kind, most rows first (strengths: weakest first), each with its filters in order.
 
-    Example: `groups_of(funnel)["domain"]["code"][0]` is the first filter as the rows of the domain code saw it.
+    Example: `groups_of(funnel)["domain"]["code"][0]` is the first filter, applied to the rows of the domain code.
     """
     return {
         kind: {name: _steps(funnel, name, kind=kind, read=count) for name, count in read}
@@ -124,7 +124,7 @@ def _draw(axes: Axes, kind: str, groups: dict[str, list[GroupStep]], *, filters:
 
 
 def _bars(groups: dict[str, list[GroupStep]], *, filters: list[int]) -> dict[str, list[int]]:
-    """For each group its rows read and left after those filters; beyond six groups, the smaller ones together."""
+    """Return each group's rows read and left after each filter; beyond six groups, the smaller ones are summed."""
     counts = {
         name: [steps[0].rows_in if steps else 0, *(steps[number].rows_out for number in filters)]
         for name, steps in groups.items()

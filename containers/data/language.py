@@ -1,14 +1,14 @@
-"""Is this text, and is this row, in a wanted language? Offline, by py3langid; why it: benchmarks/language_detection.md.
+"""Detection of texts and rows in a wanted language, offline by py3langid (why: benchmarks/language_detection.md).
 
-The rule for a text. Only prose is judged: fenced and inline code, formulas and addresses are taken out, and of a long
-text the beginning and the end are read. The text is `wanted` when the wanted languages together have some probability;
-`other` when they have not, and one other language is likelier than all the rest together; else `undecided` ("Yes.",
-"42", a list of names).
+The rule for a text. Only prose is judged: fenced and inline code, formulas and addresses are removed, and only the
+beginning and the end of a long text are read. The text is `wanted` when the wanted languages together have some
+probability; `other` when they have not, and one other language is likelier than all the rest together; else
+`undecided` ("Yes.", "42", a list of names).
 
-The rule for a row. Prompt, chosen and rejected are judged each by itself. One `other` drops the row: an English
-question with a Chinese answer is no English pair, and neither is a translation out of English. Where all is undecided,
-the `language` column decides; where the column says nothing, at least one text must be wanted. Of a code row (its
-column holds a programming language) only the prompt's prose is judged, and undecided keeps it.
+The rule for a row. Prompt, chosen and rejected are judged separately. One `other` drops the row: an English question
+with a Chinese answer is no English pair, nor is a translation from English. If all three are `undecided`, the
+`language` column decides; if the column is empty, at least one text must be `wanted`. In a code row (its column holds
+a programming language) only the prompt's prose is judged, and `undecided` keeps the row.
 """
 
 import functools
@@ -47,7 +47,7 @@ class _Identifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a text is taken for; `language` is the likeliest one, by name where it has one here, else by code."""
+    """The judgement of a text; `language` is the likeliest language: its name if the table has it, else its code."""
 
     kind: Literal["wanted", "other", "undecided"]
     language: str = UNKNOWN_LANGUAGE
@@ -70,7 +70,7 @@ def prose_sample(text: str) -> str:
 
 def _end_of_prose(text: str) -> str:
     end = text[-_SEARCHED_CHARACTERS:]
-    # Cut out of a fenced block, the end begins inside code: what closes there opened before.
+    # After an odd number of fences the end begins inside code: its first fence closes a block.
     if text[:-_SEARCHED_CHARACTERS].count("```") % 2:
         end = "```" + end
     return _prose(end)[-_SAMPLE_CHARACTERS:]
@@ -89,7 +89,7 @@ class LanguageJudge:
         languages: names or ISO 639-1 codes: `("english", "de")`.
 
     Raises:
-        BadConfigError: a language that is not known here.
+        BadConfigError: a language is not in the table.
     """
 
     def __init__(self, languages: tuple[str, ...]) -> None:
@@ -106,7 +106,7 @@ class LanguageJudge:
                 )
 
     def judge_text(self, text: str) -> Verdict:
-        """Whether the prose of `text` is in a wanted language."""
+        """Judge whether the prose of `text` is in a wanted language."""
         sample = prose_sample(text)
         if not sample:
             return Verdict("undecided")
@@ -123,7 +123,7 @@ class LanguageJudge:
         return Verdict("undecided")
 
     def judge_row(self, row: PreferenceRow, *, is_code: bool) -> Verdict:
-        """`wanted` keeps the row, with the language to write down; `other` and `undecided` drop it."""
+        """Judge a row: `wanted` keeps it, with the language to record; `other` and `undecided` drop it."""
         pair = row.pair
         prompt = self.judge_text("\n".join(turn["content"] for turn in pair.prompt if turn["role"] != "system"))
         if is_code:

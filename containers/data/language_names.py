@@ -1,4 +1,4 @@
-"""Names of languages as data columns and configs write them, and their codes. The one table of both."""
+"""The table of language codes and names, as data columns and configs write them."""
 
 UNKNOWN_LANGUAGE = "unknown"
 

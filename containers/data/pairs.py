@@ -35,7 +35,7 @@ def read_pair_rows(artifact: Path, file: str) -> list[Row]:
 
 
 def read_policy_prompts(artifact: Path) -> list[list[dict[str, str]]]:
-    """The prompts that are set aside for the policy, to train on and to be judged by; none where there are no files.
+    """Return the prompts set aside for training and judging the policy; empty if there are no files.
 
     Raises:
         MissingPrerequisiteError: a file is damaged.

@@ -1,4 +1,4 @@
-"""A data file to preference rows, in any schema of `formats.schemas`. Every row comes out: good, or with a reason."""
+"""Read data files of any schema in `formats.schemas` into rows. Every row is returned: good, or with a reason."""
 
 import itertools
 from collections import Counter
@@ -17,9 +17,9 @@ ROWS_THAT_SHOW_THE_SCHEMA = 200
 
 
 class RowRead(NamedTuple):
-    """What one line of a file gave: a row, or the reason why there is none, and what was seen.
+    """The result of one line of a file: a row, or the reason why there is none and the text that was found.
 
-    Where two lines make a row, `line` is the first.
+    If two lines make a row, `line` is the first.
     """
 
     line: int
@@ -32,14 +32,14 @@ class RowRead(NamedTuple):
 
 @dataclass(frozen=True)
 class PairRows:
-    """The pairs of a file, and how many of its rows were left out under which reason."""
+    """The pairs of a file, and the number of rows left out for each reason."""
 
     pairs: tuple[Pair, ...]
     left_out: dict[str, int]
 
 
 def read_rows(path: Path) -> Iterator[RowRead]:
-    """One item per line of the file, in order; of comparisons, per two lines.
+    """Yield one item per line of the file, in order; for comparisons, per two lines.
 
     Raises:
         BadDataError: the schema is unknown, or the file is damaged.
@@ -48,7 +48,7 @@ def read_rows(path: Path) -> Iterator[RowRead]:
 
 
 def rows_of_lines(lines: Iterator[Line], *, file: str) -> Iterator[RowRead]:
-    """The same of lines that were read already; the schema is that of most of the first ones.
+    """Yield the rows of lines that are already read; most of the first lines decide the schema.
 
     Raises:
         BadDataError: the schema is unknown; the message names `file`.
@@ -69,7 +69,7 @@ def rows_of_lines(lines: Iterator[Line], *, file: str) -> Iterator[RowRead]:
 
 
 def _two_lines_as_one(lines: Iterable[Line]) -> Iterator[Line]:
-    """Good line and bad line as one object of lists; a damaged line spoils its pair, a blank one is passed over."""
+    """Join good line and bad line to one object of lists; a damaged line makes its pair malformed, a blank one not."""
     first: Line | None = None
     for line in lines:
         if line.reason == "blank_line":
@@ -91,9 +91,9 @@ def _joined(first: Line, second: Line) -> Line:
 
 
 def read_pairs(path: Path) -> PairRows:
-    """The pairs of one file that have an order: for evaluation, so no filter on language, length or repetition.
+    """Read the pairs of one file for evaluation, without filters on language, length or repetition.
 
-    Left out are malformed rows, ties, equal responses, control tokens, and labels against every annotator.
+    Malformed rows, ties, equal responses, control tokens, and labels against every annotator are left out.
 
     Raises:
         BadDataError: the file is missing or damaged, or its schema is unknown.
@@ -115,7 +115,7 @@ def _read_row(line: Line, schema: Schema | None) -> RowRead:
     try:
         return RowRead(line.number, schema.parse(line.value))
     except (MalformedRowError, RecursionError) as error:
-        # What is wrong is shown as it stands in the file.
+        # Show the fault as the file has it.
         if line.raw:
             return _read_row(line.exactly(), schema)
         if isinstance(error, RecursionError):

@@ -1,4 +1,4 @@
-"""A preference as the stage holds it, and the readers of the single values that it is made of."""
+"""The types of a preference row, and the readers of its single values."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ MAX_STRENGTH = 3
 
 _SEQUENCES = (list, tuple)
 _ROLES = ("system", "user", "assistant")
-# Names that come again and again are made once; what is longer is no name.
+# Frequent names are cached; a longer text is no name.
 _NAMES_KEPT, _NAME_CHARACTERS = 256, 64
 _CHARACTERS = 16
 
@@ -47,10 +47,10 @@ class Pair(NamedTuple):
 
 
 class PreferenceRow(NamedTuple):
-    """A well-formed row. Of a tie, `pair` holds the answers in their order in the file.
+    """A well-formed row. For a tie, `pair` holds the completions in file order.
 
-    `agrees_with_scores`: whether the label and the mean of the scores that stand beside it (annotators', judges') say
-    the same; None where one of them says neither. `contradicts_annotators`: every single score says the opposite.
+    `agrees_with_scores`: whether the label agrees with the mean of the row's scores (annotators', judges'); None if
+    one of them prefers neither side. `contradicts_annotators`: every single score says the opposite of the label.
     """
 
     pair: Pair
@@ -69,15 +69,15 @@ def make_row(
     margin: float,
     signs: Sequence[float] = (),
 ) -> PreferenceRow:
-    """The row with its digests.
+    """Return the row with its digests.
 
     Args:
         value: the object that it was read from; holds domain and language.
         margin: strength of the preference; 0 is a tie.
-        signs: scores that stand beside the label, above 0 where they are on its side.
+        signs: the row's scores, above 0 where they agree with the label.
 
     Raises:
-        MalformedRowError: domain or language is there and no text.
+        MalformedRowError: domain or language is present, but no text.
     """
     domain = _name_in(value, "domain", _domain_name)
     language = _name_in(value, "language", _language_name)
@@ -98,14 +98,14 @@ def _digest(text: str) -> str:
 
 def _with_single_spaces(text: str) -> str:
     """The text with one space for any white space, and none at its ends."""
-    # Of all white space, the space alone is printable; most texts of one line are so already.
+    # The space is the only printable white space; most texts of one line need no change.
     if text.isprintable() and "  " not in text and text == text.strip():
         return text
     return " ".join(text.split())
 
 
 def column(value: Value, name: str) -> Any:
-    """What stands under that name.
+    """Return the value of that column.
 
     Raises:
         MalformedRowError: there is no such column.
@@ -116,7 +116,7 @@ def column(value: Value, name: str) -> Any:
 
 
 def _name_in(value: Value, column: str, named: "functools._lru_cache_wrapper[str]") -> str:
-    """What `named` makes of the text of an optional column, and of an empty text where there is none."""
+    """Apply `named` to the text of an optional column, or to an empty text if the row lacks it."""
     text = value.get(column)
     if text is None:
         return named("")
@@ -137,10 +137,10 @@ def _language_name(text: str) -> str:
 
 
 def integer(value: object, not_integer: str, out_of_range: str) -> int:
-    """-3 … 3; 2.0 is 2, as parquet writers turn a column with one gap into floats.
+    """Return an integer from -3 to 3; 2.0 is 2, because parquet writers turn a column with one gap into floats.
 
     Raises:
-        MalformedRowError: under the first name where it is no integer, under the second where it is out of range.
+        MalformedRowError: the value is no integer, or out of range; each has its own reason.
     """
     if type(value) is int and -MAX_STRENGTH <= value <= MAX_STRENGTH:
         return value
@@ -173,10 +173,10 @@ def annotator_scores(annotators: object) -> list[int]:
 
 
 def read_prompt(value: object) -> tuple[Turn, ...]:
-    """Turns that end with the user's; plain text is one user turn.
+    """Return the turns of a prompt, which end with the user's; plain text is one user turn.
 
     Raises:
-        MalformedRowError: neither, or the turns are out of order, empty or no text.
+        MalformedRowError: neither text nor turns, or the turns are out of order, empty or no text.
     """
     if isinstance(value, str):
         if value.lstrip().startswith("[{") and '"role"' in value:
@@ -198,7 +198,7 @@ def read_prompt(value: object) -> tuple[Turn, ...]:
 
 
 def _is_object(value: object) -> TypeGuard[Value]:
-    # Asking an abstract class takes five times as long, and nearly every value is a dict.
+    # `isinstance` of an abstract class takes five times as long, and nearly every value is a dict.
     return type(value) is dict or isinstance(value, Mapping)
 
 
@@ -216,7 +216,7 @@ def _turn(value: object) -> Turn:
 
 
 def read_response(value: object) -> str:
-    """A text that says something.
+    """Return the text of a completion, which must not be empty.
 
     Raises:
         MalformedRowError: it is no text, or empty, or cannot be written as UTF-8.
@@ -229,7 +229,7 @@ def read_response(value: object) -> str:
 
 
 def clean_text(text: str) -> str:
-    """The text itself.
+    """Return the text unchanged.
 
     Raises:
         MalformedRowError: it cannot be written as UTF-8, or holds a NUL.
@@ -246,6 +246,6 @@ def clean_text(text: str) -> str:
 
 
 def prompt_identity(turns: Iterable[Mapping[str, str]]) -> str:
-    """16 hexadecimal digits over roles and texts; case and white space do not tell prompts apart."""
+    """Digest of roles and texts in 16 hexadecimal digits; it ignores case and white space."""
     parts = (part for turn in turns for part in (turn["role"], " ".join(turn["content"].lower().split())))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_CHARACTERS]

@@ -30,7 +30,7 @@ def _rounded(margin: float) -> str:
 
 @dataclass(slots=True)
 class PlacedRow:
-    """A well-formed row, the split that its source stands for, and where it lies."""
+    """A well-formed row, the split of its source, and its place in the file."""
 
     source: str
     split: Split
@@ -44,7 +44,7 @@ class PlacedRow:
         return _rounded(self.row.pair.margin)
 
     def dropped(self, seen: str) -> DroppedRow:
-        """The row as the funnel shows it once it is dropped."""
+        """Return the row as the funnel shows a dropped one."""
         pair = self.row.pair
         return DroppedRow(
             split=self.split,
@@ -63,11 +63,11 @@ class PlacedRow:
 
 @dataclass
 class Source:
-    """What one input held.
+    """The rows of one input.
 
     Attributes:
         name: the source in a mixture; `dataset` where there is one source only.
-        origin: where it comes from, for people.
+        origin: where it comes from, as messages show it.
     """
 
     name: str
@@ -79,17 +79,17 @@ class Source:
 
     @property
     def num_malformed(self) -> int:
-        """Malformed rows, blank lines left out."""
+        """Number of malformed rows, without blank lines."""
         return sum(len(rows) for reason, rows in self.malformed.items() if reason != _HARMLESS)
 
 
 def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, reader: Path | None = None) -> Source:
-    """Every row of an input's files.
+    """Read every row of an input's files.
 
-    Places are named after the input's origin, not after where it is mounted: so they are the same in every runtime.
+    Places name the input's origin, not its mount, so they are the same in every runtime.
 
     Args:
-        reader: a person's own reader (`formats.custom_reader`), where the files are in no schema that is known.
+        reader: the user's own reader (`formats.custom_reader`), if the files have no known schema.
 
     Raises:
         BadDataError: no data file, a damaged one, or one in an unknown schema; or the reader failed.
@@ -107,10 +107,10 @@ def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, re
 
 
 def _take(source: Source, rows: Iterable[RowRead], *, file: str) -> None:
-    """Put rows of a file into the source.
+    """Add the rows of a file to the source.
 
     Raises:
-        BadDataError: nearly none of very many can be used.
+        BadDataError: there are very many rows, and nearly all are malformed.
     """
     for read in rows:
         source.rows_read += 1
@@ -151,7 +151,7 @@ def malformed_by_reason(sources: Iterable[Source]) -> list[tuple[str, list[Dropp
 
 
 def languages_seen(rows: Iterable[PlacedRow]) -> str:
-    """The values of the language column in words, most frequent first."""
+    """The values of the language column as text, most frequent first."""
     counts = Counter(item.row.pair.language for item in rows).most_common(8)
     return ", ".join(f"{shortened(name, 24)} {count:,}" for name, count in counts)
 

@@ -1,7 +1,7 @@
-"""Which prompt goes where, by a seeded hash, so order and neighbours do not matter; how much each source gives.
+"""The split of each prompt, by a seeded hash; and the number of pairs that each source of a mixture gives.
 
-The same prompt falls on the same side whatever else the data holds; a prompt that validated one run does not train
-the next one, which has more data. Only prompts that are like one another go together, by the hash of their group.
+A prompt's split does not depend on order or on the other prompts: a prompt that validates one run does not train the
+next run with more data. Only similar prompts go together, by the hash of their group.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ class PolicyPrompts:
 
 
 def share_of(ids: Collection[str], *, fraction: float, seed: int, purpose: str) -> frozenset[str]:
-    """About `fraction` of `ids`, and at least one where there are two or more and the fraction is above zero.
+    """Return about `fraction` of `ids`; at least one if there are two or more and the fraction is above zero.
 
     Args:
         purpose: makes the choices for different purposes independent of one another.
@@ -54,8 +54,8 @@ def split_policy_prompts(
 ) -> PolicyPrompts:
     """Prompts for policy training and evaluation; a group of prompts stays together.
 
-    They are set aside from the training prompts. With `fraction` 0 nothing is: the policy trains on the prompts that
-    train the reward model, and is evaluated on those that validate it.
+    They are taken from the training prompts. With `fraction` 0 none are: the policy trains on the prompts that train
+    the reward model, and is evaluated on those that validate it.
     """
     if fraction <= 0:
         return PolicyPrompts(train=frozenset(train_ids), evaluation=frozenset(validation_ids))
@@ -93,5 +93,5 @@ def mixture_sizes(available: Mapping[str, int], weights: Mapping[str, float], *,
     total = min((count / shares[name] for name, count in available.items()), default=0.0)
     if most is not None:
         total = min(total, most)
-    # 0.1 + 0.2 is not quite 0.3 in binary; a pair less would be taken for no reason.
+    # 0.1 + 0.2 is not quite 0.3 in binary, and rounding down would lose a pair.
     return {name: math.floor(shares[name] * total + 1e-6) for name in available}

@@ -18,7 +18,7 @@ def write_comparisons(path: Path, rows: Iterable[PreferenceRow]) -> int:
     """Write two lines for each pair, in order.
 
     Returns:
-        Pairs left out, since they could not be read back: with a system turn, or with the mark of a turn in a text.
+        Number of pairs left out, because a system turn or the mark of a turn in a text could not be read back.
     """
     left_out = 0
     with open(path, "w", encoding="utf-8") as stream:
@@ -73,7 +73,7 @@ def write_prompts(path: Path, rows: Iterable[PreferenceRow]) -> int:
 
 
 def _turns(conversations: Sequence[Sequence[Turn]]) -> pa.ListArray:
-    """Column by column: three times as fast as from a list of objects."""
+    """Build the array column by column: three times as fast as from a list of objects."""
     roles = [turn["role"] for turns in conversations for turn in turns]
     contents = [turn["content"] for turns in conversations for turn in turns]
     return _of_turns(list(map(len, conversations)), pa.array(roles, pa.string()), contents)

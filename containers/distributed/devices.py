@@ -1,4 +1,4 @@
-"""Where a rank computes, and in which precision, by the GPU profile."""
+"""Device and precision of a rank, from the GPU profile."""
 
 import os
 
@@ -9,10 +9,10 @@ from containers.harness.errors import MissingPrerequisiteError
 
 
 def compute_device(profile: GpuProfile) -> torch.device:
-    """This rank's GPU, or the CPU where the profile has no GPU.
+    """Return this rank's GPU, or the CPU if the profile has no GPU.
 
     Raises:
-        MissingPrerequisiteError: the profile has GPUs, torch sees none.
+        MissingPrerequisiteError: the profile has GPUs, but torch sees none.
     """
     if profile.num_gpus == 0:
         return torch.device("cpu")
@@ -25,5 +25,5 @@ def compute_device(profile: GpuProfile) -> torch.device:
 
 
 def compute_dtype(profile: GpuProfile) -> torch.dtype:
-    """bfloat16 where the profile says bf16, float32 otherwise."""
+    """Return bfloat16 if the profile's precision is bf16, else float32."""
     return torch.bfloat16 if profile.precision == "bf16" else torch.float32

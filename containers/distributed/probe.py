@@ -1,7 +1,7 @@
-"""Measures the ways between the ranks before they train: all-reduces of the sizes in which gradients travel.
+"""Test and measure the connections between ranks before training, by all-reduces of the sizes of gradient buckets.
 
-It runs inside the stage, with its ranks, limits and variables, on the connections that training then uses. So what
-cannot work ends the stage within seconds and before a model is loaded, and the measurement costs no second start.
+The probe runs inside the stage, with its ranks, limits and variables, on the connections that training then uses. So a
+setup that cannot work fails within seconds, before a model is loaded, and the measurement needs no second start.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ SIZES_BYTES = (1 * _MIB, 25 * _MIB)
 _REPEATS = 5
 # One all-reduce of 25 MiB takes milliseconds on GPUs, and below a second on two busy cores.
 WAIT_S = 60
-# Connections are made before the first wait begins, and NCCL waits for them without end.
+# Limit for making connections: that happens before the first wait begins, and NCCL waits for them forever.
 _CONNECT_S = 180
 _SAMPLE_S = 0.005
 _SHM = "/dev/shm"  # noqa: S108 - the mount itself is what is measured
@@ -48,16 +48,16 @@ class RanksApartError(StageError):
 
 
 class WrongSumError(StageError):
-    """The ranks reach each other, and what arrives is not what was sent."""
+    """The ranks reach each other, but the data arrive changed."""
 
     kind = FailureKind.MISSING_PREREQUISITE
 
 
 def measure_collectives(profile: GpuProfile, device: torch.device) -> Collectives:
-    """All-reduce each size over all ranks, and say how that went; the process group is there. All ranks must ask.
+    """All-reduce each size over all ranks; return the measurements. Needs a process group; all ranks must call it.
 
     Raises:
-        RanksApartError: no answer within a minute; names the setting to change.
+        RanksApartError: an all-reduce took more than a minute; names the setting to change.
         WrongSumError: the sum is wrong.
     """
     started = time.monotonic()
@@ -77,7 +77,7 @@ def measure_collectives(profile: GpuProfile, device: torch.device) -> Collective
 
 
 def transports_in(text: str) -> tuple[str, ...]:
-    """What NCCL says (NCCL_DEBUG=INFO) of the ways that it chose, each once.
+    """Return the transports that NCCL chose, each once, from its log (NCCL_DEBUG=INFO).
 
     Example: `Channel 00 : 0[1000] -> 1[24000] via SHM/direct/direct` gives `SHM/direct`.
     """
@@ -85,20 +85,20 @@ def transports_in(text: str) -> tuple[str, ...]:
 
 
 def setting_to_change(profile: GpuProfile, transports: tuple[str, ...]) -> str:
-    """The one setting to try next, where ranks do not reach each other."""
+    """Return advice: the one setting to change if ranks do not reach each other."""
     if not profile.num_gpus:
-        return "Ranks on a CPU meet over the loopback interface: check that `lo` is up, and that no firewall shuts it"
+        return "Ranks on a CPU connect over the loopback interface: check that `lo` is up, and no firewall blocks it"
     ways = {transport.partition("/")[0] for transport in transports}
     if "NET" in ways:
         return "Set nccl.socket_ifname in the GPU profile to the interface over which the ranks can reach each other"
     if ways == {"SHM"} or profile.nccl.p2p_disable:
-        return "Set shm_size_gib in the GPU profile higher; what is left after that is nccl.shm_disable, which is slow"
+        return "Raise shm_size_gib in the GPU profile; if that does not help, set nccl.shm_disable, which is slow"
     return "Set nccl.p2p_disable to true in the GPU profile: P2P hangs where ACS or the IOMMU is on"
 
 
 @dataclass
 class _Output:
-    """What NCCL writes meanwhile, in a file of its own; no file where there is no NCCL."""
+    """NCCL's output during the probe, in its own file; no file without NCCL."""
 
     file: int | None = None
 
@@ -130,13 +130,13 @@ def _measured(size_bytes: int, device: torch.device, profile: GpuProfile, output
 
 
 def _all_reduce(values: torch.Tensor, profile: GpuProfile, output: _Output) -> None:
-    # Not `distributed.all_reduce`: without a limit of its own, an operation that nobody answers holds up the end of
-    # the process for as long as the group's.
+    # Not `distributed.all_reduce`: it has no own time-out, so an operation without an answer would delay the end of the
+    # process until the group's time-out.
     options = distributed.AllreduceOptions()
     options.timeout = timedelta(seconds=WAIT_S)
     try:
         work = distributed.distributed_c10d._get_default_group().allreduce([values], options)
-        # NCCL's own wait looks once a millisecond, in which NVLink adds up 25 MiB several times.
+        # NCCL's own wait polls once a millisecond, in which NVLink can all-reduce 25 MiB several times.
         limit = time.monotonic() + WAIT_S
         while values.is_cuda and not work.is_completed() and time.monotonic() < limit:
             pass
@@ -157,7 +157,7 @@ def _apart(profile: GpuProfile, output: _Output, what: str) -> str:
 
 @contextmanager
 def _limited(profile: GpuProfile, output: _Output) -> Iterator[None]:
-    """End the process where making connections takes for ever: nothing inside it can be interrupted."""
+    """End the process if making connections takes too long: nothing inside it can be interrupted."""
 
     def give_up() -> None:
         os.write(2, f"{_apart(profile, output, f'no connection within {_CONNECT_S} s')}\n".encode())
@@ -174,9 +174,9 @@ def _limited(profile: GpuProfile, output: _Output) -> Iterator[None]:
 
 @contextmanager
 def _nccl_speaks(device: torch.device, output: _Output) -> Iterator[None]:
-    """Have NCCL say which ways it takes, and keep that out of the log unless something goes wrong.
+    """Make NCCL report its transports, and keep that out of the log unless something goes wrong.
 
-    NCCL reads NCCL_DEBUG once, with its first connection, and writes to the standard output of the process.
+    NCCL reads NCCL_DEBUG once, with its first connection, and writes to the process's standard output.
     """
     if device.type != "cuda":
         yield
@@ -204,7 +204,7 @@ def _nccl_speaks(device: torch.device, output: _Output) -> Iterator[None]:
 
 @dataclass
 class _ShmUse:
-    """The greatest use of /dev/shm while the block lasts, over what was used before."""
+    """The peak use of /dev/shm during the block, minus its use before."""
 
     total_bytes: int = 0
     used_bytes: int = 0

@@ -1,4 +1,4 @@
-"""The ranks of a stage: joined as planned, waited for, and given their share of the work."""
+"""The ranks of a stage: join them, exchange values, and spread work over them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -19,28 +19,28 @@ from containers.harness.errors import MissingPrerequisiteError
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
-# Groups that were left, so that no wrapper of a model (DDP's reducer) is ever the last to hold one. Its end would wait
-# for gloo's threads with the interpreter locked, and one that still drops a tensor waits for the interpreter: for ever,
-# in 2 of 47 trainings of two ranks on two busy cores (torch 2.13).
+# `_left_groups` keeps groups that were left, so that no wrapper of a model (DDP's reducer) is the last to hold one. The
+# group's end would wait for gloo's threads with the interpreter locked, while a thread that still frees a tensor
+# waits for the interpreter: a deadlock in 2 of 47 trainings of two ranks on two busy cores (torch 2.13).
 _PATIENCE = timedelta(days=7)
 _left_groups: list[distributed.ProcessGroup | None] = []
 
 
 def join_ranks(context: StageContext) -> None:
-    """Join this process with the other ranks that torchrun started, as many as planned, and try the ways between them.
+    """Join this process with the planned ranks that torchrun started, and test their connections.
 
-    Without this, ranks on a CPU train alone, each into the same folder, and exit with 0; and the Trainer ignores the
-    collective time-out there.
+    Without this, ranks on a CPU would train alone, all into the same folder, and exit with 0. The Trainer would also
+    ignore the collective time-out there.
 
     Raises:
-        MissingPrerequisiteError: another number of ranks than the batch plan has.
-        StageError: they do not reach each other; see `probe`.
+        MissingPrerequisiteError: torchrun started another number of ranks than the batch plan has.
+        StageError: the ranks do not reach each other; see `probe`.
     """
     wanted, found = context.spec.batch.num_processes, int(os.environ.get("WORLD_SIZE", "1"))
     if wanted != found:
         raise MissingPrerequisiteError(
             f"The batch plan has {wanted} ranks, this process is one of {found}. "
-            f"Start the stage through its entry program, which starts torchrun where several ranks are planned."
+            f"Start the stage through its entry program, which starts torchrun if several ranks are planned."
         )
     device = compute_device(context.spec.profile)
     if found == 1 or distributed.is_initialized():
@@ -56,7 +56,7 @@ def join_ranks(context: StageContext) -> None:
 
 
 def collectives_text(measured: Collectives) -> str:
-    """`2 ranks over gloo: 25.0 MiB in 66 ms (379 MiB/s on the bus); shared memory 0 bytes of 64.0 MiB.`"""
+    """Return `2 ranks over gloo: 25.0 MiB in 66 ms (379 MiB/s on the bus); shared memory 0 bytes of 64.0 MiB.`"""
     largest = measured.sizes[-1]
     ways = f" ({', '.join(measured.transports)})" if measured.transports else ""
     return (
@@ -67,14 +67,14 @@ def collectives_text(measured: Collectives) -> str:
 
 
 def leave_ranks() -> bool:
-    """The end of the ranks' common work: wait until every rank is here, then part. One rank alone just goes on.
+    """End the ranks' common work: wait for every rank, then destroy the process group. Does nothing for one rank.
 
-    A process that ends without parting may be aborted by gloo's threads while Python shuts down (4 of 25 ends of two
-    idle ranks, torch 2.13: `terminate called without an active exception`), and torchrun then fails the whole stage.
-    Part before the first rank saves: the others would wait for it, and no longer than the collective time-out.
+    If a process ends without this, gloo's threads may abort it while Python shuts down (4 of 25 ends of two idle ranks,
+    torch 2.13: `terminate called without an active exception`), and torchrun then fails the whole stage. Call it before
+    the first rank saves: otherwise the others would wait for it, and fail after the collective time-out.
 
     Returns:
-        Whether this is the first rank, which writes outputs. Afterwards `is_first_rank` is true of each.
+        Whether this is the first rank, which writes outputs. Afterwards `is_first_rank` is true on each rank.
     """
     is_first = is_first_rank()
     if distributed.is_initialized():
@@ -90,12 +90,12 @@ def is_first_rank() -> bool:
 
 
 def any_rank(claim: bool) -> bool:
-    """Whether the claim holds on any rank; the same answer on every rank. All of them must ask."""
+    """Whether the claim holds on any rank; the same answer on every rank. All ranks must call it."""
     return bool(highest_of_ranks(int(claim)))
 
 
 def highest_of_ranks(number: int) -> int:
-    """The highest of the ranks' numbers; the same answer on every rank. All of them must ask."""
+    """Return the highest of the ranks' numbers; the same answer on every rank. All ranks must call it."""
     if not distributed.is_initialized():
         return number
     device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in distributed.get_backend() else "cpu"
@@ -105,7 +105,7 @@ def highest_of_ranks(number: int) -> int:
 
 
 def spread_over_ranks(items: Sequence[Item], work: Callable[[list[Item]], list[Value]]) -> list[Value]:
-    """The values that `work` gives for all items, in order, on every rank; each rank works on every n-th item."""
+    """Return the values of `work` for all items, in order, on every rank; each rank works on every n-th item."""
     if not distributed.is_initialized():
         return work(list(items))
     num_ranks = distributed.get_world_size()
@@ -114,10 +114,10 @@ def spread_over_ranks(items: Sequence[Item], work: Callable[[list[Item]], list[V
 
 
 def of_all_ranks(value: Value, *, group: distributed.ProcessGroup | None = None) -> list[Value]:
-    """Each rank's value, in order of the ranks, on every rank. All of them must ask.
+    """Return each rank's value, in order of the ranks, on every rank. All ranks must call it.
 
     Args:
-        group: of all ranks; None: the one that they joined, with its time-out.
+        group: a group of all ranks; None: the one that they joined, with its time-out.
     """
     if not distributed.is_initialized():
         return [value]
@@ -127,10 +127,10 @@ def of_all_ranks(value: Value, *, group: distributed.ProcessGroup | None = None)
 
 
 def patient_group() -> distributed.ProcessGroup | None:
-    """A group of all ranks that wait for what one of them does, for hours if need be; None where there is one rank.
+    """Return a group in which all ranks can wait for one of them, for hours if needed; None with one rank.
 
-    The collective time-out is for ranks that compute the same; it would take one that loads a large model, or waits for
-    another program, for lost. What bounds the waiting is the stage's time-out and its silence limit. All must ask.
+    The collective time-out is for ranks that compute the same; it would treat a rank that loads a large model, or waits
+    for another program, as lost. The stage's time-out and silence limit bound the waiting. All ranks must call it.
     """
     if not distributed.is_initialized():
         return None

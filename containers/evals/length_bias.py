@@ -1,7 +1,7 @@
-"""How much the length of a response moves its score, apart from how good the response is. Pure numpy.
+"""The effect of a response's length on its score, apart from the response's quality. Pure numpy.
 
-Lengths are characters. x is log2(length of the better response / length of the worse one), in doublings; it and the
-margin are differences within one prompt, so that prompts whose answers are long by nature do not count.
+Lengths are in characters. x is log2(length of the better response / length of the worse one), in doublings. x and the
+margin are differences within one prompt, so that prompts with generally long answers have no effect.
 """
 
 import math
@@ -31,7 +31,7 @@ LENGTH_LABELS = (*(label for _, label in _LENGTH_GROUPS), _MUCH_LONGER)
 
 # Weighted values held at once while resampling: 32 MB.
 _RESAMPLED_VALUES = 4_000_000
-# Below this spread of x (doublings) nothing can be said about length.
+# Below this spread of x (doublings) the effect of length cannot be measured.
 _SMALLEST_SPREAD = 1e-6
 
 
@@ -45,7 +45,7 @@ class _Sample:
     num_prompts: int
 
     def weights(self, intervals: Intervals) -> Iterator[Floats]:
-        """[B, N] how often each pair is drawn in each of B resamples of the prompts, piece by piece."""
+        """Yield [B, N] how often each pair is drawn in each of B resamples of the prompts, in blocks."""
         generator = np.random.default_rng(intervals.seed)
         at_once = max(1, _RESAMPLED_VALUES // max(self.num_prompts, self.margins.size))
         shares = np.full(self.num_prompts, 1 / self.num_prompts)
@@ -57,13 +57,13 @@ class _Sample:
 def length_bias(
     pairs: Sequence[ScoredPair], intervals: Intervals, *, score_std: float, padding: PaddingAttack
 ) -> LengthBias:
-    """All figures of length for these pairs; those that cannot be had, as where no length differs, are null.
+    """Compute all length figures of these pairs; those that cannot be measured (no length differs) are null.
 
     slope: least squares of margin on x with an intercept. The intercept is what quality adds at equal lengths, so a
-    model that rightly prefers longer answers, because they are better, has no slope. Standard slope: over `score_std`.
+    model that prefers longer answers because they are better has no slope. standard_slope: slope / `score_std`.
     controlled_accuracy: accuracy of margin − slope · x, which is the margin as if both responses were equally long; the
-    linear form of what Huang et al. 2024 (arXiv:2409.17407) take off a reward to remove its length bias. Intervals
-    resample prompts with all their pairs.
+    linear form of the correction for length bias of Huang et al. 2024 (arXiv:2409.17407). Intervals resample prompts
+    with all their pairs.
 
     Args:
         score_std: standard deviation of the scores of all responses.
@@ -137,7 +137,7 @@ def _figure(
 
 
 def _accuracy_at_equal_lengths(sample: _Sample, intervals: Intervals) -> Metric | None:
-    """With Wilson's interval where all pairs are right, or all wrong: resamples of them are all the same."""
+    """Accuracy at equal lengths; with Wilson's interval if all pairs are right or all wrong, as resamples are equal."""
     found = _figure(sample, intervals, _controlled_accuracy, name="controlled_accuracy")
     if found is None or 0 < found.value < 1:
         return found
@@ -147,7 +147,7 @@ def _accuracy_at_equal_lengths(sample: _Sample, intervals: Intervals) -> Metric 
 
 
 def _slope(sample: _Sample, weights: Floats) -> Floats:
-    """[B] weighted least-squares slopes; NaN where a resample has but one x."""
+    """[B] weighted least-squares slopes; NaN where a resample has only one x."""
     total = weights.sum(axis=1)
     mean_x, mean_y = weights @ sample.doublings / total, weights @ sample.margins / total
     covariance = weights @ (sample.doublings * sample.margins) / total - mean_x * mean_y
@@ -156,7 +156,7 @@ def _slope(sample: _Sample, weights: Floats) -> Floats:
 
 
 def _controlled_accuracy(sample: _Sample, weights: Floats) -> Floats:
-    """[B] accuracy of the margins without what the slope of each resample gives to length; a tie is half right."""
+    """[B] accuracy of margin − slope · x, with the slope of each resample; a tie is half right."""
     left = sample.margins - _slope(sample, weights)[:, None] * sample.doublings
     right = (left > 0) + 0.5 * (left == 0)
     return np.where(np.isfinite(left).all(axis=1), (weights * right).sum(axis=1) / weights.sum(axis=1), np.nan)

@@ -1,4 +1,4 @@
-"""Two models judged on the same items, several of which may ask one prompt: the difference over prompts. Pure."""
+"""Differences of two models on the same items, of which several may have the same prompt. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def paired_difference(differences: Sequence[float], *, confidence: float, num_bo
         ValueError: there is no item.
 
     Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, ch. 13; `scipy.stats.bootstrap`.
-    Example: [1, 1, 0, 0, -1] has the mean 0.2; what both get right or both wrong counts 0.
+    Example: [1, 1, 0, 0, -1] has the mean 0.2; an item that both get right or both wrong counts 0.
     """
     import numpy as np
     from scipy import stats  # type: ignore[import-untyped]  # heavy: a second, and only a retraining needs it
@@ -46,9 +46,9 @@ def paired_difference(differences: Sequence[float], *, confidence: float, num_bo
 
 
 def mcnemar_p_value(num_better: int, num_worse: int) -> float:
-    """The chance that two equal models differ at least so unevenly on the items where only one of them is right.
+    """Probability that two equal models differ at least this unevenly on the items where only one of them is right.
 
-    Exact and two-sided; 1 where they never differ.
+    Exact and two-sided; 1 if they never differ.
 
     Source: McNemar 1947, Psychometrika 12(2); exact form: binomial with p = 1/2.
     Example: 8 better and 1 worse give 0.039.
@@ -62,7 +62,7 @@ def mcnemar_p_value(num_better: int, num_worse: int) -> float:
 
 @dataclass(frozen=True)
 class ClusteredDifference:
-    """What two models differ by.
+    """The difference of two models.
 
     Attributes:
         difference: mean over items, with its percentile bootstrap interval over prompts.
@@ -82,17 +82,17 @@ class ClusteredDifference:
 def clustered_difference(
     differences: Sequence[float], prompts: Sequence[str], *, confidence: float, num_bootstrap: int, seed: int = 0
 ) -> ClusteredDifference:
-    """The mean difference; prompts are drawn with all their items, as items of one prompt are alike.
+    """The mean difference; prompts are drawn with all their items, because items of one prompt are alike.
 
     Args:
         differences: second minus first model on each item, from -1 to 1.
-        prompts: of each item the identity of its prompt.
+        prompts: the identity of each item's prompt.
 
     Raises:
         ValueError: there is no item.
 
     Source: Davison and Hinkley 1997, Bootstrap Methods and their Application, 3.8 (resampling whole clusters).
-    Example: [1, 1, 0] on the prompts a, a, b has the mean 2/3, and one prompt of two speaks for the second model.
+    Example: [1, 1, 0] on the prompts a, a, b has the mean 2/3; the second model is better on one of two prompts.
     """
     import numpy as np
 

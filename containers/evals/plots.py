@@ -26,7 +26,7 @@ def write_reward_model_plots(suites: Sequence[SuiteEvaluation], folder: Path) ->
 
 
 def _draw_margins(axes: Axes, suite: SuiteEvaluation) -> None:
-    """How many pairs have which margin; what lies left of zero is ordered wrongly."""
+    """Draw the number of pairs by margin; the model orders those left of zero wrongly."""
     if suite.margins is None:
         return
     edges = suite.margins.edges
@@ -38,7 +38,7 @@ def _draw_margins(axes: Axes, suite: SuiteEvaluation) -> None:
 
 
 def _draw_calibration(axes: Axes, suite: SuiteEvaluation) -> None:
-    """How often the preferred side is the right one, against how sure the model is."""
+    """Draw how often the preferred side is the right one, against the model's confidence."""
     predicted = [item.mean_predicted for item in suite.calibration]
     observed = [item.observed for item in suite.calibration]
     largest = max((item.count for item in suite.calibration), default=1)
@@ -79,5 +79,5 @@ def _write(path: Path, suite: SuiteEvaluation, draw: Callable[[Axes, SuiteEvalua
     axes = figure.subplots()
     draw(axes, suite)
     axes.spines[["top", "right"]].set_visible(False)
-    # No date in the suite: the same figures must give the same bytes.
+    # No date in the file: the same figures must give the same bytes.
     figure.savefig(path, dpi=_DOTS_PER_INCH, metadata={"Software": None})

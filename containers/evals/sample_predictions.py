@@ -66,7 +66,7 @@ def write_reloaded_scores(folder: Path, scores: Mapping[str, Sequence[float]]) -
 
 
 def read_reloaded_scores(folder: Path) -> dict[str, tuple[float, ...]]:
-    """What training scored with each reloaded copy; empty where it left no such file.
+    """Read the scores of each copy that training reloaded; empty if there is no such file.
 
     Raises:
         MissingPrerequisiteError: the file is damaged.

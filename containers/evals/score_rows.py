@@ -1,7 +1,7 @@
-"""Rows of a file to conversations that can be scored. Every row comes out: to be scored, or with the reason why not.
+"""Read the rows of a file as conversations to score. Every row is returned: to be scored, or with the reason why not.
 
 preferences   any schema of `containers.data.formats.columns`: both sides
-responses     prompt, responses (or completions): a list of answers, of which the best is looked for
+responses     prompt, responses (or completions): a list of answers, to find the best one
 response      prompt, response (or completion): one answer
 messages      messages: a conversation that ends with the assistant's turn
 """
@@ -27,7 +27,7 @@ _SEEN_CHARACTERS = 80
 
 
 class RowKind(StrEnum):
-    """What a row holds, and so what is said about it."""
+    """What a row holds; it decides what is reported about the row."""
 
     PAIR = "pair"
     RESPONSES = "responses"
@@ -36,12 +36,12 @@ class RowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowToScore:
-    """One row of a file; where two lines make a row, `line` is the first.
+    """One row of a file; if two lines make a row, `line` is the first.
 
     Attributes:
-        responses: of a pair, the chosen one first.
-        is_tie: the data calls neither side of the pair the better one.
-        reason: why the row cannot be scored; empty for one that can. `seen` shows what was found.
+        responses: in a pair, the chosen one is first.
+        is_tie: the data calls neither side of the pair better.
+        reason: why the row cannot be scored; empty if it can. `seen` shows what was found.
     """
 
     file: str
@@ -59,10 +59,10 @@ class RowToScore:
 
 
 def read_rows_to_score(path: Path) -> Iterator[RowToScore]:
-    """One item per row of the file, or of every data file below the folder, in order; `file` is named in a folder only.
+    """Yield one item per row of the file, or of every data file in the folder, in order; `file` is set for a folder.
 
     Raises:
-        BadDataError: there is no data file, one is damaged, or its rows have no columns that are known.
+        BadDataError: there is no data file, one is damaged, or its rows have no known columns.
     """
     for file in data_files(path):
         yield from _rows_of_file(file, name=file.relative_to(path).as_posix() if path.is_dir() else "")
@@ -91,7 +91,7 @@ _Parse = Callable[[Value], tuple[RowKind, tuple[Turn, ...], tuple[str, ...]]]
 
 
 def _parser(objects: list[dict[str, object]], *, file: str) -> _Parse | None:
-    """The reader of the form that most rows have; None for preferences, or where no line is an object."""
+    """Return the reader of the form that most rows have; None for preferences, or if no line is an object."""
     if not objects:
         return None
     hits = Counter(number for row in objects for number, (names, _) in enumerate(_FORMS) if set(names).issubset(row))

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of a reward model's scores: made where it is trained, read where its scores are used."""
+"""Mean and standard deviation of a reward model's scores: written by its training, read where its scores are used."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from containers.contracts.certificate import SCORE_STATISTICS_FILE, ScoreStatistics
 from containers.harness.errors import MissingPrerequisiteError
 
-# Below this share of the mean's size, and of 1, scores do not tell conversations apart.
+# Scores with a spread below this share of the mean's size, and of 1, are all the same.
 _LEAST_SPREAD = 1e-6
 
 
@@ -22,15 +22,15 @@ def score_statistics(scores: Sequence[float], *, scores_of: str) -> ScoreStatist
 
 
 def write_score_statistics(folder: Path, found: ScoreStatistics) -> None:
-    """Put them beside the weights in `folder`."""
+    """Write them beside the weights in `folder`."""
     (folder / SCORE_STATISTICS_FILE).write_text(found.model_dump_json(indent=2), encoding="utf-8")
 
 
 def normalisation_of(folder: Path, *, origin: str) -> ScoreStatistics:
-    """The statistics of the reward model in `folder`, by which its scores can be normalised.
+    """Read the statistics of the reward model in `folder`, by which its scores can be normalised.
 
     Args:
-        origin: what the model is called outside, for people.
+        origin: the name of the model in messages.
 
     Raises:
         MissingPrerequisiteError: there are none, they cannot be read, or the scores do not differ.
@@ -42,7 +42,7 @@ def normalisation_of(folder: Path, *, origin: str) -> ScoreStatistics:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it holds something else"
         raise MissingPrerequisiteError(
-            f"train_policy.normalise_rewards wants the mean and standard deviation of the reward model's scores, and "
+            f"train_policy.normalise_rewards needs the mean and standard deviation of the reward model's scores, and "
             f"{path.name} of {origin or folder} cannot be read: {why}. {advice}"
         ) from error
     if found.standard_deviation < _LEAST_SPREAD * max(1.0, abs(found.mean)):

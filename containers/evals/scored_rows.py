@@ -1,4 +1,4 @@
-"""What was said of the rows of a file: a line of JSON each, and the figures of all of them together. No torch."""
+"""The results of a file's rows: a line of JSON each, and the figures of all of them together. No torch."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class ScoredRow:
     seen: str = ""
 
     def record(self, statistics: ScoreStatistics | None) -> dict[str, Any]:
-        """The line of JSON that is written: row number, scores, and what follows from them."""
+        """Return the row's line of JSON: row number, scores, and what follows from them."""
         found: dict[str, Any] = {"file": self.row.file} if self.row.file else {}
         found["row"] = self.row.line
         if not self.scores:
@@ -48,7 +48,7 @@ class ScoredRow:
         return self.scores[0] - self.scores[1]
 
     def _pair_record(self) -> dict[str, Any]:
-        """Of a tie, whether by its label or by equal scores, nothing is correct or wrong."""
+        """Return the fields of a pair; a tie, by its label or by equal scores, is neither correct nor wrong."""
         tie = "label" if self.row.is_tie else "scores" if self.margin == 0 else ""
         return {
             "score_chosen": self.scores[0],
@@ -61,7 +61,7 @@ class ScoredRow:
 
 @dataclass
 class Tally:
-    """What was scored so far, for the figures of the whole."""
+    """The rows counted and scored so far, for the figures of the whole file."""
 
     num_rows: int = 0
     num_scored: int = 0
@@ -103,7 +103,7 @@ class Tally:
         )
 
     def _accuracy(self, *, confidence: float) -> Iterator[Metric]:
-        """Over pairs that the data orders; equal scores are half right, and pairs of one prompt are one observation."""
+        """Accuracy on pairs that the data orders; equal scores are half right, pairs of one prompt one observation."""
         if self.num_ties:
             yield Metric(name="ties", value=self.num_ties, unit="rows")
         if not self.margins:

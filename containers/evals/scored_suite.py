@@ -1,4 +1,4 @@
-"""A suite with its scores: what was read, what was scored, and the comparisons as pairs with margins. No torch."""
+"""A suite with its scores: the rows read, the items scored, and the comparisons as pairs with margins. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from containers.evals.suites.base import Benchmark, Comparison, ScoredItem, Suit
 
 @dataclass(frozen=True, slots=True)
 class ScoredPair:
-    """One comparison of an item, and what the reward model thinks of its two sides.
+    """One comparison of an item, with the reward model's scores of both sides.
 
     Attributes:
         prompt_id: of the item; pairs of one prompt are not independent.
@@ -33,7 +33,7 @@ class ScoredPair:
 
     @property
     def worse(self) -> str:
-        """The other one."""
+        """The response that should score lower."""
         return self.item.responses[self.comparison.worse]
 
     @property
@@ -48,7 +48,7 @@ class ScoredPair:
 
     @property
     def pair_id(self) -> str:
-        """The item's own id where it has one comparison; else with the places of both responses."""
+        """The item's id; with the places of both responses if the item has several comparisons."""
         if len(self.item.comparisons) == 1:
             return self.item.item_id
         return f"{self.item.item_id}:{self.comparison.better}>{self.comparison.worse}"
@@ -69,7 +69,7 @@ class ScoredPair:
 
 @dataclass(frozen=True)
 class ScoredSuite:
-    """What a suite's files gave, and the scores of every item of which all responses fit in max_length.
+    """The rows of a suite's files, and the scores of every item of which all responses fit in max_length.
 
     Attributes:
         strengths: strength of the preference by item id, where the data has one.
@@ -87,7 +87,7 @@ class ScoredSuite:
     pairs: tuple[ScoredPair, ...] = ()
 
     def with_scores(self, items: Sequence[ScoredItem], *, num_over_long: int) -> "ScoredSuite":
-        """This suite, scored."""
+        """Return this suite with its scores."""
         pairs = tuple(
             ScoredPair(
                 item=scored.item,
@@ -104,7 +104,7 @@ class ScoredSuite:
         return replace(self, items=tuple(items), pairs=pairs, num_over_long=num_over_long)
 
     def write_pair_scores(self, path: Path) -> None:
-        """A row for each pair, from which every accuracy can be worked out again."""
+        """Write a row for each pair, from which every accuracy can be computed again."""
         table = {
             "pair_id": [pair.pair_id for pair in self.pairs],
             "item_id": [pair.item.item_id for pair in self.pairs],
@@ -120,7 +120,7 @@ class ScoredSuite:
         pq.write_table(pa.table(table), path)
 
     def write_item_scores(self, path: Path) -> None:
-        """A row for each item with the scores of all its responses, also where none of them is the better one."""
+        """Write a row for each item with the scores of all its responses, also where none of them is better."""
         table = {
             "item_id": [scored.item.item_id for scored in self.items],
             "prompt_id": [scored.item.prompt_id for scored in self.items],

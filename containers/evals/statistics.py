@@ -1,8 +1,8 @@
 """Figures with their uncertainty, from margins: accuracy, intervals, log loss, calibration, histogram. Pure numpy.
 
-A margin is score(chosen) − score(rejected) of one pair: positive is right, negative wrong, zero a tie. Where
-observations share something, as several votes on one prompt do, they say less than as many independent ones: they are
-given as clusters, and every interval is over clusters.
+A margin is score(chosen) − score(rejected) of one pair: positive is right, negative wrong, zero a tie. Observations
+that share something, such as several votes on one prompt, say less than as many independent ones. They form clusters,
+and every interval is over clusters.
 """
 
 from collections.abc import Hashable, Sequence
@@ -37,7 +37,7 @@ def share_metric(
     """The mean of credits (0 wrong, 1 right, between them a tie) with Wilson's interval for their effective count.
 
     Args:
-        clusters: of each credit what it shares with others, its prompt; None: none shares anything.
+        clusters: what each credit shares with others, its prompt; None: all are independent.
     """
     value, count = float(_array(credits).mean()), len(credits)
     effective = count if clusters is None else effective_count(credits, clusters)
@@ -46,10 +46,10 @@ def share_metric(
 
 
 def effective_count(credits: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """How many independent credits say as much about the mean as these, of which those of one cluster are alike.
+    """Number of independent credits that say as much about the mean as these clustered ones.
 
-    It is their number over the design effect: the variance of their mean as clusters vary, over that as credits vary.
-    At most it is their number, and where all are right, or all wrong, the number of clusters.
+    It is their number over the design effect: the variance of their mean over clusters, divided by that over credits.
+    It is at most their number; if all are right, or all wrong, it is the number of clusters.
 
     Source: Kish 1965, Survey Sampling (design effect); Dean and Pagano 2015, J. Surv. Stat. Methodol. 3(4).
     Example: [1, 0, 1] gives 3 on three prompts; each four times over, 12 credits on three prompts, gives 2.
@@ -124,7 +124,7 @@ def bootstrap_interval(
     """Percentile bootstrap interval of the mean; the same for the same seed.
 
     Args:
-        clusters: of each value what it shares with others; clusters are drawn whole. None: values are.
+        clusters: what each value shares with others; clusters are drawn whole. None: single values are drawn.
 
     Raises:
         ValueError: there is no value.
@@ -151,10 +151,10 @@ def pair_losses(margins: Sequence[float]) -> list[float]:
 
 
 def calibration_bins(margins: Sequence[float], *, num_bins: int = 10) -> tuple[CalibrationBin, ...]:
-    """How often the model is right where it says that it is right with probability p.
+    """Compare how often the model is right with the probability that it predicts for this.
 
-    The side that the model prefers is right with predicted probability sigmoid(|margin|), which lies in [0.5, 1]; the
-    bins cut that range evenly, empty ones are left out. A tie predicts 0.5 and is observed as half right.
+    The side that the model prefers is right with predicted probability sigmoid(|margin|), in [0.5, 1]; the bins divide
+    that range evenly, empty ones are left out. A tie predicts 0.5 and is observed as half right.
     """
     values = _array(margins)
     predicted = 1 / (1 + np.exp(-np.abs(values)))
@@ -183,7 +183,7 @@ def histogram(values: Sequence[float], *, num_bins: int = 30) -> Histogram:
 
 
 def margin_histogram(margins: Sequence[float], *, num_bins: int = 30) -> Histogram:
-    """Counts in bins of equal width, as far to the left of zero as to the right, so that no bin holds both signs.
+    """Counts in bins of equal width, symmetric around zero, so that no bin holds both signs.
 
     Args:
         num_bins: even, so that zero is an edge.
@@ -195,7 +195,7 @@ def margin_histogram(margins: Sequence[float], *, num_bins: int = 30) -> Histogr
 
 
 def _normal_quantile(confidence: float) -> float:
-    """Standard deviations that hold `confidence` of a normal distribution; 0 and 1 are drawn into the open range."""
+    """Standard deviations that hold `confidence` of a normal distribution; 0 and 1 are moved into the open range."""
     return NormalDist().inv_cdf(0.5 + min(max(confidence, 0.0), 1 - 1e-12) / 2)
 
 

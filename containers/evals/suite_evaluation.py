@@ -1,4 +1,4 @@
-"""A scored suite to its figures: the benchmark's own score, then accuracy, margins and calibration of its pairs."""
+"""The figures of a scored suite: the benchmark's own score, then accuracy, margins and calibration of its pairs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def evaluate_suite(
 ) -> SuiteEvaluation:
     """All figures of one suite. In `accuracy` a tie is half right; `score` follows the benchmark's own rule.
 
-    A suite of which nothing is left has no figures, and so fails a gate that asks for one.
+    A suite with no item left has no figures, and so fails a gate that needs one.
     """
     judged = suite.benchmark.judge(suite.items, intervals) if suite.items else None
     known = SuiteEvaluation(
@@ -65,7 +65,7 @@ def score_spread(pairs: Sequence[ScoredPair]) -> float:
 
 
 def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, padding: PaddingAttack) -> dict[str, object]:
-    """The fields of a SuiteEvaluation that rest on pairs; none where there is no pair."""
+    """The fields of a SuiteEvaluation that come from pairs; without pairs, only `length`, with the padding attack."""
     if not pairs:
         return {"length": LengthBias(padding=padding)}
     margins = [pair.margin for pair in pairs]

@@ -1,4 +1,4 @@
-"""What a stage program is given. A program is `run(context) -> tuple[Metric, ...]`, in a module named as the stage."""
+"""Context of a stage program. A program is `run(context) -> tuple[Metric, ...]` in a module with the stage's name."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +12,11 @@ from containers.harness.stopping import StopSignal
 
 @dataclass(frozen=True)
 class StageContext:
-    """The spec with its folders, the recorder, and the word that the stage should stop.
+    """The spec with its folders, the recorder, and the stop signal.
 
-    The program writes its artifact into `output` and returns the metrics that stand in the manifest. The entry
-    program writes manifest and outcome. `checkpoints` outlives a failed attempt: the next attempt at the same key
-    finds there what the last one saved.
+    The program writes its artifact into `output` and returns the metrics for the manifest. The entry program writes
+    manifest and outcome. `checkpoints` outlives a failed attempt: the next attempt at the same key finds there the
+    checkpoints that the last one saved.
     """
 
     spec: StageSpec
@@ -40,11 +40,11 @@ class StageContext:
         return self.work / TENSORBOARD_FOLDER
 
     def has_input(self, name: str) -> bool:
-        """Whether the spec names this input."""
+        """Whether the spec has this input."""
         return any(item.name == name for item in self.spec.inputs)
 
     def input(self, name: str) -> StageInput:
-        """The input of that name.
+        """The input with that name.
 
         Raises:
             MissingPrerequisiteError: the spec has no such input, or its path does not exist.
@@ -58,5 +58,5 @@ class StageContext:
         raise MissingPrerequisiteError(f"{self.spec.stage} needs an input `{name}`; the spec has: {names}.")
 
     def input_path(self, name: str) -> Path:
-        """Where the input of that name lies; raises as `input`."""
+        """Path of the input with that name; raises as `input`."""
         return Path(self.input(name).path)

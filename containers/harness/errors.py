@@ -11,7 +11,7 @@ from containers.contracts.outcome import FailureKind
 
 
 class StageError(Exception):
-    """Base: message says what, why, and what to do."""
+    """Base: the message says what, why, and what to do."""
 
     kind = FailureKind.UNEXPECTED
 

@@ -1,18 +1,18 @@
-"""Which of a stage's GPUs its ranks see, and which are left to vLLM; decided before torch is imported."""
+"""Divide a stage's GPUs between its ranks and vLLM, before torch is imported."""
 
 from collections.abc import MutableMapping
 
 from containers.contracts.hardware import GpuProfile
 
-# Told to the ranks in the form of CUDA_VISIBLE_DEVICES.
+# For the ranks; in the form of CUDA_VISIBLE_DEVICES.
 ROLLOUT_GPUS_VARIABLE = "RLHF_ROLLOUT_GPUS"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def part_gpus(profile: GpuProfile, environment: MutableMapping[str, str]) -> None:
-    """Leave the ranks the first GPUs and write the others down for vLLM, where the profile has some without a rank.
+    """Show the ranks the first GPUs and write the others into a variable for vLLM, if the profile has some for it.
 
-    A single rank that saw them all would take them for its own: transformers' Trainer spreads each batch over them.
+    A single rank that saw all GPUs would use all of them: transformers' Trainer spreads each batch over them.
     """
     if not profile.num_rollout_gpus:
         return

@@ -1,14 +1,14 @@
-"""Messages of libraries that a stage's log is better without: each was looked into, and means nothing here.
+"""Remove harmless messages of libraries from a stage's log: each was examined, and does not matter here.
 
-Exact texts, so that the next message of the same kind is seen. Progress bars are turned off by the environment that
-the launcher sets.
+Exact texts, so that other messages of the same kind are still shown. The launcher's environment turns progress bars
+off.
 """
 
 import logging
 import re
 import warnings
 
-# TRL and PEFT still use these names; transformers 5 has renamed them, and takes both.
+# TRL and PEFT still use these names; transformers 5 has renamed them, and accepts both.
 _RENAMED = (
     ("gradient_checkpointing", "activation_checkpointing"),
     ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"),
@@ -17,11 +17,11 @@ _RENAMED = (
     ("is_gradient_checkpointing", "is_activation_checkpointing"),
 )
 _HARMLESS = {
-    # Every length is compared with the stage's own limit, and what is longer is left out and counted.
+    # The stage compares every length with its own limit, and leaves out and counts longer rows.
     "transformers.tokenization_utils_base": re.compile(
         r"Token indices sequence length is longer than the specified maximum sequence length for this model "
     ),
-    # A head that shares the embedding's weights is in no checkpoint; one with weights of its own is in every one.
+    # A head that shares the embedding's weights is in no checkpoint; one with its own weights is in every checkpoint.
     "transformers.trainer": re.compile(
         r"There were missing keys in the checkpoint model loaded: \['lm_head\.weight'\]\.\Z"
     ),
@@ -31,7 +31,7 @@ _HARMLESS = {
 
 
 def silence_known_noise() -> None:
-    """Keep these messages, and no others, out of the log from now on; imports none of the libraries."""
+    """Keep these messages, and no others, out of the log from now on, without importing the libraries."""
     for old, new in _RENAMED:
         text = f"`{old}` is deprecated and will be removed in v6. Use `{new}` instead."
         warnings.filterwarnings("ignore", message=re.escape(text) + r"\Z", category=FutureWarning)
@@ -45,5 +45,5 @@ class _Without(logging.Filter):
         self._pattern = pattern
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is anything else."""
+        """Whether the record is another message, which stays in the log."""
         return self._pattern.match(record.getMessage()) is None

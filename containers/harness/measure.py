@@ -1,4 +1,4 @@
-"""Measures what the stage really got, before torch is imported, and compares it with what the spec promises."""
+"""Measure the stage's limits and devices before torch is imported, and compare them with the spec."""
 
 import os
 import platform
@@ -26,9 +26,9 @@ _ADVICE = "Something between the orchestrator and the container's start changed 
 _MIB = 1024**2
 _UUID = re.compile(r"\(UUID: (GPU-[^)]+)\)")
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "tokenizers", "pyarrow")
-# A tmpfs of the size asked for reports exactly that size; a page of slack covers rounding.
+# A tmpfs reports exactly its requested size; a page of slack covers rounding.
 _SHM_SLACK_BYTES = 4096
-# Where the driver is not kept loaded it starts each GPU for this question, in one to three seconds each.
+# A driver that is not kept loaded starts each GPU for this query, in one to three seconds each.
 _NVIDIA_SMI_S = 60
 
 
@@ -43,7 +43,7 @@ def confinement_findings(
 
     Args:
         status: of /proc/self/status, name to value.
-        mounts, interfaces: where the kernel tells.
+        mounts, interfaces: the kernel's files about them.
     """
     options = _mount_options(mounts)
     folders = [("/", "ro"), *((item.path, "ro") for item in spec.inputs), (spec.work_path, "rw")]
@@ -68,7 +68,7 @@ def _capabilities(status: Mapping[str, str]) -> str:
 
 
 def _mount_options(path: Path) -> dict[str, str]:
-    """Mount point → `ro` or `rw`; the last mount on a point is the one that is seen."""
+    """Mount point → `ro` or `rw`; the last mount on a point counts."""
     found = {}
     try:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -82,7 +82,7 @@ def _mount_options(path: Path) -> dict[str, str]:
 
 
 def _up_interfaces(folder: Path) -> str:
-    """Interfaces that are up; others a kernel puts into every new network namespace by itself."""
+    """Interfaces that are up; a kernel adds others to every new network namespace by default."""
     up = []
     try:
         for interface in sorted(folder.iterdir()):
@@ -95,7 +95,7 @@ def _up_interfaces(folder: Path) -> str:
 
 
 def measure_contract(spec: StageSpec) -> MeasuredContract:
-    """Everything that was measured, with a verdict on each demand of `spec.required`."""
+    """Measure everything, and judge each demand of `spec.required`."""
     status = _process_status()
     return MeasuredContract(
         findings=(
@@ -124,7 +124,7 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
 
 
 def drift_message(measured: MeasuredContract) -> str:
-    """One line per demand that is not met: what, wanted, found, what to do. Empty where all is well."""
+    """One line per unmet demand: what, wanted, found, what to do. Empty where all are met."""
     return "\n".join(
         f"{finding.name}: the spec asks for {finding.wanted}, this process has {finding.found}. {finding.advice}"
         for finding in measured.drifted
@@ -223,7 +223,7 @@ def _sources(spec: StageSpec) -> ContractFinding:
         found=found[:19],
         verdict="ok" if wanted in ("", found) else "drift",
         advice="The image was built from other sources than the orchestrator's: run `make image` with its name "
-        "and its base again (IMAGE=…, BASE_IMAGE=…; README, On GPUs)."
+        "and its base again (IMAGE=…, BASE_IMAGE=…; docs/hardware.md)."
         if spec.image_digest
         else "The sources were edited while the run was going on: start it again.",
     )
@@ -238,7 +238,7 @@ def _process_status() -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """`Intel(R) Xeon(R) Processor`; where Linux does not name it, `x86_64`."""
+    """Name of the CPU: `Intel(R) Xeon(R) Processor`; `x86_64` where Linux does not name it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -249,13 +249,13 @@ def cpu_model() -> str:
 
 
 def _num_cpus() -> int:
-    """Whole CPUs by affinity, or by the quota of the control groups, whichever is less; at least one."""
+    """Whole CPUs by affinity, or by the quota of the control groups where that is less; at least one."""
     count, quota = len(os.sched_getaffinity(0)), group_cpus()
     return count if quota is None else max(1, min(count, int(quota)))
 
 
 def _memory_bytes() -> int:
-    """The machine's memory, or what the control groups of this process allow, whichever is less."""
+    """The machine's memory, or what the control groups of this process allow where that is less."""
     physical, group = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), group_memory()
     return physical if group is None else min(physical, group.limit_bytes)
 

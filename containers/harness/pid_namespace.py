@@ -1,6 +1,6 @@
-"""A PID namespace of a stage's own: the kernel ends every process in it when its first one (init) ends.
+"""A PID namespace for one stage: the kernel ends every process in it when its first one (init) ends.
 
-No list of process ids can promise that: a program may start a session of its own, fork twice, or close everything.
+No list of process ids can guarantee that: a program may start its own session, fork twice, or close its files.
 Linux only; see pid_namespaces(7), user_namespaces(7) and mount_namespaces(7).
 """
 
@@ -20,12 +20,12 @@ _CLONE_NEWPID = 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 0x2, 0x4, 0x8, 0x4000, 0x80000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# What a shell answers for a program that cannot be started.
+# A shell's exit code for a program that cannot be started.
 NOT_STARTED = 127
 
 
 def namespace_is_allowed() -> bool:
-    """Whether this process may make a PID namespace with its own /proc; tried in a child, which ends at once.
+    """Whether this process may make a PID namespace with its own /proc; a child tries it, and ends at once.
 
     A kernel, a container or a policy can forbid user namespaces, or the mount of a new /proc.
     """
@@ -49,9 +49,9 @@ def namespace_is_allowed() -> bool:
 
 
 def unshare_pids() -> None:
-    """Have the next child of this process be init of a new PID namespace.
+    """Make the next child of this process the init of a new PID namespace.
 
-    Root does without a user namespace, in which it would lose its rights over files of other users.
+    Root makes no user namespace, in which it would lose its rights over files of other users.
 
     Raises:
         OSError: neither way is allowed.
@@ -67,15 +67,15 @@ def unshare_pids() -> None:
 
 
 def run_as_init(command: Sequence[str], *, parent_lives: int) -> NoReturn:
-    """Be init of the namespace: start the program, reap what is left to us, and end as the program ends.
+    """Be init of the namespace: start the program, reap orphans, and exit with the program's exit code.
 
     Args:
         parent_lives: the reading end of a pipe that only the parent holds open for writing.
     """
-    # An init gets no signal that it has no handler for, but SIGKILL from outside.
+    # An init gets no signal without a handler, except SIGKILL from outside.
     _call("prctl", _PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if select.select([parent_lives], [], [], 0)[0]:
-        os._exit(1)  # the parent died before the kernel knew what to do then
+        os._exit(1)  # the parent died before prctl took effect
     _mount_own_proc()
     program = started(command)
     if program is None:
@@ -87,9 +87,9 @@ def run_as_init(command: Sequence[str], *, parent_lives: int) -> NoReturn:
 
 
 def started(command: Sequence[str]) -> "subprocess.Popen[bytes] | None":
-    """The program in a session of its own, with no signal blocked; None, and a line that says so, if it cannot start.
+    """Start the program in its own session, with no signal blocked; None and a log line if it cannot start.
 
-    The process that calls this has one thread, so `preexec_fn` cannot meet a lock that another one holds.
+    The caller has only one thread, so `preexec_fn` cannot wait for a lock of another thread.
     """
     try:
         return subprocess.Popen(command, start_new_session=True, preexec_fn=_unblock_signals)
@@ -99,7 +99,7 @@ def started(command: Sequence[str]) -> "subprocess.Popen[bytes] | None":
 
 
 def adopt_orphans() -> None:
-    """Have descendants whose parent ends become children of this process, not of the machine's init."""
+    """Let descendants whose parent ends become children of this process, not of the machine's init."""
     if sys.platform == "linux":
         _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -111,7 +111,7 @@ def shell_code(status: int) -> int:
 
 
 def _mount_own_proc() -> None:
-    """A /proc with the processes of the namespace alone, seen by it alone; later mounts of the host still arrive."""
+    """Mount a /proc that shows only the namespace's processes, only there; later mounts of the host still appear."""
     _call("unshare", _CLONE_NEWNS)
     _call("mount", b"none", b"/", None, _MS_REC | _MS_SLAVE, None)
     _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)

@@ -1,7 +1,7 @@
-"""Writes what happens in a stage to its own disk first: `events.jsonl`, one JSON object a line.
+"""Write the events of a stage to a file in its work folder: `events.jsonl`, one JSON object per line.
 
-The orchestrator tails the file and feeds MLflow, the terminal and Prefect from it. So a lost MLflow never stops a
-stage, and the container needs neither network nor credentials.
+The orchestrator follows the file and passes events to MLflow, the terminal and Prefect. So a stage never stops because
+MLflow is away, and the container needs neither network nor credentials.
 
 Lines:
     {"type": "metrics", "time": …, "step": 3, "values": {"loss": 0.6}, "non_finite": {"grad_norm": "nan"}}
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class Recorder:
     """Appends events to a file; each line is flushed, so a killed stage loses at most the line being written.
 
-    Half a line that a full disk or a power cut left is ended before the next one is written, so it spoils no other.
+    After a full disk or a power cut, half a line may be left; it gets a line end first, so it spoils no other line.
 
     Args:
         path: the events file; parent folder exists.
@@ -46,20 +46,20 @@ class Recorder:
         self._append(event)
 
     def progress(self, done: int, total: int, *, unit: str, text: str = "") -> None:
-        """Say how far the stage is; the caller throttles."""
+        """Record the progress of the stage; the caller limits the rate."""
         self._append({"type": "progress", "done": done, "total": total, "unit": unit, "text": text})
 
     def stopping(self, *, stops_every: int, save_s: float | None = None) -> None:
-        """Say after how many steps a training can stop, and how long its last save took; see `stop_grace`."""
+        """Record after how many steps a training can stop, and how long its last save took; see `stop_grace`."""
         self._append({"type": "stopping", "stops_every": stops_every, "save_s": save_s})
 
     def note(self, text: str) -> None:
-        """Say something that a person should read later: a resume, a skipped checkpoint, rows left out."""
+        """Record a message for the user: a resume, a skipped checkpoint, rows left out."""
         logger.info("%s", text)
         self._append({"type": "note", "text": text})
 
     def to_disk(self) -> None:
-        """Have what was recorded so far survive a power cut."""
+        """Sync the events to disk, so that they survive a power cut."""
         if self._enabled and self._path.exists():
             with open(self._path, "rb") as stream:
                 os.fsync(stream.fileno())

@@ -1,4 +1,4 @@
-"""What SIGTERM means to a stage: the end at once, or in a training the end after the step, with a checkpoint."""
+"""Handle SIGTERM in a stage: stop at once, or, in a training, stop after the step and save a checkpoint."""
 
 import os
 import signal
@@ -12,15 +12,15 @@ from typing import Any
 
 from containers.contracts.names import RANK_FAILURES
 
-# So long that the callback which swallowed the exception has returned.
+# Long enough that the callback which swallowed the exception has returned.
 _AGAIN_AFTER_S = 0.05
 _STOPPED = "The stage was stopped (SIGTERM). Start it again and it goes on from its last checkpoint."
 
 
 class StageCancelledError(BaseException):
-    """SIGTERM arrived: somebody stopped the stage in good order.
+    """SIGTERM arrived: the stage shall stop.
 
-    Not an Exception, so that no code that is loading a file or a model at that moment takes it for a fault of that.
+    Not an Exception, so that code which loads a file or a model does not take it for an error of the file.
     """
 
     def __init__(self, message: str = _STOPPED) -> None:
@@ -28,9 +28,9 @@ class StageCancelledError(BaseException):
 
 
 def stopped_by(error: BaseException) -> BaseException:
-    """The stop behind an error, where there is one, else the error.
+    """The StageCancelledError behind an error, if there is one, else the error.
 
-    A C extension that is being loaded turns whatever is raised in it into an ImportError of its own.
+    A C extension that is being loaded turns any exception into its own ImportError.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -43,11 +43,11 @@ def stopped_by(error: BaseException) -> BaseException:
 class StopSignal:
     """Answers SIGTERM with StageCancelledError, raised at once wherever the stage is.
 
-    Inside `after_step` the first SIGTERM only sets `requested`: the training then stops where it can be resumed. At
-    once all the same: at a second one; and where another rank failed, for no step can be finished without it.
+    Inside `after_step` the first SIGTERM only sets `requested`: the training then stops where it can be resumed. It
+    still stops at once at a second SIGTERM, or if another rank failed, since no step can finish without that rank.
 
     Args:
-        work: the stage's work folder, where failed ranks leave their word.
+        work: the stage's work folder, where failed ranks write their failure.
     """
 
     def __init__(self, work: Path | None = None) -> None:
@@ -56,20 +56,20 @@ class StopSignal:
         self._work = work
 
     def listen(self) -> None:
-        """Answer SIGTERM from now on. Main thread only."""
+        """Handle SIGTERM from now on. Main thread only."""
         signal.signal(signal.SIGTERM, self._received)
         sys.unraisablehook = _sent_again_where_swallowed(sys.unraisablehook)
 
     def end(self) -> None:
-        """The stage is over and writes its outcome: nothing stops it any more but SIGKILL."""
+        """Ignore SIGTERM from now on: the stage has ended and writes its outcome."""
         self._over = True
 
     @contextmanager
     def after_step(self) -> Iterator[None]:
-        """Whoever is inside looks at `requested` after each step.
+        """Delay SIGTERM in the block: its code checks `requested` after each step.
 
         Raises:
-            StageCancelledError: at the end of the block, where it was requested and nobody looked.
+            StageCancelledError: at the end of the block, if a stop was requested.
         """
         self._patient = True
         try:
@@ -92,10 +92,10 @@ class StopSignal:
 
 
 def _sent_again_where_swallowed(before: Callable[[Any], object]) -> Callable[[Any], object]:
-    """A hook that sends SIGTERM again where its exception was raised inside a finalizer.
+    """A hook that sends SIGTERM again if its exception was raised inside a finalizer.
 
-    Python drops what is raised in `__del__` and in the callbacks of weak references, which run wherever the last
-    reference goes, as at the end of each import: the stage would go on as if nobody had stopped it.
+    Python drops exceptions in `__del__` and in callbacks of weak references. These run where the last reference ends,
+    as at the end of each import; without this hook the stage would ignore the SIGTERM.
     """
 
     def hook(unraisable: Any) -> None:

@@ -1,17 +1,17 @@
-"""Starts a stage's program, passes signals on to those who understand them, and leaves none of its processes alive.
+"""Start a stage's program, pass signals on to the processes that handle them, and leave none of them alive.
 
     python -m containers.harness.supervisor [--confine] [--events FILE] -- PROGRAM [ARGUMENT …]
 
-    SIGTERM   the ranks (or the program, where there are none) are asked to stop, once; killed after the grace
+    SIGTERM   is sent once to the ranks (or the program, where there are none); they are killed after the grace
     SIGUSR1   every process that catches SIGUSR1 writes its stacks, one process after the other
     SIGUSR2   every process is killed
 
-With --confine the program lives in a PID namespace of its own, where the kernel allows one: whatever it starts dies
-with it, also where this process is killed. Elsewhere this process is a child subreaper: what the program leaves behind
-becomes its child, and is killed by it. A container is a PID namespace already.
+With --confine the program gets its own PID namespace, where the kernel allows one: all its processes die with it, also
+if this process is killed. Otherwise this process is a child subreaper: it becomes the parent of orphaned processes,
+and kills them. A container already is a PID namespace.
 
-When the process that started this one dies, the program is stopped as by SIGTERM: it saves, and nothing goes on
-unseen. Standard library only: it starts in a moment, and before anything that can fail.
+If the process that started this one dies, the program is stopped as by SIGTERM: it saves, and does not run on
+unnoticed. Standard library only: it starts in a moment, and before anything that can fail.
 """
 
 import argparse
@@ -37,16 +37,16 @@ from containers.harness.pid_namespace import (
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 _LOOK_EVERY_S = 0.5
-# Between the stacks of two processes, which would stand among each other in the log otherwise.
+# Between the stacks of two processes, so that their lines do not mix in the log.
 STACKS_APART_S = 0.25
-# Of a stage, of 1000; everybody may raise his own, and no ordinary program has one.
+# oom_score_adj of a stage, at most 1000; a process may raise its own, and ordinary programs have 0.
 OOM_SCORE = 500
 # After SIGKILL a process is gone at once, unless the kernel holds it.
 _KILL_LIMIT_S = 10.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Supervise the program. Returns its exit code as a shell shows it."""
+    """Supervise the program and return its exit code as a shell shows it."""
     parser = argparse.ArgumentParser(prog="python -m containers.harness.supervisor")
     parser.add_argument("--confine", action="store_true", help="in a PID namespace, where that is allowed")
     parser.add_argument("--events", type=Path, default=Path("events.jsonl"), help="events of the stage")
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     parent = os.getppid()
     if os.environ.get(PARENT_VARIABLE, str(parent)) != str(parent):
-        return 1  # who started this died meanwhile
+        return 1  # the process that started this one died meanwhile
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     _die_before_servers()
     adopt_orphans()
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _die_before_servers() -> None:
-    """Let the kernel, where memory runs out, end this stage before servers and orchestrator. Children inherit it."""
+    """Make the kernel end this stage before servers and orchestrator when memory runs out. Children inherit it."""
     path = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
         if int(path.read_text(encoding="ascii")) < OOM_SCORE:
@@ -70,12 +70,12 @@ def _die_before_servers() -> None:
 
 
 class Supervisor:
-    """One program and all that it starts.
+    """One program and all its processes.
 
     Args:
-        events: the stage's events, from which the grace follows.
+        events: the stage's events, from which the grace is computed.
         confine: use a PID namespace where one is allowed.
-        parent: the process that started this one; 0 and 1, of a container, do not die before it.
+        parent: the process that started this one; 0 and 1, in a container, do not die before it.
     """
 
     def __init__(self, command: Sequence[str], *, events: Path, confine: bool, parent: int) -> None:
@@ -90,7 +90,7 @@ class Supervisor:
         self._is_asked = False
 
     def run(self) -> int:
-        """The program's exit code, when nothing of it is alive any more."""
+        """Run the program and return its exit code after all its processes have ended."""
         self._child = self._start()
         if not self._child:
             return NOT_STARTED
@@ -104,7 +104,7 @@ class Supervisor:
         if not self._is_confined:
             program = started(self._command)
             return program.pid if program else 0
-        # Who asks the kernel for a namespace has its next child in it, and no other outside: so this is the last child.
+        # After this call all further children would be in the namespace, so this is the last child.
         unshare_pids()
         lives, held = os.pipe()
         child = os.fork()
@@ -129,12 +129,12 @@ class Supervisor:
             _say("The orchestrator is gone.")
             self._stop()
         if self._stops_at is not None and not self._is_asked:
-            self._ask_to_stop()  # the namespace had no program yet
+            self._ask_to_stop()  # before, the namespace had no program
         if self._stops_at is not None and time.monotonic() >= self._stops_at:
             self._kill()
 
     def _stop(self) -> None:
-        """SIGTERM to the ranks, not to torchrun, which would kill them after half a minute."""
+        """Send SIGTERM to the ranks, not to torchrun, which would kill them after half a minute."""
         if self._stops_at is None:
             grace = stop_grace(self._events)
             self._stops_at = time.monotonic() + grace.seconds
@@ -149,7 +149,7 @@ class Supervisor:
         self._is_asked = bool(asked)
 
     def _ask_for_stacks(self) -> None:
-        """SIGUSR1 to those alone that catch it: it would end the others, torchrun among them."""
+        """Send SIGUSR1 only to processes that catch it: it would end the others, among them torchrun."""
         for pid in descendants(os.getpid()):
             if _catches(pid, signal.SIGUSR1):
                 rank = _variable(pid, "RANK")
@@ -158,7 +158,7 @@ class Supervisor:
                 time.sleep(STACKS_APART_S)
 
     def _kill(self) -> None:
-        """SIGKILL to everything, and wait until it is dead; a namespace does both when its init is killed."""
+        """Send SIGKILL to all processes and wait until they are dead; for a namespace, killing its init is enough."""
         deadline = time.monotonic() + _KILL_LIMIT_S
         while (alive := descendants(os.getpid())) and time.monotonic() < deadline:
             for pid in [self._child] if self._is_confined and self._child in alive else alive:
@@ -172,11 +172,11 @@ class Supervisor:
         return _children(self._child) if self._is_confined else [self._child]
 
     def _ranks(self) -> list[int]:
-        """The children of torchrun, which takes the program's place where there are several ranks."""
+        """The children of torchrun, which replaces the program if there are several ranks."""
         return [pid for program in self._program() for pid in _children(program) if _variable(pid, "LOCAL_RANK")]
 
     def _reaped(self) -> int | None:
-        """The wait status of the program (or of its init) once it ended; others that ended are only reaped."""
+        """Reap ended processes; return the wait status of the program (or of its init) once it has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -186,7 +186,7 @@ class Supervisor:
                 return status if pid else None
 
     def _reap_orphans(self) -> None:
-        """Reap all but the program, whose status `_reaped` wants."""
+        """Reap all ended processes but the program, whose status `_reaped` needs."""
         for pid in _children(os.getpid(), dead=True):
             if pid != self._child:
                 with contextlib.suppress(ChildProcessError):
@@ -210,10 +210,10 @@ def _children(of: int, *, dead: bool = False) -> list[int]:
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
-    """Process id, parent and state of every process of the machine that can be seen."""
+    """Yield process id, parent and state of every visible process of the machine."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name, in brackets, may hold anything.
+            # The name, in brackets, may hold any character.
             state, parent = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
             yield int(path.parent.name), int(parent), state
 
@@ -227,7 +227,7 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 
 
 def _variable(pid: int, name: str) -> str:
-    """A variable of the environment with which a process was started; empty where it has none."""
+    """A variable of a process's start environment; empty where it has none."""
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if entry.startswith(f"{name}=".encode()):

@@ -1,8 +1,8 @@
-"""What the kernel allows this process: limits of the control group that it lives in, and of every group above it.
+"""Read the kernel's limits of this process: those of its control group and of every group above it.
 
-A systemd scope, a step of Slurm, a pod and a container are control groups. Files at the top of the mount say nothing of
-them, so /proc says in which group this process is. Versions 1 and 2, and both at once. Standard library only; used on
-both sides of the container boundary.
+A systemd scope, a step of Slurm, a pod and a container are control groups. Files at the top of the mount do not show
+their limits, so the process's group is read from /proc. Versions 1 and 2, and both at once. Standard library only;
+used on both sides of the container boundary.
 """
 
 import re
@@ -12,17 +12,17 @@ from pathlib import Path
 
 _ROOT = Path("/")
 _VERSION_2 = ""
-# Version 1 says "no limit" with the largest number of whole pages.
+# Version 1 means "no limit" by the largest number of whole pages.
 _NO_LIMIT_BYTES = 2**60
 
 
 @dataclass(frozen=True)
 class GroupMemory:
-    """What control groups leave to this process.
+    """Memory that control groups leave to this process.
 
     Attributes:
         limit_bytes: the smallest limit of all groups.
-        available_bytes: what the fullest group has left; pages of files that it can drop at once count as left.
+        available_bytes: free memory of the fullest group; file pages that the kernel can drop at once count as free.
     """
 
     limit_bytes: int
@@ -31,7 +31,7 @@ class GroupMemory:
 
 @dataclass(frozen=True)
 class _Mount:
-    """Attributes: root: the group that is shown at `point`, as a path in its hierarchy."""
+    """Attributes: root: the group that is mounted at `point`, as a path in its hierarchy."""
 
     root: str
     point: Path
@@ -40,10 +40,10 @@ class _Mount:
 def group_memory(*, root: Path = _ROOT) -> GroupMemory | None:
     """Memory that the control groups allow; None where none of them has a limit.
 
-    `memory.high` counts as a limit: beyond it nobody is killed, but the kernel slows the group down to a crawl.
+    `memory.high` counts as a limit: beyond it the kernel kills no process, but slows the group down extremely.
 
     Args:
-        root: of the file system in which /proc and the mounts are looked up.
+        root: of the file system with /proc and the mounts.
     """
     levels = [
         *(_memory_2(folder) for folder in _groups(root, _VERSION_2)),
@@ -56,7 +56,7 @@ def group_memory(*, root: Path = _ROOT) -> GroupMemory | None:
 
 
 def group_cpus(*, root: Path = _ROOT) -> float | None:
-    """CPUs that the smallest quota of all groups gives, 1.5 for one and a half; None without a quota."""
+    """CPUs of the smallest quota of all groups, 1.5 for one and a half; None without a quota."""
     quotas = [
         *(_quota_2(folder) for folder in _groups(root, _VERSION_2)),
         *(_quota_1(folder) for folder in _groups(root, "cpu")),
@@ -65,9 +65,9 @@ def group_cpus(*, root: Path = _ROOT) -> float | None:
 
 
 def oom_kills(*, root: Path = _ROOT) -> int:
-    """How often the kernel has killed for memory in this process's group; 0 where it does not tell.
+    """Number of OOM kills in this process's group; 0 where the kernel does not report it.
 
-    The top of a machine has no such counter in version 2: there it is that of all groups together, since boot.
+    In version 2 the top group of a machine has no such counter: there the count is of all groups, since boot.
     """
     counters = [
         *(_counter(folder / "memory.events", "oom_kill") for folder in _groups(root, _VERSION_2)),
@@ -84,7 +84,7 @@ def _memory_2(folder: Path) -> GroupMemory | None:
 
 def _memory_1(folder: Path) -> GroupMemory | None:
     stat = _stat(folder)
-    # The kernel's own minimum over all groups above, those beyond the mount among them.
+    # The second is the kernel's own minimum over all groups above, including those outside the mount.
     limits = [_integer(folder / "memory.limit_in_bytes"), stat.get("hierarchical_memory_limit")]
     return _left(limits, _integer(folder / "memory.usage_in_bytes"), stat.get("total_inactive_file"))
 
@@ -108,7 +108,7 @@ def _quota_1(folder: Path) -> float | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's group and of each group above it, as far as the mount shows them.
+    """Yield the folders of this process's group and of each group above it that the mount shows.
 
     Args:
         controller: of version 1; empty: the hierarchy of version 2.
@@ -117,7 +117,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     own = _own_path(root, controller)
     if own is None or not mounts:
         return
-    # A container may have several mounts of a hierarchy, or one that does not show its own group: then its top counts.
+    # A container may have several mounts of a hierarchy, or one without its own group: then the mount's top counts.
     folders = [(mount.point, mount.point / below) for mount in mounts if (below := _below(own, mount.root)) is not None]
     top, folder = next((found for found in folders if found[1].is_dir()), (mounts[0].point, mounts[0].point))
     while folder != top:
@@ -137,7 +137,7 @@ def _own_path(root: Path, controller: str) -> str | None:
 
 
 def _mounts(root: Path, controller: str) -> Iterator[_Mount]:
-    """Where that hierarchy is mounted, from /proc/self/mountinfo (proc(5))."""
+    """Yield the mounts of that hierarchy, from /proc/self/mountinfo (proc(5))."""
     for line in _text(root / "proc/self/mountinfo").splitlines():
         mount, _, kind = line.partition(" - ")
         fields, kinds = mount.split(" "), kind.split(" ")
@@ -149,9 +149,9 @@ def _mounts(root: Path, controller: str) -> Iterator[_Mount]:
 
 
 def _below(path: str, mounted: str) -> str | None:
-    """The group's path below the one that is mounted; None where it does not lie there.
+    """The group's path below the mounted group; None where it is not below it.
 
-    Without a namespace of its own a container sees the host's paths in both; with one, both begin at the container.
+    Without its own namespace, a container sees the host's paths in both; with one, both begin at the container.
     """
     mounted = mounted.rstrip("/")
     if ".." in path.split("/") or (path != mounted and not path.startswith(f"{mounted}/")):
@@ -160,12 +160,12 @@ def _below(path: str, mounted: str) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    """A path of mountinfo, in which a blank is `\\040`."""
+    """Decode a path of mountinfo, in which a blank is `\\040`."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
 
 
 def _stat(folder: Path) -> dict[str, int]:
-    """`memory.stat`, in which version 1 says "no limit" with a number too."""
+    """Numbers of `memory.stat`, where version 1 also gives "no limit" as a number."""
     return _pairs(folder / "memory.stat")
 
 
@@ -174,7 +174,7 @@ def _counter(path: Path, name: str) -> int | None:
 
 
 def _pairs(path: Path) -> dict[str, int]:
-    """Names and numbers, a pair a line."""
+    """Names and numbers of a file with one pair per line."""
     pairs = (line.split() for line in _text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 

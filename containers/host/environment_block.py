@@ -1,7 +1,7 @@
-"""Takes secrets out of what the kernel shows of this process's environment, /proc/<pid>/environ.
+"""Remove secrets from /proc/<pid>/environ, the kernel's view of this process's environment.
 
-It shows the memory in which the process got its variables when it started, to every process of the same user: a data
-reader of a stage, for one. `os.environ.pop` does not change that memory.
+It shows the memory with the variables that the process got at its start, to every process of the same user: a stage's
+data reader, for example. `os.environ.pop` does not change that memory.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 logger = logging.getLogger(__name__)
 
-# Not PWD and OLDPWD, which are folders; not SSH_ASKPASS, a program; not PGPASSFILE, a path; not public keys.
+# Excludes PWD and OLDPWD (folders), SSH_ASKPASS (a program), PGPASSFILE (a path), and public keys.
 _SECRET_NAME = re.compile(
     r"TOKEN(?!IZ)|PASSW|PASSPHRASE|(?<!ASK)PASS(?=_|$)|_PWD(?=_|$)|SECRET|AUTH_STRING|CREDENTIAL|CONNECTION_STRING"
     r"|WEBHOOK|API_KEY|ACCESS_KEY|PRIVATE_KEY|ENCRYPTION_KEY|(?<!PUBLIC)_KEY$"
@@ -28,12 +28,12 @@ _TOKEN = re.compile(
     r"|\$(?:1|2[aby]|5|6|y|7)\$[^\s:]{8,}"
 )
 _SHORTEST_SECRET = 6
-# Counted after the name in brackets, which may hold blanks: fields 50 and 51 of proc(5).
+# Fields 50 and 51 of proc(5), counted after the name in brackets, which may hold blanks.
 _ENV_START, _ENV_END = 47, 48
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable of that name and value is a token, a password, or an address with a login in it."""
+    """Whether a variable holds a token, a password, or an address with a login."""
     return bool(value) and bool(
         _SECRET_NAME.search(name.upper()) or _LOGIN_IN_ADDRESS.search(value) or _PASSWORD_OPTION.search(value)
     )
@@ -42,7 +42,7 @@ def is_secret(name: str, value: str) -> bool:
 def secret_values() -> tuple[str, ...]:
     """The secrets in this process's environment, and the passwords in its addresses.
 
-    The longest come first, so that none is left over of another.
+    The longest come first, so that replacing one leaves no part of another.
     """
     found = {value for name, value in os.environ.items() if is_secret(name, value)}
     found |= {password for value in found for password in _passwords_in(value)}
@@ -50,9 +50,9 @@ def secret_values() -> tuple[str, ...]:
 
 
 def _passwords_in(address: str) -> Iterator[str]:
-    """The passwords of an address, as they stand there and decoded.
+    """Yield the passwords of an address, as written and decoded.
 
-    One that is the user's own name (`prefect:prefect@`) is left out: it hides nothing, and is a word of many messages.
+    A password equal to the user's name (`prefect:prefect@`) is left out: it hides nothing, and many messages have it.
     """
     held = [password for user, password in _USER_AND_PASSWORD.findall(address) if password != user]
     for password in (*held, *_PASSWORD_OPTION.findall(address)):
@@ -60,9 +60,9 @@ def _passwords_in(address: str) -> Iterator[str]:
 
 
 def without_secrets(text: str) -> str:
-    """The text with `***` for the secrets of this process, for logins in addresses, and for what looks like a token.
+    """The text with `***` for secrets of this process, logins in addresses, and texts that look like tokens.
 
-    Secrets of fewer than six characters stay, since they are parts of ordinary words; in an address they go.
+    Secrets of fewer than six characters stay, since ordinary words contain them; in an address they are replaced.
     """
     for secret in secret_values():
         if len(secret) >= _SHORTEST_SECRET:
@@ -71,9 +71,9 @@ def without_secrets(text: str) -> str:
 
 
 def hide_secrets() -> None:
-    """Blank the secrets in the memory that the process was started with; its own variables stay as they are.
+    """Overwrite the secrets in the process's start memory; its own variables stay the same.
 
-    Elsewhere than on Linux there is no such memory to see.
+    Only Linux shows that memory.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -86,7 +86,7 @@ def hide_secrets() -> None:
 def _blank_secrets() -> None:
     for name, value in list(os.environ.items()):
         if is_secret(name, value):
-            os.environ[name] = value  # a copy for the C library, whose pointer led into the memory that is blanked
+            os.environ[name] = value  # a copy for the C library, which pointed into the memory to overwrite
     fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
     if not 0 < start < end:
@@ -95,6 +95,6 @@ def _blank_secrets() -> None:
     for entry in ctypes.string_at(start, end - start).split(b"\0"):
         key, _, held = entry.partition(b"=")
         if is_secret(os.fsdecode(key), os.fsdecode(held)):
-            # Not with zeros: two of them are taken for the end of the block by those who read it (psutil).
+            # Not with zeros: a reader (psutil) takes two of them for the end of the block.
             ctypes.memset(offset + len(key) + 1, ord("*"), len(held))
         offset += len(entry) + 1

@@ -1,7 +1,7 @@
 """Prints what pip installs in the stage image: the `stages` extra of pyproject.toml, and pydantic for the contract.
 
 Runs inside the image build (`python stage_requirements.py pyproject.toml`), so it needs the standard library only.
-The pins stand in pyproject.toml and nowhere else.
+The pins are in pyproject.toml and nowhere else.
 """
 
 import re

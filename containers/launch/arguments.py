@@ -1,4 +1,4 @@
-"""With what a stage is started: pure functions from a spec to the arguments of `docker create` or of a process."""
+"""Build the `docker create` (or process) arguments for a stage spec. Pure functions."""
 
 import os
 import re
@@ -21,7 +21,7 @@ INSIDE_INPUTS = "/rlhf/inputs"
 INSIDE_WORK = "/rlhf/work"
 
 SUPERVISOR_MODULE = "containers.harness.supervisor"
-# A container is a PID namespace already; the supervisor is there for stacks, ranks and the grace.
+# A container already is a PID namespace; there the supervisor handles stacks, ranks and the stop grace.
 
 _HOST_NAME = "rlhf-stage"
 _PIDS_LIMIT = 4096
@@ -31,16 +31,16 @@ _DAEMON_LOG = {"max-size": "64m", "max-file": "2"}
 
 
 def container_name(spec: StageSpec) -> str:
-    """`rlhf-<stage>-<first 12 of the key>`. Docker refuses a second container of that name: a lock on the key that
-    dies with its holder."""
+    """`rlhf-<stage>-<first 12 of the key>`. Docker refuses a second container with that name, so it is a lock on the
+    key that ends with its container."""
     return f"rlhf-{spec.stage}-{spec.key[:12]}"
 
 
 def docker_spec(spec: StageSpec, *, refused_limits: frozenset[str] = frozenset()) -> StageSpec:
-    """The spec as the container sees it: its own paths, its own network, and limits that the host can give.
+    """Return the spec that the container gets: with its paths, its network, and limits that the host can give.
 
     Args:
-        refused_limits: ulimits (`memlock`, `stack`) that the host refused; they are demanded no more.
+        refused_limits: ulimits (`memlock`, `stack`) that the host refused; the new spec does not demand them.
     """
     required = spec.required.model_copy(
         update={
@@ -53,10 +53,10 @@ def docker_spec(spec: StageSpec, *, refused_limits: frozenset[str] = frozenset()
 
 
 def docker_environment(spec: StageSpec) -> dict[str, str]:
-    """Every variable of the container that the image does not set."""
-    # A user without passwd entry needs HOME and USER.
+    """Environment variables of the container, beside those of the image."""
+    # A user without an entry in passwd needs HOME and USER.
     identity = {"HOME": "/tmp", "USER": "rlhf", "LOGNAME": "rlhf"}  # noqa: S108 - a private tmpfs
-    # CUDA images ask for all GPUs by themselves; where the NVIDIA runtime is the default they would get them.
+    # CUDA images request all GPUs by default, and get them where the NVIDIA runtime is the default runtime.
     gpus = (
         {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
         if spec.profile.num_gpus
@@ -66,7 +66,7 @@ def docker_environment(spec: StageSpec) -> dict[str, str]:
 
 
 def _docker_demands(spec: StageSpec) -> dict[str, str]:
-    """Without a network there is only the loopback interface; a name meant for the host would match nothing."""
+    """Variables that the container must have. Its only interface is loopback; a name for the host matches nothing."""
     variables = {**dict(stage_environment(spec.profile, seed=spec.seed)), **dict(spec.required.environment)}
     if spec.batch.num_processes > 1:
         variables["GLOO_SOCKET_IFNAME"] = "lo"
@@ -84,7 +84,7 @@ def docker_arguments(
     command: tuple[str, ...] | None = None,
     refused_limits: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
-    """Keyword arguments of `docker.containers.create`; the policy of the boundary stands here and nowhere else.
+    """Keyword arguments of `docker.containers.create`; the only place with the limits and mounts of a container.
 
     Args:
         command: replaces the program and its supervisor.
@@ -99,17 +99,17 @@ def docker_arguments(
         "command": list(command or docker_command(launch.program)),
         "name": container_name(spec),
         "labels": {**stage_labels(spec), **launch.labels, **labels},
-        # By it the host's processes can be told apart; the spec, and so what another run may take over, has none.
+        # Identifies the attempt's processes on the host. Not in the spec, which must be equal to take a container over.
         "environment": {**docker_environment(spec), TOKEN_VARIABLE: new_token(launch.work_folder)},
         "user": user,
         "working_dir": INSIDE_WORK,
         "mounts": _mounts(launch),
         # Without init, PID 1 ignores SIGTERM and even its own SIGSEGV.
         "init": True,
-        # A removed container cannot say whether the kernel killed it.
+        # After removal, Docker cannot tell whether the kernel killed the container.
         "auto_remove": False,
         "network_mode": "none",
-        # torchrun's ranks meet at the host's own name, which nothing else resolves without a network: they would
+        # torchrun's ranks meet at the host name. Without a network only `extra_hosts` resolves it; else they would
         # wait for ten minutes.
         "hostname": _HOST_NAME,
         "extra_hosts": {_HOST_NAME: "127.0.0.1"},
@@ -123,7 +123,7 @@ def docker_arguments(
         "log_config": LogConfig(type="json-file", config=_DAEMON_LOG),
     }
     if memory:
-        # Equal limits: no swap, so that too little memory shows as such and not as a run that crawls.
+        # Equal limits mean no swap: a stage with too little memory then fails instead of getting very slow.
         arguments |= {"mem_limit": memory, "memswap_limit": memory}
     if spec.profile.num_gpus:
         arguments["device_requests"] = [_gpus(launch)]
@@ -131,7 +131,7 @@ def docker_arguments(
 
 
 def stage_labels(spec: StageSpec) -> dict[str, str]:
-    """What the container is, for people and for the reaper."""
+    """Labels that describe the container, for users and for the reaper."""
     return {
         "rlhf.stage": spec.stage.value,
         "rlhf.key": spec.key,
@@ -141,7 +141,7 @@ def stage_labels(spec: StageSpec) -> dict[str, str]:
 
 
 def _mounts(launch: LaunchRequest) -> list[Mount]:
-    # Mount, not `volumes=`: the latter creates a missing host folder, as root.
+    # Mount, not `volumes=`, which creates a missing host folder, as root.
     inputs = [_read_only(f"{INSIDE_INPUTS}/{item.name}", item) for item in launch.spec.inputs]
     spec_mount = Mount(INSIDE_SPEC, str(launch.spec_folder.resolve()), type="bind", read_only=True)
     work_mount = Mount(INSIDE_WORK, str(launch.work_folder.resolve()), type="bind")
@@ -172,7 +172,7 @@ _LIMIT_NUMBERS = {"3": "stack", "7": "nofile", "8": "memlock"}
 
 
 def refused_limit(message: str) -> str | None:
-    """The ulimit that the host refused, from runc's words; None where the message is about something else.
+    """The ulimit that the host refused, from runc's error; None where the message is about something else.
 
     Example: `error setting rlimit type 8: operation not permitted` gives `memlock`.
     """
@@ -181,7 +181,7 @@ def refused_limit(message: str) -> str | None:
 
 
 def docker_command(program: str = ENTRY_MODULE) -> tuple[str, ...]:
-    """The command inside a container: the program on its spec, below the supervisor."""
+    """The command inside a container: the supervisor, which starts the program with its spec."""
     return (
         *("python", "-m", SUPERVISOR_MODULE, "--events", f"{INSIDE_WORK}/{EVENTS_FILE}", "--"),
         *("python", "-m", program, f"{INSIDE_SPEC}/{SPEC_FILE}"),
@@ -189,17 +189,17 @@ def docker_command(program: str = ENTRY_MODULE) -> tuple[str, ...]:
 
 
 def process_arguments(spec_file: Path, program: str = ENTRY_MODULE) -> tuple[str, ...]:
-    """The command of the process runtime: this interpreter, the same program."""
+    """The command of the process runtime: the same program, with this interpreter."""
     return (sys.executable, "-m", program, str(spec_file))
 
 
 def supervised(command: tuple[str, ...], *, events: Path) -> tuple[str, ...]:
-    """The command as the process runtime starts it: below a supervisor that leaves none of its processes alive."""
+    """The command below a supervisor that leaves none of its processes alive, for the process runtime."""
     return (sys.executable, "-m", SUPERVISOR_MODULE, "--confine", "--events", str(events), "--", *command)
 
 
 def process_environment(spec: StageSpec, *, parent: Mapping[str, str], sources: Path) -> dict[str, str]:
-    """The whole environment of a stage process: an allow-list of the parent's, then what the spec demands.
+    """The whole environment of a stage process: allowed variables of the parent, then those of the spec.
 
     Args:
         sources: folder that holds the package `containers`.

@@ -1,13 +1,13 @@
-"""What every runtime is given and gives back, and the errors of a launch that never became a run.
+"""The request and the result of every runtime, and the errors of a launch that started no program.
 
 LaunchError                      the stage's program was not started; `kind` says what that means for the run
 ├── DaemonUnreachableError       no Docker daemon answers, or it stopped answering
-├── DaemonInfrastructureError    the daemon answers and its own machinery is broken (bridge gone, disk, shim)
+├── DaemonInfrastructureError    the daemon answers, but is broken itself (bridge gone, disk, shim)
 ├── ImageMissingError            the stage image is not on this machine
 ├── ImageChangedError            the image's tag points to another image than the spec's digest
-├── InputUnusableError           an input is missing, unreadable inside, or a link that leads out of the mount
+├── InputUnusableError           an input is missing, unreadable in the container, or a link out of its mount
 ├── NameTakenError               another live container works on the same key
-├── GpuUnavailableError          the GPUs cannot be had: gone, broken, or not handed out by the daemon
+├── GpuUnavailableError          the stage cannot get its GPUs: gone, broken, or not given by the daemon
 └── CreateRefusedError           the daemon refused the container for any other reason
 """
 
@@ -34,7 +34,7 @@ class DaemonUnreachableError(LaunchError):
 
 
 class DaemonInfrastructureError(LaunchError):
-    """The daemon's own machinery is broken; starting again can help."""
+    """The daemon itself is broken; another attempt can succeed."""
 
     kind = FailureKind.CONTAINER_LOST
 
@@ -48,7 +48,7 @@ class ImageChangedError(LaunchError):
 
 
 class InputUnusableError(LaunchError):
-    """An input cannot be mounted, or could not be read inside."""
+    """An input cannot be mounted, or the stage could not read it."""
 
 
 class NameTakenError(LaunchError):
@@ -56,7 +56,7 @@ class NameTakenError(LaunchError):
 
 
 class GpuUnavailableError(LaunchError):
-    """The GPUs that the profile asks for cannot be had."""
+    """The stage cannot get the GPUs of its profile."""
 
 
 class CreateRefusedError(LaunchError):
@@ -64,7 +64,7 @@ class CreateRefusedError(LaunchError):
 
 
 def _ignore_line(line: str) -> None:
-    """For callers that read stage.log afterwards."""
+    """Do nothing: for callers that read stage.log afterwards."""
 
 
 def _never() -> bool:
@@ -72,7 +72,7 @@ def _never() -> bool:
 
 
 def _no_tick() -> None:
-    """For callers that tail no events."""
+    """Do nothing: for callers that follow no events."""
 
 
 ENTRY_MODULE = "containers.stages.entry"
@@ -85,13 +85,13 @@ class LaunchRequest:
     Attributes:
         spec: with host paths; the runtime writes the spec that the stage reads, with the paths that the stage sees.
         spec_folder: host folder of spec.json and stage.log; the stage can read it, never write.
-        work_folder: host folder; the one that the stage may write.
+        work_folder: host folder; the only one that the stage may write.
         image: name or id of the stage image; None for the process runtime.
         labels: put on the container in addition to the runtime's own.
-        on_line: called in the caller's thread with each log line, live; floods and progress bars are thinned out.
-        should_stop: polled a few times a second; True stops the stage in good order.
+        on_line: called in the caller's thread with each log line, live; some lines of floods and progress bars only.
+        should_stop: polled a few times a second; True makes the stage save its state and stop.
         on_tick: called about once a second, and once more after the end.
-        program: the module that is run, with the path of its spec as argument.
+        program: the module to run, with the path of its spec as argument.
         gpu_ids: indices or UUIDs of the GPUs to use; empty: any `profile.num_gpus` of them.
     """
 
@@ -109,14 +109,14 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class StageExit:
-    """How the program ended. What that means is decided in `failure.py`.
+    """How the program ended; `failures/classify.py` decides what that means.
 
     Attributes:
-        exit_code: as a shell shows it, 128 + n for a death by signal n; None if it was never learnt.
-        oom_killed: the kernel killed the program or a child of it for memory; the exit code can still be 1 or 3.
+        exit_code: as a shell shows it, 128 + n for a death by signal n; None if unknown.
+        oom_killed: the kernel killed the program or its child for lack of memory; the exit code can still be 1 or 3.
         lost: the container vanished, could not be observed, or outlived SIGKILL.
         state: bounded facts for the evidence: Docker's State, or resource usage.
-        stalled: it gave no sign of life for too long, and was killed.
+        stalled: it wrote no log and no event for too long, and was killed.
     """
 
     exit_code: int | None
@@ -134,14 +134,14 @@ class StageExit:
 
 
 class StageRuntime(Protocol):
-    """Starts a stage's program, watches it to its end, and leaves nothing behind."""
+    """Starts a stage's program, watches it until it ends, and leaves no process or container."""
 
     @property
     def name(self) -> RuntimeName:
         """The value of `StageSpec.runtime`."""
 
     def run(self, launch: LaunchRequest) -> StageExit:
-        """The program's end; when this returns or raises, nothing of the program is alive.
+        """Run the program and return how it ended; no process of it lives when this returns or raises.
 
         Raises:
             LaunchError: the program was not started.

@@ -1,11 +1,11 @@
-"""Takes a finished work folder into the artifact store, and finds what is there.
+"""Publish a finished work folder to the artifact store, and find artifacts there.
 
-A stage may have written anything: links, FIFOs, sparse giants. Nothing is followed, and nothing is written into the
-folder that the stage could write; what is good is renamed out of it.
+A stage may have written anything: links, FIFOs, huge sparse files. No link is followed, and nothing is written into
+the folder that the stage could write; a good output is renamed out of it.
 
 CollectError
 ├── NoResultError      the work folder holds no result of this stage and key
-└── UnsafeOutputError  the output is not what an artifact may be
+└── UnsafeOutputError  the output holds what no artifact may hold
 """
 
 import errno
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _OUTCOME_ADAPTER: TypeAdapter[StageResult | StageFailure] = TypeAdapter(StageOutcome)
 _MAX_OUTCOME_BYTES = 16 * 1024**2
 _MAX_FILES = 200_000
-# A file system that compresses shows small holes; a hostile sparse file of terabytes would be hashed for hours.
+# A compressing file system shows small holes; a hostile sparse file of terabytes would take hours to hash.
 _MAX_HOLE_BYTES = 64 * 1024**3
 
 
@@ -63,9 +63,9 @@ class ArtifactLookup:
 
 
 def read_outcome(work_folder: Path) -> StageResult | StageFailure | None:
-    """What the stage said of itself; None where it said nothing that can be read.
+    """The outcome that the stage wrote; None where it wrote none that can be read.
 
-    Where its first rank died before it could speak, the rank that failed first speaks for the stage.
+    Where rank 0 died before it wrote one, the failure of another rank counts (`_first_rank_failure`).
     """
     return _read_outcome_file(work_folder / OUTCOME_FILE) or _first_rank_failure(work_folder)
 
@@ -76,19 +76,19 @@ def _read_outcome_file(path: Path) -> StageResult | StageFailure | None:
     except FileNotFoundError:
         return None
     except (OSError, UnsafeFileError) as error:
-        logger.warning("%s is not believed: %s", path, error)
+        logger.warning("%s is ignored: %s", path, error)
         return None
     try:
         return _OUTCOME_ADAPTER.validate_json(text)
     except ValidationError as error:
-        logger.warning("%s is not believed: %s", path, error)
+        logger.warning("%s is ignored: %s", path, error)
         return None
 
 
 def _first_rank_failure(work_folder: Path) -> StageFailure | None:
-    """The failure that explains the others: of a known kind if there is one, else the oldest.
+    """The failure that explains the others: the oldest of a known kind, else the oldest.
 
-    A rank that was told to stop explains nothing: torchrun tells every rank so when another one dies.
+    A cancelled rank explains nothing: torchrun stops every rank when another one dies.
     """
     paths = sorted(work_folder.glob(RANK_FAILURES), key=lambda path: path.lstat().st_mtime_ns)
     failures = [found for path in paths if isinstance(found := _read_outcome_file(path), StageFailure)]
@@ -99,7 +99,7 @@ def _first_rank_failure(work_folder: Path) -> StageFailure | None:
 def find_artifact(
     artifacts: Path, *, stage: ProgramName, key: str, whole_up_to_bytes: int | None = None
 ) -> ArtifactLookup:
-    """The verified artifact of a key, if there is one.
+    """Find and verify the artifact of a key.
 
     A damaged one is renamed to `<key>.damaged-<n>`, so that the stage runs again and nothing is lost or reused.
 
@@ -121,12 +121,12 @@ def find_artifact(
 def publish(work_folder: Path, artifacts: Path, *, stage: ProgramName, key: str) -> ArtifactRef:
     """Verify `work_folder/output` and rename it to `artifacts/<stage>/<key>`; the one rename makes it visible.
 
-    Where a verified artifact of that key is there already, it stays and is returned. Call it only after the
+    Where the store already has a verified artifact of that key, it stays and is returned. Call it only after the
     stage's program is dead.
 
     Raises:
         NoResultError: no result of this stage and key in the work folder.
-        UnsafeOutputError: a link, FIFO, device or giant lies in the output, or the manifest does not match.
+        UnsafeOutputError: the output has a link, FIFO, device or huge hole, or the manifest does not match.
     """
     outcome = read_outcome(work_folder)
     if not isinstance(outcome, StageResult) or (outcome.stage, outcome.key) != (stage, key):
@@ -159,9 +159,9 @@ def _reference(folder: Path, manifest: Manifest) -> ArtifactRef:
 
 
 def replace_artifact(artifact: ArtifactRef, work_folder: Path) -> Path:
-    """Make room for a new artifact of the same key: the old one is kept as `<key>.replaced-<n>`, its checkpoints go.
+    """Rename an artifact to `<key>.replaced-<n>` and delete its work folder, so that the stage can run again.
 
-    Call it only as the key's sole worker.
+    Call it only while no other process works on the key.
     """
     aside = _set_aside(Path(artifact.path), why="replaced")
     if work_folder.exists():
@@ -178,7 +178,7 @@ def _set_aside(folder: Path, *, why: Literal["damaged", "replaced"]) -> Path:
 
 
 def _refuse_unsafe(output: Path) -> None:
-    """Before anything is read: no links, no special files, not too many, no giant holes."""
+    """Refuse an output with links, special files, too many files or huge holes, before any file is read."""
     if output.is_symlink() or not output.is_dir():
         raise UnsafeOutputError(f"{output} is not a folder.")
     hole_bytes = 0
@@ -195,7 +195,7 @@ def _refuse_unsafe(output: Path) -> None:
 
 
 def _take_over(output: Path) -> None:
-    """Make everything ours, readable by a later stage's user, without setuid bits, and on disk before the rename."""
+    """Own every file, make it readable to later stages, clear setuid bits, and sync it to disk before the rename."""
     for path in regular_files(output):
         _own(path, mode=0o644)
     for folder, _, _ in os.walk(output, topdown=False, followlinks=False):
@@ -224,7 +224,7 @@ def _move_in(output: Path, folder: Path, manifest: Manifest) -> ArtifactRef:
         output.rename(folder)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            # Another run of the same key was a moment faster.
+            # Another run of the same key published first.
             other = find_artifact(folder.parent.parent, stage=manifest.stage, key=manifest.key)
             if other.artifact:
                 return other.artifact
@@ -242,7 +242,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _read_regular_file(path: Path, *, max_bytes: int) -> bytes:
-    """Bytes of a regular file. Refuses links (OSError), and FIFOs, devices and giants (UnsafeFileError)."""
+    """Bytes of a regular file. Refuses links (OSError), and FIFOs, devices and large files (UnsafeFileError)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)

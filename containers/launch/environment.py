@@ -1,4 +1,4 @@
-"""From typed settings to the environment variables of a stage."""
+"""Turn typed settings into the environment variables of a stage."""
 
 from collections.abc import Mapping
 
@@ -15,12 +15,12 @@ _ALWAYS = {
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "PYTHONUNBUFFERED": "1",
-    # The work folder is the current folder and the stage may write it: it must not be a place to import from.
+    # The stage may write its current folder, the work folder: Python must not import from it.
     "PYTHONSAFEPATH": "1",
     "LANG": "C.UTF-8",
 }
 
-# Names that a process may inherit. Everything else of the parent stays outside, above all tokens and passwords.
+# Names that a stage process may inherit. It gets no other variable of the parent, above all no tokens and passwords.
 _INHERITED_NAMES = frozenset(
     "PATH HOME USER LOGNAME TZ TMPDIR VIRTUAL_ENV LD_LIBRARY_PATH SSL_CERT_FILE SSL_CERT_DIR".split()  # noqa: SIM905
 )
@@ -28,13 +28,13 @@ _INHERITED_PREFIXES = ("CUDA_", "CONDA_PREFIX", "NVIDIA_VISIBLE_DEVICES", "NVIDI
 
 
 def stage_environment(profile: GpuProfile, *, seed: int) -> tuple[tuple[str, str], ...]:
-    """The variables that the profile and the seed demand, sorted; equal for every runtime, so that numbers are too.
+    """The variables of profile and seed, sorted; equal for every runtime, so that results are equal too.
 
-    They also stand in `StageSpec.required.environment`: the program checks inside that they arrived.
+    They are also in `StageSpec.required.environment`: the program checks that it got them.
     """
     variables = dict(_ALWAYS)
     variables["OMP_NUM_THREADS"] = variables["MKL_NUM_THREADS"] = str(profile.num_threads)
-    # Of the tokenizer, which takes every core of the machine otherwise, in each rank.
+    # For the tokenizer, which otherwise takes every core of the machine in each rank.
     variables["RAYON_NUM_THREADS"] = str(profile.num_threads)
     variables["PYTHONHASHSEED"] = str(seed)
     variables.update(_gpu_variables(profile) if profile.num_gpus else {"CUDA_VISIBLE_DEVICES": ""})
@@ -43,7 +43,7 @@ def stage_environment(profile: GpuProfile, *, seed: int) -> tuple[tuple[str, str
 
 
 def folder_environment(work: str) -> dict[str, str]:
-    """Caches below the work folder: a home may be read-only or small, and compiled kernels must be loadable."""
+    """Put caches below the work folder: a home may be read-only or small, and compiled kernels must be loadable."""
     cache = f"{work}/cache"
     return {
         "XDG_CACHE_HOME": cache,
@@ -51,15 +51,15 @@ def folder_environment(work: str) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{cache}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
         "MPLCONFIGDIR": f"{cache}/matplotlib",
-        # The collective time-out's dump: where it survives the container.
+        # The dump after a collective time-out goes where it survives the container.
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{work}/nccl_trace_rank_",
     }
 
 
 def inherited_environment(parent: Mapping[str, str]) -> dict[str, str]:
-    """What a child process may take over from its parent: where programs, libraries and GPUs are; no secret.
+    """Variables that a child process may inherit: where programs, libraries and GPUs are; no secret.
 
-    Nor what steers NCCL or CUDA: the GPU profile says that.
+    Variables that steer NCCL or CUDA are left out: the GPU profile sets them.
     """
     steering = hardware_variables(parent)
     return {
@@ -74,8 +74,8 @@ def _gpu_variables(profile: GpuProfile) -> dict[str, str]:
     variables = {
         # cuBLAS repeats its sums only with a fixed workspace.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        # Else torch asks cuDNN first on Hopper and Blackwell, which takes about half a second to plan an attention of
-        # lengths that it has not seen, and as long for its backward; in packed rows nearly each one is new.
+        # By default torch tries cuDNN first on Hopper and Blackwell. For each new length of an attention, cuDNN plans
+        # for about half a second, and as long for its backward; in packed rows nearly every length is new.
         "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
         "NCCL_DEBUG": nccl.debug,
         # 3 is torch's own default: take the process down without waiting for the communicator to abort.

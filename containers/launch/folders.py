@@ -1,4 +1,4 @@
-"""A stage's folders on the host and its inputs: checked, prepared, and who owns them."""
+"""Check and prepare a stage's folders and inputs on the host, and set the owner of its files."""
 
 import os
 import stat
@@ -9,18 +9,18 @@ from containers.contracts.names import OUTCOME_FILE, RANK_FAILURES, SPEC_FILE
 from containers.contracts.spec import StageInput, StageSpec
 from containers.launch.base import InputUnusableError, LaunchRequest
 
-# Where the orchestrator is root the stage still is not: an ordinary id.
+# An ordinary user's id: where the orchestrator is root, the stage is not.
 _STAGE_UID = 1000
 _MAX_REPORTED = 5
 
 
 def stage_user(launch: LaunchRequest) -> tuple[int, int]:
-    """The uid and gid as which a container's stage runs: the owner of its work folder, but never root.
+    """Return the uid and gid of a container's stage: those of the work folder's owner, but never root's.
 
-    Both folders exist afterwards.
+    Makes the spec folder and the work folder.
 
     Raises:
-        InputUnusableError: the work folder belongs to another user, and this one may not change that.
+        InputUnusableError: the work folder belongs to another user, and this user may not change that.
     """
     launch.spec_folder.mkdir(parents=True, exist_ok=True)
     launch.work_folder.mkdir(parents=True, exist_ok=True)
@@ -34,11 +34,11 @@ def stage_user(launch: LaunchRequest) -> tuple[int, int]:
 
 
 def prepare_folders(launch: LaunchRequest, spec: StageSpec, *, user: tuple[int, int] | None = None) -> Path:
-    """Write spec.json, take an older attempt's outcome away, and give the work folder to the stage's user.
+    """Write spec.json, delete an older attempt's outcome, and give the work folder to the stage's user.
 
     Args:
         spec: as the stage sees it.
-        user: uid and gid of the stage, where it is another user than this process.
+        user: uid and gid of the stage, where they differ from this process's.
 
     Returns:
         The spec's path on the host.
@@ -56,7 +56,7 @@ def prepare_folders(launch: LaunchRequest, spec: StageSpec, *, user: tuple[int, 
 
 
 def _hand_over(folder: Path, uid: int, gid: int) -> None:
-    """Change owners below `folder`, following no link; an earlier attempt may have run as somebody else."""
+    """Change owners below `folder`, following no link; an earlier attempt may have run as another user."""
     os.chown(folder, uid, gid)
     for parent, folders, files in os.walk(folder, followlinks=False):
         for name in (*folders, *files):
@@ -64,7 +64,7 @@ def _hand_over(folder: Path, uid: int, gid: int) -> None:
 
 
 def check_inputs(inputs: tuple[StageInput, ...], *, uid: int, gid: int) -> None:
-    """Return if every input exists, can be read by `uid:gid`, and holds no link that leads out of its mount.
+    """Check that every input exists, that `uid:gid` can read it, and that no link leads out of its mount.
 
     Raises:
         InputUnusableError: names the first few files and says what to do.

@@ -1,4 +1,4 @@
-"""What the host has for a stage: its cores, and the memory that a stage may take of it."""
+"""Cores and memory of the host, and the memory limit of a stage."""
 
 import os
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ from containers.host.control_groups import group_cpus, group_memory
 
 _ROOT = Path("/")
 _SHM = "/dev/shm"  # noqa: S108 - the mount itself is what is measured
-# MLflow takes 0.4 GiB after its start and was seen with 1 GiB, Prefect 0.2 and grows with the runs in its database, the
-# orchestrator of a run 0.2 (proportional set size, prefect 3.8.8, mlflow 3.17). The rest is for what they grow by.
+# MLflow takes 0.4 GiB after its start and up to 1 GiB later; Prefect 0.2, more with more runs in its database; the
+# orchestrator of a run 0.2 (proportional set size, prefect 3.8.8, mlflow 3.17). The rest is for their growth.
 _SERVERS_BYTES = 2 * GIB
-# Kernel, Docker, a shell: more on larger machines, whose kernel keeps more tables.
+# Kernel, Docker, a shell; the kernel of a larger machine keeps more tables.
 _SYSTEM_FRACTION = 0.05
-# On a small machine the stage comes first: it was asked for, and the servers may run elsewhere.
+# On a small machine the stage comes before the servers, which may run elsewhere.
 _LEAST_FRACTION = 0.5
 _FOR_WHOM = "servers, orchestrator and system"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in all, and bytes that a new program could take."""
+    """Bytes in total, and bytes that a new program could take."""
 
     total_bytes: int
     available_bytes: int
 
 
 def read_memory(*, root: Path = _ROOT) -> Memory:
-    """Memory of the host, cut to what the control groups of this process allow.
+    """Memory of the host, or what the control groups of this process allow where that is less.
 
     Args:
         root: of the file system in which the control groups are looked up.
@@ -47,13 +47,13 @@ def read_memory(*, root: Path = _ROOT) -> Memory:
 
 
 def read_machine_memory() -> Memory:
-    """Memory of the whole host, whatever this process may take of it."""
+    """Memory of the whole host, without the limits of this process."""
     host = psutil.virtual_memory()
     return Memory(total_bytes=host.total, available_bytes=host.available)
 
 
 def available_cpus(*, root: Path = _ROOT) -> float:
-    """CPUs by affinity, cut to the quota of the control groups: 1.5 means one and a half."""
+    """CPUs by affinity, or the quota of the control groups where that is less: 1.5 means one and a half."""
     count, quota = float(len(os.sched_getaffinity(0))), group_cpus(root=root)
     return count if quota is None else min(count, quota)
 
@@ -75,7 +75,7 @@ def shared_memory() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Attributes: limit_bytes: 0 is none; reason: where it comes from, as the end of a sentence."""
+    """Attributes: limit_bytes: 0 is no limit; reason: where it comes from, as the end of a sentence."""
 
     limit_bytes: int
     reason: str
@@ -88,13 +88,13 @@ def memory_limit(
     runtime: RuntimeName = "docker",
     can_limit: bool = True,
 ) -> MemoryLimit:
-    """The limit of a stage on this machine. Pure.
+    """The memory limit of a stage on this machine. Pure.
 
     Args:
-        machine_bytes: as `machine_memory` gives it; 0 where nobody asked.
-        can_limit: whether the Docker daemon can limit memory; one that cannot makes other containers than asked for.
+        machine_bytes: result of `machine_memory`; 0 where it was not measured.
+        can_limit: whether the Docker daemon can limit memory; else its containers differ from the request.
 
-    Example: 23.5 GiB give 23.5 − 2 − 5 % = 20.3 GiB, and 2 GiB give the half of them.
+    Example: 23.5 GiB give 23.5 − 2 − 5 % = 20.3 GiB, and 2 GiB give half, 1 GiB.
     """
     setting = f"host_memory_gib of profile `{profile.name}`"
     wanted = profile.host_memory_gib
@@ -113,19 +113,19 @@ def memory_limit(
 
 
 def memory_for(profile: GpuProfile, runtime: RuntimeName) -> Memory:
-    """What a stage can have here: of this process's control groups, unless a profile names a limit for containers.
+    """Memory that a stage can use: of this process's control groups, or of the machine if the profile has a limit.
 
-    Containers are the daemon's, and not necessarily of our groups: who names a limit says that there is so much.
+    Containers belong to the daemon, not necessarily to our groups; a profile's limit means that the machine has it.
     """
     is_named = runtime == "docker" and profile.host_memory_gib is not None
     return read_machine_memory() if is_named else read_memory()
 
 
 def machine_memory(docker_bytes: int) -> int:
-    """Bytes that containers and servers share: the smaller of the daemon's machine and this process's own limit.
+    """Bytes that containers and servers share: the smaller of the daemon's machine and this process's limit.
 
     Args:
-        docker_bytes: memory of the daemon's machine, which can be a virtual one; 0 where no daemon was asked.
+        docker_bytes: memory of the daemon's machine, which can be a virtual one; 0 where it is not known.
     """
     own_bytes = read_memory().total_bytes
     return min(own_bytes, docker_bytes) if docker_bytes else own_bytes

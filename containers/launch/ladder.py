@@ -1,12 +1,12 @@
-"""The ladder: which change of shape lets the same work fit after a failure. Pure.
+"""The ladder: after a failure, choose a change of shape with which the same work can fit. Pure.
 
 | failure           | fallbacks, in order                                                                           |
 |-------------------|-----------------------------------------------------------------------------------------------|
 | out_of_gpu_memory | half the per-device batch, as often as it divides; then gradient checkpointing                |
 | shm_exhausted     | twice and four times the /dev/shm (Docker), within half of the memory; then NCCL without it   |
-| nccl_timeout      | the same once more with diagnostics; then the next lower number of ranks that divides a batch |
+| nccl_timeout      | the same again with diagnostics; then the next lower number of ranks that divides a batch     |
 
-A fallback changes the attempt, never the work: the global batch, the steps and the stage's key stay.
+A fallback changes the attempt, never the work: the global batch, the steps and the stage's key stay the same.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError, plan_batch
 from containers.launch.host_limits import memory_limit
 
-# Shared memory counts as memory: the rest is for the programs.
+# Shared memory counts as memory; the rest is for the programs.
 _MAX_SHM_FRACTION = 0.5
 _MAX_LARGER_SHM = 2
 _TRAININGS = (TrainSftConfig, TrainRewardModelConfig, TrainPolicyConfig)
@@ -30,7 +30,7 @@ _TRAININGS = (TrainSftConfig, TrainRewardModelConfig, TrainPolicyConfig)
 
 @dataclass(frozen=True)
 class Shape:
-    """How an attempt does its work.
+    """Configuration, profile and batch of an attempt.
 
     Attributes:
         profile: the part of the GPU profile that the stage uses.
@@ -43,11 +43,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Host:
-    """What an attempt may be given.
+    """What the host can give an attempt.
 
     Attributes:
-        makes_shm: whether the runtime gives each attempt a /dev/shm of its own (Docker).
-        memory_bytes: of the machine that runs it; None where nobody asked, as in a plan.
+        makes_shm: whether the runtime gives each attempt its own /dev/shm (Docker).
+        memory_bytes: of the machine that runs it; None where it was not measured, as in a plan.
     """
 
     makes_shm: bool
@@ -56,11 +56,11 @@ class Host:
 
 @dataclass(frozen=True)
 class Step:
-    """What the ladder has to say after a failure.
+    """The ladder's answer to a failure.
 
     Attributes:
         fallback: the next change; None where there is none.
-        not_tried: why fallbacks were passed over, a clause each.
+        not_tried: why fallbacks were skipped, a clause each.
     """
 
     fallback: Fallback | None
@@ -70,7 +70,7 @@ class Step:
 def next_step(
     kind: FailureKind, planned: Shape, taken: Sequence[Fallback], *, host: Host, settings: LadderSettings
 ) -> Step | None:
-    """The fallback after these, for this failure; None where the ladder has no fallbacks for it, or is switched off.
+    """The next fallback for this failure; None where the ladder has none for this kind, or is switched off.
 
     Example: out_of_gpu_memory at 4 × 7 ranks × 4 accumulated gives 2 × 7 × 8, then 1 × 7 × 16.
     """
@@ -88,7 +88,7 @@ def next_step(
 
 
 def all_steps(kind: FailureKind, planned: Shape, *, host: Host, settings: LadderSettings) -> tuple[Fallback, ...]:
-    """Every fallback that would be taken if this failure came again and again; what a plan announces."""
+    """Every fallback that would be taken if this failure came again and again; the plan shows them."""
     taken: tuple[Fallback, ...] = ()
     while (step := next_step(kind, planned, taken, host=host, settings=settings)) and step.fallback:
         taken = (*taken, step.fallback)
@@ -130,7 +130,7 @@ def _divided(shape: Shape, profile: GpuProfile) -> Shape:
 
 
 def _smaller_packs(before: Shape, after: Shape) -> Shape:
-    """Packs go through the model by their tokens: as many times fewer as there are fewer examples per device."""
+    """Reduce `pack_tokens` by the same factor as the per-device batch."""
     config = after.config
     if not isinstance(config, TrainRewardModelConfig | TrainPolicyConfig) or config.pack_tokens is None:
         return after
@@ -215,7 +215,7 @@ def _shm_limit_gib(profile: GpuProfile, host: Host) -> float | None:
 def _no_nccl_shm(shape: Shape) -> Fallback | str:
     profile = shape.profile
     if not profile.num_gpus or max(profile.num_processes, profile.num_rollout_gpus) == 1:
-        return "without several GPUs, NCCL is not what fills it"
+        return "without several GPUs, it is not NCCL that fills it"
     if profile.nccl.shm_disable:
         return "NCCL uses no shared memory already"
     if profile.nccl.p2p_disable or profile.nccl.p2p_level == "LOC":
@@ -237,7 +237,7 @@ def _after_waiting_in_vain(shape: Shape, taken: Sequence[Fallback], _: Host) -> 
 
 def _fewer_processes(shape: Shape) -> Fallback | str:
     now = shape.profile.num_processes
-    # Checkpoints of a divided model are read by several ranks alone.
+    # One rank alone cannot read the checkpoints of a divided model.
     fewest = 2 if shape.profile.distribution == "fsdp" else 1
     unit = "GPUs" if shape.profile.num_gpus and not shape.profile.num_rollout_gpus else "ranks"
     for ranks in range(now - 1, fewest - 1, -1):

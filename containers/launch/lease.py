@@ -1,7 +1,7 @@
-"""The lock of a stage key, seen from a container's label: while somebody holds it, the work has a live owner.
+"""The lock of a stage key, which a container's label names: while a process holds it, the work has a live owner.
 
-The lock is the kernel's (flock), taken by whoever works on the key. It lives and dies with that process, so it says
-more than the process that once started the container: another may have taken the container over since.
+It is a kernel lock (flock) of the process that works on the key, and ends with that process. So it is more reliable
+than the label of the process that started the container: another run may have taken the container over since.
 """
 
 import errno
@@ -19,13 +19,13 @@ LOCK_LABEL = "rlhf.lock"
 
 @contextmanager
 def taken_if_free(lock: Path | None) -> Iterator[bool]:
-    """Hold the lock for the time of the block if nobody holds it; True where nobody does.
+    """Hold the lock during the block if it is free; yields whether it was.
 
-    Whoever wants to work on the key meanwhile waits, so what is done in the block cannot hit live work. A lock whose
-    file is gone is free; one that this user may not open counts as held.
+    Other processes that want to work on the key wait meanwhile, so the block cannot hit live work. A lock whose file
+    is gone is free; one that this user may not open counts as held.
 
     Args:
-        lock: the lock's file, which is never made here; None counts as free.
+        lock: the lock's file, which is never created here; None counts as free.
     """
     descriptor = None
     try:

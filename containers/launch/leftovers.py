@@ -1,7 +1,7 @@
-"""Finds the processes of a stage's attempt by a token in their environment, not by their parents, which change.
+"""Find the processes of a stage's attempt by a token in their environment; their parents can change.
 
-The supervisor leaves none alive (`containers/harness/supervisor.py`). This is the proof of it, and what is left to do
-where the supervisor itself was killed and the kernel gave it no PID namespace.
+The supervisor leaves none alive (`containers/harness/supervisor.py`). This module verifies that, and kills the rest
+where the supervisor itself was killed and had no PID namespace.
 """
 
 import contextlib
@@ -22,22 +22,22 @@ from containers.launch.base import CreateRefusedError
 logger = logging.getLogger(__name__)
 
 _ASK_EVERY_S = 0.2
-# Behind the time that a program may take to stop.
+# Added to the time that a program may take to stop, before a message about processes that cannot be seen.
 _UNSEEN_AFTER_S = 10.0
 
 
 def new_token(work_folder: Path) -> str:
-    """A token that no other attempt has; its first half is that of all attempts in this work folder."""
+    """Make a token that no other attempt has; all attempts in this work folder share its first half."""
     return f"{folder_token(work_folder)}-{secrets.token_hex(8)}"
 
 
 def folder_token(work_folder: Path) -> str:
-    """How the tokens of all attempts in this work folder begin."""
+    """The beginning of the tokens of all attempts in this work folder."""
     return hashlib.sha256(str(work_folder.resolve()).encode()).hexdigest()[:24]
 
 
 def processes_with(token: str) -> list[int]:
-    """Process ids whose environment's token begins so; those of other users cannot be read, and are left out."""
+    """Ids of the processes whose token begins with `token`; without those of other users, which cannot be read."""
     wanted = f"{TOKEN_VARIABLE}={token}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -48,7 +48,7 @@ def processes_with(token: str) -> list[int]:
 
 
 def kill_processes_with(token: str, *, limit_s: float = 5.0) -> list[int]:
-    """SIGKILL to every process with the token. Returns those that are alive all the same after `limit_s`."""
+    """Send SIGKILL to every process with the token. Returns those that are still alive after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while (alive := processes_with(token)) and time.monotonic() < deadline:
         for pid in alive:
@@ -62,17 +62,17 @@ def kill_processes_with(token: str, *, limit_s: float = 5.0) -> list[int]:
 def sole_program(
     work_folder: Path, *, limit_s: Callable[[], float], should_stop: Callable[[], bool], say: Callable[[str], None]
 ) -> Iterator[int | None]:
-    """Be the only one with a program in this work folder, also where an orchestrator died before its program did.
+    """Lock the work folder for one program, and wait for the program of an orchestrator that died before it.
 
-    The caller hands the lock's descriptor to its supervisor: it is held until both have closed it or are dead. A
-    program that takes longer to stop than it may is killed.
+    The caller passes the lock's descriptor to its supervisor, so the lock is held until both have closed it or are
+    dead. A program that does not stop within its time is killed.
 
     Args:
-        limit_s: how long a program that is being stopped may take.
-        say: gets one line where there is one.
+        limit_s: seconds that a stopping program may take.
+        say: gets one line where there is such a program.
 
     Yields:
-        The descriptor of the lock; None where `should_stop` said so meanwhile.
+        The descriptor of the lock; None where `should_stop` returned True meanwhile.
 
     Raises:
         CreateRefusedError: the lock is a link, or this user may not open it.
@@ -83,8 +83,8 @@ def sole_program(
     except OSError as error:
         what = "it is a link" if path.is_symlink() else error.strerror or str(error)
         raise CreateRefusedError(
-            f"The lock {path} cannot be opened: {what}. It says whether a program is at work in the folder "
-            "beside it, and holds nothing else: where no run is, delete it."
+            f"The lock {path} cannot be opened: {what}. It only tells whether a program works in the folder "
+            "beside it: if no run is active, delete it."
         ) from error
     try:
         yield lock if _locked(lock, work_folder, limit_s=limit_s, should_stop=should_stop, say=say) else None
@@ -111,7 +111,7 @@ def _locked(
             if deadline is None:
                 limit = limit_s()
                 deadline = time.monotonic() + limit
-                say(f"The program of a run that died is saving its state; it has {limit:.0f} s, then this one starts.")
+                say(f"The program of a dead run is saving its state; it has {limit:.0f} s, then this one starts.")
             elif time.monotonic() > deadline:
                 left = kill_processes_with(folder_token(work_folder))
                 if not told and time.monotonic() > deadline + _UNSEEN_AFTER_S:
@@ -123,11 +123,11 @@ def _locked(
                     )
                     say(
                         f"{_lock_path(work_folder)} is still held by {who}: on another machine, in another container, "
-                        "or of another user. This waits until it ends; stop it where it runs."
+                        "or of another user. This run waits until it ends; stop it where it runs."
                     )
             time.sleep(_ASK_EVERY_S)
         else:
-            # Its supervisor is dead, so nothing else would end what it left.
+            # The supervisor is dead, so only this ends the processes that it left.
             if left := kill_processes_with(folder_token(work_folder)):
                 logger.warning("Processes %s of an earlier attempt do not die from SIGKILL.", left)
             return True

@@ -1,6 +1,6 @@
-"""May we start? What Docker and this host offer against what the run needs; one row per question, nothing is spent.
+"""Compare what Docker and this host offer with what a run needs: one finding per requirement; starts nothing.
 
-GPUs have their own file, `gpus.findings`.
+The findings about GPUs are in `tasks/checks/hardware.py`.
 """
 
 import errno
@@ -36,7 +36,7 @@ _SHOWN_CHARACTERS = 100
 def docker_findings(
     docker: DockerState, image: ImageState, profile: GpuProfile, *, stages_digest: str
 ) -> tuple[CheckFinding, ...]:
-    """Daemon, NVIDIA runtime and stage image, for a run that is to use Docker.
+    """Findings on daemon, NVIDIA runtime and stage image, for a run that uses Docker.
 
     Args:
         stages_digest: of the sources that the orchestrator has; the image must have been built from the same.
@@ -84,7 +84,7 @@ def _image(image: ImageState, *, stages_digest: str) -> tuple[CheckFinding, ...]
 def shm_finding(
     profile: GpuProfile, *, runtime: RuntimeName, machine_bytes: int = 0, can_limit: bool = True
 ) -> CheckFinding:
-    """Shared memory: Docker makes its own, which must fit into memory; a process has the host's.
+    """Finding on shared memory: Docker makes its own, which must fit into memory; a process uses the host's.
 
     Args:
         machine_bytes: memory of the machine that runs containers; 0 takes this host's.
@@ -115,14 +115,14 @@ def _host_shm(wanted: int) -> CheckFinding:
         advice += "--shm-size, or lower shm_size_gib."
         verdict: Verdict = "failure"
     elif free < wanted:
-        verdict, advice = "warning", "Others fill it: `ls -la /dev/shm` shows what is left from dead processes."
+        verdict, advice = "warning", "Other programs fill it: `ls -la /dev/shm` shows files of dead processes."
     else:
         verdict, advice = "ok", ""
     return _row("/dev/shm", found, size(wanted), verdict, advice)  # noqa: S108
 
 
 def memlock_finding(profile: GpuProfile, *, runtime: RuntimeName) -> CheckFinding:
-    """The limit of locked memory, which NCCL needs for its buffers; only a process takes it over from us."""
+    """Finding on the limit of locked memory, which NCCL needs for its buffers; only a process inherits it."""
     wanted = {UNLIMITED: "unlimited", 0: "any"}.get(profile.memlock_bytes) or size(profile.memlock_bytes)
     if not profile.num_gpus or runtime == "docker":
         why = "not needed on CPU" if not profile.num_gpus else "set by Docker"
@@ -148,10 +148,10 @@ def memory_finding(
     can_limit: bool = True,
     memory: Memory | None = None,
 ) -> CheckFinding:
-    """Memory that is free now against what the run needs, shared memory included; and what a stage may take of it.
+    """Compare free memory and the stage's memory limit with what the run needs, shared memory included.
 
     Args:
-        needed_bytes: estimate for the largest stage; 0 where nobody estimated.
+        needed_bytes: estimate for the largest stage; 0 where there is none.
         machine_bytes: memory of the machine that runs containers; 0 takes this host's.
         can_limit: whether its Docker daemon can limit memory.
         memory: what this host or control group has; None measures it.
@@ -183,7 +183,7 @@ def memory_finding(
 
 
 def cpu_finding(profile: GpuProfile) -> CheckFinding:
-    """CPUs that this process may use against ranks × threads."""
+    """Compare the CPUs that this process may use with ranks × threads."""
     found, wanted = available_cpus(), profile.num_processes * profile.num_threads
     enough = found >= wanted
     return _row(
@@ -196,7 +196,7 @@ def cpu_finding(profile: GpuProfile) -> CheckFinding:
 
 
 def disk_finding(output_dir: Path, *, needed_bytes: int) -> CheckFinding:
-    """Space where the run writes, and whether it may write there; the folder itself need not exist yet."""
+    """Finding on free space and write permission in the output folder, which need not exist yet."""
     place = output_dir.absolute()
     try:
         while not place.exists():
@@ -226,7 +226,7 @@ def disk_finding(output_dir: Path, *, needed_bytes: int) -> CheckFinding:
 def network_finding(
     profile: GpuProfile, *, runtime: RuntimeName, interfaces: Collection[str] | None = None
 ) -> CheckFinding:
-    """An interface over which ranks find each other; NCCL needs one even where all traffic stays in the box.
+    """Finding on the network interface by which ranks find each other; NCCL needs one even within one machine.
 
     Args:
         interfaces: names of those that are up; None asks the host.
@@ -256,9 +256,9 @@ def up_interfaces() -> tuple[str, ...]:
 
 
 def matching_interfaces(pattern: str, names: Collection[str]) -> tuple[str, ...]:
-    """The interfaces that NCCL_SOCKET_IFNAME lets NCCL use.
+    """The interfaces that NCCL may use under this NCCL_SOCKET_IFNAME.
 
-    `^` excludes, `=` wants whole names, otherwise the beginning of a name is enough: `^docker0,lo`, `=eth0`, `eth`.
+    `^` excludes, `=` compares whole names, otherwise the beginning of a name is enough: `^docker0,lo`, `=eth0`, `eth`.
     """
     excluded = pattern.startswith("^")
     rest = pattern[1:] if excluded else pattern

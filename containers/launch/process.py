@@ -1,7 +1,7 @@
-"""Runs a stage as a process of this machine, for people who are inside a container or on a cluster already.
+"""Run a stage as a process of this machine, for users who already work inside a container or on a cluster.
 
-Same program, same variables, same checks. What only a container can enforce (size of /dev/shm, no network, read-only
-inputs) is measured by the program and reported as `not enforced`.
+Same program, same variables, same checks. Only a container can enforce some limits (size of /dev/shm, no network,
+read-only inputs); here the program measures them and reports `not enforced`.
 """
 
 import contextlib
@@ -37,20 +37,20 @@ logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 16 * 1024
 _SIGNAL_BASE = 128
-# For the supervisor to kill what is below it; it does so in a moment, unless it was stopped itself.
+# Time for the supervisor to kill its descendants; that takes a moment, unless the supervisor itself was stopped.
 _SUPERVISOR_LIMIT_S = 3.0
-# A program that the kernel killed for memory ends so soon after it; longer ago, it was somebody else's.
+# A program that the kernel killed for memory ends within this time; an older kill hit another program.
 _OOM_KILL_SHOWS_S = 60.0
 _LIMITS = {"stack": resource.RLIMIT_STACK, "memlock": resource.RLIMIT_MEMLOCK}
 
 
 class ProcessRuntime:
-    """A stage as a process below a supervisor of its own, in a PID namespace where the kernel allows one.
+    """A stage as a process below its own supervisor, in a PID namespace where the kernel allows one.
 
     Args:
         command: replaces the entry program; for tests of the runtime itself.
-        stop_grace_s: between SIGTERM and SIGKILL; None: as long as the stage's own steps and saves take.
-        say: as every runtime's; nothing is taken over here, so nothing is said.
+        stop_grace_s: between SIGTERM and SIGKILL; None: from the times of the stage's own steps and saves.
+        say: not used, since this runtime takes nothing over; every runtime has it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ProcessRuntime:
         return "process"
 
     def run(self, launch: LaunchRequest) -> StageExit:
-        """The process's end; when this returns or raises, no process that the stage started is alive.
+        """Run the process and return how it ended; no process of the stage lives when this returns or raises.
 
         Raises:
             InputUnusableError: an input is missing.
@@ -122,7 +122,7 @@ class ProcessRuntime:
 
 
 class _ProcessProgram:
-    """The supervisor's process; what is below it is the supervisor's to end, and the token's to prove.
+    """The supervisor's process. The supervisor ends its descendants; the token finds those that are left.
 
     Attributes:
         survivors: process ids that SIGKILL did not end; after `close`.
@@ -138,7 +138,7 @@ class _ProcessProgram:
         locks: tuple[int, ...],
     ) -> None:
         if shutil.which(command[0]) is None:
-            raise CreateRefusedError(f"{launch.spec.stage} cannot start: {command[0]} is not there, or no program.")
+            raise CreateRefusedError(f"{launch.spec.stage} cannot start: {command[0]} is missing or not executable.")
         if launch.gpu_ids:
             make_device_nodes()
         try:
@@ -160,7 +160,7 @@ class _ProcessProgram:
         self._token = token
         self._was_asked = False
         self._killed_at: float | None = None
-        # When, and how often the kernel had killed for memory by then; the first is `_OOM_KILL_SHOWS_S` old.
+        # Time, and number of OOM kills until then; the first entry is `_OOM_KILL_SHOWS_S` old.
         self._oom_kills = deque([(time.monotonic(), oom_kills())])
 
     @property
@@ -180,19 +180,19 @@ class _ProcessProgram:
 
     @property
     def met_oom_kill(self) -> bool:
-        """Whether the kernel killed for memory just before the program ended; the counter is the control group's."""
+        """Whether the kernel killed a process of the control group for memory just before the program ended."""
         return oom_kills() > self._oom_kills[0][1]
 
     def ended(self) -> bool:
         if self._process.returncode is None:
             self._count_oom_kills()
             if self._killed_at is not None and time.monotonic() > self._killed_at + _SUPERVISOR_LIMIT_S:
-                self._signal(signal.SIGKILL)  # it hangs or was stopped itself
+                self._signal(signal.SIGKILL)  # the supervisor hangs or was stopped
             pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
             if pid:
                 self._process.returncode = os.waitstatus_to_exitcode(status)
                 self.usage = usage
-                # Where somebody killed the supervisor, what it held together may still be at work, and hold the log.
+                # If the supervisor was killed, its descendants may still run, and hold the log open.
                 self.survivors = kill_processes_with(self._token, limit_s=UNKILLABLE_AFTER_S)
         return self._process.returncode is not None
 
@@ -211,7 +211,7 @@ class _ProcessProgram:
         self._signal(signal.SIGUSR2)
 
     def close(self) -> None:
-        """Kill what is left, and see it dead."""
+        """Kill the processes that are left, and wait until they are dead."""
         if not self.ended():
             self.kill()
         deadline = time.monotonic() + 2 * _SUPERVISOR_LIMIT_S
@@ -230,14 +230,14 @@ class _ProcessProgram:
             self._oom_kills.popleft()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process.returncode is None:  # not reaped yet, so the id is still its own
+        if self._process.returncode is None:  # not reaped yet, so its id was not reused
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
 
 @contextlib.contextmanager
 def _raised_limits(required: RequiredContract) -> Iterator[None]:
-    """Raise our own soft limits as far as allowed, so that the child inherits them, and put them back.
+    """Raise this process's soft limits as far as allowed, so that the child inherits them; restore them afterwards.
 
     Not `preexec_fn`: it runs Python between fork and exec, which can hang in a process with threads.
     """
@@ -256,7 +256,7 @@ def _raised_limits(required: RequiredContract) -> Iterator[None]:
 
 
 def _smaller(one: int, other: int) -> int:
-    """The stricter of two limits, where `RLIM_INFINITY` is the largest."""
+    """The smaller of two limits, where `RLIM_INFINITY` is the largest."""
     if one == resource.RLIM_INFINITY:
         return other
     return one if other == resource.RLIM_INFINITY else min(one, other)
@@ -264,20 +264,20 @@ def _smaller(one: int, other: int) -> int:
 
 @contextlib.contextmanager
 def _gpu_locks(uuids: tuple[str, ...], *, token: str) -> Iterator[tuple[int, ...]]:
-    """`program_locks` in the folder of the leases; nothing where the stage has no GPU."""
+    """Hold `program_locks` in the folder of the leases; no locks where the stage has no GPU."""
     with contextlib.ExitStack() as stack:
         try:
             found = stack.enter_context(program_locks(uuids, folder=open_lease_folder(), token=token)) if uuids else ()
         except OSError as error:
             raise CreateRefusedError(
-                f"The locks of the GPUs cannot be kept in {lease_folder()}: {error}. Where a link or a folder lies in "
-                f"place of one, remove that; else let this user write there, or set {FOLDER_VARIABLE}."
+                f"The locks of the GPUs cannot be kept in {lease_folder()}: {error}. If a link or a folder has the "
+                f"name of a lock, remove it; else let this user write there, or set {FOLDER_VARIABLE}."
             ) from error
         yield found
 
 
 def _never_started(log: StageLog) -> StageExit:
-    """The end of a stage that was cancelled while it waited for the program of a run that had died."""
+    """The exit of a stage that was cancelled while it waited for the program of a dead run."""
     return StageExit(
         exit_code=None,
         oom_killed=False,
@@ -296,7 +296,7 @@ def _never_started(log: StageLog) -> StageExit:
 def _stage_exit(program: _ProcessProgram, seen: WatchResult, *, log: StageLog) -> StageExit:
     code = program.return_code
     if code is not None and code < 0:
-        code = _SIGNAL_BASE - code  # somebody ended the supervisor itself
+        code = _SIGNAL_BASE - code  # a signal ended the supervisor itself
     number = code - _SIGNAL_BASE if code is not None and _SIGNAL_BASE < code <= _SIGNAL_BASE + signal.SIGRTMAX else None
     died_of_kill = number == signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
     killed = died_of_kill and not (seen.timed_out or seen.cancelled or seen.stalled)

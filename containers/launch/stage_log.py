@@ -1,4 +1,4 @@
-"""Turns the byte stream of a program into lines: all of them to a capped file, a bounded tail, and live to a caller."""
+"""Turn the bytes of a program's output into lines: for a capped file, for a bounded tail, and live for a caller."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from typing import Self
 MAX_LINE_BYTES = 8192
 MAX_LOG_BYTES = 256 * 1024**2
 TAIL_LINES = 200
-# A progress bar at 10 Hz for 8 hours is 170 MB in a database; one state every two seconds is enough to look at.
+# A progress bar at 10 Hz for 8 hours is 170 MB in a database; one line every two seconds is enough for a reader.
 BAR_INTERVAL_S = 2.0
 BURST_LINES = 500
 LINES_PER_S = 50.0
@@ -26,7 +26,7 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, bool]]:
-        """Lines that are complete now, each with whether it ended in a bare `\\r`, as a progress bar does."""
+        """Yield complete lines, each with whether it ended in a bare `\\r`, as a progress bar does."""
         data = self._rest + chunk
         start = 0
         for end in _LINE_END.finditer(data):
@@ -51,11 +51,11 @@ def _pieces(line: bytes, *, is_bar: bool) -> Iterator[tuple[str, bool]]:
 
 
 class StageLog:
-    """Full log as a file, last lines in memory, and lines to `on_line` at a bounded rate.
+    """Writes the full log to a file, keeps the last lines, and passes lines to `on_line` at a bounded rate.
 
     Args:
         path: created or truncated; at most `max_bytes` are written.
-        on_line: gets lines in order; where a flood is cut, it gets one line that says how many were left out.
+        on_line: gets lines in order; after a flood, it gets one line that says how many were left out.
         clock: seconds, monotonic.
     """
 
@@ -94,20 +94,20 @@ class StageLog:
         return tuple(self._tail)
 
     def feed(self, chunk: bytes) -> None:
-        """Take bytes as they come."""
+        """Process a chunk of bytes."""
         for line, is_bar in self._splitter.feed(chunk):
             self._take(line, is_bar=is_bar)
         self._stream.flush()
 
     def finish(self) -> None:
-        """Take what is left after the last chunk."""
+        """Process what is left after the last chunk."""
         for line, is_bar in self._splitter.finish():
             self._take(line, is_bar=is_bar)
         self._tell_left_out()
         self._stream.flush()
 
     def note(self, text: str) -> None:
-        """A line of the runtime's own."""
+        """Add a line of the runtime itself."""
         self._take(f"[launch] {text}", is_bar=False)
         self._stream.flush()
 

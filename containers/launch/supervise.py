@@ -1,4 +1,4 @@
-"""Watches a program to its end: log, ticks, time-out, cancel. The same loop for every runtime."""
+"""Watch a program until it ends: log, ticks, time-out, cancellation. The same loop for every runtime."""
 
 import logging
 import queue
@@ -20,7 +20,7 @@ TICK_S = 1.0
 # After SIGKILL a process is gone at once, unless the kernel holds it (a dead disk, a hung driver).
 UNKILLABLE_AFTER_S = 30.0
 DRAIN_S = 5.0
-# Time to write its stacks into the log, and for each rank its own: the supervisor asks one after the other.
+# Time for a program to write its stacks into the log, and more for each rank: ranks write one after the other.
 STACKS_S = 2.0
 STACKS_PER_RANK_S = 0.5
 
@@ -29,13 +29,13 @@ class Program(Protocol):
     """A started program, container or process."""
 
     def ended(self) -> bool:
-        """Whether it is over (or lost); cheap, called several times a second."""
+        """Whether it ended or is lost; cheap, called several times a second."""
 
     def terminate(self) -> None:
-        """Ask it to stop in good order (SIGTERM)."""
+        """Tell it to save its state and stop (SIGTERM)."""
 
     def ask_for_stacks(self) -> None:
-        """Have it say in its log where each of its threads is (SIGUSR1), whatever they are at."""
+        """Make it write the stack of each of its threads into its log (SIGUSR1)."""
 
     def kill(self) -> None:
         """Stop it (SIGKILL)."""
@@ -43,7 +43,7 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class WatchResult:
-    """What the loop saw."""
+    """Result of watching a program until it ended."""
 
     timed_out: bool
     cancelled: bool
@@ -53,9 +53,9 @@ class WatchResult:
 
 
 class ChunkReader:
-    """Pulls an iterator of bytes in a thread of its own, so that waiting for output never holds up a time-out.
+    """Reads an iterator of bytes in its own thread, so that waiting for output never delays a time-out.
 
-    The queue is bounded: a program that floods its log is slowed down, the orchestrator's memory is not filled.
+    The queue is bounded: a program that floods its log is slowed down, and the orchestrator's memory does not fill.
     """
 
     def __init__(self, chunks: Callable[[], Iterator[bytes]]) -> None:
@@ -67,7 +67,7 @@ class ChunkReader:
         self._thread.start()
 
     def take(self, timeout_s: float) -> bytes:
-        """The next chunk, or nothing if none came in time; nothing at once when no more can come."""
+        """The next chunk; empty if none came in time, and empty at once when no more can come."""
         try:
             return self._queue.get(timeout=timeout_s)
         except queue.Empty:
@@ -79,7 +79,7 @@ class ChunkReader:
         return self._ended.is_set() and self._queue.empty()
 
     def abandon(self) -> None:
-        """Take no more; the thread ends when its iterator yields or ends."""
+        """Stop reading; the thread ends when its iterator yields or ends."""
         self._abandoned.set()
 
     def _pull(self) -> None:
@@ -89,10 +89,10 @@ class ChunkReader:
                 if self._abandoned.is_set():
                     return
         except Exception:
-            logger.exception("The stage's log can no longer be read; the stage itself goes on.")
+            logger.exception("The stage's log can no longer be read; the stage itself continues.")
         finally:
             self._ended.set()
-            self._put(b"")  # else whoever waits for output would wait its whole time-out
+            self._put(b"")  # else a waiting `take` would wait for its whole time-out
 
     def _put(self, chunk: bytes) -> None:
         while not self._abandoned.is_set():
@@ -104,7 +104,7 @@ class ChunkReader:
 
 
 def grace_of(launch: LaunchRequest, stop_grace_s: float | None = None) -> Callable[[], StopGrace]:
-    """How long the stage may take to stop, asked when it is stopped; `stop_grace_s` where that is given."""
+    """Return a function that gives the stage's stop grace at the moment of the call; `stop_grace_s` if given."""
     if stop_grace_s is not None:
         return lambda: StopGrace(stop_grace_s)
     return lambda: stop_grace(launch.work_folder / EVENTS_FILE)
@@ -119,15 +119,15 @@ def watch(
     grace: Callable[[], StopGrace],
     age_s: float = 0.0,
 ) -> WatchResult:
-    """Follow the program until it is over; stop it at the time-out or when `launch.should_stop` says so.
+    """Follow the program until it ends; stop it at the time-out or when `launch.should_stop` returns True.
 
-    One that gives no sign of life for `silence_limit_s` of its spec hangs: it is asked for its stacks, and killed.
+    A program without a sign of life for `silence_limit_s` of its spec hangs: it writes its stacks, and is killed.
 
-    Whatever is raised meanwhile (KeyboardInterrupt, an error of a callback) stops the program first and then rises.
+    An exception (KeyboardInterrupt, an error of a callback) first stops the program, and is then raised again.
 
     Args:
-        grace: between SIGTERM and SIGKILL; asked when the program is stopped.
-        age_s: how long the program had run before; it counts for time-out and duration.
+        grace: time between SIGTERM and SIGKILL; called when the program is stopped.
+        age_s: how long the program had run before; counts for time-out and duration.
     """
     started = time.monotonic() - age_s
     try:
@@ -143,7 +143,7 @@ def watch(
 
 
 class _Silence:
-    """How long a program has given no sign of life: nothing in its log, and nothing in its events."""
+    """Time since a program's last sign of life, which is a new line in its log or in its events."""
 
     def __init__(self, launch: LaunchRequest) -> None:
         self._limit_s = launch.spec.silence_limit_s
@@ -152,13 +152,13 @@ class _Silence:
         self._last_sign = time.monotonic()
 
     def note(self, now: float, *, said_something: bool) -> None:
-        """Look for a sign of life."""
+        """Note the time where there is a sign of life."""
         size_bytes = self._events_size()
         if said_something or size_bytes != self._size_bytes:
             self._size_bytes, self._last_sign = size_bytes, now
 
     def is_too_long(self, now: float) -> bool:
-        """Whether it lasts longer than it may."""
+        """Whether the silence has reached the limit."""
         return self._limit_s is not None and now - self._last_sign >= self._limit_s
 
     def _events_size(self) -> int:
@@ -217,7 +217,7 @@ def _follow(
 
 
 def _drain(log: StageLog, reader: ChunkReader) -> None:
-    """Take what was written before the end; a grandchild that holds the pipe open must not hold us."""
+    """Read what was written before the end, for a bounded time: a grandchild may hold the pipe open."""
     deadline = time.monotonic() + DRAIN_S
     while not reader.at_end and time.monotonic() < deadline:
         log.feed(reader.take(POLL_S / 4))
@@ -225,7 +225,7 @@ def _drain(log: StageLog, reader: ChunkReader) -> None:
 
 
 def _stop(program: Program, *, reader: ChunkReader, grace: StopGrace) -> None:
-    """SIGTERM, grace, SIGKILL, while the original exception waits. A second interrupt shortens the grace to nothing."""
+    """SIGTERM, grace, SIGKILL, before the original exception is raised again. A second interrupt ends the grace."""
     try:
         if program.ended():
             return

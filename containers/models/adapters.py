@@ -1,4 +1,4 @@
-"""LoRA adapters: what of a model they train, and reward models that were saved as one."""
+"""LoRA adapters: apply them for training, and load reward models that were saved as an adapter."""
 
 import warnings
 from pathlib import Path
@@ -24,7 +24,7 @@ def is_adapted_model(folder: Path) -> bool:
 
 
 def load_adapted_model(folder: Path, *, dtype: torch.dtype) -> PreTrainedModel:
-    """The base model with the adapter merged into its weights, and with the adapter's score head; on the CPU.
+    """Load the base model, merge the adapter into it, and take the adapter's score head; on the CPU.
 
     Args:
         folder: adapter files, with the base model in `base/`.
@@ -35,7 +35,7 @@ def load_adapted_model(folder: Path, *, dtype: torch.dtype) -> PreTrainedModel:
     """
     base_folder = folder / BASE_FOLDER
     if not base_folder.is_dir():
-        raise MissingPrerequisiteError(f"{folder} is an adapter without its base model, which is looked for in `base`.")
+        raise MissingPrerequisiteError(f"{folder} is an adapter without its base model, which must be in `base`.")
     saved = _saved_names(folder)
     _demand_head(saved, folder)
     base, missing = load_weights(AutoModelForSequenceClassification, base_folder, dtype=dtype, num_labels=1)
@@ -49,17 +49,17 @@ def load_adapted_model(folder: Path, *, dtype: torch.dtype) -> PreTrainedModel:
             adapted = PeftModel.from_pretrained(base, str(folder), torch_device="cpu")
     except Exception as error:  # whatever peft raises for settings and shapes that do not fit
         raise MissingPrerequisiteError(
-            f"The adapter in {folder} cannot be put onto its base model: {one_line(str(error), 300)}. Name the right "
+            f"The adapter in {folder} cannot be applied to its base model: {one_line(str(error), 300)}. Name the right "
             "base model with --base, or reward_model.base in a run."
         ) from error
     _demand_fit(adapted, saved, folder)
     merged: PreTrainedModel = adapted.merge_and_unload()
-    # The head is saved in float32, and would stay so on a trunk in bfloat16.
+    # The head is saved in float32, and would stay float32 on a trunk in bfloat16.
     return merged.to(dtype)
 
 
 def _trained_tokens(settings: LoraConfig) -> list[int]:
-    """Ids of the tokens whose rows of the embedding are saved with the adapter: a score token is new to the base."""
+    """Return ids of the tokens whose embedding rows are saved with the adapter: the base has no score token."""
     named = settings.trainable_token_indices or []
     ids = named.get("embed_tokens", []) if isinstance(named, dict) else named
     return sorted(int(token_id) for token_id in ids)
@@ -84,7 +84,7 @@ def _demand_head(saved: frozenset[str], folder: Path) -> None:
 
 
 def _demand_fit(adapted: PeftModel, saved: frozenset[str], folder: Path) -> None:
-    """PEFT only warns of adapter weights that are missing, and drops those that the base has no place for."""
+    """Refuse missing or surplus adapter weights: PEFT warns of missing ones, and drops those without a place."""
     wanted = frozenset(get_peft_model_state_dict(adapted, save_embedding_layers=False))
     lost = sorted(wanted - saved)
     if lost:
@@ -103,13 +103,13 @@ TaskType = Literal["CAUSAL_LM", "SEQ_CLS"]
 def peft_config(
     settings: LoraSettings | None, *, task_type: TaskType, score_token_id: int | None = None
 ) -> LoraConfig | None:
-    """LoRA on all linear layers; None where the whole model is trained.
+    """Return LoRA on all linear layers; None if the whole model is trained.
 
-    With task type SEQ_CLS the score head is trained in full and saved with the adapter; without either of the two it
-    is lost, and reloaded scores change.
+    With task type SEQ_CLS the score head is trained in full and saved with the adapter. Without the task type or
+    `modules_to_save` the head is lost, and reloaded scores change.
 
     Args:
-        score_token_id: the token whose row of the embedding is trained, and saved with the adapter.
+        score_token_id: the token whose embedding row is trained, and saved with the adapter.
     """
     if settings is None:
         return None
@@ -127,16 +127,16 @@ def peft_config(
 def apply_lora(
     model: PreTrainedModel, settings: LoraSettings | None, *, task_type: TaskType, score_token_id: int | None = None
 ) -> PreTrainedModel | PeftModel:
-    """The model with adapters that train in float32; the model itself where `settings` is None."""
+    """Return the model with adapters that train in float32; the model itself if `settings` is None."""
     config = peft_config(settings, task_type=task_type, score_token_id=score_token_id)
     return model if config is None else _trained_in_float32(get_peft_model(model, config))
 
 
 def freeze_all_but_head(model: PreTrainedModel, *, score_token_id: int | None = None) -> PeftModel:
-    """The model as an adapter without layers: its score head trains in float32, and is all that a checkpoint holds.
+    """Wrap the model as an adapter without layers: only its score head trains (in float32) and is in checkpoints.
 
     Args:
-        score_token_id: the token whose row of the embedding is saved with the head. It is not trained: its gradient
+        score_token_id: the token whose embedding row is saved with the head. The row is not trained: its gradient
             would need the backward of the whole model.
     """
     config = LoraConfig(
@@ -153,7 +153,7 @@ def freeze_all_but_head(model: PreTrainedModel, *, score_token_id: int | None = 
 
 
 def _trained_in_float32(adapted: PeftModel) -> PeftModel:
-    """PEFT raises adapters to float32, but not the copies of modules_to_save: in bf16 small updates would be lost."""
+    """Cast trained weights to float32: PEFT does not cast `modules_to_save`, and bf16 would lose small updates."""
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()

@@ -1,4 +1,4 @@
-"""Tries a tokenizer's chat template before any data goes through it: it came with the model, and it is a program."""
+"""Checks of a tokenizer's chat template before it sees any data: it is a program that came with the model."""
 
 import re
 import signal
@@ -11,12 +11,12 @@ from typing import Any
 
 from containers.harness.errors import BadConfigError
 
-# Qwen3 thinks aloud before it answers unless its template is told not to: 512 tokens end in the middle of the thought.
-# The reward model has learnt from answers without a thought, which the template writes after an empty one; so the
-# policy begins to write after an empty thought as well. Templates that do not know the word ignore it.
+# Qwen3 writes a thought before its answer unless the template disables it: 512 tokens end within the thought. The
+# reward model is trained on answers without a thought, which the template writes after an empty thought; so the policy
+# also writes after an empty thought. Templates without this setting ignore it.
 ANSWER_AT_ONCE = {"enable_thinking": False}
 TIME_LIMIT_S = 5.0
-# Two exchanges: a template that shows only the newest one would pass with a single one.
+# Two exchanges: with one, a template that writes only the newest exchange would pass.
 _PROBE = (
     {"role": "user", "content": "first question"},
     {"role": "assistant", "content": "first answer"},
@@ -24,48 +24,48 @@ _PROBE = (
     {"role": "assistant", "content": "second answer"},
 )
 _OTHER_ANSWER = {"role": "assistant", "content": "another answer"}
-# The day that every template writes; Llama 3's takes it by itself where there is no clock.
+# The date that every template writes; Llama 3's template uses it when it has no clock.
 FIXED_DATE = "26 July 2024"
 _DATE_PARTS = "%d 26,%-d 26,%e 26,%j 208,%m 07,%-m 7,%b Jul,%B July,%Y 2024,%y 24,%a Fri,%A Friday,%F 2024-07-26"
 _TIME_PARTS = "%H 00,%I 12,%M 00,%S 00,%p AM,%T 00:00:00,%R 00:00"
-# A macro hides the function of the same name that transformers gives to templates. transformers drops the line break.
+# The macro hides transformers' function of the same name. transformers drops the line break.
 _FIXED_CLOCK = (
     "{% macro strftime_now(format) %}{{ format"
     + "".join("|replace('{}', '{}')".format(*part.split()) for part in f"{_DATE_PARTS},{_TIME_PARTS}".split(","))
     + " }}{% endmacro %}\n"
 )
-# Four words in a row, which text has and the names of roles and control tokens have not.
+# Four words in a row: text has them, names of roles and control tokens do not.
 _PROSE = re.compile(r"(?:[\w',.:;-]+ ){3}\w")
 
 
 class _TimeIsUpError(BaseException):
-    """Not an Exception, so that nothing between the signal and us takes it for a fault of the template."""
+    """Time limit exceeded. Not an Exception, so that no code in between takes it for a fault of the template."""
 
 
 def check_chat_template(
     tokenizer: Any, *, folder: Path, origin: str = "", is_own: bool = True, time_limit_s: float = TIME_LIMIT_S
 ) -> None:
-    """Refuse a template that does not come to an end, does not render, or leaves out what it is given.
+    """Refuse a template that does not finish, does not render, or leaves out part of a conversation.
 
-    One that reads the clock is first given `FIXED_DATE` for it: tokens must not depend on the day.
+    A template that reads the clock first gets `FIXED_DATE` instead: tokens must not depend on the day.
 
-    Jinja's sandbox keeps a template from files and processes, not from looping. The limit holds in the main thread,
-    where stages run, and cannot interrupt a single operation of the interpreter such as a huge power.
+    Jinja's sandbox keeps a template from files and processes, not from endless loops. The limit works in the main
+    thread, where stages run. It cannot interrupt a single operation of the interpreter, such as a huge power.
 
     Args:
-        folder: where the tokenizer was loaded from.
-        origin: what the tokenizer is called outside, for people.
-        is_own: False where the template comes from the configuration.
+        folder: the folder that the tokenizer was loaded from.
+        origin: the tokenizer's name outside the container, for messages.
+        is_own: False if the template comes from the configuration.
 
     Raises:
-        BadConfigError: names the template, and what to do.
+        BadConfigError: the template is refused; names it, and what to do.
     """
     _fix_the_date(tokenizer)
     name = f"The chat template of {origin or folder} ({_file_of_template(folder)})"
     advice = "Put a chat_template.jinja that works beside the tokenizer files, or start from another model."
     if not is_own:
         name = f"The chat template of the configuration (chat_template), with the tokenizer of {origin or folder},"
-        advice = "Mend it, or leave chat_template out to take the tokenizer's own."
+        advice = "Correct it, or leave chat_template out to use the tokenizer's own."
     try:
         with _limited_to(time_limit_s):
             tokenizer.apply_chat_template(list(_PROBE[:-1]), tokenize=False, add_generation_prompt=True)
@@ -76,7 +76,7 @@ def check_chat_template(
             )
     except _TimeIsUpError:
         raise BadConfigError(
-            f"{name} did not finish four short messages within {time_limit_s:g} s: it loops for ever, or for too long. "
+            f"{name} did not finish four short messages within {time_limit_s:g} s: it loops forever, or for too long. "
             f"{advice}"
         ) from None
     except Exception as error:
@@ -95,10 +95,10 @@ def check_chat_template(
 
 
 def _fix_the_date(tokenizer: Any) -> None:
-    """Have the template write one date on every day, where it asks for the day's (Llama 3.2, gpt-oss).
+    """Make a template that writes today's date (Llama 3.2, gpt-oss) write a fixed date.
 
-    It becomes part of the template's text, because many programs apply it: stages, TRL's trainers, and whoever loads
-    the model that is saved here. Otherwise a certificate would hold until midnight.
+    The fixed date becomes part of the template's text, because many programs apply it: stages, TRL's trainers, and
+    those that load the saved model. Otherwise a certificate would be valid only until midnight.
     """
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, str):
@@ -114,13 +114,13 @@ def _with_fixed_date(template: str) -> str:
 
 
 def peculiarities(tokenizer: Any, *, setting: str) -> tuple[str, ...]:
-    """What a person should know about a tokenizer's own template, a sentence each: most templates have none.
+    """Return warnings about a tokenizer's own template, a sentence each; empty for most templates.
 
-    A template that passed `check_chat_template` may still put a system prompt before a conversation that has none
-    (Qwen2.5 does: `You are Qwen, created by Alibaba Cloud …`), or a date.
+    A template that passed `check_chat_template` may still add a date, or a system prompt to a conversation that has
+    none (Qwen2.5 does: `You are Qwen, created by Alibaba Cloud …`).
 
     Args:
-        setting: key of the configuration by which another template can be given.
+        setting: the configuration key that sets another template.
     """
     found = []
     if (text := _system_prompt(tokenizer)) is not None:
@@ -131,21 +131,21 @@ def peculiarities(tokenizer: Any, *, setting: str) -> tuple[str, ...]:
     if "strftime_now" in str(tokenizer.chat_template):
         found.append(
             f"The start model's chat template writes the date of the day. So that a conversation has the same score "
-            f"tomorrow, it is {FIXED_DATE} here, in every stage and in the template that is saved with the model; set "
+            f"tomorrow, the date is fixed to {FIXED_DATE} in every stage and in the template saved with the model; set "
             f"{setting} to a template without a date to leave it out."
         )
     return tuple(found)
 
 
 def _system_prompt(tokenizer: Any) -> str | None:
-    """The line of running text that the template puts around a lone question; None where it puts none there."""
+    """Return the line of prose that the template adds to a single question; None if it adds none."""
     question = _PROBE[0]
     around = str(tokenizer.apply_chat_template([question], tokenize=False)).replace(question["content"], "\n")
     return next((line for line in around.splitlines() if _PROSE.search(line)), None)
 
 
 def _file_of_template(folder: Path) -> str:
-    """The file that transformers took the template from."""
+    """Name of the file that transformers read the template from."""
     return "chat_template.jinja" if (folder / "chat_template.jinja").is_file() else "tokenizer_config.json"
 
 

@@ -1,4 +1,4 @@
-"""Loads and saves models, and refuses those that would train or score silently wrong."""
+"""Load and save models, and refuse those that would silently train or score wrongly."""
 
 import logging
 import re
@@ -36,42 +36,42 @@ from containers.models.weights import first_of, load_weights, require_trunk
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 logger = logging.getLogger(__name__)
-# Of models whose positions have no end.
+# Limit for models without a maximum number of positions.
 _WITHOUT_END = 2**31 - 1
 
 
 def load_causal_model(
     folder: Path, *, dtype: torch.dtype, device: torch.device | str, note: Callable[[str], None] = logger.warning
 ) -> PreTrainedModel:
-    """A language model with every weight from the folder, finite, in evaluation mode.
+    """Load a language model with all its weights from the folder, finite, in evaluation mode.
 
     Args:
-        note: told, if need be, how its generation config was mended so that it can be saved again.
+        note: called with a text if the generation config had to be corrected so that it can be saved again.
 
     Raises:
-        MissingPrerequisiteError: the folder is no such model, is damaged, or lacks weights.
+        MissingPrerequisiteError: the folder holds no such model, is damaged, or lacks weights.
         DivergedError: a weight is NaN or infinite.
     """
     model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype)
     if missing:
-        raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {first_of(missing)}.")
+        raise MissingPrerequisiteError(f"{folder} lacks weights of its architecture: {first_of(missing)}.")
     if mended := mend_generation_config(model):
         note(mended)
     return _ready(model, folder, device=device)
 
 
 def reward_model_folder(given: Path) -> Path:
-    """Where the weights lie of a reward model that was trained here (`merged/`) or elsewhere (the folder itself)."""
+    """Folder with a reward model's weights: `merged/` if it was trained here, else the given folder."""
     merged = given / MERGED_FOLDER
     return merged if merged.is_dir() else given
 
 
 def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """A trained reward model, score head included, in evaluation mode; an adapter is merged into its base model.
+    """Load a trained reward model with its score head, in evaluation mode; an adapter is merged into its base model.
 
     Raises:
-        MissingPrerequisiteError: as `load_causal_model`; also where the score head is missing (plain transformers makes
-            a random one and goes on) or has more than one output, or where there is no token to pad batches with.
+        MissingPrerequisiteError: as `load_causal_model`; also if the score head is missing (transformers alone would
+            use a random one) or has more than one output, or if there is no token to pad batches with.
         DivergedError: a weight is NaN or infinite.
     """
     if is_adapted_model(folder):
@@ -109,10 +109,10 @@ def load_new_reward_model(
     device: torch.device | str,
     score_token_id: int | None = None,
 ) -> PreTrainedModel:
-    """A reward model on the trunk of a language model, with a new score head made from `seed`.
+    """Load a language model's trunk as a reward model, with a new score head made from `seed`.
 
     Args:
-        score_token_id: the token whose position carries the score, which gets a row of the embedding; None: no such.
+        score_token_id: the token at whose position the score is read; it gets an embedding row. None: no such token.
 
     Raises:
         MissingPrerequisiteError: a weight other than the score head's is missing.
@@ -128,19 +128,19 @@ def load_new_reward_model(
 
 
 def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, base_model: str) -> None:
-    """Write the adapter (with its score head, where it has one) and the tokenizer into `folder`.
+    """Write the adapter (with its score head, if it has one) and the tokenizer into `folder`.
 
     Args:
-        base_model: `hub id@commit`, or where else the base model comes from, for people; PEFT would write the path of
-            this machine. Hub id and commit are written apart, as `AutoPeftModel` wants them.
+        base_model: `hub id@commit`, or another origin of the base model, for people; PEFT would write the path on this
+            machine. Hub id and commit are written separately, as `AutoPeftModel` needs them.
     """
     name, _, revision = (base_model, "", "") if base_model.startswith("/") else base_model.partition("@")
     for config in model.peft_config.values():
         config.base_model_name_or_path, config.revision = name or None, revision or None
         if isinstance(config.target_modules, set):
-            # It hashes differently in each process: sorted, the same run writes the same file.
+            # A set has another order in each process: sorted, the same run writes the same file.
             config.target_modules = sorted(config.target_modules)
-    # Without this, PEFT asks the hub for the base model's vocabulary.
+    # Without this, PEFT requests the base model's vocabulary from the hub.
     model.save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
     tokenizer.save_pretrained(folder)
@@ -149,12 +149,12 @@ def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: P
 def save_merged(
     model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> PreTrainedModel:
-    """Write a plain model folder (safetensors, config, tokenizer, chat template) and return what was written.
+    """Write a plain model folder (safetensors, config, tokenizer, chat template) and return the written model.
 
-    Adapters are merged into the weights of `model` itself, which is used up by that.
+    Adapters are merged into the weights of `model` in place; do not use it afterwards.
     """
     merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
-    # One type for all weights: the score head and others that were trained in float32 follow the first one.
+    # One type for all weights: the score head and others that were trained in float32 get the first weight's type.
     merged = merged.to(merged.dtype)
     merged.config.use_cache = True
     merged.name_or_path = ""
@@ -171,37 +171,37 @@ def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
 
 
 def max_positions(model: torch.nn.Module) -> int | None:
-    """Tokens that the model has positions for; None where its configuration names no end, as with ALiBi."""
+    """Number of the model's positions, in tokens; None if its configuration names no limit, as with ALiBi."""
     config: Any = model.config
     found = getattr(config.get_text_config(), "max_position_embeddings", None)
     return None if found is None else int(found)
 
 
 def position_limit(model: torch.nn.Module) -> int:
-    """As `max_positions`, for comparing lengths: more than any text has where there is no end."""
+    """Return `max_positions` for comparing lengths; without a limit, a number above any text's length."""
     return max_positions(model) or _WITHOUT_END
 
 
 def check_finite(model: torch.nn.Module, *, name: str) -> None:
-    """Raise DivergedError where a weight of the model is NaN or infinite; names the weight."""
+    """Raise DivergedError if a weight of the model is NaN or infinite; names the weight."""
     for parameter_name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise DivergedError(f"{name}: the weight {parameter_name} is not finite. The model cannot be used.")
 
 
 def _ready(model: PreTrainedModel, folder: Path, *, device: torch.device | str) -> PreTrainedModel:
-    # On the device first: one core took 56 s for as many weights as 8B has (2^28 zeros in bfloat16, 1.8 s).
+    # Move to the device first: on one core the check took 56 s for 8B weights (2^28 zeros in bfloat16, 1.8 s).
     model = model.to(device).eval()
     check_finite(model, name=str(folder))
     return model
 
 
 def give_pad_token(model: PreTrainedModel, folder: Path) -> None:
-    """Name a pad token in the model's config where it names none, or one that has no row of the embedding (Llama's -1).
+    """Set a pad token in the model's config if it names none, or one without an embedding row (Llama's -1).
 
-    Without one, transformers reads the score at a conversation's very last token, and takes one conversation at a time.
-    With one, it reads the last token that is no pad token: that is the same only if no conversation ends with it, so
-    the end of sequence, which many tokenizers pad with, will not do.
+    Without one, transformers reads the score at a conversation's last token, and takes one conversation at a time. With
+    one, it reads the score at the last token that is no pad token. Both agree only if no conversation ends with the pad
+    token; so the end of sequence, with which many tokenizers pad, cannot be used.
 
     Raises:
         MissingPrerequisiteError: every special token may end a conversation, or there is no tokenizer.
@@ -218,24 +218,24 @@ def give_pad_token(model: PreTrainedModel, folder: Path) -> None:
         raise MissingPrerequisiteError(
             f"The model in {folder} names no pad_token_id, and its tokenizer has no token to pad batches with: every "
             f"conversation ends with {tokenizer.convert_ids_to_tokens(last)}, and there is no other special token. "
-            "Write the id of a token that no conversation ends with into its config.json, as pad_token_id."
+            "Set pad_token_id in its config.json to the id of a token with which no conversation ends."
         )
     config.pad_token_id = found
 
 
 def _candidates(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Special tokens, those first that are least likely to end a text; the end of sequence is none of them."""
+    """Return special tokens, first those least likely to end a text; without the end of sequence."""
     special = [token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special]
     asked = (tokenizer.pad_token_id, tokenizer.bos_token_id, *sorted(special), tokenizer.unk_token_id)
     return [int(token_id) for token_id in asked if token_id is not None and token_id != tokenizer.eos_token_id]
 
 
 def mend_generation_config(model: PreTrainedModel) -> str:
-    """Make the model's generation config one that transformers saves; says what was changed, empty where nothing was.
+    """Correct the model's generation config so that transformers can save it; return what changed, empty if nothing.
 
-    Training changes it (the pad token), and transformers then refuses to save one that contradicts itself, at the end
-    of the training. Llama 2's first files do: a temperature of 0.9 and a top-p of 0.6, and do_sample false. Our stages
-    take nothing but token ids from it; whoever uses the trained model takes the rest.
+    Training changes the config (the pad token), and at its end transformers refuses to save one that contradicts
+    itself. Llama 2's first files do: a temperature of 0.9 and a top-p of 0.6, with do_sample false. Our stages use only
+    token ids from it; users of the trained model use the rest.
     """
     own = model.generation_config
     if own is None or not (issue := _why_not_saved(own)):
@@ -245,18 +245,18 @@ def mend_generation_config(model: PreTrainedModel) -> str:
             setattr(own, name, None)
     found = f"The model's generation_config.json contradicts itself ({issue}) and could not be saved after training"
     if not _why_not_saved(own):
-        return f"{found}: token ids below zero are taken out. Nothing that is trained or judged depends on them."
+        return f"{found}: token ids below zero were removed. Training and evaluation do not depend on them."
     sampled = GenerationConfig.from_dict({**own.to_dict(), "do_sample": True})
     if not _why_not_saved(sampled):
         model.generation_config = sampled
-        return f"{found}: do_sample is now true, the rest is kept. Nothing that is trained or judged depends on it."
+        return f"{found}: do_sample is now true, the rest is kept. Training and evaluation do not depend on it."
     ids: dict[str, Any] = {name: getattr(own, name) for name in _TOKEN_IDS}
     model.generation_config = GenerationConfig(**ids)
-    return f"{found}: only its token ids are kept. Nothing that is trained or judged depends on the rest."
+    return f"{found}: only its token ids are kept. Training and evaluation do not depend on the rest."
 
 
 def _why_not_saved(config: GenerationConfig) -> str:
-    """The settings that transformers finds wrong with it; empty where it would save it."""
+    """Return the settings that transformers rejects; empty if it would save the config."""
     try:
         config.validate(strict=True)
     except ValueError as error:

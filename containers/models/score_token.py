@@ -1,7 +1,7 @@
-"""A token that ends every conversation and at whose position the score is read (`use_cls`).
+"""The score token: ends every conversation, and the score is read at its position (`use_cls`).
 
-The chat template writes it. So whoever makes tokens from messages with the saved tokenizer has it at the end, and the
-score is read where it always is: at the last token that is no pad token.
+The chat template writes it, so every program that tokenises messages with the saved tokenizer has it at the end. The
+score is read as always: at the last token that is no pad token.
 """
 
 import torch
@@ -15,15 +15,15 @@ _ENDING = "{% if not add_generation_prompt %}" + SCORE_TOKEN + "{% endif %}"
 
 
 def add_score_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Have the tokenizer end every whole conversation with the score token; the token's id.
+    """Make the tokenizer end every whole conversation with the score token; return the token's id.
 
     Raises:
-        BadConfigError: the tokenizer does not keep the token in one piece at the end.
+        BadConfigError: a tokenised conversation does not end with the score token as one token.
     """
     if SCORE_TOKEN not in tokenizer.get_vocab():
         tokenizer.add_tokens([AddedToken(SCORE_TOKEN, special=True, normalized=False)], special_tokens=True)
     if not tokenizer.chat_template.endswith(_ENDING):
-        # Jinja drops one line break at the end of a template, which would no longer be its end.
+        # Jinja drops one line break at the end of a template; after the addition it would no longer be at the end.
         tokenizer.chat_template = tokenizer.chat_template.removesuffix("\n") + _ENDING
     token_id = int(tokenizer.convert_tokens_to_ids(SCORE_TOKEN))
     probe = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]
@@ -37,10 +37,10 @@ def add_score_token(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def give_embedding_row(model: PreTrainedModel, token_id: int) -> None:
-    """Give the token a row in the model's embedding: the mean of the rows before it, so that it means nothing yet.
+    """Give the token a row in the model's embedding: the mean of the rows before it, as a neutral start.
 
-    Many models have more rows than tokens (Qwen3: 151,936 for 151,669), and an unused one is taken; else one is added.
-    Where tokens before it have no row either (Gemma 3's <image_soft_token>), they get the same one, not a random one.
+    Many models have more rows than tokens (Qwen3: 151,936 for 151,669), and an unused row is used; else one is added.
+    If tokens before it have no row either (Gemma 3's <image_soft_token>), they get the same values, not random ones.
     """
     num_rows = model.get_input_embeddings().weight.shape[0]
     if token_id >= num_rows:

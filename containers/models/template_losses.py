@@ -1,6 +1,6 @@
-"""What a chat template does to conversations beyond writing them down: it refuses some, or loses part of some.
+"""Conversations that a chat template refuses, or of which it leaves out a part.
 
-Gemma refuses system prompts and roles that do not alternate; Mistral leaves a system prompt out of a conversation that
+Gemma refuses system prompts and roles that do not alternate. Mistral leaves a system prompt out of a conversation that
 ends with an answer, so no reward model would ever see one.
 """
 
@@ -15,9 +15,9 @@ Conversation: TypeAlias = Sequence[Mapping[str, str]]
 
 _SHOWN_CHARACTERS = 80
 _WAY_OUT = (
-    "Set chat_template, of train_sft where there is one (it stays with the model) and else of train_reward_model, to a "
-    "template that writes every turn, by name (chatml, say) or as a .jinja file; a policy without train_sft keeps its "
-    "model's own. Or leave such rows out of the data."
+    "Set train_sft.chat_template (it stays with the model), or train_reward_model.chat_template if there is no "
+    "train_sft, to a template that writes every turn, by name (chatml, say) or as a .jinja file; a policy without "
+    "train_sft keeps its model's own template. Or leave such rows out of the data."
 )
 
 
@@ -29,19 +29,19 @@ def refusals_of(
     losses: "TemplateLosses | None" = None,
     texts: dict[int, str] | None = None,
 ) -> dict[int, str]:
-    """Why the template refuses a conversation, by its place; empty where it takes all of them.
+    """Return why the template refuses conversations, by their place; empty if it refuses none.
 
     Args:
         settings: further arguments of `apply_chat_template`.
         losses: counts what the template leaves out of the others.
-        texts: gets what the template writes of the others, by their place.
+        texts: receives the template's text of the others, by their place.
     """
     found = {}
     for place, conversation in enumerate(conversations):
         turns = [dict(turn) for turn in conversation]
         try:
             text = str(tokenizer.apply_chat_template(turns, tokenize=False, **(settings or {})))
-        except Exception as error:  # a template is a program, and raises what it likes
+        except Exception as error:  # a template is a program, and may raise anything
             found[place] = one_line(str(error), _SHOWN_CHARACTERS) or type(error).__name__
         else:
             if losses is not None:
@@ -54,10 +54,10 @@ def refusals_of(
 def require_no_refusal(
     tokenizer: Any, conversations: Sequence[Conversation], *, settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Say of how many conversations the template refuses to make tokens, why, and what to do.
+    """Raise if the template refuses a conversation.
 
     Raises:
-        BadConfigError: it refuses one.
+        BadConfigError: it refuses one; says how many, why, and what to do.
     """
     refusals = refusals_of(tokenizer, conversations, settings=settings)
     if refusals:
@@ -66,7 +66,7 @@ def require_no_refusal(
 
 
 def refusals_text(refused: Sequence[tuple[Conversation, str]], *, num_seen: int) -> str:
-    """How many conversations have no tokens, and for each reason how many, and the turns of the first."""
+    """Return a text: how many conversations were refused; for each reason, how many and the turns of the first."""
     first = {reason: conversation for conversation, reason in reversed(refused)}
     reasons = "; ".join(
         f"`{reason}` ({count:,}; the first has the turns {_turns(first[reason])})"
@@ -80,7 +80,7 @@ def refusals_text(refused: Sequence[tuple[Conversation, str]], *, num_seen: int)
 class TemplateLosses:
     """Counts the conversations of which a template leaves out a turn, or writes the turns in another order.
 
-    A turn is there if its text is, but for white space around it.
+    A turn counts as written if its text is, without white space around it.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class TemplateLosses:
 
     @classmethod
     def together(cls, parts: "Sequence[TemplateLosses]") -> "TemplateLosses":
-        """What several have counted, each of other conversations; the first of a role is that of the first part."""
+        """Add up several counts of different conversations; the first turn lost of each role is the first part's."""
         whole = cls()
         for part in parts:
             whole._num_seen += part._num_seen
@@ -120,7 +120,7 @@ class TemplateLosses:
             self._first.setdefault(role, content)
 
     def text(self) -> str:
-        """A warning for people, with numbers and the way out; empty where nothing is lost."""
+        """Return a warning for people, with numbers and what to do; empty if nothing is lost."""
         found = [
             f"leaves out the turn of the role {role} in {count:,} of {self._num_seen:,} conversations (the first: "
             f"`{one_line(self._first[role], _SHOWN_CHARACTERS)}`)"

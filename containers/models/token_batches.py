@@ -1,4 +1,4 @@
-"""Tokens of many conversations: together, so that the tokenizer works on every core."""
+"""Tokenise many conversations together, so that the tokenizer uses every core."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from containers.models.chat_template import ANSWER_AT_ONCE
 from containers.models.template_losses import TemplateLosses, require_no_refusal
 
-# More at once are no faster, and what the tokenizer notes about each token takes memory until they are done.
+# Larger batches are no faster, and the tokenizer's data about each token takes memory until the batch is done.
 _AT_ONCE = 512
 
 
@@ -19,15 +19,15 @@ def tokens_of_all(
     for_the_policy: bool = False,
     losses: TemplateLosses | None = None,
 ) -> list[list[int]]:
-    """The tokens of each conversation in the tokenizer's chat template, in order.
+    """Return the tokens of each conversation in the tokenizer's chat template, in order.
 
     Args:
-        add_generation_prompt: end with the words after which the assistant begins.
-        for_the_policy: as rollouts write prompts, with `ANSWER_AT_ONCE`.
+        add_generation_prompt: end with the text after which the assistant begins.
+        for_the_policy: write them as rollouts write prompts, with `ANSWER_AT_ONCE`.
         losses: counts what the template leaves out.
 
     Raises:
-        BadConfigError: the template refuses some of the conversations; says how many of all, and why.
+        BadConfigError: the template refuses some conversations; says how many of all, and why.
     """
     settings = {"add_generation_prompt": add_generation_prompt, **(ANSWER_AT_ONCE if for_the_policy else {})}
     found: list[list[int]] = []
@@ -41,7 +41,7 @@ def tokens_of_all(
         if losses is not None:
             for conversation, text in zip(batch, texts, strict=True):
                 losses.look_at(conversation, text)
-        # As apply_chat_template makes tokens: the template has written the special ones.
+        # No special tokens, as in apply_chat_template: the template has written them.
         encoded: Mapping[str, list[list[int]]] = tokenizer(texts, add_special_tokens=False)
         found += [list(ids) for ids in encoded["input_ids"]]
     return found

@@ -1,4 +1,4 @@
-"""Loads tokenizers, and refuses those that would make other tokens than the model has learnt, or none."""
+"""Load tokenizers, and refuse those whose tokens the model has not learnt, or that make none."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,32 +9,32 @@ from containers.formatting import one_line
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.models.chat_template import check_chat_template
 
-# Tried in this order where a tokenizer has no pad token, or one that is also its end of sequence.
+# Tried in this order if a tokenizer has no pad token, or one that is also its end of sequence.
 _PAD_CANDIDATES = ("<pad>", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|fim_pad|>", "<unk>")
 
-# More texts than that are not left out.
+# If a larger share of the texts would be left out, the stage fails instead.
 _MOST_WITHOUT_ROW = 0.1
 
-# Both have a turn, so that what ends each of them is there.
+# Both roles have a turn, so that the tokens that end each turn occur.
 _PROBE = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]
 
 
 def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder, with a chat template that was tried and a pad token.
+    """Load the tokenizer of a model folder, with a checked chat template and a pad token.
 
-    The pad token differs from the end of sequence where the vocabulary has one that can: transformers finds the score's
-    position by looking for the last token that is no pad token.
+    The pad token differs from the end of sequence if the vocabulary allows it: transformers reads the score at the last
+    token that is no pad token.
 
     Args:
-        origin: where the model comes from, for messages; a stage sees it in a folder of its own.
-        chat_template: takes the place of the tokenizer's own, and is saved with it.
+        origin: where the model comes from, for messages; the stage knows only the mounted folder.
+        chat_template: replaces the tokenizer's own, and is saved with it.
 
     Raises:
         MissingPrerequisiteError: there is no tokenizer that can be loaded.
         BadConfigError: it has no chat template, or one that does not pass `check_chat_template`.
     """
     try:
-        # Where nothing is said of the folder's code, transformers asks on standard input.
+        # Without `trust_remote_code`, transformers prompts on standard input for a folder with code.
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise MissingPrerequisiteError(
@@ -45,7 +45,7 @@ def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None 
         tokenizer.chat_template = chat_template
     if not tokenizer.chat_template:
         raise BadConfigError(
-            f"The tokenizer of {origin or folder} has no chat template, so a conversation has no one way to become "
+            f"The tokenizer of {origin or folder} has no chat template, so conversations cannot be turned into "
             f"tokens. Start from an instruct model, or put a chat_template.jinja beside its tokenizer files."
         )
     check_chat_template(tokenizer, folder=folder, origin=origin, is_own=chat_template is None)
@@ -58,11 +58,11 @@ def load_tokenizer(folder: Path, *, origin: str = "", chat_template: str | None 
 
 
 def require_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, folder: Path) -> None:
-    """Refuse a tokenizer whose ids the model has no rows for, or that lacks tokens which the model's config names.
+    """Refuse a tokenizer with ids that have no embedding row, or without tokens that the model's config names.
 
-    Special tokens that no conversation has may be without a row: Gemma 3's text models share a tokenizer with those
-    that see, and have no row for its <image_soft_token>. Another model's tokenizer with as many tokens passes: nothing
-    in the files tells it from the right one.
+    Special tokens that no conversation has may lack a row: Gemma 3's text models share a tokenizer with its vision
+    models, and have no row for <image_soft_token>. Another model's tokenizer with as many tokens passes: nothing in the
+    files tells it from the right one.
 
     Raises:
         MissingPrerequisiteError: the tokenizer belongs to another model.
@@ -92,32 +92,32 @@ def require_rows(
     *,
     name: str = "Conversation",
 ) -> None:
-    """Refuse tokens that the model's embedding has no row for: a text may spell a special token.
+    """Refuse tokens without a row in the model's embedding: a text may spell a special token.
 
     Args:
         conversations: token ids.
-        name: what each of them is, for the message; they are numbered from 1.
+        name: name of one of them, for the message; they are numbered from 1.
 
     Raises:
-        BadDataError: names the first such conversation and its token.
+        BadDataError: a token has no row; names the first such conversation and its token.
     """
     num_rows = model.get_input_embeddings().weight.shape[0]
     for number, tokens in enumerate(conversations, start=1):
         if token := token_without_row(tokenizer, tokens, num_rows=num_rows):
             raise BadDataError(
                 f"{name} {number:,} has the token {token}, and the model's embedding has {num_rows:,} rows, none for "
-                "it. Take it out of the text, or leave it out."
+                "it. Remove the token from the text, or leave the text out."
             )
 
 
 def num_embedding_rows(folder: Path, *, score_token_id: int | None = None) -> int:
-    """Rows of a model's embedding, known before its weights are loaded: they are refused where they differ.
+    """Number of rows of a model's embedding, from its config; weights of another shape are refused when loaded.
 
     Args:
-        score_token_id: a token that gets a row, and with it those before it (`score_token.give_embedding_row`).
+        score_token_id: a token that gets a row, as do those before it (`score_token.give_embedding_row`).
 
     Raises:
-        MissingPrerequisiteError: the folder has no config that can be read.
+        MissingPrerequisiteError: the folder has no readable config.
     """
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -131,13 +131,13 @@ def num_embedding_rows(folder: Path, *, score_token_id: int | None = None) -> in
 
 
 def token_without_row(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], *, num_rows: int) -> str:
-    """A token among these ids for which an embedding of so many rows has none, with its id; empty: there is none."""
+    """Return a token among these ids, with its id, that has no row in an embedding of `num_rows`; empty: none."""
     highest = max(tokens, default=-1)
     return f"{tokenizer.convert_ids_to_tokens(highest)} (id {highest:,})" if highest >= num_rows else ""
 
 
 def spelled_out(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], *, num_rows: int) -> list[int]:
-    """The same text where each special token that an embedding of so many rows has none for is spelt by other tokens.
+    """Return ids of the same text, in which other tokens spell each special token that has no embedding row.
 
     Example: 262144, `<image_soft_token>` of Gemma 3, becomes the tokens of "<", "image", "_" and so on.
     """
@@ -152,19 +152,19 @@ def spelled_out(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], *, nu
 
 
 def without_row_text(without: Sequence[str], *, name: str, num_rows: int, of: str = "the model") -> str:
-    """How many texts are left out since they spell a special token that the model's embedding has no row for.
+    """Return a text that counts those left out because they spell a special token without an embedding row.
 
     Args:
         without: `token_without_row` of each text.
-        name: what they are, in the plural.
-        of: whose embedding it is.
+        name: name of the texts, in the plural.
+        of: the model that has the embedding.
 
     Raises:
-        BadDataError: more than a tenth of them do: then texts and tokenizer do not belong together.
+        BadDataError: more than a tenth are left out: then texts and tokenizer do not belong together.
     """
     found = [token for token in without if token]
-    words = f"{len(found):,} of {len(without):,} {name} are left out: they spell a token that {of}'s embedding "
-    words += f"of {num_rows:,} rows has none for, the first {found[0]}."
+    words = f"{len(found):,} of {len(without):,} {name} are left out: they spell a token without a row in {of}'s "
+    words += f"embedding of {num_rows:,} rows, the first {found[0]}."
     if len(found) > _MOST_WITHOUT_ROW * len(without):
         raise BadDataError(
             words.replace("are left out: they ", "")
@@ -175,9 +175,9 @@ def without_row_text(without: Sequence[str], *, name: str, num_rows: int, of: st
 
 
 def _occurring_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Ids of a conversation's tokens: all but special ones that neither a role of their own nor the template brings in.
+    """Return ids that conversations can have: all but special tokens without a role that the template does not write.
 
-    A text may still spell such a token; its id is met where the text becomes tokens.
+    A text may still spell such a token; its id then appears when the text is tokenised.
     """
     named = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id)
     special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -186,5 +186,5 @@ def _occurring_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 
 
 def probe_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of a whole conversation, a question with its answer, in the tokenizer's chat template."""
+    """Return token ids of a conversation, a question with its answer, in the tokenizer's chat template."""
     return list(tokenizer.apply_chat_template(_PROBE, tokenize=True, return_dict=True)["input_ids"])

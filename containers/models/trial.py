@@ -1,4 +1,4 @@
-"""A faster way of computing is tried on a model before it is used: the model may not be made for it."""
+"""Trial of a faster computation on a model before it is used: the model may not support it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,16 +8,16 @@ import torch
 
 from containers.formatting import error_line
 
-# What a model raises whose layers do something else than the faster way expects.
+# Errors of a model whose layers do something else than the faster computation expects.
 _UNSUITED = (AssertionError, AttributeError, KeyError, TypeError, ValueError, RuntimeError, IndexError)
 
 
 @dataclass
 class Trial:
-    """How it went.
+    """The result of a trial.
 
     Attributes:
-        failure: the error of a model that is not made for it, in a line; empty where it went through.
+        failure: the error, in one line, of a model that does not support the computation; empty if it does.
     """
 
     failure: str = ""
@@ -25,10 +25,10 @@ class Trial:
 
 @contextmanager
 def trial() -> Iterator[Trial]:
-    """Keeps the errors by which a model shows that it is not made for what is tried.
+    """Catch the errors that show that the model does not support what is tried.
 
     Raises:
-        RuntimeError: a full or broken GPU, which says nothing about the model.
+        RuntimeError: the GPU is full or broken, which says nothing about the model.
     """
     found = Trial()
     try:
@@ -36,7 +36,7 @@ def trial() -> Iterator[Trial]:
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except _UNSUITED as error:
-        # cuBLAS' own errors are plain ones.
+        # cuBLAS errors are plain RuntimeErrors.
         if "CUDA error" in str(error):
             raise
         found.failure = error_line(error)

@@ -1,4 +1,4 @@
-"""Reads the weights of a model folder, and says which the files lack; no code of the folder is run."""
+"""Load the weights of a model folder and report missing ones; code in the folder is not run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ SCORE_HEAD = "score"
 def load_weights(
     auto_class: Any, folder: Path, *, dtype: torch.dtype, **settings: Any
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model and the names of the weights that its files lack. Safetensors only; no code of the folder is run.
+    """Load the model; return it and the names of missing weights. Safetensors only; no code of the folder is run.
 
     Raises:
         MissingPrerequisiteError: the folder is no model, is damaged, or has weights of another shape than its config.
@@ -34,7 +34,7 @@ def load_weights(
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                # Only so that they come back by name; they are refused below.
+                # Only to get their names; they are refused below.
                 ignore_mismatched_sizes=True,
                 **settings,
             )
@@ -46,7 +46,7 @@ def load_weights(
     if info["mismatched_keys"]:
         name, found, wanted = min(info["mismatched_keys"])
         raise MissingPrerequisiteError(
-            f"{folder}: {name} has the shape {tuple(found)} in its files, its config wants {tuple(wanted)}."
+            f"{folder}: {name} has the shape {tuple(found)} in its files, its config needs {tuple(wanted)}."
         )
     return model, sorted(info["missing_keys"])
 
@@ -59,17 +59,17 @@ def require_trunk(missing: Sequence[str], *, folder: Path) -> None:
     """
     lost = [name for name in missing if not name.startswith(f"{SCORE_HEAD}.")]
     if lost:
-        raise MissingPrerequisiteError(f"{folder} lacks weights of its own architecture: {first_of(lost)}.")
+        raise MissingPrerequisiteError(f"{folder} lacks weights of its architecture: {first_of(lost)}.")
 
 
 def first_of(names: Sequence[str]) -> str:
-    """The first name, and how many more there are."""
+    """Return the first name, and the number of the others."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No load report: it warns of a new score head, which is wanted; what is not wanted is an error here."""
+    """Silence transformers' load report: it warns of a new score head, which is intended; faults are errors here."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

@@ -1,11 +1,11 @@
-"""Attention over trees of tokens that lie one behind the other, so that a shared beginning is computed once.
+"""Attention over trees of tokens in one row, so that a shared prefix is computed once.
 
-A pair has one prompt and two answers. Here it is a tree: a trunk (what both conversations begin with) and its branches
-(what each goes on with). Trees lie in one row without padding. A token sees the trunk of its tree and its own branch up
-to itself, nothing else; the positions of each branch go on where the trunk ends. Every layer but attention works on
-tokens one by one, so the outcome is that of the whole conversations, each by itself, but for the last bits.
+A pair has one prompt and two completions. Here it is a tree: the trunk is the shared prefix of both conversations, and
+each branch is the rest of one. A row holds several trees without padding. A token attends to its tree's trunk and to
+its own branch up to itself; positions of each branch continue from the end of the trunk. All other layers compute each
+token separately, so the results equal those of separate conversations, except for the last bits.
 
-Registered with transformers as the attention implementation `packed_tree`; a forward gives the trees as `trees=…`.
+Registered with transformers as the attention implementation `packed_tree`; a forward gets the trees as `trees=…`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +36,10 @@ def packed_tree_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """[1, T, heads, width] of queries [1, heads, T, width], and keys and values [1, key heads, T, width].
+    """Return [1, T, heads, width] from queries [1, heads, T, width], and keys and values [1, key heads, T, width].
 
-    One kernel for all trees where one was found right. Else the trunk and its first branch are one causal attention;
-    each further branch is one more, over the trunk's keys and its own.
+    Uses one kernel for all trees if it passed its trial. Otherwise the trunk and its first branch are one causal
+    attention, and each further branch is another one, over the trunk's keys and its own.
     """
     if not dropout and is_found_right(query, key):
         return attend_by_kernel(query, key, value, trees, scaling=scaling), None
@@ -72,10 +72,10 @@ def packed_tree_attention(
 
 
 def shares_keys_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Whether torch attends without writing all weights down where several heads share their keys.
+    """Whether torch avoids a full matrix of attention weights if several heads share their keys.
 
-    On GPUs only its flash kernel shares keys, which takes neither masks nor float32. Without a kernel, 4,096 tokens
-    behind a trunk of as many take 12 GiB in each layer of 32 heads.
+    On GPUs only its flash kernel shares keys, and it supports neither masks nor float32. Without a kernel, 4,096 tokens
+    after a trunk of as many take 12 GiB in each layer of 32 heads.
     """
     if query.device.type == "cpu":
         return True
@@ -83,12 +83,12 @@ def shares_keys_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 
 
 def _behind_trunk(trunk: int, branch: int, device: torch.device) -> Tensor:
-    """[branch, trunk + branch] true where a token of the branch sees a key."""
+    """Return a mask [branch, trunk + branch], true where a token of the branch attends to a key."""
     return torch.ones(branch, trunk + branch, dtype=torch.bool, device=device).tril(diagonal=trunk)
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """The trees say who sees whom."""
+    """Build no mask: the trees replace it."""
 
 
 AttentionInterface.register(NAME, packed_tree_attention)
@@ -97,7 +97,7 @@ AttentionMaskInterface.register(NAME, _no_mask)
 
 @contextmanager
 def packed(model: PreTrainedModel) -> Iterator[None]:
-    """The model attends by `packed_tree` while this is open."""
+    """Use the attention `packed_tree` in the model while this is open."""
     try_kernel(model)
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)

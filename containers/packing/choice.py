@@ -1,4 +1,4 @@
-"""How a trainer computes the examples of a step: packed where the model can, else as padded rows, and noted which."""
+"""The choice between packed and padded rows for a trainer."""
 
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -12,11 +12,11 @@ TrainerT = TypeVar("TrainerT")
 
 @dataclass(frozen=True)
 class Packing(Generic[TrainerT]):
-    """The choice.
+    """A trainer class with its batch plan and arguments.
 
     Attributes:
-        arguments: what this trainer takes and others do not.
-        batch: packs are cut from all that a rank has in a step; padded rows come in accumulated batches.
+        arguments: arguments that only this trainer takes.
+        batch: with packs, one batch of all examples of a rank in a step; with padded rows, accumulated batches.
     """
 
     trainer: type[TrainerT]
@@ -25,23 +25,23 @@ class Packing(Generic[TrainerT]):
 
 
 def padded(trainer: type[TrainerT], batch: BatchPlan) -> Packing[TrainerT]:
-    """Padded rows, in batches of the device's size."""
+    """Return padded rows, in batches of the device's size."""
     return Packing(trainer, batch)
 
 
 def packed_in_one(trainer: type[TrainerT], batch: BatchPlan, *, pack_tokens: int) -> Packing[TrainerT]:
-    """Packs of so many tokens, cut from all examples that a rank has in a step."""
+    """Return packs of at most `pack_tokens`, made from all examples of a rank in a step."""
     of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
     one = batch.model_copy(update={"per_device_batch_size": of_a_step, "gradient_accumulation_steps": 1})
     return Packing(trainer, one, {"pack_tokens": pack_tokens})
 
 
 def cannot_pack(context: StageContext, what: str, *, reason: str) -> bool:
-    """Whether this rank or another cannot, which is noted.
+    """Whether any rank cannot pack; if so, it is noted.
 
     Args:
         what: `Pairs` or `Completions`.
-        reason: why this rank cannot, a clause; empty: it can.
+        reason: why this rank cannot, as a clause; empty: it can.
     """
     if not any_rank(bool(reason)):
         return False

@@ -1,9 +1,9 @@
-"""Attention of all trees of a row by one kernel, on GPUs: tried there first, and left where it is not right.
+"""Attention of all trees of a row by one GPU kernel; a trial decides whether it is used.
 
-FlashAttention, which torch brings as `varlen_attn`, takes segments of queries and of keys that differ in length, and
-aligns its causal mask at their ends: the last query of a segment sees its last key. So a trunk with its first branch is
-a segment, each further branch is one, and its keys are the trunk's and its own. Branch by branch by SDPA there would be
-a mask, which torch's flash kernel does not take, and a copy of the keys for each head that shares them.
+The kernel is FlashAttention (torch's `varlen_attn`). Its segments may have different numbers of queries and keys, and
+its causal mask is aligned at their ends: the last query of a segment sees its last key. So a trunk with its first
+branch is one segment, and each further branch is another, with the trunk's keys and its own. SDPA per branch would need
+a mask, which torch's flash kernel does not support, and a copy of the keys for each head that shares them.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ _DTYPES = (torch.bfloat16, torch.float16)
 _CAUSAL = (-1, 0)
 # A trunk and branches beyond one block of the kernel, a tree without a trunk, and a tree of single tokens.
 _TRIED = (Tree(0, 150, (130, 33)), Tree(313, 0, (7,)), Tree(320, 1, (1, 1, 1)))
-# Of the largest value: rounding of numbers, weights and sums. A query that sees one key too many is far beyond.
+# Allowed error, in roundings of the largest value: numbers, weights and sums round. One surplus key gives far more.
 _ALLOWED_ROUNDINGS = 16
 _PARTS = ("outcome", "gradient of queries", "gradient of keys", "gradient of values")
 _TOKENS, _WIDTH, _WORDS = 2, 16, 32
@@ -37,7 +37,7 @@ _TOKENS, _WIDTH, _WORDS = 2, 16, 32
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kernel is compiled for."""
+    """The properties for which a kernel is compiled."""
 
     device: torch.device
     dtype: torch.dtype
@@ -52,7 +52,7 @@ _failures: dict[Shape, str] = {}
 def attend_by_kernel(
     query: Tensor, key: Tensor, value: Tensor, trees: Sequence[Tree], *, scaling: float | None
 ) -> Tensor:
-    """[1, T, heads, width] of queries [1, heads, T, width], and keys and values [1, key heads, T, width]."""
+    """Return [1, T, heads, width] from queries [1, heads, T, width], and keys and values [1, key heads, T, width]."""
     dtype = computed_dtype(query)
     queries, keys, values = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))
     if any(tree.trunk and len(tree.branches) > 1 for tree in trees):
@@ -74,12 +74,12 @@ def attend_by_kernel(
 
 
 def try_kernel(model: PreTrainedModel) -> None:
-    """Find out, once for each shape, whether the kernel is right for the model's heads; nothing on a CPU.
+    """Test, once for each shape, whether the kernel is right for the model's heads; does nothing on a CPU.
 
-    Not from within a forward: a checkpointed one would have to do again what it did the first time.
+    Do not call it within a forward: gradient checkpointing must repeat the same operations, and the test runs once.
 
     Raises:
-        RuntimeError: a full or broken GPU.
+        RuntimeError: the GPU is full or broken.
     """
     for shape in _shapes_of(model):
         if shape not in _failures:
@@ -87,7 +87,7 @@ def try_kernel(model: PreTrainedModel) -> None:
 
 
 def kernel_text(model: PreTrainedModel) -> str:
-    """For people, a sentence; empty where nothing was tried."""
+    """Return a sentence for people about the kernel's trial; empty if there was none."""
     failures = [_failures[shape] for shape in _shapes_of(model) if shape in _failures]
     if not failures:
         return ""
@@ -97,7 +97,7 @@ def kernel_text(model: PreTrainedModel) -> str:
 
 
 def is_found_right(query: Tensor, key: Tensor) -> bool:
-    """Whether the kernel was tried for such queries [1, heads, T, width] and keys, and is right."""
+    """Whether the kernel passed its trial for such queries [1, heads, T, width] and keys."""
     if query.device.type == "cpu":
         return False
     shape = Shape(query.device, computed_dtype(query), query.shape[1], key.shape[1], query.shape[-1])
@@ -105,13 +105,13 @@ def is_found_right(query: Tensor, key: Tensor) -> bool:
 
 
 def computed_dtype(states: Tensor) -> torch.dtype:
-    """What attention computes in: autocast's dtype while it is on."""
+    """Return the dtype of the attention: autocast's if it is on, else that of the states."""
     device = states.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
 
 
 def _shapes_of(model: PreTrainedModel) -> list[Shape]:
-    """One for each dtype; none but on CUDA, and none of models that do not say their heads."""
+    """Return one shape per dtype; none without CUDA, or for models whose config has no number of heads."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", None)
     if model.device.type != "cuda" or not heads:
@@ -122,7 +122,7 @@ def _shapes_of(model: PreTrainedModel) -> list[Shape]:
 
 
 def _with_trunks(states: Tensor, trees: Sequence[Tree]) -> Tensor:
-    """[keys, heads, width] of [T, heads, width]: the trunk again before each of its branches."""
+    """Return [keys, heads, width] from [T, heads, width]: the trunk is repeated before each of its branches."""
     # Split, not sliced: the gradient of each slice would be a tensor of zeros as large as the row.
     pieces = iter(torch.split(states, [length for tree in trees for length in (tree.trunk, *tree.branches)]))
     parts: list[Tensor] = []
@@ -135,7 +135,7 @@ def _with_trunks(states: Tensor, trees: Sequence[Tree]) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _segments(trees: tuple[Tree, ...], device: torch.device) -> tuple[Tensor, Tensor, int, int]:
-    """Ends of the segments of queries and of keys [N + 1], and the longest of each; the same in every layer."""
+    """Return ends of the segments of queries and of keys [N + 1], and the longest of each; equal in every layer."""
     queries = [length for tree in trees for length in (tree.trunk + tree.branches[0], *tree.branches[1:])]
     keys = [tree.trunk + branch for tree in trees for branch in tree.branches]
     ends = [
@@ -146,8 +146,8 @@ def _segments(trees: tuple[Tree, ...], device: torch.device) -> tuple[Tensor, Te
 
 
 def failure_of(shape: Shape) -> str:
-    """What is wrong with the kernel for that shape, a clause; empty where outcome and gradients are right."""
-    # What the model draws later, and what it remembers for its backward, stay as they are.
+    """Return what is wrong with the kernel for that shape, as a clause; empty if outcome and gradients are right."""
+    # The trial leaves the model's random state and its autograd graph unchanged.
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(shape.device.type, enabled=False):
         made = _made_up(shape)
         exact = _with_gradients(_attend_exactly, [states.double().cpu() for states in made])
@@ -160,12 +160,12 @@ def failure_of(shape: Shape) -> str:
         bound = rounding * float(other.abs().max())
         difference = float((one.double().cpu() - other).abs().max())
         if not difference <= bound:
-            return f"its {name} is {difference:.2g} beside what is right, more than {bound:.2g}"
+            return f"its {name} is off by {difference:.2g}, more than {bound:.2g}"
     return ""
 
 
 def _made_up(shape: Shape) -> list[Tensor]:
-    """Queries, keys and values as the kernel gets them, on the CPU, the same every time."""
+    """Return queries, keys and values for the trial, on the CPU, the same every time."""
     drawn = torch.Generator().manual_seed(0)
     return [
         torch.randn(1, heads, _TRIED[-1].end, shape.width, generator=drawn).to(shape.dtype)
@@ -174,7 +174,7 @@ def _made_up(shape: Shape) -> list[Tensor]:
 
 
 def _with_gradients(attend: Callable[..., Tensor], states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The outcome, and the gradients of queries, keys and values."""
+    """Return the outcome, and the gradients of queries, keys and values."""
     leaves = [part.detach().requires_grad_() for part in states]
     outcome = attend(*leaves, _TRIED, scaling=None)
     weights = torch.linspace(-1, 1, outcome.numel(), device=outcome.device, dtype=outcome.dtype).view_as(outcome)
@@ -184,7 +184,7 @@ def _with_gradients(attend: Callable[..., Tensor], states: Sequence[Tensor]) -> 
 def _attend_exactly(
     query: Tensor, key: Tensor, value: Tensor, trees: Sequence[Tree], *, scaling: float | None
 ) -> Tensor:
-    """As `attend_by_kernel`, by a mask of who sees whom."""
+    """Return what `attend_by_kernel` should, computed with an explicit mask."""
     seen = torch.zeros(query.shape[2], query.shape[2], dtype=torch.bool)
     for tree in trees:
         start = tree.start + tree.trunk
@@ -200,10 +200,10 @@ def _attend_exactly(
 
 
 def try_kernels(device: torch.device) -> None:
-    """Compile and run them once, forward and backward, before anything is loaded: seconds, and none on a CPU.
+    """Compile TRL's kernels and run them once, before anything is loaded; takes seconds, and no time on a CPU.
 
     Raises:
-        MissingPrerequisiteError: they cannot be compiled or run here, for want of a C compiler above all.
+        MissingPrerequisiteError: they cannot be compiled or run here, mostly because there is no C compiler.
     """
     hidden = torch.zeros(_TOKENS, _WIDTH, device=device, requires_grad=True)
     weight = torch.zeros(_WORDS, _WIDTH, device=device)
@@ -213,7 +213,7 @@ def try_kernels(device: torch.device) -> None:
         logps.sum().backward()
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # Triton, the compiler and the driver raise what they like
+    except Exception as error:  # Triton, the compiler and the driver raise many kinds of errors
         raise MissingPrerequisiteError(
             f"TRL's kernels cannot be compiled or run on {device}: {error_line(error)}. They need a C compiler (gcc) "
             "and Python's headers where the stage runs: build the stage image on an official PyTorch image, or install "

@@ -1,8 +1,8 @@
 """Log-probabilities of completions from packed rows: a prompt is computed once for all of its completions.
 
-Only the tokens that predict one of a completion go through the head, tile by tile, so there are never logits of all
-tokens over the whole vocabulary: by the function that TRL's own trainers use, and, where the head is not trained and
-there is no GPU, by one that computes no logits twice.
+Only tokens that predict a completion's token go through the head, tile by tile, so that logits of all tokens over the
+whole vocabulary never exist at once. TRL's own function does this; if the head is not trained and there is no GPU, a
+function that computes no logits twice.
 """
 
 import functools
@@ -24,15 +24,15 @@ from containers.token_budgets import frozen_head_tile_tokens, head_tile_words
 
 @dataclass(frozen=True)
 class CompletionPack:
-    """One row of prompts with their completions; nothing of it is padding.
+    """One row of prompts with their completions, without padding.
 
     Attributes:
         input_ids: [1, T].
         position_ids: [1, T].
-        rows: place in the batch of each of its completions.
+        rows: place of each of its completions in the batch.
         lengths: tokens of each of these completions.
-        places: [N] place in the row of the token that predicts, completion by completion.
-        targets: [N] the token that it predicts.
+        places: [N] place in the row of each predicting token, completion by completion.
+        targets: [N] the predicted tokens.
     """
 
     input_ids: Tensor
@@ -44,17 +44,17 @@ class CompletionPack:
     targets: Tensor
 
     def by_completion(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Values of the N predicted tokens, apart for each completion."""
+        """Split values of the N predicted tokens by completion."""
         return torch.split(values, list(self.lengths))
 
 
 def completion_packs(
     prompts: Sequence[list[int]], completions: Sequence[list[int]], *, max_tokens: int
 ) -> list[CompletionPack]:
-    """Packs of completions whose prompts are alike, the longest first.
+    """Return packs in which completions of equal prompts share the prompt, the longest first.
 
-    None is above the budget but a prompt with one completion that is longer by itself; completions of one prompt that
-    are longer together lie in several packs.
+    A pack has at most `max_tokens`, unless a prompt with one completion is longer. Completions of one prompt that do
+    not fit together are in several packs.
 
     Args:
         prompts: token ids of each completion's prompt, none empty.
@@ -75,7 +75,7 @@ def completion_packs(
 
 
 def _pieces(rows: Sequence[int], lengths: Sequence[int], *, room: int) -> list[list[int]]:
-    """The rows in order, cut where the next completion would not fit."""
+    """Return the rows in order, cut where the next completion would not fit."""
     pieces: list[list[int]] = []
     free = 0
     for row, length in zip(rows, lengths, strict=True):
@@ -88,13 +88,13 @@ def _pieces(rows: Sequence[int], lengths: Sequence[int], *, room: int) -> list[l
 
 
 def _pack(sequences: Sequence[list[int]], starts: Sequence[int], groups: Sequence[Sequence[int]]) -> CompletionPack:
-    """One row of these groups; `starts` says where in each sequence its completion begins."""
+    """Return one pack of these groups; `starts` says where in each sequence its completion begins."""
     tokens, positions, trees = lay_out([[sequences[row] for row in group] for group in groups])
     rows, places, targets = [row for group in groups for row in group], [], []
     for group, tree in zip(groups, trees, strict=True):
         branch = tree.start + tree.trunk
         for row, length in zip(group, tree.branches, strict=True):
-            # What predicts stands in the trunk or in the branch; the last token of the sequence predicts nothing.
+            # Predicting tokens are in the trunk or in the branch; the last token of the sequence predicts nothing.
             predicting = range(starts[row] - 1, len(sequences[row]) - 1)
             places += [tree.start + at if at < tree.trunk else branch + at - tree.trunk for at in predicting]
             targets += sequences[row][starts[row] :]
@@ -113,7 +113,7 @@ def _pack(sequences: Sequence[list[int]], starts: Sequence[int], groups: Sequenc
 def without_padding(
     input_ids: Tensor, attention_mask: Tensor, num_completion_places: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts and completions of TRL's batch [B, P + C], prompts padded on the left, completions on the right."""
+    """Return prompts and completions of TRL's batch [B, P + C]: prompts are padded on the left, completions right."""
     prompts, completions = [], []
     for ids, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True):
         cut = len(ids) - num_completion_places
@@ -123,7 +123,7 @@ def without_padding(
 
 
 def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: float) -> tuple[Tensor, Tensor]:
-    """[N] log-probabilities of a pack's targets, and [N] entropies, of a causal model that attends by `packed_tree`."""
+    """Return [N] log-probabilities of a pack's targets and [N] entropies; the model must attend by `packed_tree`."""
     device = model.device
     backbone: Any = model.base_model
     hidden: Tensor = backbone(
@@ -153,15 +153,15 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
 
 
 class FrozenHeadLogps(torch.autograd.Function):
-    """[N] log-probabilities and entropies, as ChunkedLogProbFunction's, by a head that is not trained.
+    """[N] log-probabilities and entropies for a head that is not trained, with ChunkedLogProbFunction's results.
 
-    What a token's log-probability gives its hidden state is known up to a factor as soon as its logits are, so the
-    logits need not be computed again for the backward. Some tokens at a time are computed over the whole vocabulary.
+    The logits of a token give the gradient of its hidden state up to a factor. So the forward keeps that gradient, and
+    the backward need not compute logits again. A few tokens at a time are computed over the whole vocabulary.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """`hidden` is [N, H], `weight` [V, H], `targets` [N]."""
+        """Return [N] log-probabilities and [N] entropies; `hidden` is [N, H], `weight` [V, H], `targets` [N]."""
         logps, entropies = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
         slopes = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         at_a_time = frozen_head_tile_tokens(len(weight))
@@ -184,20 +184,20 @@ class FrozenHeadLogps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        """To the hidden states alone."""
+        """Return the gradient of the hidden states only."""
         (slopes,) = ctx.saved_tensors
         return gradients[0][:, None] * slopes, None, None, None
 
 
 def _is_frozen_on_cpu(weight: Tensor) -> bool:
-    """On a GPU TRL's own kernels are at home."""
+    """Whether the head is frozen, float32 and on a CPU; on a GPU TRL's own kernels are used."""
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and not weight.requires_grad
 
 
 def add_packed_logps(model: PreTrainedModel, *, temperature: float) -> None:
-    """Teach a causal model the argument `pack`: with it, a forward is `packed_logps`; without it, what it was before.
+    """Give a causal model's forward the argument `pack`: with it, a forward is `packed_logps`; without, as before.
 
-    So packs go through whatever is wrapped around the model (adapters, DDP) as any other input does.
+    So packs pass through the model's wrappers (adapters, DDP) like any other input.
     """
     before = model.forward
 
@@ -209,5 +209,5 @@ def add_packed_logps(model: PreTrainedModel, *, temperature: float) -> None:
 
 
 def causal_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    """The causal model itself, with adapters in place where there are some."""
+    """Return the causal model inside a PeftModel, with its adapters in place, or the model itself."""
     return model.get_base_model() if isinstance(model, PeftModel) else model

@@ -1,4 +1,4 @@
-"""Scores of conversations packed in rows: a beginning that several share is computed once, and nothing is padding."""
+"""Scores of conversations packed in rows: a shared prefix is computed once, and there is no padding."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,14 +14,14 @@ from containers.packing_traits import packing_traits
 
 
 def shared_groups(sequences: Sequence[list[int]], *, max_items: int, max_tokens: int) -> list[list[int]]:
-    """Places of the sequences in the groups that save the most tokens by computing what their members share once.
+    """Group the sequences (by place) so that computing shared prefixes once saves the most tokens.
 
-    In sorted order, what a group shares is the least that two neighbours in it share, so the best groups are stretches
-    of that order: found from left to right, each place asking for the best stretch that ends there.
+    In sorted order, the prefix of a group is the shortest that two neighbours in it share. So the best groups are
+    stretches of that order: dynamic programming from left to right finds the best stretch that ends at each place.
 
     Args:
-        max_items: members of a group, at most.
-        max_tokens: tokens of a group, at most; two answers to a longer prompt may still be one.
+        max_items: maximum members of a group.
+        max_tokens: maximum tokens of a group; two answers to a longer prompt may still be one group.
     """
     order = sorted(range(len(sequences)), key=lambda place: sequences[place])
     shared = [0, *(common_prefix((sequences[one], sequences[other])) for one, other in pairwise(order))]
@@ -53,7 +53,7 @@ def shared_groups(sequences: Sequence[list[int]], *, max_items: int, max_tokens:
 def packed_rows(
     sequences: Sequence[list[int]], groups: Sequence[list[int]], *, max_items: int, max_tokens: int
 ) -> list[list[list[int]]]:
-    """The groups in rows of at most so many conversations and tokens, the longest first; a longer group is alone."""
+    """Fill rows with groups, longest first, up to `max_items` members and `max_tokens`; a longer group is alone."""
     lengths = [computed_tokens([sequences[place] for place in group]) for group in groups]
     rows: list[list[int]] = []
     for number in sorted(range(len(groups)), key=lambda number: lengths[number], reverse=True):
@@ -72,12 +72,12 @@ def packed_rows(
 
 
 def computed_tokens(members: Sequence[list[int]]) -> int:
-    """Tokens that a group is computed by: what all members begin with counts once."""
+    """Number of tokens computed for a group: its shared prefix counts once."""
     return sum(len(tokens) for tokens in members) - common_prefix(members) * (len(members) - 1)
 
 
 def why_padded(classifier: PreTrainedModel, *, max_length: int) -> str:
-    """Why this model's conversations cannot be packed, as far as its configuration tells; empty where they can."""
+    """Return why this model's conversations cannot be packed, judged by its configuration; empty if they can."""
     if not getattr(classifier, "_supports_attention_backend", False):
         return f"the attention of {type(classifier).__name__} is its own, not transformers' attention interface"
     return packing_traits(classifier.config.get_text_config().to_dict()).attention_hindrance(longest=max_length)
@@ -85,7 +85,7 @@ def why_padded(classifier: PreTrainedModel, *, max_length: int) -> str:
 
 @torch.no_grad()
 def score_rows(classifier: PreTrainedModel, head: Tensor, rows: Sequence[Sequence[Sequence[list[int]]]]) -> list[float]:
-    """One score per conversation, in the order of rows, groups and members.
+    """Return one score per conversation, in the order of rows, groups and members.
 
     Args:
         head: [1, hidden] weight of the score head; applied in float32.

@@ -1,4 +1,4 @@
-"""Rows of trees of tokens: a trunk, which conversations begin with alike, and what each goes on with behind it."""
+"""Rows of trees of tokens: a trunk, the shared prefix of conversations, and a branch with the rest of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tree:
-    """Where one tree lies in its row: `start`, then the trunk, then the branches, one behind the other.
+    """The place of one tree in its row: from `start`, the trunk, then the branches one after the other.
 
     Attributes:
         trunk: tokens of the trunk; 0: the branches share nothing.
@@ -19,7 +19,7 @@ class Tree:
 
     @property
     def end(self) -> int:
-        """First place behind the tree."""
+        """First place after the tree."""
         return self.start + self.trunk + sum(self.branches)
 
     @property
@@ -33,7 +33,7 @@ class Tree:
 
 
 def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """How many tokens all sequences begin with alike; at least one token of each is left out, for its branch."""
+    """Length of the shared prefix of all sequences; at least one token of each is left for its branch."""
     first, *others = sequences
     limit = min(len(sequence) for sequence in sequences) - 1
     for other in others:
@@ -45,13 +45,13 @@ def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def lay_out(groups: Sequence[Sequence[Sequence[int]]]) -> tuple[list[int], list[int], tuple[Tree, ...]]:
-    """One row of groups of conversations that may share their beginning.
+    """Lay out one row of groups of conversations that may share a prefix.
 
     Args:
         groups: per group the token ids of each conversation, none empty.
 
     Returns:
-        tokens of the row, their positions, and where each group's tree lies.
+        tokens of the row, their positions, and the tree of each group.
     """
     tokens: list[int] = []
     positions: list[int] = []

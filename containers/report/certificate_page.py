@@ -23,7 +23,7 @@ _NAVIGATION = (
     ("parts", "Suite by suite"),
     ("model", "Which model"),
     ("samples", "Samples"),
-    ("glossary", "Words"),
+    ("glossary", "Glossary"),
 )
 _WORDS = (
     "suite",
@@ -42,7 +42,7 @@ _WORDS = (
     "gate",
     "digest",
 )
-# Suites whose plots are shown; the figures of all stand in the tables.
+# Suites whose plots are shown; the figures of all are in the tables.
 _MAX_PLOTTED = 6
 _TEXT_LIMIT = 900
 _MAX_TURNS = 6
@@ -58,10 +58,10 @@ class _Plots:
 
 
 def certificate_html(certificate: Certificate, verdict: GateVerdict | None = None) -> str:
-    """The whole page as one document: no script, no request, nothing from outside.
+    """Return the whole page as one document: no script, no request, nothing from outside.
 
     Args:
-        verdict: of the gate of one run; None: the page shows the figures alone, which any gate may judge.
+        verdict: of one run's gate; None: the page shows only figures, which any gate may judge.
     """
     environment = page_environment()
     environment.filters.update(short_digest=short_digest, bare_interval=_bare_interval)
@@ -100,7 +100,7 @@ def _banner(certificate: Certificate, verdict: GateVerdict | None) -> Statement:
 
 
 def _last_word(verdict: GateVerdict) -> str:
-    """Who overruled or decided, and why; empty where the rules alone decided."""
+    """Return who waived or decided, and why; empty if the rules alone decided."""
     decision = verdict.decision
     if decision is not None and decision.by:
         return f"{one_line(decision.by, 80)} said: {sentence(one_line(decision.reason, 300))}"
@@ -190,16 +190,16 @@ def _suite_facts(suite: SuiteEvaluation) -> tuple[tuple[str, str], ...]:
         ("Rows used", _rows_used(suite)),
         ("Over-long", f"{suite.num_over_long:,}" if suite.num_over_long else ""),
         ("Left out", reasons),
-        ("Demanded", f"at least {percent(suite.minimum_accuracy)}" if suite.minimum_accuracy is not None else ""),
+        ("Wanted", f"at least {percent(suite.minimum_accuracy)}" if suite.minimum_accuracy is not None else ""),
     )
     return tuple((label, value) for label, value in rows if value)
 
 
 def _rows_used(suite: SuiteEvaluation) -> str:
-    """How many, and where several ask one prompt that the intervals know it."""
+    """Return the number of rows used, with a note if several rows have the same prompt."""
     if not 0 < suite.num_prompts < suite.num_items:
         return f"{suite.num_items:,}"
-    return f"{suite.num_items:,}, which ask {suite.num_prompts:,} prompts; the intervals are over prompts"
+    return f"{suite.num_items:,}, with {suite.num_prompts:,} prompts; the intervals are over prompts"
 
 
 def _model_facts(certificate: Certificate) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""What the page says of a retraining: who is champion now, and the figures that decided."""
+"""The page's texts about a retraining: which version is champion now, and the figures that decided."""
 
 from dataclasses import dataclass
 
@@ -42,7 +42,7 @@ class DecisionFigure:
 
 
 def decision_statements(inputs: ReportInputs) -> list[Statement]:
-    """Who is champion now, a sentence for each decision, with why behind it."""
+    """Return a sentence for each decision that names the champion, with the reason behind it."""
     return [
         Statement(_tone(item), _who_reigns(item), " ".join((_why(item), item.registry)).strip())
         for item in inputs.decisions
@@ -55,12 +55,12 @@ def decision_blocks(inputs: ReportInputs) -> tuple[DecisionBlock, ...]:
 
 
 def decision_figures(inputs: ReportInputs) -> tuple[DecisionFigure, ...]:
-    """Challenger minus champion on the frozen set, of each decision that rests on a comparison."""
+    """Return challenger minus champion on the frozen set, for each decision with a comparison."""
     return tuple(_figure(item, item.comparison) for item in inputs.decisions if item.comparison is not None)
 
 
 def decision_outcome(decision: RunDecision) -> tuple[str, Tone]:
-    """What became of the challenger in two or three words, and how good that is."""
+    """Return the challenger's outcome in two or three words, and its tone."""
     return DECISION_WORDS[decision.kind], _tone(decision)
 
 
@@ -78,7 +78,7 @@ def _who_reigns(decision: RunDecision) -> str:
 
 
 def _why(decision: RunDecision) -> str:
-    """The decision's text without its beginning, which says who reigns."""
+    """Return the decision's text without its beginning, which names the champion."""
     return sentence(decision.text.partition(": ")[2] or decision.text)
 
 

@@ -1,4 +1,4 @@
-"""What a retraining decided, with the figures, as people read it; pure. Used by the report and by the Prefect pages."""
+"""A retraining's decision and its figures as text, for the report and the Prefect pages. Pure."""
 
 from collections.abc import Iterator
 
@@ -75,13 +75,13 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
         if item.seen_in_training:
             reasons.append(f"{item.seen_in_training:,} whose prompt one of the two was trained on")
         if item.not_in_both:
-            reasons.append(f"{item.not_in_both:,} that not both could be judged on")
+            reasons.append(f"{item.not_in_both:,} that were not judged for both")
         if reasons:
             yield f"Left out for both, of {item.name}: {' and '.join(reasons)}."
 
 
 def how_compared(comparison: Comparison) -> str:
-    """What the figures are, and what the challenger had to show."""
+    """Explain the figures, and what the challenger needs to win."""
     others = " and keep within its budget on the others" if len(comparison.contests) > 1 else ""
     return (
         f"Differences in percentage points, with a paired bootstrap interval ({percent(comparison.confidence)}); p is "

@@ -1,4 +1,4 @@
-"""The report's plots, each a function from records to a `Plot`. No text in a plot comes from a dataset unshortened."""
+"""The report's plots, each a function from records to a `Plot`. Texts from datasets are shortened."""
 
 import math
 from collections.abc import Sequence
@@ -118,7 +118,7 @@ def accuracy_plot(
 
 
 def histogram_plot(title: str, histogram: Histogram | None, *, unit: str, count_of: str, salt: str) -> Plot | None:
-    """Bars below zero orange, above it blue, the one that holds zero grey; None where there is nothing to count."""
+    """Draw bars: below zero orange, above it blue, the one that holds zero grey; None if there is nothing to count."""
     if histogram is None or not sum(histogram.counts) or len(histogram.edges) != len(histogram.counts) + 1:
         return None
     with axes(2.5, salt=salt) as (ax, svg):
@@ -140,7 +140,7 @@ def histogram_plot(title: str, histogram: Histogram | None, *, unit: str, count_
 
 
 def score_distribution_plot(suite: SuiteEvaluation, *, salt: str) -> Plot | None:
-    """How the scores of better and of worse responses are spread; None where there is no pair."""
+    """Draw the distributions of the scores of better and worse responses; None where there is no pair."""
     better, worse = suite.better_scores, suite.worse_scores
     if better is None or worse is None:
         return None
@@ -183,7 +183,7 @@ def calibration_plot(title: str, bins: Sequence[CalibrationBin], *, salt: str) -
 
 
 def funnel_plot(funnel: Funnel, *, salt: str) -> Plot | None:
-    """Where every row went, one bar per fate; the bars add up to the rows read."""
+    """Draw one bar for each use of rows and each reason to drop them; the bars add up to the rows read."""
     if not funnel.rows_read:
         return None
     used = [
@@ -230,7 +230,7 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def _thin(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
-    """At most 400 points, the last one always among them."""
+    """Return at most 400 points, always with the last one."""
     stride = -(-len(steps) // _MAX_POINTS)
     chosen = list(range(0, len(steps), stride))
     if chosen and chosen[-1] != len(steps) - 1:

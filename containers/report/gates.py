@@ -1,4 +1,4 @@
-"""What the page says about each gate: its rules, who had the last word, when and why, and what still waits."""
+"""The page's texts about each gate: its rules, who decided, when and why, and decisions that are still open."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -35,7 +35,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class GateBlock:
-    """One gate in the section about gates; `facts` are label and value, `caveat` is what must not be overlooked."""
+    """One gate in the section about gates; `facts` are label and value, `caveat` is a warning."""
 
     title: str
     outcome: str
@@ -46,7 +46,7 @@ class GateBlock:
 
 
 def gate_outcome(verdict: GateVerdict) -> tuple[str, Tone]:
-    """What became of a gate in a few words, and how good that is."""
+    """Return a gate's outcome in a few words, and its tone."""
     if verdict.decision is not None:
         words, tone = _WORDS[verdict.decision.outcome]
         contradicts = verdict.decision.outcome in ("approved", "waived") and not verdict.opens
@@ -57,7 +57,7 @@ def gate_outcome(verdict: GateVerdict) -> tuple[str, Tone]:
 
 
 def gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> Statement:
-    """What became of a gate as a sentence, with the figures."""
+    """Return a gate's outcome as a sentence, with the figures."""
     name = f"The {verdict.model}"
     rules = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in verdict.rules)
     figures = sentence(one_line(rules, MESSAGE_LIMIT))
@@ -78,7 +78,7 @@ def gate_blocks(inputs: ReportInputs) -> tuple[GateBlock, ...]:
 
 
 def gate_lines(inputs: ReportInputs) -> tuple[tuple[str, str], ...]:
-    """Gate and what became of it, with who, when and why, for the short report."""
+    """Return each gate and its outcome, with who decided, when and why, for the short report."""
     lines = []
     for block in gate_blocks(inputs):
         facts = "; ".join(f"{label.lower()}: {value}" for label, value in block.facts)
@@ -88,7 +88,7 @@ def gate_lines(inputs: ReportInputs) -> tuple[tuple[str, str], ...]:
 
 
 def sentence(text: str) -> str:
-    """`text` with a full stop and a capital, save before a stage's name; empty for an empty one."""
+    """Return `text` with a full stop and a capital, but no capital for a stage's name; empty for an empty text."""
     if not text:
         return ""
     start = text[:1] if text.split()[0] in list(StageName) else text[:1].upper()
@@ -96,7 +96,7 @@ def sentence(text: str) -> str:
 
 
 def _decided(inputs: ReportInputs, verdict: GateVerdict, decision: GateDecision, figures: str) -> Statement:
-    name, who = f"The {verdict.model}", one_line(decision.by, _NAME_LIMIT) or "nobody named"
+    name, who = f"The {verdict.model}", one_line(decision.by, _NAME_LIMIT) or "an unnamed person"
     reason = sentence(one_line(decision.reason, MESSAGE_LIMIT))
     when = f" on {moment(decision.at)}" if decision.at else ""
     because = f"{who} said{when}: {reason}" if reason else f"Decided{when}."
@@ -111,8 +111,8 @@ def _decided(inputs: ReportInputs, verdict: GateVerdict, decision: GateDecision,
         detail = f"{_how_to_decide(verdict)} {_deadline(decision)} {figures} {verdict.advice}".rstrip()
         return Statement("warn", f"The run waits for a person to decide about the {verdict.model}.", detail)
     if decision.outcome == "timed_out":
-        detail = f"It was asked for on {moment(decision.asked_at)}; silence counts as a rejection. {figures}"
-        return Statement("bad", f"Nobody decided about the {verdict.model} in time{stopped}.", detail)
+        detail = f"The run asked on {moment(decision.asked_at)}; silence counts as a rejection. {figures}"
+        return Statement("bad", f"No decision about the {verdict.model} came in time{stopped}.", detail)
     return Statement("bad", f"{name} was {decision.outcome} against its figures: the gate stays closed.", figures)
 
 
@@ -147,13 +147,13 @@ def _facts(decision: GateDecision) -> tuple[tuple[str, str], ...]:
 
 def _earlier(old: GateDecision) -> str:
     reason = f": {old.reason}" if old.reason else ""
-    return f"{old.outcome} by {old.by or 'nobody named'}{f', {moment(old.at)}' if old.at else ''}{reason}"
+    return f"{old.outcome} by {old.by or 'an unnamed person'}{f', {moment(old.at)}' if old.at else ''}{reason}"
 
 
 def _waiver(verdict: GateVerdict) -> str:
     reason = sentence(one_line(verdict.waiver_reason, MESSAGE_LIMIT))
     when = f" on {moment(verdict.decision.at)}" if verdict.decision and verdict.decision.at else ""
-    return f"Waived by {one_line(verdict.waived_by, _NAME_LIMIT) or 'nobody named'}{when} because: {reason}"
+    return f"Waived by {one_line(verdict.waived_by, _NAME_LIMIT) or 'an unnamed person'}{when} because: {reason}"
 
 
 def _how_to_decide(verdict: GateVerdict) -> str:
@@ -167,7 +167,7 @@ def _deadline(decision: GateDecision) -> str:
 
 
 def _stopped(inputs: ReportInputs, verdict: GateVerdict) -> str:
-    """That the closed gate of the reward model saved the policy training, where it did."""
+    """Say that policy training was not started, if the closed gate of the reward model prevented it."""
     trained = inputs.stage(StageName.TRAIN_POLICY)
     saved = verdict.name == "reward_model" and (trained is None or trained.status == "skipped")
     return ": policy training was not started" if saved else ""

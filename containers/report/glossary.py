@@ -1,4 +1,4 @@
-"""What the words of the report mean; shown at the end of the page and when the pointer rests on a word."""
+"""The meanings of the report's words, shown at the end of the page and as the tooltip of each word."""
 
 from containers.contracts.records import SCORE_TOLERANCE
 
@@ -21,27 +21,27 @@ GLOSSARY = {
     "entropy": "How undecided the policy is at each token, in nats. A fall to zero means it always writes the same.",
     "calibration": "Whether pairs predicted to be right with 80 % are right in 80 % of cases.",
     "calibration error": "Expected calibration error: mean gap of predicted and observed share, weighted by pairs.",
-    "suite": "Data with a rule of its own by which it judges a reward model; the score is the rule's figure.",
-    "length slope": "How much doubling the length of an answer moves its score, quality held equal: the slope of "
+    "suite": "Pairs and a rule that a reward model is judged by; the score is the rule's figure.",
+    "length slope": "How much doubling the length of an answer changes its score at equal quality: the slope of "
     "margin on the log of the length ratio within a prompt, beside an intercept for quality. In standard deviations of "
-    "the scores, so that models compare; 0 is no bias.",
+    "the scores, so that models can be compared; 0 is no bias.",
     "accuracy at equal lengths": "What the accuracy would be if both answers were equally long: each margin without "
     "the part that the length slope explains.",
-    "padding attack": "Filler that says nothing is appended to rejected answers of pairs in the right order. A flip: "
+    "padding attack": "Filler without content is appended to rejected answers of pairs in the right order. A flip: "
     "the padded answer then scores as high as the chosen one, or higher.",
     "score parity": "All code paths must give a conversation the same score: training, reloaded copies, any "
-    "batch size, the policy stage. Otherwise what is judged here is not what the policy is trained against.",
+    "batch size, the policy stage. Otherwise the policy is trained against other scores than those judged here.",
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "
-    "Without the centring penalty and the demanded margin that the loss of training includes.",
+    "It excludes the centring penalty and the demanded margin, which the loss of training includes.",
     "interval": "Confidence interval: Wilson's for shares, bootstrap over prompts or pairs for means; at the level "
     "that the configuration calls confidence (95 % unless set there).",
     "measured, estimated": "Measured: counted or timed in this run. Estimated: computed from a model of what happens; "
     "such figures are marked.",
-    "gate": "A demand that must hold before the run goes on. A waiver overrules it and stands in this report.",
-    "decision": "The word of a person who was asked at a gate. It counts only for the model, figures and rules that "
-    "were shown; silence never approves.",
+    "gate": "Rules that a model must meet before the run goes on. A waiver overrules them; this report shows it.",
+    "decision": "A person's answer at a gate. It counts only for the model, figures and rules that were shown; silence "
+    "never approves.",
     "champion": "The version that is in use. A challenger is compared with it on the same held-out items, which were "
-    "frozen when the first champion came.",
+    "frozen with the first champion.",
     "duration": "Sum of the times of the stages that ran, each of its last attempt; reused stages cost nothing.",
     "digest": "SHA-256 over the content. Equal digests are equal files.",
 }

@@ -1,4 +1,4 @@
-"""What the report is written from. Whatever is missing or unreadable is said on the page; it never stops the report."""
+"""The records that the report is written from. The page names missing and unreadable ones; none stops the report."""
 
 import json
 import logging
@@ -70,16 +70,16 @@ class ReportInputs:
     problems: tuple[str, ...] = ()
 
     def stage(self, stage: StageName) -> StageRecord | None:
-        """What happened to that stage; None where the run never came to it."""
+        """Return the record of that stage; None if the run did not reach it."""
         return next((record for record in self.pipeline.stages if record.stage is stage), None)
 
     def gate(self, name: str) -> GateVerdict | None:
-        """The verdict of that gate; None where it was not reached."""
+        """Return the verdict of that gate; None if the run did not reach it."""
         return next((verdict for verdict in self.pipeline.gates if verdict.name == name), None)
 
 
 def load_report_inputs(context: StageContext) -> ReportInputs:
-    """Read the pipeline record and what every stage left.
+    """Read the pipeline record and the records of every stage.
 
     Raises:
         MissingPrerequisiteError: there is no input `pipeline`.
@@ -121,9 +121,9 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
 
 
 def read_curves(path: Path) -> Curves:
-    """The curves of `curves.jsonl`. Lines cut short by a kill are passed over; NaN and infinity are kept as words.
+    """Read the curves of `curves.jsonl`. Lines cut short by a kill are skipped; NaN and infinity are kept as text.
 
-    A resumed training writes steps again; the last word on a step stands.
+    A resumed training writes steps again; the last value of a step counts.
     """
     points: dict[str, dict[int, float]] = {}
     non_finite: list[str] = []
@@ -149,7 +149,7 @@ def _pipeline(path: Path) -> PipelineRecord:
     except (OSError, ValidationError) as error:
         raise BadDataError(
             f"The pipeline record {path} cannot be read, so there is nothing to report on: {error}\n"
-            "It is written by the orchestrator; run `rlhf report` again with the version that made the run."
+            "The orchestrator writes it; run `rlhf report` again with the version that made the run."
         ) from error
 
 
@@ -165,7 +165,7 @@ def _record(path: Path, model: type[Record], stage: StageName, problems: list[st
 
 
 def _decisions(context: StageContext, problems: list[str]) -> tuple[RunDecision, ...]:
-    """What a retraining decided; empty for every other run."""
+    """Read the decisions of a retraining; empty for every other run."""
     if not context.has_input(DECISIONS_INPUT):
         return ()
     try:

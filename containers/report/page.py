@@ -31,12 +31,12 @@ _NAVIGATION = (
     ("hardware", "Hardware"),
     ("lineage", "Lineage"),
     ("repeat", "How to repeat"),
-    ("glossary", "Words"),
+    ("glossary", "Glossary"),
 )
 
 
 def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Mapping[str, tuple[Plot, ...]]) -> str:
-    """The whole page as one document: no script, no request, nothing from outside."""
+    """Return the whole page as one document: no script, no request, nothing from outside."""
     html = page_environment().get_template("page.html.jinja").render(
         inputs=inputs,
         title=title,
@@ -71,7 +71,7 @@ def report_html(inputs: ReportInputs, *, title: str, num_samples: int, plots: Ma
 
 
 def page_environment() -> Environment:
-    """Jinja with the templates and filters of all pages; every text is escaped."""
+    """Return a Jinja environment with the templates and filters of all pages; it escapes every text."""
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""How every plot of the report looks, and how a matplotlib figure becomes inline SVG that follows the page's theme."""
+"""The style of the report's plots, and matplotlib figures as inline SVG that follows the page's theme."""
 
 import io
 import logging
@@ -78,7 +78,7 @@ def axes(height_in: float, *, salt: str) -> Iterator[tuple[Axes, Callable[[], st
     """
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     with mpl.rc_context({**_STYLE, "svg.hashsalt": salt}), warnings.catch_warnings():
-        # The page's own fonts draw the text; a glyph that DejaVu lacks only makes the measured width a guess.
+        # The page's own fonts draw the text; for a glyph that DejaVu lacks, only the measured width is a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
         yield figure.subplots(), lambda: _inline_svg(figure, label=salt)

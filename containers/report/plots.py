@@ -1,4 +1,4 @@
-"""Which plots each section of the page shows."""
+"""The plots of each section of the page."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ from containers.report.plot import Plot
 
 _LENGTH_DIFFERENCE = "length difference"
 _REWARD_LOSS_NOTE = (
-    "This is what training lowers: it includes the pull of the mean score to zero (center_rewards_coefficient) and the "
+    "Training lowers this loss: it includes the penalty on mean scores off zero (center_rewards_coefficient) and the "
     "demanded margin (use_margin) where they are set. The log loss under Evaluation includes neither."
 )
 
@@ -83,7 +83,7 @@ def _reward_evaluation(inputs: ReportInputs) -> tuple[Plot, ...]:
 
 
 def suite_scores_plot(suites: Sequence[SuiteEvaluation]) -> Plot | None:
-    """The own figure of each suite that has one, with the minimum that the gate demands."""
+    """Plot the score of each suite that has one, with the minimum that the gate demands."""
     judged = [(suite, suite.score) for suite in suites if suite.score]
     return figures.accuracy_plot(
         "Score by suite",
@@ -112,7 +112,7 @@ def suite_plots(suite: SuiteEvaluation) -> tuple[Plot, ...]:
 
 
 def undrawn_groups(inputs: ReportInputs) -> str:
-    """By what accuracy is not drawn, since all pairs fall into one group: `domain (general)`; empty where all is."""
+    """Name the plots of accuracy that are left out since all pairs fall into one group: `domain (general)`."""
     suites = inputs.reward_model.suites[:1] if inputs.reward_model else ()
     alone = [(word, metrics[0].name) for suite in suites for word, metrics in _groups(suite) if len(metrics) == 1]
     return ", ".join(f"{word} ({group})" for word, group in alone)
@@ -145,7 +145,7 @@ def _policy_training(inputs: ReportInputs) -> tuple[Plot, ...]:
 
 
 def _policy_evaluation(inputs: ReportInputs) -> tuple[Plot, ...]:
-    """Paired reward differences, unless all are one."""
+    """Paired reward differences, unless all are in one bar."""
     if inputs.policy is None or sum(count > 0 for count in inputs.policy.reward_differences.counts) < 2:
         return ()
     return _present(

@@ -1,4 +1,4 @@
-"""The sections of the page as rows of text. Foreign text goes through as it is: the template escapes it."""
+"""The sections of the page as rows of text. Foreign text stays as it is: the template escapes it."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where some stages ran and what they found there; stages that found the same share one."""
+    """The machine of some stages and what they found on it; stages with equal findings share one."""
 
     stages: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
@@ -76,9 +76,9 @@ def stage_duration(record: StageRecord) -> str:
 
 
 def stage_note(inputs: ReportInputs, record: StageRecord) -> str:
-    """What the status alone does not say: when a reused artifact was made, from where an attempt went on.
+    """Return a note beside the status: when a reused artifact was made, from which step an attempt resumed.
 
-    Why a stage failed or was skipped is its message, not its note.
+    The reason why a stage failed or was skipped is its message, not its note.
     """
     if record.status == "reused":
         manifest = inputs.manifests.get(record.stage)
@@ -95,7 +95,7 @@ def stage_note(inputs: ReportInputs, record: StageRecord) -> str:
 
 
 def breakdowns(funnel: Funnel) -> tuple[Breakdown, ...]:
-    """Dropped rows by domain, language, strength and, of a mixture, source, each with its most frequent reason."""
+    """Dropped rows by domain, language, strength and (for a mixture) source, each with its most frequent reason."""
     kinds = {
         "Domain": [(step.reason, step.dropped_by_domain) for step in funnel.steps],
         "Language": [(step.reason, step.dropped_by_language) for step in funnel.steps],
@@ -108,7 +108,7 @@ def breakdowns(funnel: Funnel) -> tuple[Breakdown, ...]:
 
 
 def data_findings(funnel: Funnel) -> tuple[str, ...]:
-    """What was found out about the data beside the counts, a sentence each."""
+    """The findings about the data besides the counts, a sentence each."""
     said = [
         f"{item.source}: the label agrees with the scores beside it on {item.num_agreeing:,} of "
         f"{item.num_judged:,} rows."
@@ -125,7 +125,7 @@ def data_findings(funnel: Funnel) -> tuple[str, ...]:
     if funnel.num_similar_prompts is not None:
         said.append(f"{funnel.num_similar_prompts:,} prompts are like another prompt; every split keeps them together.")
     said += [
-        f"Suite {item.suite}: {item.num_items_found:,} of its {item.num_items:,} prompts stand in "
+        f"Suite {item.suite}: {item.num_items_found:,} of its {item.num_items:,} prompts are in "
         f"{item.num_rows:,} rows (contaminated.jsonl)."
         for item in funnel.contamination
     ]

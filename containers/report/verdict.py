@@ -1,4 +1,4 @@
-"""The top of the page: what became of the run in one sentence, the few figures that matter, and the DAG."""
+"""The top of the page: the run's outcome in one sentence, the main figures, and the DAG."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -38,7 +38,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Card:
-    """One figure that matters; `value` is empty where there is none, and `detail` then says why."""
+    """One main figure; `value` is empty where there is none, and `detail` then says why."""
 
     label: str
     term: str
@@ -60,7 +60,7 @@ class Node:
 
 
 def run_verdict(inputs: ReportInputs) -> Verdict:
-    """What became of the run; the worst thing that happened is the headline, the rest follows in order."""
+    """Return the run's outcome: the worst statement is the headline, the others follow in order."""
     statements = _statements(inputs)
     first = next(item for tone in _WORST_FIRST for item in statements if item.tone == tone)
     others = [item for item in statements if item is not first]
@@ -69,7 +69,7 @@ def run_verdict(inputs: ReportInputs) -> Verdict:
 
 
 def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
-    """The figures that matter, each with unit, sample size, interval and origin."""
+    """Return the main figures, each with unit, sample size, interval and origin."""
     suites = inputs.reward_model.suites if inputs.reward_model else ()
     accuracy = next((suite.accuracy for suite in suites if suite.name == VALIDATION), None)
     policy = inputs.policy
@@ -102,7 +102,7 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
 
 
 def dag_nodes(inputs: ReportInputs) -> tuple[Node, ...]:
-    """Every stage in order, with the gates between; optional stages that are no part of the run are left out."""
+    """Return every stage in order, with the gates between; optional stages outside the run are left out."""
     nodes: list[Node] = []
     for stage in StageName:
         record = inputs.stage(stage)
@@ -116,7 +116,7 @@ def dag_nodes(inputs: ReportInputs) -> tuple[Node, ...]:
 
 
 def absence(inputs: ReportInputs, stage: StageName) -> str:
-    """Why there is nothing from that stage, in words."""
+    """Return why there is nothing from that stage, as text."""
     record = inputs.stage(stage)
     if record is not None and record.status == "failed":
         return f"{stage} failed"
@@ -128,7 +128,7 @@ def absence(inputs: ReportInputs, stage: StageName) -> str:
 
 
 def _statements(inputs: ReportInputs) -> list[Statement]:
-    """What happened, in the order of the pipeline; never empty."""
+    """Return statements about the run, in the order of the pipeline; never empty."""
     pipeline = inputs.pipeline
     failed_checks = ", ".join(check.name for check in pipeline.checks if check.verdict == "failure")
     statements = [
@@ -151,7 +151,7 @@ def _statements(inputs: ReportInputs) -> list[Statement]:
     if inputs.decisions:
         return statements
     if _ends_early_as_asked(inputs):
-        statements.append(Statement("plain", f"The run went up to {pipeline.until}, as it was asked to."))
+        statements.append(Statement("plain", f"The run went up to {pipeline.until}, as requested."))
         return statements
     if passed == {"reward_model"} and inputs.gate("policy") is None:
         statements.append(
@@ -248,7 +248,7 @@ def _champion_node(decision: RunDecision) -> Node:
 
 
 def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:
-    """The first thing before `stage` that stopped the run."""
+    """Return the first cause before `stage` that stopped the run."""
     if any(check.verdict == "failure" for check in inputs.pipeline.checks):
         return "the system check failed"
     for earlier in StageName:
@@ -261,7 +261,7 @@ def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:
         if verdict is not None and not verdict.opens:
             return verdict.closed_because if verdict.decision else f"the gate of the {verdict.model} closed"
     if _ends_early_as_asked(inputs):
-        return "not asked for in this run"
+        return "not requested in this run"
     if inputs.pipeline.stopped_because:
         return "the run stopped before"
     return "not part of this run"

@@ -1,6 +1,6 @@
-"""What completions are worth: a reward is started by the name that the configuration gives.
+"""Rewards of completions; a reward starts by its configured name.
 
-Each reward is a module of its own, with a `start` that takes what `start_reward` takes; the registry names it.
+Each reward is its own module, with a `start` that takes the arguments of `start_reward`; the registry names it.
 """
 
 from abc import ABC, abstractmethod
@@ -13,47 +13,47 @@ from containers.harness.context import StageContext
 from containers.harness.errors import DivergedError
 from containers.rollouts.prompts import PolicyPrompts
 
-# P * K of each, in order: the turns of a prompt, and one assistant message.
+# P * K each, in order: the turns of a prompt, and one assistant message.
 Prompts: TypeAlias = Sequence[Sequence[Mapping[str, str]]]
 Completions: TypeAlias = Sequence[Sequence[Mapping[str, str]]]
 
 
 class Reward(ABC):
-    """Scores completions, and makes rewards of the scores."""
+    """Scores completions, and turns the scores into rewards."""
 
     @abstractmethod
     def scores(self, prompts: Prompts, completions: Completions) -> list[float]:
-        """The score of each completion, as its curve shows it."""
+        """Return the score of each completion, as the score curve shows it."""
 
     def rewards(self, scores: Sequence[float]) -> list[float]:
-        """What the policy is trained on, of each score; the score itself unless a reward says otherwise."""
+        """Return the reward of each score; the score itself unless a subclass overrides this."""
         return list(scores)
 
     def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
-        """The prompts whose completions can be scored; what was left out is noted."""
+        """Return the prompts whose completions can be scored, with a text about those left out."""
         return prompts
 
     def record(self, context: StageContext) -> None:  # noqa: B027 - it need not
-        """Write for the report what this reward is; called by the first rank."""
+        """Write a description of this reward for the report; called by the first rank."""
 
 
 def start_reward(context: StageContext, config: TrainPolicyConfig) -> Reward:
-    """The reward that the configuration names, loaded.
+    """Load the configured reward.
 
     Raises:
-        MissingPrerequisiteError: what it needs is missing.
-        BadConfigError: it cannot score what this configuration writes.
+        MissingPrerequisiteError: an input of the reward is missing.
+        BadConfigError: the reward cannot score completions of this configuration.
     """
     started: Reward = REWARDS[config.reward](context, config)
     return started
 
 
 class PolicyReward:
-    """Reward function for TRL's RLOOTrainer, which subtracts beta × KL from what it returns.
+    """Reward function for TRL's RLOOTrainer, which subtracts beta × KL from its result.
 
     Args:
         end_ids: ids of the tokens that end a completion.
-        missing_eos_penalty: subtracted where none of them stands at the end of the completion.
+        missing_eos_penalty: subtracted if the completion does not end with one of them.
     """
 
     def __init__(self, reward: Reward, *, end_ids: Sequence[int], missing_eos_penalty: float) -> None:
@@ -72,12 +72,12 @@ class PolicyReward:
         log_metric: Callable[[str, float], None],
         **columns: Any,
     ) -> list[float]:
-        """One reward per completion, in order; `columns`, the dataset's further columns, are not used.
+        """Return one reward per completion, in order; `columns`, the dataset's further columns, are not used.
 
         Args:
             prompts: P * K conversations; the K completions of a prompt are adjacent.
             completions: for each prompt one assistant message.
-            completion_ids: token ids of each completion, with the ending token where it ended.
+            completion_ids: token ids of each completion, with the ending token if it ended.
 
         Raises:
             DivergedError: a score is not finite; names the step.

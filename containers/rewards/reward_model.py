@@ -1,8 +1,8 @@
-"""The certified reward model as a reward: its score, normalised where that is asked for; never without certificate.
+"""The certified reward model as a reward: its score, optionally normalised; refuses a model without certificate.
 
-Whole conversations are scored, with the scorer that the evaluation stages use, so that a completion has one score
-everywhere. TRL by itself scores chat completions in a template that hides a cut-off, and replaces NaN by a zero
-advantage without a word.
+It scores whole conversations with the scorer of the evaluation stages, so that a completion has the same score
+everywhere. TRL alone would score chat completions in a template that hides a cut-off, and silently replace NaN by a
+zero advantage.
 """
 
 import json
@@ -27,7 +27,7 @@ _REWARD_MODEL_USED_FILE = "reward_model_used.json"
 
 
 class ModelReward(Reward):
-    """The score that a reward model gives the whole conversation.
+    """Reward from a reward model's score of the whole conversation.
 
     Args:
         normalisation: mean and standard deviation that turn a score into a reward; None: the score is the reward.
@@ -38,21 +38,21 @@ class ModelReward(Reward):
         self._normalisation = normalisation
 
     def scores(self, prompts: Prompts, completions: Completions) -> list[float]:
-        """The score of each completion; raises as the scorer's `score_written`."""
+        """Return the score of each completion; raises the errors of the scorer's `score_written`."""
         whole = [[*prompt, *reply] for prompt, reply in zip(prompts, completions, strict=True)]
         return self._scorer.score_written(whole)
 
     def rewards(self, scores: Sequence[float]) -> list[float]:
-        """The scores, or by how many standard deviations they lie above their mean."""
+        """Return the scores, or their distances above the mean in standard deviations."""
         return list(scores) if self._normalisation is None else normalised(scores, self._normalisation)
 
     def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
-        """Those that spell no token which the reward model has no row for; notes what its chat template loses."""
+        """Return prompts without tokens that lack a row in the reward model; note what its chat template loses."""
         lacking = note_reward_model_template(context, self._scorer, prompts.prompts)
         return prompts.without(lacking, num_rows=self._scorer.num_rows, of="the reward model")
 
     def record(self, context: StageContext) -> None:
-        """Say which reward model this is, so that the report can check that it is the one that was evaluated."""
+        """Record which reward model this is; the report compares it with the evaluated one."""
         item = context.input("reward_model")
         head = score_head_sha256(self._scorer.model)
         context.recorder.note(f"Rewards come from {item.origin or item.digest}; its score head is sha256:{head[:16]}…")
@@ -61,7 +61,7 @@ class ModelReward(Reward):
 
 
 def start(context: StageContext, config: TrainPolicyConfig) -> Reward:
-    """The stage's reward model, which must have a certificate and room for the longest conversation."""
+    """Load the stage's reward model, which must have a certificate and positions for the longest conversation."""
     require_certificate(context)
     scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
@@ -69,23 +69,23 @@ def start(context: StageContext, config: TrainPolicyConfig) -> Reward:
 
 
 def _normalisation(context: StageContext, config: TrainPolicyConfig) -> ScoreStatistics | None:
-    """Mean and spread of the reward model's scores, where rewards are normalised by them; noted for the report."""
+    """Return mean and standard deviation of the reward model's scores if rewards are normalised; note them."""
     if not config.normalise_rewards:
         return None
     item = context.input("reward_model")
     found = normalisation_of(reward_model_folder(context.input_path("reward_model")), origin=item.origin)
     context.recorder.note(
-        f"Rewards are scores less their mean, {found.mean:.4g}, over their standard deviation, "
+        f"Rewards are scores minus their mean, {found.mean:.4g}, divided by their standard deviation, "
         f"{found.standard_deviation:.4g} ({found.num_scores:,} scores: {found.scores_of})."
     )
     return found
 
 
 def load_scorer(context: StageContext, *, batch_size: int) -> RewardScorer:
-    """The scorer of the stage's `reward_model` input, for conversations as long as that model has positions.
+    """Load the scorer of the stage's `reward_model` input; its maximum length is that model's positions.
 
     Args:
-        batch_size: conversations per forward, at most; the stage's `score_batch_tokens` bounds them too.
+        batch_size: maximum conversations per forward; the stage's `score_batch_tokens` limits them too.
 
     Raises:
         MissingPrerequisiteError: the input is missing or damaged, or has no score head.
@@ -102,19 +102,19 @@ def load_scorer(context: StageContext, *, batch_size: int) -> RewardScorer:
 def policy_scorer(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_size: int, batch_tokens: int | None = None
 ) -> RewardScorer:
-    """The scorer of the policy stages: conversations may be as long as the reward model has positions."""
+    """Return the scorer of the policy stages; its maximum length is the reward model's positions."""
     return RewardScorer(
         model, tokenizer, max_length=position_limit(model), batch_size=batch_size, batch_tokens=batch_tokens
     )
 
 
 def require_certificate(context: StageContext) -> Certificate:
-    """The certificate of the stage's `reward_model`.
+    """Return the certificate of the stage's `reward_model`.
 
-    Whether its gate opened, or was waived, has been judged by who starts the stage.
+    The orchestrator has already checked that its gate opened or was waived.
 
     Raises:
-        MissingPrerequisiteError: there is none, it cannot be read, or it is that of another model or score head.
+        MissingPrerequisiteError: the certificate is missing, unreadable, or that of another model or score head.
     """
     path = context.input_path(CERTIFICATE_INPUT) / CERTIFICATE_FILE
     try:
@@ -127,8 +127,7 @@ def require_certificate(context: StageContext) -> Certificate:
     if model.digest != item.digest:
         raise MissingPrerequisiteError(
             f"The certificate is that of another reward model ({model.origin or model.digest}) than the one given "
-            f"({item.origin or item.digest}). Run evaluate_reward_model on the model that the policy is to be trained "
-            f"against."
+            f"({item.origin or item.digest}). Run evaluate_reward_model on the model that gives the policy's rewards."
         )
     head = score_head_sha256(reward_model_folder(context.input_path("reward_model")))
     if model.score_head_sha256 != head:

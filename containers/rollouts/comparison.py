@@ -1,6 +1,6 @@
-"""The figures of policy against reference, and their plots, from what both wrote.
+"""Figures and plots that compare policy and reference by their completions.
 
-Intervals are over prompts: the completions of one prompt are no independent observations.
+Intervals are over prompts: the completions of one prompt are not independent observations.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _POLICY, _REFERENCE = "#2a6f97", "#b0b7bf"
 
 @dataclass(frozen=True)
 class ComparedPrompt:
-    """What both policies wrote on one held-out prompt; K completions each.
+    """The completions of policy and reference on one held-out prompt; K each.
 
     `log_ratios` are log policy − log reference of the policy's completions, summed over tokens, in nats.
     """
@@ -38,7 +38,7 @@ class ComparedPrompt:
 
     @property
     def reward_difference(self) -> float:
-        """Mean reward of the policy's completions minus that of the reference's."""
+        """Mean reward of the policy's completions minus mean reward of the reference's."""
         return fmean(self.rewards_policy) - fmean(self.rewards_reference)
 
     @property
@@ -51,9 +51,9 @@ class ComparedPrompt:
         return fmean(_POINTS[self.winner(own, other)] for own in size for other in size)
 
     def winner(self, own: int, other: int) -> Winner:
-        """Whose completion scores higher, the policy's number `own` or the reference's number `other`.
+        """Return which completion scores higher: the policy's number `own` or the reference's number `other`.
 
-        The same text is a tie, and so are scores within `SCORE_TOLERANCE`: float32 does not tell them apart.
+        Equal texts are a tie, and so are scores within `SCORE_TOLERANCE`: float32 cannot tell them apart.
         """
         difference = self.rewards_policy[own] - self.rewards_reference[other]
         if self.policy[own].text == self.reference[other].text or abs(difference) <= SCORE_TOLERANCE:
@@ -62,22 +62,22 @@ class ComparedPrompt:
 
     @property
     def identical(self) -> tuple[bool, ...]:
-        """Of each completion: whether the reference wrote the same text with the same seed."""
+        """Per completion, whether the reference wrote the same text with the same seed."""
         return tuple(own.text == other.text for own, other in zip(self.policy, self.reference, strict=True))
 
 
 def compare_policies(
     prompts: Sequence[ComparedPrompt], *, confidence: float, num_bootstrap: int, seed: int, num_samples: int
 ) -> PolicyEvaluation:
-    """Every figure of `policy_evaluation.json`; `count` is the number of prompts, save that of identical completions.
+    """Return all figures of `policy_evaluation.json`; `count` is prompts, except for identical completions.
 
-    Means have bootstrap intervals; shares have Wilson's, which stay honest at 0 and 1.
+    Means have bootstrap intervals; shares have Wilson intervals, which stay valid at 0 and 1.
 
     Args:
         prompts: at least one.
         confidence: level of the intervals, for example 0.95.
-        num_samples: prompts shown side by side, spread evenly from the largest loss of reward to the largest gain, so
-            that they show neither only the best nor only the worst.
+        num_samples: number of prompts shown side by side, evenly spaced from the largest loss of reward to the largest
+            gain.
     """
 
     def mean(name: str, unit: str, value: Callable[[ComparedPrompt], float]) -> Metric:
@@ -120,7 +120,7 @@ def _identical_share(prompts: Sequence[ComparedPrompt]) -> Metric:
 
 
 def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideBySide, ...]:
-    """The first completions of evenly spaced prompts in the order of reward difference."""
+    """Return the first completions of evenly spaced prompts, in the order of reward difference."""
     ordered = sorted(prompts, key=lambda prompt: prompt.reward_difference)
     places = np.linspace(0, len(ordered) - 1, min(num_samples, len(ordered))).round().astype(int)
     return tuple(
@@ -156,7 +156,7 @@ def write_policy_plots(prompts: Sequence[ComparedPrompt], folder: Path) -> None:
 
 
 def _overlaid(policy: Sequence[float], reference: Sequence[float], path: Path, *, label: str) -> None:
-    """Both distributions in the same bins."""
+    """Plot both distributions in the same bins."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
     edges = np.histogram_bin_edges([*policy, *reference], bins=30).tolist()
@@ -179,7 +179,7 @@ def _differences(values: Sequence[float], path: Path) -> None:
 
 
 def _kl_and_reward(prompts: Sequence[ComparedPrompt], path: Path) -> None:
-    """Whether reward was bought with distance from the reference."""
+    """Plot reward difference against the distance from the reference."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
     log_ratios = [float(np.mean(prompt.log_ratios)) for prompt in prompts]
@@ -192,5 +192,5 @@ def _kl_and_reward(prompts: Sequence[ComparedPrompt], path: Path) -> None:
 def _save(figure: Figure, path: Path) -> None:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-    # Without the version of matplotlib in it, the same figures give the same bytes.
+    # Without matplotlib's version in the file, the same figures give the same bytes.
     figure.savefig(path, dpi=130, metadata={"Software": None})

@@ -1,4 +1,4 @@
-"""Completions that the policy wrote while it trained; the log outlives a killed attempt, as checkpoints do."""
+"""Log of the policy's completions during training; it survives a killed attempt, as checkpoints do."""
 
 import json
 import os
@@ -31,10 +31,10 @@ class CompletionLog:
 
     Args:
         path: the file; its folder exists.
-        resumed_from_step: rows of later steps are dropped, for those steps run again. 0 starts afresh.
+        resumed_from_step: rows of later steps are dropped, because those steps run again. 0: starts empty.
 
     Attributes:
-        num_unreadable: lines that a full disk or a power cut left unreadable, and that were passed over.
+        num_unreadable: number of skipped lines that a full disk or a power cut left unreadable.
     """
 
     def __init__(self, path: Path, *, resumed_from_step: int) -> None:
@@ -51,11 +51,11 @@ class CompletionLog:
             os.fsync(stream.fileno())
 
     def write_parquet(self, path: Path) -> None:
-        """All rows so far as a parquet file."""
+        """Write all rows so far as a parquet file."""
         parquet.write_table(pa.Table.from_pylist(self._rows(), schema=_SCHEMA), path)
 
     def _rows(self) -> list[dict[str, Any]]:
-        """All rows that can be read; a killed attempt may have left the last one unfinished."""
+        """Return all readable rows; a killed attempt may have left the last one unfinished."""
         rows, num_unreadable = [], 0
         text = self._path.read_text(encoding="utf-8", errors="replace") if self._path.exists() else ""
         for line in filter(None, text.split("\n")):

@@ -1,8 +1,8 @@
-"""Completions by transformers' continuous batching: keys and values lie in pages, and who has ended makes room.
+"""Rollout engine: transformers' continuous batching, with paged keys and values; ended completions free their pages.
 
-A prompt is one request with K answers: it is computed once, and its full pages are kept once. TRL's own use of it is
-not taken: that casts the trained weights to bfloat16 for good, and where a request fails, the completions behind it
-move up to prompts that are not theirs.
+A prompt is one request with K completions: it is computed once, and its full pages are kept once. TRL's own use of
+continuous batching has two faults. It casts the trained weights to bfloat16 for good. And after a failed request, the
+later completions are assigned to the wrong prompts.
 """
 
 import math
@@ -28,14 +28,14 @@ from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
 from containers.token_budgets import PAGE_TOKENS
 
-# Of prompts, in one forward: what attends without FlashAttention holds a mask of these by all tokens that are kept.
+# Maximum prompt tokens in one forward: without FlashAttention, attention holds a mask of these by all kept tokens.
 _FORWARD_TOKENS = 1024
 _WAIT_S = 1.0
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written after the prompts: tokens of each, and their log-probabilities (nats)."""
+    """The completions: tokens of each, and their log-probabilities (nats)."""
 
     tokens: list[list[int]]
     logprobs: list[list[float]]
@@ -43,13 +43,13 @@ class Written:
 
 @contextmanager
 def continuous_batching(model: PreTrainedModel) -> Iterator[None]:
-    """While this is open, `model.generate` is continuous batching.
+    """Replace `model.generate` by continuous batching while this context is open.
 
-    It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and gives [B, L + C] as before, filled
-    up with the pad token behind the one that ended a completion. Rows that are one prompt stand one behind the other.
+    It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and returns [B, L + C] like `generate`,
+    with pad tokens after the end of a completion. Rows of the same prompt are adjacent.
 
     Args:
-        model: a causal model that transformers can do this with; adapters in it are used.
+        model: a causal model that supports continuous batching; adapters in it are used.
     """
 
     def generate(*, input_ids: Tensor, attention_mask: Tensor, generation_config: GenerationConfig, **_: Any) -> Tensor:
@@ -68,7 +68,7 @@ def continuous_batching(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def batching(policy: Any) -> Iterator[None]:
-    """Completions by transformers' continuous batching; the policy may be adapters on a causal model."""
+    """Generate by continuous batching while this is open; the policy may be adapters on a causal model."""
     with continuous_batching(causal_of(policy)):
         yield
 
@@ -76,7 +76,7 @@ def batching(policy: Any) -> Iterator[None]:
 def start(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> Rollouts:
-    """This engine, or transformers' generate where that is not the same; see `start_rollouts`."""
+    """Start this engine, or transformers' generate if the two differ; see `start_rollouts`."""
     longest = config.max_prompt_length + config.max_completion_length
     return where_the_same(
         context,
@@ -88,38 +88,38 @@ def start(
 
 
 def why_not_batched(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
-    """Why this causal model cannot be written with by continuous batching, a clause; empty where it can.
+    """Return why this causal model cannot use continuous batching, as a clause; empty if it can.
 
-    The shortest and the longest prompt are completed both ways, and the log-probabilities compared.
+    Completes the shortest and the longest prompt both ways, and compares the log-probabilities.
 
     Args:
         prompts: token ids of each prompt.
-        max_length: tokens of a prompt with its completion, at most.
+        max_length: maximum tokens of a prompt with its completion.
     """
     asked = TrialRows.of(model, prompts, max_length=max_length)
     found = Written([], [])
     with trial() as tried:
         found = written(model, asked.prompts, siblings=1, settings=asked.settings)
     if tried.failure:
-        return f"{type(model).__name__} fails in it: {tried.failure}"
+        return f"{type(model).__name__} fails with it: {tried.failure}"
     return asked.why_others(found.tokens, found.logprobs)
 
 
 def written(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig
 ) -> Written:
-    """`siblings` completions of each prompt, in the order of the prompts.
+    """Generate `siblings` completions of each prompt, in the order of the prompts.
 
-    All prompts are asked before the first token is written, so the same random state gives the same completions.
+    All prompts are submitted before the first token is generated, so the same random state gives the same completions.
 
     Args:
         prompts: token ids of each, at least one.
-        siblings: more than one only where it is drawn.
-        settings: `max_new_tokens`, tokens that end a completion, and how it is drawn.
+        siblings: more than one only with sampling.
+        settings: `max_new_tokens`, tokens that end a completion, and sampling.
 
     Raises:
-        StageError: a completion is missing or has failed; says which, and why.
-        RuntimeError: what a forward raised.
+        StageError: completions are missing or failed; says how many, and why.
+        RuntimeError: a forward failed.
     """
     asked = deepcopy(settings)
     asked.num_return_sequences = siblings
@@ -162,34 +162,35 @@ def written(
 
 
 def _together(runs: Sequence[range], attention_mask: Tensor) -> int:
-    """Completions of a prompt that are one request: as many as every prompt has here.
+    """Number of completions per request: the largest that divides each prompt's number of rows.
 
-    transformers computes all but a prompt's last token before it splits the request, and cannot compute nothing.
+    It is 1 if a prompt has one token: transformers computes all but a prompt's last token before it splits the request,
+    and cannot compute zero tokens.
     """
     return math.gcd(*map(len, runs)) if int(attention_mask.sum(dim=1).min()) > 1 else 1
 
 
 def _children(request: str, siblings: int) -> list[str]:
-    """What transformers calls the others that a request was split into."""
+    """Return transformers' names of the other requests that a request was split into."""
     return [f"{request}__child#{number}" for number in range(siblings - 1)]
 
 
 def _lost(answers: Sequence[Any], *, num_whole: int) -> str:
-    """What is said where completions are missing or have failed."""
-    reasons = ("it never came back" if answer is None else answer.error for answer in answers)
+    """Return the message for completions that are missing or failed."""
+    reasons = ("it was never returned" if answer is None else answer.error for answer in answers)
     reason = next((reason for reason in reasons if reason), "it has no token")
     return (
         f"transformers' continuous batching lost {len(answers) - num_whole} of {len(answers)} completions ({reason}). "
-        "train_policy.rollout_engine: shared_prompts or transformers does without it."
+        "Use train_policy.rollout_engine: shared_prompts or transformers instead."
     )
 
 
 def _pages(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, siblings: int, new_tokens: int
 ) -> ContinuousBatchingConfig:
-    """As many pages as all completions need at their longest; transformers would take most of the memory that is free.
+    """Configure as many pages as all completions need at their longest; transformers would take most free memory.
 
-    Prefixes are kept once within these requests, and nothing is kept for the next ones: their weights are others.
+    Prefixes are kept once within these requests. Nothing is kept for the next ones: the weights change before them.
     """
     return ContinuousBatchingConfig(
         page_size=PAGE_TOKENS,
@@ -204,9 +205,9 @@ def _pages(
 
 
 def num_pages(lengths: Sequence[int], *, siblings: int, new_tokens: int) -> int:
-    """Pages for prompts of these lengths, with one to spare for each completion and each prompt.
+    """Number of pages for prompts of these lengths, with a spare one per completion and per prompt.
 
-    Example: one prompt of 300 tokens with 4 completions of 100: a full page for all, 4 × 1 for the rest, 5 to spare.
+    Example: one prompt of 300 tokens with 4 completions of 100: one full page for all, 4 × 1 for the rest, 5 spare.
     """
     whole = [length // PAGE_TOKENS for length in lengths]
     own = [math.ceil((length + new_tokens) / PAGE_TOKENS) - full for length, full in zip(lengths, whole, strict=True)]

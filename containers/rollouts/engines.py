@@ -1,6 +1,6 @@
-"""What writes the policy's completions while it is trained: started by the name that the configuration gives.
+"""Rollout engines: they generate the policy's completions during training, and start by their configured name.
 
-Each engine stands in a module of its own, with a `start` that takes what `start_rollouts` takes; the registry names it.
+Each engine is its own module, with a `start` that takes the arguments of `start_rollouts`; the registry names it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,17 +14,17 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.registries import ROLLOUT_ENGINES
 from containers.harness.context import StageContext
 
-# While it is open, `generate` of the policy is the engine's. The policy may be a causal model or adapters on one.
+# While this context is open, the policy's `generate` is the engine's. The policy: a causal model, or adapters on one.
 Writing: TypeAlias = Callable[[Any], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """How completions are written.
+    """A started rollout engine.
 
     Attributes:
-        writing: opened around each call of the policy's `generate`.
-        close: ends what was started for it.
+        writing: context around each call of the policy's `generate`.
+        close: ends what the engine started.
     """
 
     writing: Writing = nullcontext
@@ -34,14 +34,14 @@ class Rollouts:
 def start_rollouts(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> Rollouts:
-    """The engine that the configuration names, or transformers' generate where that is not the same; noted which.
+    """Start the configured engine, or transformers' generate if the two differ for this model; note which.
 
     Args:
         model: the policy before it is trained, without adapters.
         prompts: token ids of the prompts that the policy is trained on.
 
     Raises:
-        BadConfigError: vLLM was asked for and is not there, or does not write what this model would.
+        BadConfigError: vLLM is configured and is not installed, or generates other text than this model.
     """
     started: Rollouts = ROLLOUT_ENGINES[config.rollout_engine](context, config, model, prompts)
     return started
@@ -50,12 +50,12 @@ def start_rollouts(
 def start_plain(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> Rollouts:
-    """Transformers' generate by itself."""
+    """Return rollouts by transformers' generate alone."""
     return Rollouts()
 
 
 def where_the_same(context: StageContext, writing: Writing, how: str, *, reason: str, otherwise: str) -> Rollouts:
-    """Rollouts that are written so; by transformers' generate where there is a reason not to. Notes which, and why."""
+    """Return rollouts by `writing`; by transformers' generate if there is a reason against it. Notes which, and why."""
     context.recorder.note(
         f"Completions are generated {otherwise}: {reason}." if reason else f"Completions are generated {how}."
     )

@@ -1,4 +1,4 @@
-"""What a policy writes, and how likely it is under a policy: batched generation and log-probabilities."""
+"""Batched generation of completions, and their log-probabilities under a policy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,10 +19,10 @@ OnBatch: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model wrote after one prompt.
+    """One completion of a prompt.
 
-    `completion_ids` includes the token that ended it; `text` is without special tokens. `ended` says that the model
-    stopped by itself and was not cut off.
+    `completion_ids` includes the token that ended it; `text` is without special tokens. `ended` is true if the model
+    wrote an ending token, and false if the completion was cut off.
     """
 
     prompt_ids: tuple[int, ...]
@@ -32,9 +32,9 @@ class Completion:
 
 
 def turn_end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Ids of the tokens that end a completion: the tokenizer's, and those of the model's generation config.
+    """Return ids of the tokens that end a completion: the tokenizer's, and those of the model's generation config.
 
-    The same rule as TRL's RLOOTrainer, so that training and evaluation stop at the same tokens.
+    This is the rule of TRL's RLOOTrainer, so that training and evaluation stop at the same tokens.
     """
     of_model = model.generation_config.eos_token_id
     listed = [of_model] if isinstance(of_model, int) else list(of_model or ())
@@ -43,11 +43,11 @@ def turn_end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 @contextmanager
 def whole_distribution(model: PreTrainedModel) -> Iterator[None]:
-    """While this is open, `generate` asks the model's own generation config for nothing but token ids.
+    """Make `generate` use only token ids of the model's own generation config while this is open.
 
-    transformers fills what a caller leaves out (penalties, min-p, forbidden and forced tokens, beams) from the config
-    that came with the model's files. What is sampled would be another distribution than the one whose log-probabilities
-    are computed. The own config is back afterwards, and is saved with the model.
+    transformers takes settings that a caller leaves out (penalties, min-p, forbidden and forced tokens, beams) from the
+    config in the model's files. Sampling would then use another distribution than the log-probabilities. The own config
+    is restored afterwards, and is saved with the model.
     """
     own = model.generation_config
     model.generation_config = GenerationConfig(
@@ -60,10 +60,10 @@ def whole_distribution(model: PreTrainedModel) -> Iterator[None]:
 
 
 def prompt_token_ids(tokenizer: Any, prompts: Sequence[Conversation]) -> list[list[int]]:
-    """Token ids of each prompt in the chat template, up to where the assistant begins to write.
+    """Return token ids of each prompt in the chat template, up to where the assistant begins to write.
 
     Raises:
-        BadConfigError: the template refuses some of the prompts; says how many of all, and why.
+        BadConfigError: the template refuses some prompts; says how many of all, and why.
     """
     if not prompts:
         return []
@@ -89,15 +89,15 @@ def generate_completions(
     seed: int,
     on_batch: OnBatch | None = None,
 ) -> list[Completion]:
-    """One completion per prompt, in the order of the prompts.
+    """Generate one completion per prompt, in the order of the prompts.
 
-    The same seed, prompts and batch size give the same completions, and two models draw with the same random numbers:
-    equal models write equal completions. Sampling is from the whole distribution (no top-p, no top-k, no penalty,
-    whatever the model's generation config says). The global random state is left as it was.
+    The same seed, prompts and batch size give the same completions. Two models sample with the same random numbers:
+    equal models write equal completions. Sampling is from the whole distribution (no top-p, top-k or penalty, whatever
+    the model's generation config says). The global random state does not change.
 
     Args:
         prompts: token ids of each prompt, not padded, at least one each.
-        max_new_tokens: tokens after which a completion is cut off.
+        max_new_tokens: number of tokens after which a completion is cut off.
         temperature: 0 is greedy.
         batch_size: prompts per forward.
         on_batch: called with the number of completions so far.
@@ -132,11 +132,11 @@ def completion_logprobs(
     temperature: float = 1.0,
     on_batch: OnBatch | None = None,
 ) -> list[float]:
-    """Log-probability (nats) of each whole completion given its prompt, the ending token included.
+    """Return the log-probability (nats) of each whole completion given its prompt, including the ending token.
 
     Args:
-        pad_id: fills up a batch; its positions are masked and count nothing.
-        temperature: above 0; the logits are divided by it, so that the probabilities are those that were sampled from.
+        pad_id: pads a batch; its positions are masked and do not count.
+        temperature: above 0; divides the logits, so that the probabilities are those used for sampling.
         on_batch: called with the number of completions so far.
 
     Example: two tokens of probability 0.5 and 0.25 give ln 0.125 = -2.079.
@@ -159,10 +159,10 @@ def completion_logprobs(
 
 
 def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temperature: float) -> list[float]:
-    """Sum of token log-probabilities per completion of one right-padded forward.
+    """Return the sum of token log-probabilities per completion, from one right-padded forward.
 
-    Logits [B, L, V] are kept only from the earliest completion on, and are normalised row by row: a vocabulary of 152k
-    makes them the largest tensor by far.
+    Logits [B, L, V] are kept only from the start of the first completion, and are normalised row by row: with a
+    vocabulary of 152k they are the largest tensor by far.
     """
     input_ids, mask = _pad(
         [[*item.prompt_ids, *item.completion_ids] for item in batch], pad_id, side="right", device=model.device
@@ -194,7 +194,7 @@ def _generation_config(
 
 
 def _completion(prompt: Sequence[int], tail: list[int], tokenizer: Any, *, end_ids: tuple[int, ...]) -> Completion:
-    """Cut what follows the first ending token."""
+    """Return the completion up to its first ending token."""
     end = next((position for position, token in enumerate(tail) if token in end_ids), None)
     ids = tail if end is None else tail[: end + 1]
     return Completion(
@@ -206,7 +206,7 @@ def _completion(prompt: Sequence[int], tail: list[int], tokenizer: Any, *, end_i
 
 
 def _pad(sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids [B, L] and attention mask [B, L], padded on one side to the longest."""
+    """Return token ids [B, L] and attention mask [B, L], padded on one side to the longest."""
     width = max(len(ids) for ids in sequences)
     rows, masks = [], []
     for ids in sequences:

@@ -1,6 +1,6 @@
-"""The prompts set aside for the policy: read, measured in tokens, ordered, and as rows of a batch.
+"""The policy's prompts: read, tokenise, filter by length, order, and lay out as rows of a batch.
 
-What the chat templates of policy and reward model do to them is noted before the first rollout.
+Losses by the chat templates of policy and reward model are noted before the first rollout.
 """
 
 import random
@@ -26,13 +26,13 @@ from containers.models.tokenizer_loading import token_without_row, without_row_t
 from containers.rollouts.generate import prompt_token_ids
 from containers.scoring.scorer import RewardScorer
 
-# One prompt alone has an interval of width zero, which any gate would take for certainty.
+# One prompt gives an interval of width zero, which a gate would take for certainty.
 _MIN_EVAL_PROMPTS = 2
 
 
 @dataclass(frozen=True)
 class PolicyPrompt:
-    """One prompt of the policy: its conversation, and its token ids up to where the assistant begins to write."""
+    """One prompt of the policy: its conversation, and its token ids up to where the assistant begins."""
 
     prompt_id: str
     domain: str
@@ -42,12 +42,12 @@ class PolicyPrompt:
 
 @dataclass(frozen=True)
 class PolicyPrompts:
-    """Prompts that the policy can be asked, and how many cannot.
+    """The usable prompts of the policy, and the numbers of those left out.
 
     Attributes:
-        num_over_long: longer than max_prompt_length.
-        num_without_row: of the others, those with a token that the policy, or its reward model, has no row for.
-        left_out_text: empty where none is left out.
+        num_over_long: prompts longer than max_prompt_length.
+        num_without_row: of the others, those with a token that has no row in the policy or its reward model.
+        left_out_text: empty if none is left out.
     """
 
     prompts: tuple[PolicyPrompt, ...]
@@ -56,15 +56,15 @@ class PolicyPrompts:
     left_out_text: str
 
     def without(self, tokens: Sequence[str], *, num_rows: int, of: str) -> "PolicyPrompts":
-        """Those prompts that spell no token without a row.
+        """Return the prompts that spell no token without an embedding row.
 
         Args:
-            tokens: of each prompt that token, or "".
-            num_rows: rows of the embedding in question.
-            of: whose it is.
+            tokens: that token of each prompt, or "".
+            num_rows: rows of the embedding.
+            of: the model that has the embedding.
 
         Raises:
-            BadDataError: too many spell one.
+            BadDataError: too many prompts spell one.
         """
         if not any(tokens):
             return self
@@ -79,15 +79,15 @@ class PolicyPrompts:
 
 
 def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig, *, num_rows: int) -> PolicyPrompts:
-    """The prompts that the policy trains on, of those that fit, in file order.
+    """Read the policy's training prompts that fit, in file order.
 
     Args:
         pairs: artifact of filter_dataset.
-        num_rows: of the policy's embedding.
+        num_rows: rows of the policy's embedding.
 
     Raises:
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
-        BadDataError: it holds no prompt, or none that fits; or too many have a token without a row.
+        BadDataError: the file holds no prompt, or none that fits; or too many have a token without a row.
     """
     return _that_fit(
         pairs / POLICY_TRAIN_PROMPTS_FILE,
@@ -103,18 +103,18 @@ def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig
 def read_evaluation_prompts(
     pairs: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig, *, num_rows: int
 ) -> PolicyPrompts:
-    """The held-out prompts that the policy is judged on, of those that fit, in file order.
+    """Read the held-out prompts that fit and that evaluate the policy, in file order.
 
-    train_policy reads them too, before it trains a policy that could not be judged; by the length of evaluate_policy
-    where it is told, else by its own, which is never the longer one.
+    train_policy reads them too, so as not to train a policy that cannot be evaluated. It uses evaluate_policy's maximum
+    length if it has one, else its own, which is never longer.
 
     Args:
         pairs: artifact of filter_dataset.
-        num_rows: of the policy's embedding.
+        num_rows: rows of the policy's embedding.
 
     Raises:
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
-        BadDataError: fewer than two fit; or too many have a token without a row.
+        BadDataError: fewer than two prompts fit; or too many have a token without a row.
     """
     max_length, setting = config.max_prompt_length, f"{config.stage}.max_prompt_length"
     if isinstance(config, TrainPolicyConfig) and config.evaluation_prompt_length is not None:
@@ -178,10 +178,10 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def check_lengths(config: TrainPolicyConfig | EvaluatePolicyConfig, *, max_positions: int, name: str) -> None:
-    """Refuse a longest prompt plus completion that a model has no positions for.
+    """Refuse a longest prompt plus completion that is longer than the model's positions.
 
     Raises:
-        BadConfigError: it has fewer; has the numbers.
+        BadConfigError: the model has fewer positions; names the numbers.
     """
     wanted = config.max_prompt_length + config.max_completion_length
     if wanted > max_positions:
@@ -193,9 +193,9 @@ def check_lengths(config: TrainPolicyConfig | EvaluatePolicyConfig, *, max_posit
 
 
 def shuffled_passes(num_items: int, *, length: int, seed: int) -> list[int]:
-    """`length` indices below `num_items`: one seeded shuffle after the other, cut at the end.
+    """Return `length` indices below `num_items`: seeded shuffles one after the other, cut at the end.
 
-    Each item comes once before any comes twice.
+    Each item comes once before any item comes twice.
 
     Example: 3 items and length 5 may give [2, 0, 1, 0, 2].
     """
@@ -207,7 +207,7 @@ def shuffled_passes(num_items: int, *, length: int, seed: int) -> list[int]:
 
 
 def seeded_subset(prompts: Sequence[PolicyPrompt], *, limit: int | None, seed: int) -> tuple[PolicyPrompt, ...]:
-    """At most `limit` prompts, drawn by the seed and kept in their order; all of them where the limit is None."""
+    """Return at most `limit` prompts, drawn by the seed, in their original order; all if the limit is None."""
     if limit is None or limit >= len(prompts):
         return tuple(prompts)
     rng = random.Random(seed)  # noqa: S311  (a sample, not a secret)
@@ -219,19 +219,19 @@ def _message(message: dict[str, Any]) -> dict[str, str]:
 
 
 def equal_rows(input_ids: Tensor, attention_mask: Tensor) -> list[range]:
-    """Stretches of rows that are one prompt, in order."""
+    """Return the ranges of adjacent rows with the same prompt, in order."""
     changes = (input_ids[1:] != input_ids[:-1]).any(dim=1) | (attention_mask[1:] != attention_mask[:-1]).any(dim=1)
     borders = [0, *(changes.nonzero().flatten() + 1).tolist(), len(input_ids)]
     return [range(start, end) for start, end in pairwise(borders)]
 
 
 def prompts_of(runs: Sequence[range], input_ids: Tensor, attention_mask: Tensor, *, siblings: int) -> list[list[int]]:
-    """Token ids of every run's prompt without padding, once for each of so many of its rows."""
+    """Return the token ids of each run's prompt without padding, once per `siblings` rows."""
     return [input_ids[row][attention_mask[row].bool()].tolist() for run in runs for row in run[::siblings]]
 
 
 def with_completions(input_ids: Tensor, completions: Sequence[Sequence[int]], *, pad_id: int) -> Tensor:
-    """[B, L + C]: each row with what was written after it, filled up with the pad token."""
+    """Return [B, L + C]: each row with its completion, padded at the end."""
     tails = torch.full((len(input_ids), max(map(len, completions))), pad_id, device=input_ids.device)
     for row, tokens in enumerate(completions):
         tails[row, : len(tokens)] = torch.tensor(tokens, device=input_ids.device)
@@ -239,7 +239,7 @@ def with_completions(input_ids: Tensor, completions: Sequence[Sequence[int]], *,
 
 
 def note_policy_template(context: StageContext, tokenizer: Any, prompts: Sequence[PolicyPrompt]) -> None:
-    """Warn of what the policy's chat template makes up, and of what it loses of the prompts."""
+    """Warn of text that the policy's chat template adds, and of turns that it leaves out of the prompts."""
     for peculiarity in peculiarities(tokenizer, setting="train_sft.chat_template"):
         context.recorder.note(f"Warning: {peculiarity}")
     losses = TemplateLosses()
@@ -251,13 +251,13 @@ def note_policy_template(context: StageContext, tokenizer: Any, prompts: Sequenc
 def note_reward_model_template(
     context: StageContext, scorer: RewardScorer, prompts: Sequence[PolicyPrompt]
 ) -> list[str]:
-    """Warn of what the reward model's chat template loses of the prompts.
+    """Warn of turns that the reward model's chat template leaves out of the prompts.
 
     Returns:
-        Of each prompt the token that the reward model has no row for, so that no answer to it has a score; or "".
+        For each prompt, its token without a row in the reward model, so that no answer to it has a score; or "".
 
     Raises:
-        BadConfigError: the template refuses an answered prompt.
+        BadConfigError: the template refuses a prompt with an answer.
     """
     losses, answer = TemplateLosses(), {"role": "assistant", "content": "answer"}
     asked = [[*prompt.conversation, answer] for prompt in prompts]

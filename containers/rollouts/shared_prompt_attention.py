@@ -1,9 +1,9 @@
-"""Attention of rows to a prompt that several of them share, which is kept once, and to their own tokens.
+"""Attention of rows to a shared prompt, whose keys and values are kept once, and to their own tokens.
 
-It asks in two parts: all siblings of a prompt ask its keys together, and each row asks its own. One softmax goes over
-both, so the outcome is that of whole rows, but for the last bits.
+It has two parts: the queries of all siblings meet the prompt's keys together, and each row's query meets its own keys.
+One softmax goes over both, so the result equals that of whole rows, except for the last bits.
 
-Registered with transformers as the attention implementation `shared_prompt`, for rows that have one query each.
+Registered with transformers as the attention implementation `shared_prompt`, for rows with one query each.
 """
 
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ _cache: ContextVar[Cache] = ContextVar("shared_prompt_cache")
 
 
 class SharedPromptLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of a layer: those of each prompt once, and those of each row's own tokens.
+    """Keys and values of a layer: each prompt's once, and each row's own tokens'.
 
     Attributes:
-        prompt_keys: [P, key heads, N, width], filled up behind each prompt with places that nobody sees.
+        prompt_keys: [P, key heads, N, width], padded after each prompt with masked places.
         prompt_values: as the keys.
-        hidden: [P, 1, 1, N] minus infinity at these places, 0 at others.
-        num_places: tokens of a row that are kept here for it, its padding among them.
+        hidden: [P, 1, 1, N] minus infinity at the masked places, 0 at others.
+        num_places: a row's tokens in the prompt's keys, including its padding.
     """
 
     is_sliding = False
@@ -45,11 +45,11 @@ class SharedPromptLayer(CacheLayerMixin):  # type: ignore[misc]
         self._num_own = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Room for the rows' own tokens."""
+        """Allocate keys and values for the rows' own tokens."""
         self.keys, self.values = (_with_room(states, FIRST_ROOM_TOKENS) for states in (key_states, value_states))
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Keep these of each row; all of the row's own, [B, key heads, T, width] each."""
+        """Add these to each row's own keys and values; return all of them, [B, key heads, T, width] each."""
         if self.keys is None:
             self.lazy_initialization(key_states, value_states)
         start, end = self._num_own, self._num_own + key_states.shape[2]
@@ -61,15 +61,15 @@ class SharedPromptLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_seq_length(self) -> int:
-        """Tokens of a row so far, padding among them."""
+        """Number of a row's tokens so far, including padding."""
         return self.num_places + self._num_own
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and start of what the next tokens see."""
+        """Return length and start of what the next tokens attend to."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
-        """No bound."""
+        """Return -1: there is no limit."""
         return -1
 
 
@@ -93,11 +93,11 @@ def shared_prompt_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """[B, 1, heads, width] of one query a row, over its prompt and its own tokens.
+    """Return [B, 1, heads, width]: one query per row attends to its prompt and its own tokens.
 
     Args:
         query: [B, heads, 1, width].
-        key: [B, key heads, T, width], each row's own; those of its prompt are in the layer's cache.
+        key: [B, key heads, T, width], each row's own; the prompt's are in the layer's cache.
         value: as the keys.
 
     Raises:
@@ -106,19 +106,19 @@ def shared_prompt_attention(
     layer = _cache.get().layers[module.layer_idx]
     rows, heads, num_queries, width = query.shape
     if num_queries != 1:
-        raise ValueError(f"{NAME} takes one query a row; there are {num_queries}.")
+        raise ValueError(f"{NAME} takes one query per row; there are {num_queries}.")
     prompts, key_heads, places = layer.prompt_keys.shape[:3]
     siblings, sharing = rows // prompts, heads // key_heads
     scale = width**-0.5 if scaling is None else scaling
     own_queries = query.reshape(rows, key_heads, sharing, width) * scale
 
     def together(parts: Tensor) -> Tensor:
-        """[P, key heads, siblings × sharing, …] of [B, key heads, sharing, …]."""
+        """Reshape [B, key heads, sharing, …] to [P, key heads, siblings × sharing, …]."""
         by_row = parts.reshape(prompts, siblings, key_heads, sharing, -1)
         return by_row.transpose(1, 2).reshape(prompts, key_heads, siblings * sharing, -1)
 
     def apart(joined: Tensor) -> Tensor:
-        """The other way round."""
+        """Undo `together`."""
         by_head = joined.reshape(prompts, key_heads, siblings, sharing, -1)
         return by_head.transpose(1, 2).reshape(rows, key_heads, sharing, -1)
 
@@ -132,7 +132,7 @@ def shared_prompt_attention(
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """The cache says who sees whom."""
+    """Build no mask: the cache holds it."""
 
 
 AttentionInterface.register(NAME, shared_prompt_attention)
@@ -141,7 +141,7 @@ AttentionMaskInterface.register(NAME, _no_mask)
 
 @contextmanager
 def attending_to(model: PreTrainedModel, cache: Cache) -> Iterator[None]:
-    """The model attends by `shared_prompt` to this cache while this is open."""
+    """Use the attention `shared_prompt` on this cache while this is open."""
     before = model.config._attn_implementation
     token = _cache.set(cache)
     model.set_attn_implementation(NAME)

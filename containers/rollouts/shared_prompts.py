@@ -1,8 +1,8 @@
-"""Completions of one prompt are generated from one prefill: the prompt is computed once for all of them, and kept once.
+"""Rollout engine: one prefill per prompt; its keys and values are computed and kept once for all completions.
 
-transformers' `generate` takes rows: a prompt with K completions is K equal rows, each computed and kept by itself, and
-padded on the left to the longest prompt. Here each prompt is computed once, without padding, all but its last token;
-`generate` then goes on from there, so what it does with the logits (temperature, top-p, stopping, drawing) is its own.
+transformers' `generate` takes rows: a prompt with K completions is K equal rows, each computed and kept separately, and
+padded on the left to the longest prompt. Here each prompt is computed once without padding, except for its last token.
+`generate` then continues from there, so it handles the logits as always (temperature, top-p, stopping, sampling).
 """
 
 import math
@@ -28,9 +28,9 @@ from containers.rollouts.trial import TrialRows, allowed_logit_difference
 
 @contextmanager
 def shared_prompts(model: PreTrainedModel) -> Iterator[None]:
-    """While this is open, `model.generate` computes a prompt once for all rows of it that stand one behind the other.
+    """Make `model.generate` compute a prompt once for all its adjacent rows, while this is open.
 
-    It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and gives what it gave before.
+    It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and returns the same as before.
 
     Args:
         model: a causal model for which `why_each_row` finds no reason; adapters in it are used.
@@ -54,7 +54,7 @@ def shared_prompts(model: PreTrainedModel) -> Iterator[None]:
 @torch.no_grad()
 @contextmanager
 def sharing(policy: Any) -> Iterator[None]:
-    """Completions from one prefill of each prompt; the policy may be adapters on a causal model."""
+    """Generate from one prefill per prompt while this is open; the policy may be adapters on a causal model."""
     with shared_prompts(causal_of(policy)):
         yield
 
@@ -62,22 +62,22 @@ def sharing(policy: Any) -> Iterator[None]:
 def start(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> Rollouts:
-    """This engine, or transformers' generate where that is not the same; see `start_rollouts`."""
+    """Start this engine, or transformers' generate if the two differ; see `start_rollouts`."""
     longest = config.max_prompt_length + config.max_completion_length
     return where_the_same(
         context,
         sharing,
-        "with the prompt computed once for all of its own",
+        "with each prompt computed once for all of its completions",
         reason=why_each_row(model, prompts, max_length=longest),
-        otherwise="with the prompt computed for each of them",
+        otherwise="with each prompt computed for each of its completions",
     )
 
 
 def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> Cache:
-    """All but the last token of each prompt; a run of equal rows is computed once.
+    """Return the cache of all but the last token of each prompt; a run of equal rows is computed once.
 
-    Runs may be unlike in length, where a rank has some siblings of a prompt only: the longer ones are kept as several
-    prompts, so that all have equally many rows.
+    Runs may differ in their number of rows, if a rank has only some siblings of a prompt. Longer runs are kept as
+    several prompts, so that all prompts have the same number of rows.
     """
     runs = equal_rows(input_ids, attention_mask)
     lengths = (attention_mask.sum(dim=1) - 1).tolist()
@@ -108,32 +108,32 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
 
 
 def _zeros(states: Tensor, shape: Sequence[int]) -> Tensor:
-    """Zeros of this shape; where it says -1, as long as the states."""
+    """Return zeros of this shape; -1 stands for the size of the states."""
     sizes = [own if size == -1 else size for own, size in zip(states.shape, shape, strict=True)]
     return states.new_zeros(sizes)
 
 
 def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
-    """Why this causal model has to compute a prompt for each of its completions, a clause; empty where it need not.
+    """Return why this causal model must compute a prompt for each completion, as a clause; empty if it need not.
 
-    The shortest and the longest prompt are generated from, both ways, and the logits compared.
+    Generates from the shortest and the longest prompt both ways, and compares the logits.
 
     Args:
         prompts: token ids of each prompt.
-        max_length: tokens of a prompt with its completion, at most.
+        max_length: maximum tokens of a prompt with its completion.
     """
     if reason := why_padded(model, max_length=max_length):
         return reason
     layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     if odd := sorted({type(layer).__name__ for layer in layers} - {DynamicLayer.__name__}):
-        return f"its cache is no plain one of all tokens ({', '.join(odd)})"
+        return f"its cache does not plainly hold all tokens ({', '.join(odd)})"
     if not model._supports_logits_to_keep():
         return f"{type(model).__name__} computes the logits of all tokens of a prompt"
     return _why_different(model, [min(prompts, key=len), max(prompts, key=len)], max_length=max_length)
 
 
 def _why_different(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
-    """Why logits of these prompts are not those of whole rows; empty where they are."""
+    """Return why logits of these prompts differ from those of whole rows; empty if they do not."""
     asked = TrialRows.of(model, prompts, max_length=max_length)
     plain = asked.answered()
     with trial() as tried, shared_prompts(model):
@@ -141,7 +141,7 @@ def _why_different(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, 
     if tried.failure:
         return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
     for step, (one, other) in enumerate(zip(shared.logits, plain.logits, strict=False)):
-        # Equal words so far: where two are equally likely, rounding chooses.
+        # Compare rows with equal tokens so far: if two tokens are equally likely, rounding chooses.
         end = asked.width + step
         alike = (shared.sequences[:, :end] == plain.sequences[:, :end]).all(dim=1)
         difference = float((one - other)[alike].abs().max()) if alike.any() else 0.0

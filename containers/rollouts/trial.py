@@ -1,4 +1,4 @@
-"""Before a way to write completions is used, it is tried on the shortest prompt and the longest, beside generate."""
+"""Trial of a rollout engine on the shortest and the longest prompt, compared with generate, before it is used."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from transformers import GenerationConfig, PreTrainedModel
 from containers.rollouts.generate import whole_distribution
 from containers.scoring.scorer import allowed_difference, num_layers_of
 
-# Both are asked for two completions each, this many tokens long.
+# Completions of each of the two prompts, and their number of tokens.
 _SIBLINGS, _NEW_TOKENS = 2, 4
 _PAD = 0
 
 
 @dataclass(frozen=True)
 class TrialRows:
-    """Greedy completions of two prompts are asked for, twice each.
+    """The rows of a trial: two prompts, twice each, for greedy completions.
 
     Attributes:
         input_ids: [4, L], padded on the left.
         attention_mask: [4, L].
-        settings: greedy, some tokens, logits returned.
+        settings: greedy, a few tokens, logits returned.
     """
 
     model: PreTrainedModel
@@ -33,10 +33,10 @@ class TrialRows:
 
     @classmethod
     def of(cls, model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> "TrialRows":
-        """The shortest and the longest of the prompts, token ids each.
+        """Take the shortest and the longest of the prompts (token ids).
 
         Args:
-            max_length: tokens of a prompt with its completion, at most.
+            max_length: maximum tokens of a prompt with its completion.
         """
         two = [min(prompts, key=len), max(prompts, key=len)]
         width = len(two[1])
@@ -59,7 +59,7 @@ class TrialRows:
 
     @property
     def width(self) -> int:
-        """Tokens of a row before its completion, padding among them."""
+        """Number of a row's tokens before its completion, including padding."""
         return self.input_ids.shape[1]
 
     @property
@@ -68,7 +68,7 @@ class TrialRows:
         return [ids[mask.bool()].tolist() for ids, mask in zip(self.input_ids, self.attention_mask, strict=True)]
 
     def answered(self) -> Any:
-        """What `generate` gives, `sequences` [4, L + C] and `logits`, C times [4, V]; the model's mode is kept."""
+        """Return `generate`'s `sequences` [4, L + C] and `logits` (C times [4, V]); the model keeps its mode."""
         was_training = self.model.training
         self.model.eval()
         try:
@@ -80,11 +80,11 @@ class TrialRows:
             self.model.train(was_training)
 
     def why_others(self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]) -> str:
-        """Why these are not the greedy completions of the four rows, a clause; empty where they are.
+        """Return why these are not the greedy completions of the four rows, as a clause; empty if they are.
 
         Args:
-            tokens: of each completion.
-            logprobs: of each token (nats).
+            tokens: token ids of each completion.
+            logprobs: log-probability of each token (nats).
         """
         plain = self.answered()
         written = plain.sequences[:, self.width :].tolist()
@@ -93,7 +93,7 @@ class TrialRows:
                 logits = plain.logits[step][row].float()
                 bound = allowed_logit_difference(self.model, largest=float(logits.abs().max()))
                 wanted = float(torch.log_softmax(logits, dim=-1)[token])
-                # Where two tokens are equally likely, rounding chooses; what follows is then another text.
+                # If two tokens are equally likely, rounding chooses, and another text may follow.
                 if not abs(wanted - logprob) <= bound:
                     return (
                         f"log-probabilities are {abs(wanted - logprob):.2g} apart from those of "
@@ -101,13 +101,13 @@ class TrialRows:
                     )
                 likeliest = float(torch.log_softmax(logits, dim=-1).max())
                 if likeliest - wanted > bound:
-                    return f"token {token} is written where another is {likeliest - wanted:.2g} likelier (nats)"
+                    return f"it writes token {token}, although another is {likeliest - wanted:.2g} nats likelier"
                 if token != written[row][step]:
                     break
         return ""
 
 
 def allowed_logit_difference(model: PreTrainedModel, *, largest: float) -> float:
-    """As that of scores, but logits of a large vocabulary are larger than scores, and so is their rounding."""
+    """Return the allowed difference of logits: as for scores, but scaled, because large logits round more coarsely."""
     bound = allowed_difference(model.dtype, [largest], num_layers=num_layers_of(model))
     return bound * max(1.0, largest) if model.dtype == torch.float32 else bound

@@ -1,10 +1,11 @@
-"""Completions by vLLM, in processes of its own, which load the start model once.
+"""Rollout engine: vLLM in its own processes, which load the start model once.
 
-It is given the trained adapters before each batch, by name and number, as LoRA requests; the base it keeps. TRL merges
-them into the base and takes them out again, and the base drifts by what is rounded. Where adapters are all that is
-trained, nothing else has to cross.
+Before each batch, vLLM gets the trained adapters by name and number, as LoRA requests; it keeps the base model. TRL
+merges the adapters into the base and unmerges them, and rounding makes the base drift. Only adapters may be trained, so
+vLLM needs nothing else.
 
-Either each rank has one, on its own GPU, or the first rank has one on GPUs that no rank uses, and it writes for all.
+Either each rank has a vLLM on its own GPU, or the first rank has one, on GPUs that no rank uses, and it generates for
+all ranks.
 """
 
 import logging
@@ -36,14 +37,14 @@ from containers.rollouts.vllm_server import ELSE, VllmPlace, load_vllm
 logger = logging.getLogger(__name__)
 
 ADAPTERS_FOLDER = "vllm_adapters"
-# Of a token, on average (nats): what other kernels and half precision differ by is a tenth of that.
+# Per token, on average (nats): other kernels and half precision cause a tenth of that.
 _MOST_APART = 0.3
 _SHUTDOWN_S = 1.0
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """Token ids of a rank's prompts, completions of each, and a seed for each."""
+    """A rank's request: token ids of its prompts, number of completions per prompt, and a seed per prompt."""
 
     prompts: list[list[int]]
     siblings: int
@@ -56,15 +57,15 @@ _Answers = tuple[list[list[int]], list[list[float]]]
 
 @dataclass
 class VllmEngine:
-    """A vLLM that writes what a policy with its present adapters would.
+    """A vLLM that generates completions of a policy with its current adapters.
 
     Attributes:
-        llm: a `vllm.LLM` with the base model; None on a rank for which the first one's writes.
-        folder: where adapters lie on their way to it; shared by the ranks.
-        version: of vLLM.
-        num_tokens: that the model has rows for.
-        writes_for_all: whether the first rank's writes for all ranks.
-        group: by which the ranks wait for it then.
+        llm: a `vllm.LLM` with the base model; None on a rank that uses the first rank's vLLM.
+        folder: through which vLLM gets the adapters; shared by the ranks.
+        version: vLLM's version.
+        num_tokens: number of tokens with a row in the model's embedding.
+        writes_for_all: whether the first rank's vLLM generates for all ranks.
+        group: process group in which the ranks then wait for it.
     """
 
     llm: Any
@@ -78,12 +79,12 @@ class VllmEngine:
 
     @contextmanager
     def writing(self, policy: Any) -> Iterator[None]:
-        """While this is open, the policy's `generate` is vLLM's, with the adapters as they are now.
+        """Replace the policy's `generate` by vLLM with the current adapters, while this is open.
 
-        It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and gives [B, L + C].
+        It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and returns [B, L + C].
 
         Raises:
-            StageError: what vLLM wrote is not what the policy would have.
+            StageError: vLLM's log-probabilities differ from the policy's.
         """
         causal = causal_of(policy)
 
@@ -107,9 +108,9 @@ class VllmEngine:
     def written(
         self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Tokens of `siblings` completions of each prompt, in order, and their log-probabilities at temperature 1.
+        """Return tokens of `siblings` completions of each prompt, in order, and log-probabilities at temperature 1.
 
-        Every prompt has a seed from torch's random state: what is drawn depends on neither load nor batch.
+        Every prompt has a seed from torch's random state: samples depend on neither load nor batch.
         """
         seeds = torch.randint(0, 2**62, (len(prompts),)).tolist()
         asked = _Asked([list(prompt) for prompt in prompts], siblings, seeds)
@@ -123,20 +124,20 @@ class VllmEngine:
         return answers[distributed.get_rank() if self.writes_for_all and distributed.is_initialized() else 0]
 
     def _answers_or_failure(self, wanted: Sequence[_Asked], settings: GenerationConfig) -> tuple[list[_Answers], str]:
-        """What vLLM wrote, or why not: where it writes for all ranks, they wait for one of the two.
+        """Return the completions, or the text of the failure, since other ranks may wait for one of the two.
 
-        Nothing on a rank that has none.
+        Both are empty on a rank without a vLLM.
         """
         if self.llm is None:
             return [], ""
         try:
             return self._answers(wanted, settings), ""
         except Exception as error:
-            logger.exception("vLLM did not write.")
+            logger.exception("vLLM generated nothing.")
             return [], f"vLLM wrote nothing: {error}. {ELSE[0].upper()}{ELSE[1:]}."
 
     def _answers(self, wanted: Sequence[_Asked], settings: GenerationConfig) -> list[_Answers]:
-        """What vLLM writes for each of those who asked."""
+        """Return vLLM's completions for each request."""
         from vllm import SamplingParams
 
         end_ids = settings.eos_token_id
@@ -148,7 +149,7 @@ class VllmEngine:
                 **{"temperature": 0.0, **drawn},
                 seed=seed,
                 max_tokens=settings.max_new_tokens,
-                # vLLM refuses tokens that the model has no row for, and so can never write.
+                # vLLM refuses stop tokens without a row in the model; it can never write them.
                 stop_token_ids=[token for token in named if 0 <= token < self.num_tokens],
                 logprobs=0,
                 detokenize=False,
@@ -161,7 +162,7 @@ class VllmEngine:
         return [_in_order([next(found) for _ in own.prompts], own) for own in wanted]
 
     def _give(self, policy: Any) -> None:
-        """Hand over the adapters as they are; the first rank writes them for all."""
+        """Give the current adapters to vLLM; the first rank saves them for all."""
         if not isinstance(policy, PeftModel):
             self._request = None
             return
@@ -181,7 +182,7 @@ class VllmEngine:
     def _demand_of_policy(
         self, causal: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]
     ) -> None:
-        """One completion is as likely under the policy as vLLM says, on average over its tokens."""
+        """Raise if a completion's log-probabilities by policy and vLLM differ, on average over its tokens."""
         was_training = causal.training
         causal.eval()
         ids = torch.tensor([[*prompt, *tokens]], device=causal.device)
@@ -191,28 +192,28 @@ class VllmEngine:
         apart = float((own.cpu() - torch.tensor(logprobs)).abs().mean())
         if not apart <= _MOST_APART:
             raise StageError(
-                f"vLLM's log-probabilities are {apart:.2g} nats a token apart from the policy's, more than "
-                f"{_MOST_APART}: it does not write what the policy would. {ELSE[0].upper()}{ELSE[1:]}."
+                f"vLLM's log-probabilities differ by {apart:.2g} nats per token from the policy's, more than "
+                f"{_MOST_APART}: it does not sample from the policy. {ELSE[0].upper()}{ELSE[1:]}."
             )
 
     def close(self) -> None:
-        """End vLLM's process and take its adapters away, without hearing of a stop meanwhile.
+        """End vLLM's process and delete its adapters, with SIGTERM blocked meanwhile.
 
-        Where all ranks fail, those without a vLLM are gone at once, and torchrun tells this one to stop.
+        If all ranks fail, those without a vLLM end at once, and torchrun then sends SIGTERM to this one.
         """
         signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         try:
             if is_first_rank():
                 shutil.rmtree(self.folder, ignore_errors=True)
             if self.llm is not None:
-                # It hears no SIGTERM, and is killed after this time.
+                # vLLM ignores SIGTERM, and is killed after this time.
                 self.llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_S)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _in_order(found: Sequence[Any], asked: _Asked) -> _Answers:
-    """The completions of vLLM's outputs, sibling by sibling."""
+    """Return the completions of vLLM's outputs, sibling by sibling."""
     answers = [answer for own in found for answer in sorted(own.outputs, key=lambda answer: answer.index)]
     wanted = len(asked.prompts) * asked.siblings
     if len(answers) != wanted or not all(answer.token_ids for answer in answers):
@@ -227,11 +228,11 @@ def _in_order(found: Sequence[Any], asked: _Asked) -> _Answers:
 def start(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> Rollouts:
-    """This engine, noted; see `start_rollouts`."""
+    """Start this engine and note it; see `start_rollouts`."""
     engine = start_vllm(context, config, model, prompts)
     where = f", on {config.vllm_gpus} GPU(s) of its own" if config.vllm_gpus else ""
     context.recorder.note(
-        f"Completions are generated by vLLM {engine.version}{where}, which is given the adapters anew."
+        f"Completions are generated by vLLM {engine.version}{where}, which gets the adapters before each batch."
     )
     return Rollouts(engine.writing, engine.close)
 
@@ -239,22 +240,22 @@ def start(
 def start_vllm(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> VllmEngine:
-    """vLLM with the start model, tried on the shortest prompt and the longest; about a minute.
+    """Start vLLM with the start model, and try it on the shortest and the longest prompt; takes about a minute.
 
     Args:
         model: the start model, whose greedy completions are compared.
         prompts: token ids of the prompts that the policy is trained on.
 
     Raises:
-        BadConfigError: vLLM is not installed, refuses the model, or writes something else; says what to do.
-        StageError: it does not start.
+        BadConfigError: vLLM is not installed, refuses the model, or generates other text; says what to do.
+        StageError: vLLM does not start.
     """
     if config.lora is None:
         raise BadConfigError(f"train_policy.rollout_engine: vllm needs train_policy.lora; {ELSE}.")
     if find_spec("vllm") is None:
         raise BadConfigError(
             "train_policy.rollout_engine is vllm, which is not installed here. Build the stage image with it "
-            f"(containers/images/build.sh --with vllm, docs/training.md), or not: {ELSE}."
+            f"(containers/images/build.sh --with vllm, docs/training.md), or {ELSE}."
         )
     folder = context.work / ADAPTERS_FOLDER
     if is_first_rank():
@@ -287,12 +288,12 @@ def start_vllm(
         raise
     if reason:
         engine.close()
-        raise BadConfigError(f"vLLM does not write what this model would: {reason}. {ELSE[0].upper()}{ELSE[1:]}.")
+        raise BadConfigError(f"vLLM generates other text than this model: {reason}. {ELSE[0].upper()}{ELSE[1:]}.")
     return engine
 
 
 def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup | None) -> tuple[Any, str]:
-    """The rank's vLLM, None where the first rank has one for all; and its version. Ranks fail together."""
+    """Return the rank's vLLM (None if it uses the first rank's) and its version. Ranks fail together."""
     llm, version = None, ""
     failure: StageError | None = None
     if not place.num_gpus or is_first_rank():
@@ -302,7 +303,7 @@ def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup 
             failure = error
         except Exception as error:
             logger.exception("vLLM does not start.")
-            # What vLLM checks before it takes a GPU are ValueErrors; the log says more of all others.
+            # vLLM raises ValueErrors for what it checks before it uses a GPU; the log says more about other errors.
             kind = BadConfigError if isinstance(error, ValueError) else StageError
             failure = kind(f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}.")
     if place.num_gpus:
@@ -315,7 +316,7 @@ def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup 
 def _why_others(
     engine: VllmEngine, model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int
 ) -> str:
-    """Why vLLM's greedy completions are not the model's, a clause; empty where they are."""
+    """Return why vLLM's greedy completions are not the model's, as a clause; empty if they are."""
     asked = TrialRows.of(model, prompts, max_length=max_length)
     tokens, logprobs = engine.written(asked.prompts, siblings=1, settings=asked.settings)
     return asked.why_others(tokens, logprobs)

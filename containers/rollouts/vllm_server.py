@@ -1,4 +1,4 @@
-"""A vLLM of the stage's own: a process, or one for each GPU, that knows nothing of the ranks, and loads the model."""
+"""Start the stage's vLLM: one process, or one per GPU, that is no rank and loads the model itself."""
 
 import math
 import os
@@ -21,8 +21,8 @@ from containers.contracts.configs.training import VLLM_LORA_RANKS
 from containers.harness.errors import BadConfigError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
 
-ELSE = "train_policy.rollout_engine: shared_prompts does without it"
-# What torchrun tells a rank; a process that vLLM starts would take itself for that rank.
+ELSE = "use train_policy.rollout_engine: shared_prompts instead"
+# torchrun's variables for a rank; with them, vLLM's processes would act as that rank.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 _VARIABLES = {
     "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
@@ -31,10 +31,10 @@ _VARIABLES = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
-# Of this process's memory. Segments that expand cannot be shared with other GPUs as vLLM shares its buffers
-# (vllm issue 42609), and how much it takes is up to vLLM.
+# Memory settings of this process. vLLM cannot share buffers in expandable segments with other GPUs (vllm issue 42609),
+# and it decides its own memory.
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-# It holds the processes themselves, not their numbers, which others may have by then; Linux before 5.3 cannot.
+# The guard holds handles of the processes, not their ids, which may be reused; Linux before 5.3 has no such handles.
 _GUARD = """
 import contextlib, os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -50,15 +50,15 @@ _GIB = 1024**3
 
 @dataclass(frozen=True)
 class VllmPlace:
-    """Where a vLLM runs and how much it has to hold.
+    """Where a vLLM runs and how much it must hold.
 
     Attributes:
-        model: what it shall be like; its dtype, its device.
-        lora_rank: of the adapters that it is given.
-        max_length: tokens of prompt and completion.
-        sequences: that it writes at a time.
-        num_gpus: that it has to itself, the model divided over them; 0: the rank's own GPU.
-        memory_fraction: of each GPU.
+        model: gives dtype, device and shape.
+        lora_rank: rank of the adapters.
+        max_length: maximum tokens of prompt and completion.
+        sequences: number of completions that vLLM generates at a time.
+        num_gpus: GPUs for vLLM alone, over which it divides the model; 0: the rank's own GPU.
+        memory_fraction: share of each GPU's memory.
     """
 
     model: PreTrainedModel
@@ -71,11 +71,11 @@ class VllmPlace:
 
 
 def load_vllm(folder: str, place: VllmPlace) -> tuple[Any, str]:
-    """A `vllm.LLM` with the model in that folder, which takes adapters, and vLLM's version.
+    """Start a `vllm.LLM` with the model in that folder and room for adapters; return it and vLLM's version.
 
     Raises:
-        BadConfigError: the adapters have a rank that vLLM does not take.
-        Exception: whatever vLLM says of a model that it cannot load.
+        BadConfigError: the adapters have a rank that vLLM does not support.
+        Exception: vLLM cannot load the model.
     """
     room = _lora_room(place.lora_rank)
     space = place.sequences * place.max_length * _token_bytes(place.model)
@@ -93,10 +93,10 @@ def load_vllm(folder: str, place: VllmPlace) -> tuple[Any, str]:
             max_loras=1,
             max_lora_rank=room,
             gpu_memory_utilization=place.memory_fraction,
-            # Nothing of generation_config.json: what is drawn is the whole distribution.
+            # Ignores generation_config.json: sampling is from the whole distribution.
             generation_config="vllm",
             skip_tokenizer_init=True,
-            # Short: compiling costs minutes, and a CPU has nothing to capture.
+            # Eager on a CPU: compiling takes minutes, and there are no CUDA graphs to capture.
             enforce_eager=place.model.device.type == "cpu",
             disable_log_stats=True,
             seed=place.seed,
@@ -107,9 +107,9 @@ def load_vllm(folder: str, place: VllmPlace) -> tuple[Any, str]:
 
 
 def _fail_when_gone(llm: Any) -> None:
-    """Let a call that waits for vLLM fail when its process is gone: by itself it waits for ever (vLLM 0.29).
+    """Make a call that waits for vLLM fail when its process is gone: otherwise it waits forever (vLLM 0.29).
 
-    vLLM notices the end, and says so to the next call alone.
+    vLLM notices the end, but reports it only to the next call.
     """
     client = llm.llm_engine.engine_core
     processes = client.resources.engine_manager.processes
@@ -123,18 +123,18 @@ def _fail_when_gone(llm: Any) -> None:
 
 
 def _end_with_this_process(llm: Any) -> None:
-    """Have vLLM killed when this process is gone, however it died: by itself it would stay, and keep its GPU.
+    """Have vLLM killed when this process is gone, however it died: otherwise vLLM would stay, and keep its GPU.
 
-    A guard waits for the end of a pipe that this process alone holds open.
+    A guard process waits for the end of a pipe that only this process holds open.
     """
     pids = [str(process.pid) for process in llm.llm_engine.engine_core.resources.engine_manager.processes]
     command = [sys.executable, "-S", "-c", _GUARD, *pids]
-    # Kept with what it guards: its pipe is closed when nobody holds it any more.
+    # Stored on `llm`: the pipe closes when the guard object is freed.
     llm.guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def _lora_room(rank: int) -> int:
-    """The smallest rank that vLLM keeps room for and that these adapters fit in."""
+    """Return the smallest of vLLM's LoRA ranks that holds these adapters."""
     room = next((size for size in VLLM_LORA_RANKS if size >= rank), None)
     if room is None:
         raise BadConfigError(f"vLLM takes adapters of rank {VLLM_LORA_RANKS[-1]} at most, not {rank}; {ELSE}.")
@@ -142,7 +142,7 @@ def _lora_room(rank: int) -> int:
 
 
 def _token_bytes(model: PreTrainedModel) -> int:
-    """Bytes of one token's keys and values, by the widths of the model's own config."""
+    """Bytes of one token's keys and values, from the widths in the model's config."""
     config = model.config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -151,15 +151,15 @@ def _token_bytes(model: PreTrainedModel) -> int:
 
 @contextmanager
 def _apart_from_ranks(place: VllmPlace, *, cache_gib: int) -> Iterator[None]:
-    """While this is open, what is started sees vLLM's GPUs alone, and does not take itself for a rank.
+    """While this is open, started processes see only vLLM's GPUs and are no ranks.
 
-    It hears no SIGTERM either: that goes to all processes of a stage, and the stage finishes its step and saves first.
+    They also ignore SIGTERM: it goes to all processes of a stage, and the stage first finishes its step and saves.
     """
     before = dict(os.environ)
     changed = {**_VARIABLES, "VLLM_CPU_KVCACHE_SPACE": str(cache_gib)}
     if place.model.device.type == "cuda":
         changed["CUDA_VISIBLE_DEVICES"] = vllm_gpus(place.model.device, place.num_gpus, before)
-    # Started by the first process that is spawned, it would take the signal off the mask.
+    # Start the tracker now: the first spawned process would start it, and the start would unblock SIGTERM.
     resource_tracker.ensure_running()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
@@ -176,17 +176,17 @@ def _apart_from_ranks(place: VllmPlace, *, cache_gib: int) -> Iterator[None]:
 
 
 def vllm_gpus(device: torch.device, num_gpus: int, environment: dict[str, str]) -> str:
-    """The GPUs that vLLM sees, in the form of CUDA_VISIBLE_DEVICES: those without a rank, or this rank's.
+    """Return the GPUs for vLLM, as CUDA_VISIBLE_DEVICES: those without a rank, or this rank's.
 
     Raises:
-        BadConfigError: the profile has not so many GPUs without a rank.
+        BadConfigError: the profile has another number of GPUs without a rank.
     """
     if num_gpus:
         left = [name for name in environment.get(ROLLOUT_GPUS_VARIABLE, "").split(",") if name]
         if len(left) != num_gpus:
             raise BadConfigError(
                 f"train_policy.vllm_gpus is {num_gpus}, and the profile of this stage has {len(left)} GPUs without a "
-                f"rank (num_rollout_gpus). `rlhf run` gives both; {ELSE}."
+                f"rank (num_rollout_gpus). `rlhf run` sets both; or {ELSE}."
             )
         return ",".join(left)
     visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]

@@ -1,4 +1,4 @@
-"""Sequences to batches of one forward: with little padding between them, and of how many tokens."""
+"""Batches of sequences with little padding, and the number of tokens per forward."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,12 @@ from containers.token_budgets import CPU_BATCH_TOKENS, gpu_batch_tokens
 
 
 def length_batches(lengths: Sequence[int], *, max_items: int, max_tokens: int | None = None) -> list[list[int]]:
-    """Places of the sequences, the longest first, cut into batches; each place stands in one batch.
+    """Return the places of the sequences, longest first, cut into batches; each place is in one batch.
 
     Args:
         lengths: tokens of each sequence.
-        max_items: sequences in a batch, at most.
-        max_tokens: tokens of a batch with its padding, at most; a sequence that is longer by itself is a batch of its
-            own. None: no bound.
+        max_items: maximum sequences in a batch.
+        max_tokens: maximum tokens of a batch with its padding; a longer sequence is a batch alone. None: no limit.
     """
     order = sorted(range(len(lengths)), key=lambda place: lengths[place], reverse=True)
     batches: list[list[int]] = []
@@ -32,9 +31,9 @@ def length_batches(lengths: Sequence[int], *, max_items: int, max_tokens: int | 
 
 
 def device_batch_tokens(device: torch.device) -> int:
-    """Tokens per forward for that device: measured for CPUs, estimated by the memory of GPUs.
+    """Tokens per forward for that device: measured for CPUs, estimated from the memory of GPUs.
 
-    It rests on the memory that the device has, not on what is free: the same machine makes the same batches.
+    It uses the total memory, not the free memory, so that the same machine makes the same batches.
     """
     if device.type != "cuda":
         return CPU_BATCH_TOKENS

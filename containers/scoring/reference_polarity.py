@@ -1,6 +1,6 @@
-"""Does a reference reward model prefer what the labels prefer? Where it mostly does not, the labels are inverted.
+"""Detect inverted labels with a reference reward model: it then disagrees with most labels.
 
-The third canary, beside those of `polarity`, and the only one that can judge data without scores beside the labels.
+The third polarity check, beside those of `polarity`, and the only one for data without scores beside the labels.
 """
 
 import hashlib
@@ -29,11 +29,11 @@ def checked_by_reference(
     *,
     origins: Mapping[tuple[str, Split], str],
 ) -> tuple[ReferenceCheck, ...]:
-    """The agreement of each source's labels with the reference reward model; nothing where none is configured.
+    """Return the agreement of each source's labels with the reference reward model; empty if none is configured.
 
     Args:
         rows: the pairs that passed every filter.
-        origins: for people, by name and split of the source.
+        origins: name for messages, by name and split of the source.
 
     Raises:
         BadDataError: the model disagrees with most labels of a source, beyond chance.
@@ -59,7 +59,7 @@ def checked_by_reference(
 
 
 def sample_pairs(pairs: Sequence[Pair], *, size: int, seed: int) -> list[Pair]:
-    """At most `size` of the pairs: of each domain as many as of the others, as far as it has them; of a prompt one."""
+    """Return at most `size` pairs, evenly over the domains as far as they suffice, and at most one per prompt."""
     by_domain: dict[str, dict[tuple[str, ...], Pair]] = defaultdict(dict)
     for pair in sorted(pairs, key=lambda pair: _drawn(pair, seed)):
         prompt = tuple(turn["content"] for turn in pair.prompt)
@@ -71,10 +71,10 @@ def sample_pairs(pairs: Sequence[Pair], *, size: int, seed: int) -> list[Pair]:
 def judged(
     scorer: "RewardScorer", pairs: Sequence[Pair], *, source: str, model: str, confidence: float
 ) -> ReferenceCheck | None:
-    """How often the model scores the chosen response higher; None where it can score no pair.
+    """Return how often the model scores the chosen response higher; None if it can score no pair.
 
-    Pairs are left out, and counted, that are too long for it, that its chat template refuses, or that spell a token
-    which it has no row for: the model is another one than will be trained, so they say nothing about the data.
+    Pairs are left out and counted if they are too long for the model, if its chat template refuses them, or if they
+    spell a token without a row in it. They say nothing about the data: another model will be trained.
     """
     sides = _tokens_of_both(scorer, pairs)
     fitting = [both for both in sides if max(map(len, both)) <= scorer.max_length]
@@ -101,8 +101,8 @@ def judged(
 
 
 def _tokens_of_both(scorer: "RewardScorer", pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
-    """Tokens of both sides of each pair that the model can read, whatever their length."""
-    # Imported late, as the model is.
+    """Return tokens of both sides of each pair that the model can read, whatever their length."""
+    # Imported late, like the model.
     from containers.models.template_losses import refusals_of
 
     answered = [(_turns(pair, pair.chosen), _turns(pair, pair.rejected)) for pair in pairs]
@@ -114,23 +114,23 @@ def _tokens_of_both(scorer: "RewardScorer", pairs: Sequence[Pair]) -> list[tuple
 
 
 def verdict_on(check: ReferenceCheck | None, source: str, *, max_length: int) -> str:
-    """What the check says, in a sentence.
+    """Return the result of the check as a sentence.
 
     Raises:
-        BadDataError: the labels point to the response that the model finds worse, beyond chance.
+        BadDataError: the labels choose the response that the model scores lower, beyond chance.
     """
     if check is None:
         return (
             f"Warning: {source}: the reference reward model judged none: every pair of the sample is longer than "
-            f"{max_length} tokens, or the model's own chat template refuses it, or it has a token that the model has "
-            f"no row for. Raise filter_dataset.polarity.max_length, or name another model in "
+            f"{max_length} tokens, or the model's own chat template refuses it, or it has a token without a row in the "
+            f"model's embedding. Raise filter_dataset.polarity.max_length, or name another model in "
             f"filter_dataset.polarity.reference_reward_model."
         )
     left_out = f"; {check.num_over_long:,} pairs were too long" if check.num_over_long else ""
     if check.num_unscorable:
         left_out += (
             f"; {check.num_unscorable:,} pairs were left out, as the model's chat template refuses them or they have a "
-            "token that it has no row for"
+            "token without a row in its embedding"
         )
     figures = (
         f"{check.source}: the label agrees with the reference reward model {check.model} on {check.agreement:.1%} of "
@@ -145,7 +145,7 @@ def verdict_on(check: ReferenceCheck | None, source: str, *, max_length: int) ->
     if check.says_nothing:
         return (
             f"Warning: {figures}. That may be chance, so it says nothing about the sign of the labels. Raise "
-            f"filter_dataset.polarity.num_pairs, or take a better reference."
+            f"filter_dataset.polarity.num_pairs, or use a better reference model."
         )
     return f"{figures}."
 
@@ -164,13 +164,13 @@ def _load_scorer(context: StageContext, folder: Path, settings: PolaritySettings
         max_length=settings.max_length,
         batch_size=settings.batch_size,
     )
-    # Models whose positions have no end name none.
+    # Models without a maximum number of positions have no such key.
     positions = getattr(scorer.model.config.get_text_config(), "max_position_embeddings", None)
     if positions is not None and settings.max_length > positions:
         raise BadConfigError(
             f"filter_dataset.polarity.max_length is {settings.max_length:,} tokens, and the reference reward model "
             f"{context.input(REFERENCE_INPUT).origin} has {positions:,} positions: longer pairs would crash it, or get "
-            f"scores that mean nothing. Set it to {positions} or less; pairs that are longer are counted and not asked."
+            f"meaningless scores. Set it to {positions} or less; longer pairs are counted and not scored."
         )
     return scorer
 

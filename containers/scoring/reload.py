@@ -1,4 +1,4 @@
-"""Writes the copies of a trained reward model, loads them back from disk, and compares their scores with its own."""
+"""Save the copies of a trained reward model, load them from disk, and compare their scores with its own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,12 +34,12 @@ def save_and_reload(
     """Write `adapter/` and `merged/`, load both from disk, and return the largest difference to the trained scores.
 
     Args:
-        model: with adapters it has both copies, without only `merged/`; it is used up by that.
-        rows: validation pairs, with the two `scores` that the trained model gave each.
-        statistics: of all scores; saved with each copy.
+        model: with adapters, both copies are saved, otherwise only `merged/`; do not use it afterwards.
+        rows: validation pairs, with the trained model's two `scores` of each.
+        statistics: statistics of all scores; saved with each copy.
 
     Raises:
-        StageError: a saved copy scores otherwise than the trained model.
+        StageError: a saved copy gives other scores than the trained model.
     """
     dtype, num_layers = compute_dtype(context.spec.profile), num_layers_of(model)
     merged, adapter = context.output / MERGED_FOLDER, context.output / ADAPTER_FOLDER
@@ -47,7 +47,7 @@ def save_and_reload(
         save_adapter(model, tokenizer, adapter, base_model=context.input("start_model").origin)
     else:
         model.to(dtype)
-    # Off the GPU, to make room for the copies.
+    # Move it off the GPU, to free memory for the copies.
     save_merged(model, tokenizer, merged).cpu()
     conversations = [side for row in rows[:NUM_RELOAD_PAIRS] for side in both_sides(row)]
     wanted = [score for pair in scores[:NUM_RELOAD_PAIRS] for score in pair]
@@ -60,8 +60,8 @@ def save_and_reload(
         bound = allowed_difference(dtype, wanted, num_layers=num_layers, is_rounded=folder == merged)
         if differences[-1] > bound:
             raise StageError(
-                f"{folder.name}/, loaded from disk, scores up to {differences[-1]:.3g} away from the trained model; "
-                f"at most {bound:.3g} is allowed. What was saved is not what was trained."
+                f"{folder.name}/, loaded from disk, gives scores up to {differences[-1]:.3g} away from the trained "
+                f"model's; at most {bound:.3g} is allowed. The saved model is not the trained one."
             )
     write_reloaded_scores(context.output, reloaded)
     return max(differences)
@@ -70,14 +70,14 @@ def save_and_reload(
 def _reloaded(
     context: StageContext, config: TrainRewardModelConfig, folder: Path, tokenizer: PreTrainedTokenizerBase
 ) -> RewardScorer:
-    """The scorer of a saved copy: plain for `merged/`, through PEFT for `adapter/`."""
+    """Load the scorer of a saved copy: plain for `merged/`, through PEFT for `adapter/`."""
     device, dtype = compute_device(context.spec.profile), compute_dtype(context.spec.profile)
     batch_size = scoring_batch_size(context)
     if folder.name == MERGED_FOLDER:
         return RewardScorer.load(
             folder, device=device, dtype=dtype, max_length=config.max_length, batch_size=batch_size
         )
-    # Another seed: a score head that the adapter does not hold must show.
+    # Another seed, so that a score head missing from the adapter gives other scores.
     base = load_new_reward_model(
         context.input_path("start_model"),
         pad_token_id=tokenizer.pad_token_id,
@@ -91,10 +91,10 @@ def _reloaded(
 
 
 def score_token_id(config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Id of the token whose position carries the score; None without `use_cls`."""
+    """Return the id of the token at whose position the score is read; None without `use_cls`."""
     return int(tokenizer.convert_tokens_to_ids(SCORE_TOKEN)) if config.use_cls else None
 
 
 def scoring_batch_size(context: StageContext) -> int:
-    """Conversations per forward: a pair of the training batch is two of them."""
+    """Number of conversations per forward: two per pair of the training batch."""
     return 2 * context.spec.profile.max_per_device_batch_size

@@ -1,4 +1,4 @@
-"""The one scorer: every score of a reward model, wherever it is used, is made here."""
+"""The scorer: it computes every score of a reward model, in all stages."""
 
 import hashlib
 import math
@@ -22,7 +22,7 @@ from containers.scoring.batches import device_batch_tokens, length_batches
 
 Conversation = Sequence[Mapping[str, str]]
 
-# Conversations that are scored both ways before a model's scores are believed packed.
+# Number of conversations that are scored both ways before packed scores are used.
 _TRIED = 3
 
 
@@ -30,20 +30,19 @@ class RewardScorer:
     """Scores conversations with a reward model.
 
     The score is read at the last token that is no pad token, as in transformers and so in training; the head is applied
-    in float32 to the last tokens only. Conversations lie packed in rows: a prompt that several share is computed once,
-    and nothing is padding. A model that cannot be packed, by its configuration or by what it makes of the first
-    conversations, gets batches sorted by length and padded on the right, without a padding mask: under causal attention
-    a pad token behind a real one cannot reach it. Either way a score does not depend on its neighbours (but for the
-    last bits).
+    in float32 to the last tokens only. Conversations are packed in rows without padding, and a shared prompt is
+    computed once. Some models cannot be packed, by their configuration or by a trial on the first conversations. They
+    get batches sorted by length and padded on the right, without a padding mask: under causal attention a pad token
+    cannot reach a token before it. Either way a score does not depend on its neighbours (except for the last bits).
 
     Args:
         model: sequence classifier with one output, plain or with LoRA adapters; put into evaluation mode.
         max_length: longest conversation in tokens; a longer one is an error, never cut.
-        batch_size: conversations per forward, at most.
-        batch_tokens: tokens per forward with their padding, at most; None: by the model's device.
+        batch_size: maximum conversations per forward.
+        batch_tokens: maximum tokens per forward, with padding; None: by the model's device.
 
     Attributes:
-        padded_since: why conversations are padded, a clause; empty while they are packed.
+        padded_since: why conversations are padded, as a clause; empty while they are packed.
     """
 
     def __init__(
@@ -76,10 +75,10 @@ class RewardScorer:
         batch_size: int,
         batch_tokens: int | None = None,
     ) -> "RewardScorer":
-        """The scorer of a saved reward model with its tokenizer.
+        """Load the scorer of a saved reward model with its tokenizer.
 
         Raises:
-            MissingPrerequisiteError: weights are missing, above all the score head, or the folder is damaged.
+            MissingPrerequisiteError: weights are missing, for example the score head, or the folder is damaged.
             DivergedError: a weight is NaN or infinite.
         """
         model, tokenizer = load_reward_model(folder, dtype=dtype, device=device), load_tokenizer(folder)
@@ -87,11 +86,11 @@ class RewardScorer:
         return cls(model, tokenizer, max_length=max_length, batch_size=batch_size, batch_tokens=batch_tokens)
 
     def tokenize(self, conversation: Conversation) -> list[int]:
-        """The tokens that RewardTrainer trains on for prompt plus completion: the chat template over all messages."""
+        """Return RewardTrainer's tokens for prompt plus completion: the chat template over all messages."""
         return conversation_tokens(self.tokenizer, conversation)
 
     def tokenize_all(self, conversations: Sequence[Conversation]) -> list[list[int]]:
-        """The same for many, on all cores."""
+        """Return the tokens of many conversations, computed on all cores."""
         return tokens_of_all(self.tokenizer, conversations)
 
     def fits(self, conversation: Conversation) -> bool:
@@ -99,26 +98,26 @@ class RewardScorer:
         return len(self.tokenize(conversation)) <= self.max_length
 
     def score(self, conversations: Sequence[Conversation]) -> list[float]:
-        """One score per conversation, in order; each ends with the assistant's message.
+        """Return one score per conversation, in order; each conversation ends with the assistant's message.
 
         Raises:
-            BadDataError: a conversation has more than `max_length` tokens (ask `fits` first), or spells a special
-                token that the model has no row for.
+            BadDataError: a conversation has more than `max_length` tokens (check `fits` first), or spells a special
+                token without a row in the model.
             DivergedError: a score is NaN or infinite.
         """
         return self.score_tokens(self.tokenize_all(conversations))
 
     def score_written(self, conversations: Sequence[Conversation]) -> list[float]:
-        """As `score`, of what a policy wrote: none is refused for a special token that the model has no row for.
+        """Score conversations that a policy wrote, as `score`, but also those with a special token without a row.
 
-        A policy writes such a token letter by letter, and no user can take it out of the text. So the model reads the
-        letters.
+        A policy may spell such a token letter by letter, and no user can remove it from the text. So the model reads
+        the letters.
         """
         made = self.tokenize_all(conversations)
         return self.score_tokens([spelled_out(self.tokenizer, ids, num_rows=self.num_rows) for ids in made])
 
     def score_tokens(self, token_ids: Sequence[Sequence[int]]) -> list[float]:
-        """One score per token sequence, in order; raises as `score`."""
+        """Return one score per token sequence, in order; raises the errors of `score`."""
         sequences = [self._without_padding(ids, number=number) for number, ids in enumerate(token_ids, start=1)]
         require_rows(self._classifier, self.tokenizer, sequences)
         if not self._tried and sequences and not self.padded_since:
@@ -129,7 +128,7 @@ class RewardScorer:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the model's embedding."""
+        """Number of rows of the model's embedding."""
         return int(self._classifier.get_input_embeddings().weight.shape[0])
 
     @property
@@ -138,11 +137,11 @@ class RewardScorer:
         return max(self.tokenizer.get_vocab().values(), default=-1) < self.num_rows
 
     def token_without_row(self, tokens: Sequence[int]) -> str:
-        """The token that such a sequence has no score for, and that `score_tokens` refuses; empty: there is none."""
+        """Return a token of the sequence without a row, for which `score_tokens` refuses it; empty: there is none."""
         return token_without_row(self.tokenizer, tokens, num_rows=self.num_rows)
 
     def _try_packed(self, sequences: Sequence[list[int]]) -> None:
-        """Score a few both ways: attention that does more than mask and weigh shows here."""
+        """Score a few conversations both ways; the scores differ if attention does more than mask and weigh."""
         self._tried = True
         asked = sorted(sequences, key=len)[-1:] + list(sequences[:_TRIED])
         padded = self._padded(asked)
@@ -154,7 +153,7 @@ class RewardScorer:
         difference = max(abs(one - other) for one, other in zip(found, padded, strict=True))
         num_layers = num_layers_of(self._classifier)
         if difference > allowed_difference(self._classifier.dtype, padded, num_layers=num_layers):
-            self.padded_since = f"packed rows score {difference:.2g} apart from single ones"
+            self.padded_since = f"scores from packed rows differ by {difference:.2g} from those of single ones"
 
     def _packed(self, sequences: Sequence[list[int]]) -> list[float]:
         bounds = {"max_items": self.batch_size, "max_tokens": self.batch_tokens}
@@ -186,13 +185,13 @@ class RewardScorer:
         if len(tokens) > self.max_length:
             raise BadDataError(
                 f"Conversation {number} has {len(tokens)} tokens, more than max_length {self.max_length}. "
-                f"Leave it out or raise max_length: a score of a cut conversation means nothing."
+                f"Leave it out or raise max_length: the score of a cut conversation is meaningless."
             )
         return tokens
 
     @torch.no_grad()
     def _forward(self, sequences: Sequence[list[int]]) -> list[float]:
-        """[B] scores of B sequences, the longest first."""
+        """Return [B] scores of B sequences, the longest first."""
         device = self._classifier.device
         width = len(sequences[0])
         padded = [tokens + [self._pad_token_id] * (width - len(tokens)) for tokens in sequences]
@@ -214,7 +213,7 @@ class RewardScorer:
 
 
 def conversation_tokens(tokenizer: PreTrainedTokenizerBase, conversation: Conversation) -> list[int]:
-    """The tokens of a whole conversation in the tokenizer's chat template, as TRL's RewardTrainer makes them."""
+    """Return the tokens of a whole conversation in the tokenizer's chat template, like TRL's RewardTrainer."""
     messages = [dict(message) for message in conversation]
     encoded: Mapping[str, list[int]] = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
     return list(encoded["input_ids"])
@@ -223,15 +222,15 @@ def conversation_tokens(tokenizer: PreTrainedTokenizerBase, conversation: Conver
 def allowed_difference(
     dtype: torch.dtype, scores: Sequence[float], *, num_layers: int, is_rounded: bool = False
 ) -> float:
-    """How far apart two scores of one conversation may lie, made from the same weights on different code paths.
+    """Return the allowed difference of a conversation's scores from the same weights on two code paths.
 
-    1e-4 in float32 (adapter and merged copies agreed within 1.3e-7). In bfloat16 each layer rounds what it adds, twice,
-    by up to 2⁻⁹ of it, and such errors add up like a random walk: four times that of the largest score, and of 1 where
-    all are smaller; 2 % at least. benchmarks/bf16_paths.md has what was measured.
+    1e-4 in float32 (adapter and merged copies agreed within 1.3e-7). In bfloat16 each layer rounds its two additions by
+    up to 2⁻⁹ of them, and such errors grow like a random walk. The bound is four times that, relative to the largest
+    score (or to 1 if all are smaller); at least 2 %. benchmarks/bf16_paths.md has the measurements.
 
     Args:
-        num_layers: of the model.
-        is_rounded: the weights of one were rounded once more: adapters are merged, or float32 was saved shorter.
+        num_layers: layers of the model.
+        is_rounded: one side's weights were rounded once more: adapters were merged, or float32 was saved as bfloat16.
     """
     if dtype == torch.float32:
         return 1e-4
@@ -240,17 +239,17 @@ def allowed_difference(
 
 
 def num_layers_of(model: PreTrainedModel | PeftModel) -> int:
-    """Blocks of the model's text part."""
+    """Number of layers of the model's text part."""
     return int(model.config.get_text_config().num_hidden_layers)
 
 
 def classifier_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    """The sequence classifier itself, with adapters in place where there are some."""
+    """Return the sequence classifier inside a PeftModel, with its adapters in place, or the model itself."""
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
 def score_head_weight(model: PreTrainedModel | PeftModel) -> Tensor:
-    """[1, hidden] weight of the score head that is in use; with LoRA, the trained copy in modules_to_save."""
+    """Return the [1, hidden] weight of the score head in use; with LoRA, the trained copy in modules_to_save."""
     head: Any = getattr(classifier_of(model), SCORE_HEAD)
     copies = getattr(head, "modules_to_save", None)
     weight: Tensor = head.weight if copies is None else copies[head.active_adapters[0]].weight
@@ -258,7 +257,7 @@ def score_head_weight(model: PreTrainedModel | PeftModel) -> Tensor:
 
 
 def score_head_sha256(folder_or_model: Path | PreTrainedModel | PeftModel) -> str:
-    """Digest of the score head's weight as float32, row-major; of a saved folder (merged or adapter) or a model.
+    """Return the digest of the score head's weight (float32, row-major) of a saved folder (merged, adapter) or a model.
 
     Raises:
         MissingPrerequisiteError: the folder's files hold no score head.
@@ -271,10 +270,10 @@ def score_head_sha256(folder_or_model: Path | PreTrainedModel | PeftModel) -> st
 
 
 def saved_score_head(folder: Path) -> Tensor:
-    """[1, hidden] weight of the score head in a saved folder, merged or adapter.
+    """Read the [1, hidden] weight of the score head from a saved folder, merged or adapter.
 
     Raises:
-        MissingPrerequisiteError: the folder's files hold none.
+        MissingPrerequisiteError: the folder's files hold no score head.
     """
     wanted = f"{SCORE_HEAD}.weight"
     for path in sorted(folder.glob("*.safetensors")):

@@ -1,4 +1,4 @@
-"""A small Qwen3 with random weights and its tokenizer: what a run without a model hub starts from."""
+"""build_base_model: a small Qwen3 with random weights and its tokenizer, for runs without a model hub."""
 
 import base64
 import binascii
@@ -41,7 +41,7 @@ _CHECKED_TEXTS = 500
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Write `model/`: config, safetensors, tokenizer, chat template; returns sizes and bytes per token."""
+    """Write `model/` (config, safetensors, tokenizer, chat template); return sizes and bytes per token."""
     config = context.spec.config
     if not isinstance(config, BuildBaseModelConfig):
         raise BadConfigError(f"build_base_model was given the config of {config.stage}.")
@@ -60,12 +60,12 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
 
 def default_chat_template() -> str:
-    """ChatML: `<|im_start|>role`, the text, `<|im_end|>`; as Qwen models are trained with."""
+    """Return ChatML, the format of Qwen models: `<|im_start|>role`, the text, `<|im_end|>`."""
     return resources.files("containers.stages").joinpath("chatml.jinja").read_text(encoding="utf-8")
 
 
 def _texts(pairs: Path) -> list[str]:
-    """Every text of the training pairs, in order. Validation texts stay unseen."""
+    """Return all texts of the training pairs, in order. Validation texts are not read."""
     texts = []
     for row in read_pair_rows(pairs, TRAIN_PAIRS_FILE):
         texts += [message["content"] for message in (*row["prompt"], *row["chosen"], *row["rejected"])]
@@ -73,12 +73,12 @@ def _texts(pairs: Path) -> list[str]:
 
 
 def _build_tokenizer(context: StageContext, config: BuildBaseModelConfig, texts: list[str]) -> PreTrainedTokenizerBase:
-    """From the rank file where there is one, otherwise trained on the texts."""
+    """Build the tokenizer from the rank file if there is one, else train it on the texts."""
     length = config.max_position_embeddings
     sample = texts[:: max(1, len(texts) // _CHECKED_TEXTS)]
     if context.has_input("tokenizer_file"):
         if config.vocabulary_size is not None:
-            context.recorder.note("The vocabulary is that of tokenizer_file; vocabulary_size is not used.")
+            context.recorder.note("tokenizer_file sets the vocabulary; vocabulary_size is not used.")
         return tokenizer_from_ranks(context.input_path("tokenizer_file"), max_length=length, sample=sample)
     if config.vocabulary_size is None:
         raise BadConfigError(
@@ -94,7 +94,7 @@ def _build_tokenizer(context: StageContext, config: BuildBaseModelConfig, texts:
 
 
 def _build_model(config: BuildBaseModelConfig, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> Qwen3ForCausalLM:
-    """Random weights from `seed`; input and output embeddings are shared, as in the small Qwen3 models."""
+    """Build a model with random weights from `seed`. It shares input and output embeddings, like small Qwen3 models."""
     set_seed(seed)
     end_of_text = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     turn_end = tokenizer.convert_tokens_to_ids(TURN_END)
@@ -113,8 +113,8 @@ def _build_model(config: BuildBaseModelConfig, tokenizer: PreTrainedTokenizerBas
             eos_token_id=turn_end,
             pad_token_id=end_of_text,
             dtype=torch.float32,
-            # Keeps activations and logits near one at any width. Qwen3's own 0.02 does that at 2,500 dimensions; a
-            # model of 128 would start with signals a quarter as large.
+            # Keeps activations and logits near one at any width. Qwen3's 0.02 does that at 2,500 dimensions; with it,
+            # a model of 128 would start with signals a quarter as large.
             initializer_range=config.hidden_size**-0.5,
         )
     )
@@ -133,10 +133,10 @@ def _bytes_per_token(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Me
 
 
 def tokenizer_from_texts(texts: Sequence[str], *, vocabulary_size: int, max_length: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE trained on the texts; every text round-trips, since each byte is a token.
+    """Train a byte-level BPE on the texts; every text round-trips, since each byte is a token.
 
     Args:
-        vocabulary_size: tokens in all, special ones included; fewer where the texts hold no more merges.
+        vocabulary_size: number of tokens, with special ones; the result has fewer if the texts hold no more merges.
         max_length: what the tokenizer reports as the model's longest input.
     """
     backend = _with_qwen_splitting(Tokenizer(BPE()))
@@ -150,16 +150,16 @@ def tokenizer_from_texts(texts: Sequence[str], *, vocabulary_size: int, max_leng
 
 
 def tokenizer_from_ranks(path: Path, *, max_length: int, sample: Sequence[str]) -> PreTrainedTokenizerFast:
-    """The tokenizer of a tiktoken rank file (lines `base64 rank`), with Qwen's splitting and special tokens after it.
+    """Build a tokenizer from a tiktoken rank file (lines `base64 rank`), Qwen's splitting and special tokens.
 
-    tiktoken joins whichever neighbours form the token of lowest rank; so every way to cut a token into two tokens is a
-    merge here, in the order of ranks, and a word that is a token needs no merge at all.
+    tiktoken joins the two neighbours that form the token of lowest rank. So each way to cut a token into two tokens
+    becomes a merge, in the order of ranks. A word that is a token needs no merge.
 
     Args:
-        sample: texts on which the result must give the same tokens as tiktoken itself.
+        sample: texts on which the result must give the same tokens as tiktoken.
 
     Raises:
-        BadDataError: the file is no rank file, or the tokens differ; names line or text.
+        BadDataError: the file is no rank file, or the tokens differ; names the line or the text.
     """
     ranks = read_ranks(path)
     characters = bytes_to_unicode()
@@ -184,10 +184,10 @@ def tokenizer_from_ranks(path: Path, *, max_length: int, sample: Sequence[str]) 
 
 
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """Token bytes to rank. Read here and not by tiktoken, whose cache in /tmp goes by path and outlives a change.
+    """Read the rank of each token (bytes). tiktoken's own reader caches in /tmp by path and misses changes.
 
     Raises:
-        BadDataError: a line is no `base64 rank`, the ranks are not 0, 1, 2 …, or one of the 256 bytes is no token.
+        BadDataError: a line is no `base64 rank`, the ranks are not 0, 1, 2 …, or one of the 256 bytes has no token.
     """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
@@ -198,25 +198,25 @@ def read_ranks(path: Path) -> dict[bytes, int]:
             ranks[base64.b64decode(token, validate=True)] = int(rank)
         except (ValueError, binascii.Error) as error:
             raise BadDataError(
-                f"{path.name}:{number}: {line[:40]!r} is no line of a tiktoken rank file (`base64 rank`)."
+                f"{path.name}:{number}: {line[:40]!r} is not a line of a tiktoken rank file (`base64 rank`)."
             ) from error
     if sorted(ranks.values()) != list(range(len(ranks))):
-        raise BadDataError(f"{path.name}: the ranks are not 0 to {len(ranks) - 1}, each once.")
+        raise BadDataError(f"{path.name}: the ranks must be 0 to {len(ranks) - 1}, each once.")
     lacking = [byte for byte in range(_NUM_BYTES) if bytes([byte]) not in ranks]
     if lacking:
         raise BadDataError(
-            f"{path.name}: {len(lacking)} of the 256 bytes are no token, the first is {lacking[0]:#04x}."
+            f"{path.name}: {len(lacking)} of the 256 bytes have no token, the first is {lacking[0]:#04x}."
         )
     return ranks
 
 
 def check_round_trip(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
-    """Raise BadDataError where a text does not come back from its tokens (in Unicode form NFC)."""
+    """Raise BadDataError if decoding a text's tokens does not give the text (in Unicode form NFC)."""
     for text in texts:
         wanted = unicodedata.normalize("NFC", text)
         found = tokenizer.decode(tokenizer(text)["input_ids"])
         if found != wanted:
-            raise BadDataError(f"The tokenizer does not keep a text: {wanted[:80]!r} came back as {found[:80]!r}.")
+            raise BadDataError(f"The tokenizer changes a text: {wanted[:80]!r} came back as {found[:80]!r}.")
 
 
 def _check_against_tiktoken(

@@ -1,9 +1,9 @@
 """The command of every stage container: `python -m containers.stages.entry SPEC`.
 
-Reads the spec, measures the contract before torch is imported, refuses on drift, runs the stage's program, and writes
-manifest and outcome, the outcome last and atomically: a missing outcome means that the stage died, whatever the exit
-code says. Stages with several ranks turn this process into torchrun (exec, so that signals reach it), which starts
-this module again once per rank.
+Reads the spec, measures the contract before torch is imported, refuses on drift, and runs the stage's program. Then it
+writes the manifest and, last and atomically, the outcome. A missing outcome means that the stage died, whatever the
+exit code says. For several ranks, this process becomes torchrun (by exec, so that signals reach it), which starts this
+module again once per rank.
 """
 
 import atexit
@@ -59,7 +59,7 @@ Value = TypeVar("Value")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the stage that the spec names. Returns 0 after a result, 1 after a failure, 2 for an unreadable spec."""
+    """Run the stage that the spec names. Return 0 after a result, 1 after a failure, 2 for an unreadable spec."""
     rank = int(os.environ[_RANK_VARIABLE]) if _RANK_VARIABLE in os.environ else None
     logging.basicConfig(
         level=logging.INFO, format=f"[rank {rank}] %(message)s" if rank else "%(message)s", stream=sys.stdout
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     started = time.monotonic()
     stop = StopSignal(Path(spec.work_path))
     stop.listen()
-    # Also where the interpreter is locked; the orchestrator asks for it where nothing is heard of the stage any more.
+    # Works even if the interpreter is locked. The orchestrator sends the signal to a stage that reports nothing.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     if rank is None:
         failure = _guarded(spec, started, lambda: _prepare(spec), stop=stop)
@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _say_errors_alone() -> None:
-    """What every rank says would stand in the log once per rank: notes and warnings are the first one's to write."""
+    """Log only errors on this rank: only rank 0 writes notes and warnings, else the log repeats them per rank."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # read when torch is imported
@@ -119,7 +119,7 @@ def _prepare(spec: StageSpec) -> StageFailure | None:
         stage=spec.stage,
         key=spec.key,
         kind=FailureKind.MISSING_PREREQUISITE,
-        message=f"{spec.stage} does not start: what it got is not what was declared.\n{drift_message(measured)}",
+        message=f"{spec.stage} does not start: it did not get what the contract declares.\n{drift_message(measured)}",
     )
 
 
@@ -140,7 +140,7 @@ def _run_program(spec: StageSpec, *, rank: int, started: float, stop: StopSignal
         missing = unlisted(spec.program_files)
         if missing:
             recorder.note(
-                f"The key of this stage does not know {', '.join(missing)}, which it loaded: a change of them would "
+                f"The stage loaded {', '.join(missing)}, which its key does not include: a change of them would "
                 "not be noticed. Please report it."
             )
         manifest = Manifest(
@@ -158,7 +158,7 @@ def _run_program(spec: StageSpec, *, rank: int, started: float, stop: StopSignal
 
 
 def _guarded(spec: StageSpec, started: float, work: Callable[[], Value], *, stop: StopSignal) -> Value | StageFailure:
-    """The value of `work`, or the failure that its exception means."""
+    """Return the value of `work`, or the failure that its exception means."""
     try:
         return work()
     except (Exception, StageCancelledError) as error:
@@ -193,7 +193,7 @@ def _failure(spec: StageSpec, kind: FailureKind, message: str, *, started: float
 
 
 def _finish_rank(spec: StageSpec, outcome: StageResult | StageFailure, *, rank: int) -> int:
-    """Leave a failed rank's reason where rank 0 finds it: torchrun answers a dead rank with SIGTERM to the others."""
+    """Write a failed rank's reason to a file for rank 0: torchrun only sends SIGTERM to the other ranks."""
     if isinstance(outcome, StageResult):
         return 0
     write_atomically(
@@ -215,7 +215,7 @@ def _finish(spec: StageSpec, outcome: StageResult | StageFailure) -> int:
 
 
 def _first_cause(spec: StageSpec, failure: StageFailure) -> StageFailure:
-    """The failure of another rank where that explains this one: stopped by torchrun, or its connection was lost."""
+    """Return the failure of another rank if it caused this one (torchrun's stop, lost connection), else this one."""
     if failure.kind not in (FailureKind.CANCELLED, FailureKind.UNEXPECTED):
         return failure
     paths = sorted(Path(spec.work_path).glob(RANK_FAILURES))
@@ -227,14 +227,14 @@ def _first_cause(spec: StageSpec, failure: StageFailure) -> StageFailure:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process without taking the interpreter apart: all is written, and nothing must hold up a finished stage.
+    """End the process without finalising the interpreter: all is written, and a finished stage must not hang.
 
-    Threads of torch's that want the interpreter meanwhile abort the process or hang it (pytorch issue 190489).
+    torch threads that need the interpreter during its finalisation abort the process or hang it (pytorch issue 190489).
     """
     atexit._run_exitfuncs()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # a full disk; the outcome stands
+        with contextlib.suppress(OSError):  # a full disk; the outcome is written already
             stream.flush()
     ctypes.CDLL(None).fflush(None)  # what NCCL wrote
     os._exit(code)

@@ -1,4 +1,4 @@
-"""evaluate_policy: policy against reference on held-out prompts, judged by the reward model that trained it."""
+"""evaluate_policy: compare policy and reference on held-out prompts, by the reward model that trained the policy."""
 
 import gc
 import time
@@ -35,17 +35,17 @@ _PROGRESS_INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class _Written:
-    """What one model wrote, and the log-probabilities of the policy's completions under it."""
+    """The completions of one model, and the log-probabilities of the policy's completions under it."""
 
     completions: list[Completion]
     logprobs_of_policy: list[float]
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Generate with both, score both, and write `policy_evaluation.json`, `completions.parquet` and plots.
+    """Generate with both models, score both, and write `policy_evaluation.json`, `completions.parquet` and plots.
 
     The reference is the model that policy training started from. Both answer the same prompts with the same seed and
-    temperature. One model is in memory at a time.
+    temperature. Only one model is in memory at a time.
 
     Raises:
         BadDataError: fewer than two held-out prompts fit.
@@ -75,7 +75,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
 
 def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tuple[PolicyPrompt, ...]:
-    """The prompts that are answered; says how many were left out, and how many were drawn."""
+    """Return the prompts to answer; note how many were left out and how many were drawn."""
     folder = context.input_path("policy") / MODEL_FOLDER
     tokenizer = load_tokenizer(folder, origin=context.input("policy").origin)
     found = read_evaluation_prompts(context.input_path("pairs"), tokenizer, config, num_rows=num_embedding_rows(folder))
@@ -95,7 +95,7 @@ def _write(
     name: str,
     of_policy: list[Completion] | None,
 ) -> _Written:
-    """What the model in `folder` writes; `of_policy` None says that it is the policy itself."""
+    """Generate with the model in `folder`. `of_policy` is None if that model is the policy."""
     profile = context.spec.profile
     model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
     check_lengths(config, max_positions=position_limit(model), name=name)
@@ -117,7 +117,7 @@ def _write(
         measured,
         pad_id=int(tokenizer.pad_token_id),
         batch_size=config.batch_size,
-        # Greedy completions come from no distribution; the models' own probabilities stand in.
+        # Greedy completions come from no distribution; use the models' own probabilities instead.
         temperature=config.temperature or 1.0,
         on_batch=_progress(context, len(measured), text=f"probabilities under the {name}"),
     )
@@ -132,7 +132,7 @@ def _compare_prompts(
     policy: _Written,
     reference: _Written,
 ) -> list[ComparedPrompt]:
-    """Both models' completions with their rewards, by prompt."""
+    """Return both models' completions with their rewards, by prompt."""
     scorer = load_scorer(context, batch_size=config.batch_size)
     size = config.completions_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(size)]
@@ -158,9 +158,9 @@ def _compare_prompts(
 def _rewards(
     scorer: RewardScorer, prompts: Sequence[PolicyPrompt], *written: Sequence[Completion]
 ) -> tuple[list[float], ...]:
-    """The rewards of each list of completions; a text that several wrote on one prompt is scored once.
+    """Return the rewards of each list of completions; equal texts on one prompt are scored once.
 
-    Scored twice, in batches of other shapes, it would have two rewards that differ by rounding.
+    Scored twice, in batches of other shapes, a text would have two rewards that differ by rounding.
     """
     turns = {prompt.prompt_id: prompt.conversation for prompt in prompts}
     columns = [
@@ -191,7 +191,7 @@ def _figures(evaluation: PolicyEvaluation) -> tuple[Metric, ...]:
 
 
 def _empty_counts(context: StageContext, compared: Sequence[ComparedPrompt]) -> tuple[Metric, ...]:
-    """How many completions have no text; they are scored as they are."""
+    """Number of completions without text; they are scored as they are."""
     texts = {
         "policy": [item.text for prompt in compared for item in prompt.policy],
         "reference": [item.text for prompt in compared for item in prompt.reference],
@@ -206,7 +206,7 @@ def _empty_counts(context: StageContext, compared: Sequence[ComparedPrompt]) -> 
 
 
 def _write_completions(compared: Sequence[ComparedPrompt], path: Path) -> None:
-    """One row per prompt and completion: both texts, rewards, lengths, and the policy's log-ratio."""
+    """Write one row per prompt and completion: both texts, rewards, lengths, and the policy's log-ratio."""
     rows: list[dict[str, Any]] = [
         {
             "prompt_id": item.prompt.prompt_id,
@@ -231,7 +231,7 @@ def _write_completions(compared: Sequence[ComparedPrompt], path: Path) -> None:
 
 
 def _progress(context: StageContext, total: int, *, text: str) -> Callable[[int], None]:
-    """Tells the recorder how far it is, at most once a second and at the end."""
+    """Return a callback that reports progress to the recorder, at most once a second and at the end."""
     told_at_s = -_PROGRESS_INTERVAL_S
 
     def tell(done: int) -> None:
@@ -244,7 +244,7 @@ def _progress(context: StageContext, total: int, *, text: str) -> Callable[[int]
 
 
 def _release(model: Any) -> None:
-    """Give the model's GPU memory back, so that the next one finds room."""
+    """Free the model's GPU memory for the next model."""
     model.to("meta")
     gc.collect()
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The certificate of the saved reward model: suites, length bias, padding attack, score parity."""
+"""evaluate_reward_model: certify the saved reward model by suites, length bias, padding attack and score parity."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -43,7 +43,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     Raises:
         BadDataError: a suite cannot be read, or no validation pair fits in max_length.
         MissingPrerequisiteError: the model has no score head, or its adapter has none.
-        StageError: the model scores otherwise on another code path than the one that training logged.
+        StageError: the model's scores differ from those that training logged, or between code paths.
     """
     config = _config(context)
     join_ranks(context)
@@ -101,12 +101,12 @@ def _config(context: StageContext) -> EvaluateRewardModelConfig:
 
 
 def _keep_to_positions(context: StageContext, scorer: RewardScorer) -> None:
-    """What is longer than the model has positions is counted out, as what is longer than max_length."""
+    """Lower `max_length` to the model's positions, so that longer items are left out and counted."""
     positions = max_positions(scorer.model)
     if positions is not None and positions < scorer.max_length:
         context.recorder.note(
             f"The reward model has {positions:,} positions, fewer than evaluate_reward_model.max_length "
-            f"({scorer.max_length:,}): items that are longer are left out, and counted."
+            f"({scorer.max_length:,}): longer items are left out, and counted."
         )
         scorer.max_length = positions
 
@@ -122,7 +122,7 @@ def _training_info(artifact: Path) -> TrainingInfo:
 def _parity(
     context: StageContext, scorer: RewardScorer, info: TrainingInfo | None, validation: ScoredSuite
 ) -> ScoreParity:
-    """Of a model that was trained here, against what training logged; else of its code paths among themselves."""
+    """Compare a model that was trained here with training's logged scores; another model, its code paths."""
     given, precision = context.input_path("reward_model"), compute_dtype(context.spec.profile)
     if info is not None:
         trained_in = torch.bfloat16 if info.precision == "bf16" else precision
@@ -161,7 +161,7 @@ def _over_all(suites: Sequence[ScoredSuite], padded: Sequence[PaddedPairs], inte
 
 
 def _samples(pairs: Sequence[ScoredPair], count: int) -> tuple[SamplePrediction, ...]:
-    """`count` pairs from the most wrongly to the most rightly ordered one, evenly spread over the ranking."""
+    """Return `count` pairs, evenly spread from the lowest margin to the highest."""
     ranked = sorted(pairs, key=lambda pair: pair.margin)
     places = np.unique(np.linspace(0, len(ranked) - 1, num=min(count, len(ranked))).round().astype(int))
     return tuple(ranked[place].as_sample() for place in places)
@@ -177,7 +177,7 @@ def _write(folder: Path, certificate: Certificate, suites: Sequence[ScoredSuite]
 
 
 def _metrics(certificate: Certificate) -> tuple[Metric, ...]:
-    """`score/<suite>`, `accuracy/<suite>`, `log_loss/<suite>` … and the figures of the whole."""
+    """Return `score/<suite>`, `accuracy/<suite>`, `log_loss/<suite>` … and the figures over all suites."""
     figures = [
         metric.model_copy(update={"name": f"{name}/{suite.name}"})
         for suite in certificate.suites

@@ -1,8 +1,8 @@
-"""Stage filter_dataset: preference rows in; training pairs, validation pairs and policy prompts out, as parquet.
+"""filter_dataset: turn preference rows into training pairs, validation pairs and policy prompts, as parquet.
 
-Every row that is read is kept or counted under one named reason. `funnel.json` has the counts, `funnel_by_group.csv`
-the same by domain, language, strength and source, `dropped.jsonl` some rows of each reason, `near_duplicates.jsonl`
-and `contaminated.jsonl` every row that was found.
+Every row is kept, or counted under one named reason. `funnel.json` has the counts. `funnel_by_group.csv` has them by
+domain, language, strength and source, `dropped.jsonl` some rows of each reason. `near_duplicates.jsonl` and
+`contaminated.jsonl` have every such row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Filter, split and write the pairs; returns the counts.
+    """Filter, split and write the pairs; return the counts.
 
     Raises:
-        BadDataError: unknown schema, damaged file, too many malformed rows, labels that mostly point to the worse
+        BadDataError: unknown schema, damaged file, too many malformed rows, labels that mostly choose the worse
             response, or fewer pairs than the config's floors; the message shows the figures.
         BadConfigError: an unknown language, or max_tokens without a tokenizer.
     """
@@ -87,7 +87,7 @@ def _of_split(sources: list[Source], split: Split) -> Rows:
 
 
 def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: FilterDatasetConfig) -> Rows:
-    """The rows that pass every filter, each filter counted."""
+    """Return the rows that pass every filter; each filter is counted."""
     judge = LanguageJudge(config.languages) if config.check_language_on_text else None
     token_counter = None
     if config.max_tokens is not None:
@@ -112,7 +112,7 @@ def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: 
 def _divide(
     rows: Rows, *, config: FilterDatasetConfig, seed: int, sources: list[Source], groups: PromptGroups
 ) -> SplitRows:
-    """Validation from validation files, and by prompt of sources that have none; then the policy's prompts."""
+    """Split the rows: validation files, or a share of the prompts of other sources; then the policy's prompts."""
     has_file = {source.name for source in sources if source.split == "validation"}
     group_of = {prompt_id: groups.of(prompt_id) for prompt_id in {item.row.prompt_id for item in rows}}
     held_out = {group_of[item.row.prompt_id] for item in rows if item.split == "validation"}
@@ -142,10 +142,10 @@ def _divide(
 
 
 def _check(division: SplitRows, *, counter: FunnelCounter, fraction: float, groups: PromptGroups) -> None:
-    """Make sure that no row was lost and that no prompt, and none like it, stands on two sides.
+    """Check that no row was lost and that no prompt, and none like it, is on two sides of the split.
 
     Raises:
-        RuntimeError: it does; a fault of this program, not of the data.
+        RuntimeError: one check fails; a fault of this program, not of the data.
     """
     counter.check(
         {
@@ -161,7 +161,7 @@ def _check(division: SplitRows, *, counter: FunnelCounter, fraction: float, grou
         sides = [train, validation]
     sides = [{groups.of(prompt_id) for prompt_id in side} for side in sides]
     if sum(map(len, sides)) != len(set().union(*sides)):
-        raise RuntimeError("A prompt stands on two sides of the split. This is a fault of filter_dataset; report it.")
+        raise RuntimeError("A prompt is on two sides of the split. This is a fault of filter_dataset; report it.")
 
 
 def _metrics(funnel: Funnel, *, num_dropped: int, num_malformed: int) -> tuple[Metric, ...]:
@@ -186,7 +186,7 @@ def _metrics(funnel: Funnel, *, num_dropped: int, num_malformed: int) -> tuple[M
 
 
 def suite_prompts(context: StageContext, config: FilterDatasetConfig) -> dict[str, list[SuitePrompt]]:
-    """The prompts of the suites that the reward model will be judged by; none where nobody looks for them."""
+    """Return the prompts of the suites that will judge the reward model; none if `contamination` is off."""
     if config.contamination == "off":
         return {}
     paths = {suite.name: Path(context.input_path(f"suite_{suite.name}")) for suite in config.suites}
@@ -194,17 +194,17 @@ def suite_prompts(context: StageContext, config: FilterDatasetConfig) -> dict[st
 
 
 def read_suite_prompts(suites: Sequence[HeldOutSuite], paths: Mapping[str, Path]) -> dict[str, list[SuitePrompt]]:
-    """The prompts of each suite, read as the evaluation reads them.
+    """Read the prompts of each suite, as the evaluation reads them.
 
     Raises:
-        BadConfigError: a benchmark that is not known.
-        BadDataError: a suite that cannot be read.
+        BadConfigError: the benchmark of a suite is not known.
+        BadDataError: a suite cannot be read.
     """
     found = {}
     for suite in suites:
         if suite.benchmark not in BENCHMARKS:
             raise BadConfigError(
-                f"The suite `{suite.name}` is of the benchmark `{suite.benchmark}`, which is not known. "
+                f"The suite `{suite.name}` names the benchmark `{suite.benchmark}`, which is not known. "
                 f"Known: {', '.join(BENCHMARKS)}."
             )
         rows = BENCHMARKS[suite.benchmark].read(paths[suite.name])
@@ -213,7 +213,7 @@ def read_suite_prompts(suites: Sequence[HeldOutSuite], paths: Mapping[str, Path]
 
 
 class TokenCounter:
-    """Lengths of conversations in tokens; remembers those that the template refuses."""
+    """Counts the tokens of conversations; remembers those that the template refuses."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._tokenizer = tokenizer
@@ -221,7 +221,7 @@ class TokenCounter:
         self._refused: list[tuple[Sequence[Turn], str]] = []
 
     def lengths(self, conversations: Sequence[Sequence[Turn]]) -> list[int]:
-        """The tokens of each conversation; 0 where the template refuses it."""
+        """Number of tokens of each conversation; 0 where the template refuses it."""
         texts: dict[int, str] = {}
         refusals: dict[int, str] = {}
         if self._tokenizer.chat_template:
@@ -235,21 +235,21 @@ class TokenCounter:
         return [counts.get(place, 0) for place in range(len(conversations))]
 
     def require_no_refusal(self) -> None:
-        """Say of all conversations so far which have no length.
+        """Refuse conversations that the template refused, over all that were counted so far.
 
         Raises:
-            BadDataError: the template refused one.
+            BadDataError: the template refused one; says how many.
         """
         if self._refused:
             raise BadDataError(
-                f"filter_dataset.max_tokens counts by the chat template of the base model. "
+                f"filter_dataset.max_tokens counts with the chat template of the base model. "
                 f"{refusals_text(self._refused, num_seen=self._num_seen)} Leave such rows out, set max_characters "
                 f"instead, or use a base model with another template."
             )
 
 
 def load_token_counter(path: Path, *, origin: str) -> TokenCounter:
-    """A counter that writes conversations as the tokenizer at `path` does.
+    """Return a counter that uses the tokenizer at `path`.
 
     Raises:
         BadConfigError: there is no tokenizer at `path`, or its chat template does not pass `check_chat_template`.

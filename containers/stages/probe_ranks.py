@@ -1,7 +1,7 @@
-"""`python -m containers.stages.probe_ranks SPEC`: the ranks of a stage try the ways between them, and do nothing else.
+"""`python -m containers.stages.probe_ranks SPEC`: the ranks of a stage test their connections, and do nothing else.
 
-What they measured lies in `collectives.json` of the work folder; where they do not reach each other, the outcome says
-why.
+They write what they measured to `collectives.json` in the work folder. If they do not reach each other, the outcome
+says why.
 """
 
 import logging
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """As the entry program does it: this process becomes torchrun, which starts this module once per rank."""
+    """Run the probe. Like the entry program, this process becomes torchrun, which starts this module once per rank."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     spec = StageSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
     if "RANK" not in os.environ:

@@ -1,4 +1,4 @@
-"""Scores the rows of any file with any reward model: one line of JSON per row, in order, and the figures of all."""
+"""score_file: score the rows of a file with a reward model; one line of JSON per row, in order, and overall figures."""
 
 import json
 import time
@@ -28,7 +28,7 @@ from containers.models.loading import (
 )
 from containers.scoring.scorer import RewardScorer
 
-# Rows whose conversations are sorted by length together; between two chunks the progress is told.
+# Number of rows whose conversations are sorted by length together; progress is reported after each chunk.
 _CHUNK_ROWS = 512
 _SEEN_CHARACTERS = 120
 _REASONS_TOLD = 8
@@ -39,9 +39,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     """Write `scores.jsonl`; return the figures.
 
     Raises:
-        BadDataError: the file is damaged, its columns are not known, or not one of its rows can be scored.
+        BadDataError: the file is damaged, its columns are not known, or none of its rows can be scored.
         BadConfigError: max_length is more than the model has positions.
-        MissingPrerequisiteError: the model is no reward model, or lacks the statistics of its scores that are wanted.
+        MissingPrerequisiteError: the model is no reward model, or lacks the score statistics that `normalise` needs.
         DivergedError: a score is not finite; names the row.
     """
     config = _config(context)
@@ -63,7 +63,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
 
 def score_rows(rows: Iterable[RowToScore], scorer: RewardScorer) -> Iterator[ScoredRow]:
-    """Every row, in order, with its scores or the reason why there are none.
+    """Yield every row, in order, with its scores or the reason why it has none.
 
     Raises:
         DivergedError: a score is not finite; names the row.
@@ -100,7 +100,7 @@ def _score_chunk(chunk: Sequence[RowToScore], scorer: RewardScorer) -> list[Scor
 
 
 def _unscorable(row: RowToScore, scorer: RewardScorer) -> ScoredRow:
-    """The row, with the reason where it has one already, or where the chat template refuses or drops its response."""
+    """Return the row, with a reason if it has one already or if the chat template refuses or drops its response."""
     if row.reason:
         return ScoredRow(row, reason=row.reason, seen=row.seen)
     try:
@@ -156,7 +156,7 @@ def _statistics(folder: Path, context: StageContext) -> ScoreStatistics:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it holds something else"
         raise MissingPrerequisiteError(
-            f"--normalise wants the mean and standard deviation that this project saves with a reward model, and "
+            f"--normalise needs the mean and standard deviation that this project saves with a reward model, and "
             f"{path.name} of {item.origin or folder} cannot be read: {why}. Leave --normalise out."
         ) from error
     if found.standard_deviation == 0:
@@ -176,13 +176,13 @@ def _scorer(context: StageContext, config: ScoreFileConfig, folder: Path) -> Rew
     max_length = config.max_length or positions
     if max_length is None:
         raise BadConfigError(
-            f"{type(model).__name__} names no number of positions, so how long a conversation may be is not known. Say "
-            "it with --max-length TOKENS."
+            f"{type(model).__name__} names no number of positions, so the longest allowed conversation is not known. "
+            "Set it with --max-length TOKENS."
         )
     if positions is not None and max_length > positions:
         raise BadConfigError(
             f"max_length {max_length:,} is more than the {positions:,} positions of the reward model. Lower it, "
-            f"or leave it out to take all of them."
+            f"or leave it out to use all of them."
         )
     return RewardScorer(
         model,

@@ -1,4 +1,4 @@
-"""Policy training against a certified reward model, by the algorithm that the configuration names."""
+"""train_policy: train the policy against a certified reward model, with the configured algorithm."""
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.outcome import Metric
@@ -13,8 +13,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     """Train the policy and save it merged and, with LoRA, as adapter.
 
     Raises:
-        BadConfigError: a schedule, length or distribution that cannot work; nothing was trained.
-        BadDataError: no prompt fits, or too few of those that the policy will be judged on.
+        BadConfigError: a schedule, length or distribution cannot work; nothing was trained.
+        BadDataError: no training prompt fits, or too few held-out prompts do.
         DivergedError: loss, gradient, reward or KL is not finite; names the step.
     """
     config = context.spec.config

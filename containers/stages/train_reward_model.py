@@ -1,4 +1,4 @@
-"""Bradley-Terry reward model: TRL's RewardTrainer on the training pairs, saved, reloaded from disk and compared."""
+"""train_reward_model: train a Bradley-Terry model with TRL's RewardTrainer; save it, reload it and compare scores."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -54,12 +54,12 @@ _CONFIDENCE = 0.95
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Train, verify, save `merged/` and `adapter/`, and reload both. Kept: the checkpoint with the lowest eval_loss."""
+    """Train, verify, save `merged/` and `adapter/`, and reload both. Keeps the checkpoint with the lowest eval_loss."""
     return run_training(context, RewardModelTraining(context))
 
 
 class RewardModelTraining(Training):
-    """Bradley-Terry on pairs."""
+    """Bradley-Terry training on pairs."""
 
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
@@ -68,7 +68,7 @@ class RewardModelTraining(Training):
 
     @property
     def algorithm(self) -> str:
-        """What the report calls it."""
+        """Name of the algorithm in the report."""
         trained = {"lora": "adapters and score head", "full": "every weight", "head": "the score head alone"}
         return f"Bradley-Terry, TRL RewardTrainer, {trained[self.config.trainable]}"
 
@@ -80,10 +80,10 @@ class RewardModelTraining(Training):
         return prepared_of(self.pairs, self.schedule)
 
     def build_trainer(self, checkpoint: Path | None) -> PairTrainer:
-        """TRL's, packed where the model can.
+        """Build TRL's trainer, with packed rows if the model supports them.
 
         Raises:
-            StageError: it dropped pairs by itself.
+            StageError: TRL dropped pairs.
         """
         context, config, kept = self.context, self.config, self.pairs.train.kept
         model = self.untrained_model()
@@ -109,15 +109,15 @@ class RewardModelTraining(Training):
             callbacks=training_callbacks(context, schedule=self.schedule, checkpoint=checkpoint),
         )
         if len(trainer.train_dataset) != len(kept):
-            raise StageError(f"RewardTrainer dropped {len(kept) - len(trainer.train_dataset)} pairs by itself.")
+            raise StageError(f"RewardTrainer dropped {len(kept) - len(trainer.train_dataset)} pairs on its own.")
         return trainer
 
     def while_training(self, trainer: PairTrainer) -> AbstractContextManager[None]:
-        """The attention of packed rows."""
+        """Context with the attention of packed rows."""
         return attention_of(trainer)
 
     def untrained_model(self) -> PreTrainedModel | PeftModel:
-        """The start model with a new score head, below adapters where the configuration wants them."""
+        """Load the start model with a new score head, and with adapters if configured."""
         context, config = self.context, self.config
         token_id = score_token_id(config, self.tokenizer)
         model = load_new_reward_model(
@@ -142,7 +142,7 @@ class RewardModelTraining(Training):
         self.statistics = score_statistics(both, scores_of="validation pairs, both sides")
 
     def save(self, trainer: PairTrainer) -> None:
-        """`merged/`, `adapter/`, and samples; both are reloaded and compared."""
+        """Save `merged/`, `adapter/` and samples; reload both models and compare their scores."""
         context, kept = self.context, self.pairs.validation.kept
         write_sample_predictions(context.output, sample_predictions(kept, self.scores))
         self.reload_difference = save_and_reload(
@@ -156,7 +156,7 @@ class RewardModelTraining(Training):
         )
 
     def metrics(self, trainer: PairTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-        """Accuracy on the validation pairs, losses, and what was left out."""
+        """Return accuracy on the validation pairs, losses, and the numbers of pairs left out."""
         margins, statistics, counts = self.margins, self.statistics, 2 * NUM_RELOAD_PAIRS
         return (
             accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE),
@@ -180,7 +180,7 @@ def _config(context: StageContext) -> TrainRewardModelConfig:
 
 
 def _tokenizer(context: StageContext, config: TrainRewardModelConfig) -> PreTrainedTokenizerBase:
-    """The start model's tokenizer, with the configuration's chat template and score token where it has them."""
+    """Load the start model's tokenizer, with the configured chat template and score token, if any."""
     start = context.input("start_model")
     tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=config.chat_template)
     if config.chat_template is None:
@@ -194,7 +194,7 @@ def _tokenizer(context: StageContext, config: TrainRewardModelConfig) -> PreTrai
 def _tokenised_pairs(
     context: StageContext, config: TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingExamples:
-    """The pairs with `chosen_ids` and `rejected_ids`."""
+    """Return the pairs with `chosen_ids` and `rejected_ids`."""
 
     def tokenised(rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
         tokens = iter(tokens_of_all(tokenizer, [side for row in rows for side in both_sides(row)], losses=losses))
@@ -227,7 +227,7 @@ def _validation_scores(
     tokenizer: PreTrainedTokenizerBase,
     rows: list[Row],
 ) -> tuple[list[float], list[tuple[float, float]]]:
-    """Margin of each validation pair and its two scores, by the trained model in memory."""
+    """Return the margin and the two scores of each validation pair, by the trained model in memory."""
     scorer = RewardScorer(model, tokenizer, max_length=config.max_length, batch_size=scoring_batch_size(context))
     token_ids = [ids for row in rows for ids in (row["chosen_ids"], row["rejected_ids"])]
     flat = spread_over_ranks(token_ids, scorer.score_tokens)

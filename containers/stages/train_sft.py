@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on the completions of the training pairs: TRL's SFTTrainer, loss on the completion only."""
+"""train_sft: fine-tune on the completions of the training pairs with TRL's SFTTrainer; loss on the completion only."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ Turns = list[dict[str, str]]
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Train, verify, and save `model/` (adapters merged) and, with LoRA, `adapter/`. Kept: the lowest eval_loss."""
+    """Train, verify, and save `model/` (merged) and, with LoRA, `adapter/`. Keeps the lowest eval_loss."""
     return run_training(context, SftTraining(context))
 
 
@@ -63,7 +63,7 @@ class SftTraining(Training):
 
     @property
     def algorithm(self) -> str:
-        """What the report calls it."""
+        """Name of the algorithm in the report."""
         return f"supervised fine-tuning on {self.config.completions} completions, TRL SFTTrainer"
 
     def prepare(self) -> Prepared:
@@ -80,10 +80,10 @@ class SftTraining(Training):
         return prepared_of(self.examples, self.schedule)
 
     def build_trainer(self, checkpoint: Path | None) -> SFTTrainer:
-        """TRL's, on completions that are tokenised already.
+        """Build TRL's trainer on completions that are tokenised already.
 
         Raises:
-            StageError: it dropped some by itself.
+            StageError: TRL dropped completions.
         """
         context, config, columns = self.context, self.config, ["input_ids", "completion_mask"]
         arguments = common_arguments(
@@ -108,16 +108,16 @@ class SftTraining(Training):
         )
         if len(trainer.train_dataset) != len(kept):
             raise StageError(
-                f"SFTTrainer kept {len(trainer.train_dataset)} of {len(kept)} completions of its own accord."
+                f"SFTTrainer dropped completions on its own: it kept {len(trainer.train_dataset)} of {len(kept)}."
             )
         return trainer
 
     def untrained_model(self) -> PreTrainedModel | PeftModel:
-        """The start model, below adapters where the configuration wants them."""
+        """Load the start model, with adapters if configured."""
         context, config = self.context, self.config
-        # Adapters begin at random, and on each rank with the same numbers.
+        # Adapters begin with random weights, the same ones on each rank.
         set_seed(context.spec.seed)
-        # Whole models train in float32 under autocast; below adapters the frozen weights may be bfloat16.
+        # Whole models train in float32 under autocast; with adapters, the frozen weights may be bfloat16.
         dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
         start, device = context.input_path("start_model"), compute_device(context.spec.profile)
         model = load_causal_model(start, dtype=dtype, device=device, note=context.recorder.note)
@@ -125,11 +125,11 @@ class SftTraining(Training):
         return apply_lora(model, config.lora, task_type="CAUSAL_LM")
 
     def save(self, trainer: SFTTrainer) -> None:
-        """`model/` and, with adapters, `adapter/`."""
+        """Save `model/` and, with adapters, `adapter/`."""
         save_causal_model(self.context, trainer.model, self.tokenizer)
 
     def metrics(self, trainer: SFTTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-        """Losses, and what was left out."""
+        """Return the losses, and the numbers of completions left out."""
         train, validation = self.examples.train, self.examples.validation
         return (
             Metric(name="validation_loss", value=trainer.state.best_metric, unit="nats", count=len(validation.kept)),
@@ -151,7 +151,7 @@ def _config(context: StageContext) -> TrainSftConfig:
 def _tokenised_examples(
     context: StageContext, config: TrainSftConfig, tokenizer: PreTrainedTokenizerBase
 ) -> TrainingExamples:
-    """Of each pair the chosen completion, or both, with its prompt."""
+    """Tokenise the prompt with the chosen completion of each pair, or with both."""
     sides = ("chosen", "rejected") if config.completions == "both" else ("chosen",)
 
     def tokenised(rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
@@ -176,21 +176,21 @@ def tokenised_completions(
     *,
     losses: TemplateLosses | None = None,
 ) -> list[Row]:
-    """Of each prompt with its completion `input_ids`, and `completion_mask`, 1 on the tokens for the policy to write.
+    """Return `input_ids` and `completion_mask` of each prompt with its completion; mask 1: the policy writes the token.
 
-    The tokens begin with those that rollouts and evaluate_policy generate from, for Qwen3 with the empty thought before
+    The tokens begin with those that rollouts and evaluate_policy generate from; for Qwen3 with the empty thought before
     the answer. The mask is 1 on all that follow: the completion and the end of its turn.
 
-    Where a token of the whole conversation lies on both sides of that place, prompt and completion are tokenised apart,
-    as generation would have it: of "assistant\\n" and "\\nYes." the two line breaks would be one token, which no prompt
-    ends with. Elsewhere the tokens are those of the whole.
+    If a token of the whole conversation spans the end of the prompt, prompt and completion are tokenised separately, as
+    in generation. Example: the two line breaks of "assistant\\n" and "\\nYes." would be one token, with which no prompt
+    ends. Otherwise the whole conversation is tokenised at once.
 
     Args:
         losses: counts what the chat template leaves out of prompt and completion.
 
     Raises:
         BadConfigError: the chat template refuses a conversation, or writes a prompt differently when its completion
-            follows; says of how many.
+            follows; says for how many.
     """
     starts = tokens_of_all(tokenizer, [prompt for prompt, _ in pairs], add_generation_prompt=True, for_the_policy=True)
     wholes = tokens_of_all(
@@ -215,9 +215,9 @@ def tokenised_completions(
 def _rest(
     tokenizer: PreTrainedTokenizerBase, prompt: Turns, completion: Turns, *, start_ids: Sequence[int]
 ) -> list[int] | None:
-    """The tokens of what the template writes behind the prompt; None where it writes another prompt.
+    """Return the tokens of what the template writes after the prompt; None if it then writes another prompt.
 
-    Also None where they are another text: some tokenizers (Llama 2's) put a blank before whatever they are given.
+    Also None if the tokens decode to another text: some tokenizers (Llama 2's) put a space before each text.
     """
     start = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **ANSWER_AT_ONCE))
     whole = str(tokenizer.apply_chat_template([*prompt, *completion], tokenize=False, **ANSWER_AT_ONCE))
@@ -238,9 +238,9 @@ def _refusal(rewritten: Sequence[tuple[Turns, Turns]], *, num_pairs: int) -> str
     roles = ", ".join(turn["role"] for turn in [*prompt, *completion])
     return (
         f"The chat template writes the prompt of {len(rewritten):,} of {num_pairs:,} completions differently when the "
-        "completion follows, so the model would learn to go on from what generation never shows it. The first has the "
-        f"turns {roles} and answers `{one_line(completion[-1]['content'], 80)}`. Templates do so that move a system "
-        "prompt or leave it out (Mistral), and with answers that hold a thought (`</think>`). Set "
+        "completion follows, so the model would learn from prompts that generation never uses. The first has the "
+        f"turns {roles} and answers `{one_line(completion[-1]['content'], 80)}`. The usual causes are a template that "
+        "moves or drops a system prompt (Mistral), and answers that hold a thought (`</think>`). Set "
         "train_sft.chat_template to another one, by name (chatml, say) or as a .jinja file, or leave such rows out of "
         "the data."
     )

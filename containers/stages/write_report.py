@@ -1,6 +1,6 @@
 """write_report: one self-contained HTML page about the run, and Markdown for the Prefect page.
 
-The report is written whether the gates opened or not: whatever is missing is said on the page with its reason.
+The stage writes the report whether the gates opened or not. The page names what is missing, with the reason.
 """
 
 from containers.contracts.configs.write_report import WriteReportConfig
@@ -16,10 +16,10 @@ from containers.report.plots import report_plots
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Write `report.html` and `report.md`; returns the page's size and its number of figures.
+    """Write `report.html` and `report.md`; return the page's size and its number of figures.
 
     Raises:
-        MissingPrerequisiteError: there is no pipeline record among the inputs.
+        MissingPrerequisiteError: the inputs hold no pipeline record.
         BadDataError: the pipeline record cannot be read.
     """
     config = context.spec.config

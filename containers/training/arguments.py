@@ -1,4 +1,4 @@
-"""The Trainer's arguments that all training stages share, from schedule, batch plan and GPU profile."""
+"""Trainer arguments that all training stages share, from schedule, batch plan and GPU profile."""
 
 import math
 from typing import Any
@@ -18,13 +18,13 @@ def common_arguments(
     batch: BatchPlan,
     evaluates: bool = True,
 ) -> dict[str, Any]:
-    """Keyword arguments of TrainingArguments that all training stages share.
+    """Return the keyword arguments of TrainingArguments that all training stages share.
 
-    The best checkpoint is the one with the lowest `eval_loss`; SaveCallback sees to it that there is one. Same-seed
-    runs were bit-exact on CPU without the Trainer's full determinism, which slows GPUs down; so it stays off.
+    The best checkpoint is the one with the lowest `eval_loss`; SaveCallback saves it. The Trainer's full determinism
+    stays off: it slows GPUs down, and same-seed runs were bit-exact on CPU without it.
 
     Args:
-        evaluates: False where the trainer has nothing to evaluate on; the last checkpoint then counts.
+        evaluates: False if the trainer has no evaluation data; the last checkpoint is then used.
     """
     profile, seed = context.spec.profile, context.spec.seed
     arguments: dict[str, Any] = {
@@ -42,10 +42,10 @@ def common_arguments(
         "logging_strategy": "steps",
         "logging_steps": schedule.logging_steps,
         "logging_first_step": True,
-        # The filter would replace a NaN loss by a number, and a dead run would look alive.
+        # The filter would replace a NaN loss by a number and so hide a failed training.
         "logging_nan_inf_filter": False,
-        # Only the last step is saved by the Trainer itself, which has a rule of its own about the steps between: they
-        # would have to be multiples of those that are evaluated. SaveCallback knows the schedule.
+        # The Trainer saves only at the last step, because it requires `save_steps` to be a multiple of `eval_steps`.
+        # SaveCallback saves at the steps of the schedule.
         "save_strategy": "steps",
         "save_steps": schedule.num_steps,
         # The Trainer would prune before the new checkpoint is known to be whole; see checkpoints.prune.
@@ -53,7 +53,7 @@ def common_arguments(
         "eval_strategy": "no",
         "seed": seed,
         "data_seed": seed,
-        # TensorBoard is a callback of ours, which writes where the stage may write; MLflow is fed from outside.
+        # Our own callback writes TensorBoard files where the stage may write; the orchestrator logs to MLflow.
         "report_to": "none",
         "disable_tqdm": True,
         **_hardware_arguments(profile, batch),
@@ -79,7 +79,7 @@ def _evaluation_arguments(schedule: ResolvedSchedule) -> dict[str, Any]:
 
 
 def _hardware_arguments(profile: GpuProfile, batch: BatchPlan) -> dict[str, Any]:
-    """What a GPU can and a CPU cannot, and how ranks find each other."""
+    """Return the arguments that depend on the hardware: precision, device, backend and time-out of the ranks."""
     on_gpu = profile.num_gpus > 0
     return {
         "bf16": profile.precision == "bf16",

@@ -1,4 +1,4 @@
-"""The Trainer's callbacks: they write checkpoints, record curves, and end a training that was told to stop."""
+"""Trainer callbacks: request checkpoints, record curves, and end a training on a stop request."""
 
 import logging
 import math
@@ -17,19 +17,19 @@ from containers.harness.stopping import StageCancelledError, StopSignal
 from containers.training.checkpoints import CHECKPOINT_PREFIX
 
 _PROGRESS_INTERVAL_S = 1.0
-# Figures of the Trainer that are no curves: durations and throughput, and the summary at the end of training.
+# Figures of the Trainer that are not curves: durations, throughput, and the summary at the end of training.
 _NO_CURVES = ("epoch", "total_flos", "train_loss")
 _NO_CURVE_SUFFIXES = ("_runtime", "_per_second")
-# Where one of these is not finite, training is over; it goes on to exit 0 otherwise.
+# Training fails if one of these is not finite; without this check it would go on and exit with 0.
 _MUST_BE_FINITE = frozenset(
     {"loss", "grad_norm", "learning_rate", "reward", "kl", "min_reward", "mean_reward", "max_reward", "margin"}
 )
 
 
 class SaveCallback(TrainerCallback):  # type: ignore[misc]
-    """Asks for a checkpoint every `save_steps` steps, and at each evaluation with a lower loss than all before it.
+    """Requests a checkpoint every `save_steps` steps, and at each evaluation with a lower loss than all before it.
 
-    Stands before RecorderCallback, which logs before every save. The Trainer itself saves at the last step.
+    Comes before RecorderCallback, which logs before every save. The Trainer itself saves at the last step.
     """
 
     def __init__(self, schedule: ResolvedSchedule) -> None:
@@ -48,7 +48,7 @@ class SaveCallback(TrainerCallback):  # type: ignore[misc]
         metrics: Mapping[str, float],
         **_: Any,
     ) -> None:
-        """Save what is the best so far; the Trainer compares with the same figure after this."""
+        """Save the best model so far; the Trainer updates `best_metric` after this call."""
         if state.best_metric is None or metrics[args.metric_for_best_model] < state.best_metric:
             control.should_save = True
 
@@ -57,9 +57,9 @@ logger = logging.getLogger(__name__)
 
 
 class RecorderCallback(TrainerCallback):  # type: ignore[misc]
-    """Feeds the recorder with curves and progress, and stops training at the first number that is not finite.
+    """Sends curves and progress to the recorder, and stops training at the first number that is not finite.
 
-    Training metrics keep their plain names (`loss`, `grad_norm`), evaluation ones begin with `eval_`.
+    Training metrics keep their plain names (`loss`, `grad_norm`); evaluation metrics begin with `eval_`.
 
     Args:
         planned_steps: optimizer steps of the whole run.
@@ -74,26 +74,26 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
         self._saved_step = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Say where training starts."""
+        """Report the first step."""
         self._saved_step = state.global_step
         self._recorder.progress(state.global_step, self._planned_steps, unit="steps")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Count the step, tell progress at most once a second, and ask for a log line before a save."""
+        """Count the step, report progress at most once a second, and request a log line before a save."""
         self.num_steps += 1
         # Log before every save, so that a checkpoint is never written after a number that is not finite.
         control.should_log = control.should_log or control.should_save or control.should_evaluate
         now = time.monotonic()
         if now - self._told_at_s >= _PROGRESS_INTERVAL_S or state.global_step >= self._planned_steps:
             self._told_at_s = now
-            # RLOO's loss is near zero whatever happens; its reward says how it goes.
+            # RLOO's loss is always near zero; its reward shows the progress.
             name = "reward" if "reward" in self.last else "loss"
             figure = f"{name} {self.last[name]:.4f}" if name in self.last else ""
             self._recorder.progress(state.global_step, self._planned_steps, unit="steps", text=figure)
             logger.info("%s", f"step {state.global_step} of {self._planned_steps} {figure}".rstrip())
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Keep the step in mind, for the message of a training that diverges later."""
+        """Remember the step, for the message if training diverges later."""
         self._saved_step = state.global_step
 
     def on_log(
@@ -104,7 +104,7 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
         logs: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Record the curves; raise DivergedError where one that must be finite is not."""
+        """Record the curves; raise DivergedError if one that must be finite is not."""
         curves = {
             name: float(value)
             for name, value in (logs or {}).items()
@@ -127,13 +127,14 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class StopCallback(TrainerCallback):  # type: ignore[misc]
-    """Saves after the first step at which a stop was requested and a resume is exact, and raises StageCancelledError.
+    """After a stop request, saves at the next step from which a resume is exact, and raises StageCancelledError.
 
-    Stands behind RecorderCallback, which decides on logging, and CheckpointManifestCallback, which finishes the save.
-    Records how often a stop is possible and how long a save took, from which the runtime finds how long to wait.
+    Comes after RecorderCallback, which decides on logging, and CheckpointManifestCallback, which finishes the save.
+    Records how often a stop is possible and how long a save took; the runtime derives from it how long to wait.
 
     Args:
-        exact_every: a resume is exact only at multiples of this: RLOO's generated batch is in no checkpoint.
+        exact_every: a resume is exact only at multiples of this number of steps: RLOO's generated batch is in no
+            checkpoint.
     """
 
     def __init__(self, stop: StopSignal, recorder: Recorder, *, exact_every: int) -> None:
@@ -143,25 +144,25 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
         self._stepped_at_s = time.monotonic()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Say how often this training can stop."""
+        """Record how often this training can stop."""
         self._recorder.stopping(stops_every=self._stops_every(args))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Ask for a save, where the run that nobody stopped would go on in the same way from it."""
+        """Request a save if a resume from it gives the same training as without the stop."""
         self._stepped_at_s = time.monotonic()
         if not any_rank(self._stop.requested):
             return
-        # What was summed up since the last log line is in no checkpoint.
+        # The Trainer's sums since the last log line are in no checkpoint.
         if control.should_log and state.global_step % self._exact_every == 0:
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """End here, where a stop was requested; a checkpoint has just been finished.
+        """End the training if a stop was requested; a checkpoint has just been finished.
 
         Raises:
             StageCancelledError: names the checkpoint.
         """
-        # Asking waits for all ranks, and so for the manifest, which the first one has written by then.
+        # `any_rank` waits for all ranks, and so until the first rank has written the manifest.
         is_requested = any_rank(self._stop.requested)
         save_s = time.monotonic() - self._stepped_at_s
         self._recorder.stopping(stops_every=self._stops_every(args), save_s=save_s)

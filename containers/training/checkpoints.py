@@ -1,4 +1,4 @@
-"""Checkpoints of a training: written whole, checked, and the one to go on from."""
+"""Checkpoints of a training: write them whole, check them, and find the one to resume from."""
 
 import functools
 import json
@@ -28,7 +28,7 @@ _NUM_KEPT_SET_ASIDE = 2
 
 
 class CheckpointManifest(Frozen):
-    """The last file of a checkpoint: what its files are, and what the run was that wrote them."""
+    """The last file of a checkpoint: its files, and the stage key and number of ranks that wrote them."""
 
     key: str
     num_processes: int = Field(ge=1)
@@ -39,7 +39,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
     """Finishes each checkpoint after every rank has written its part, and then prunes the older ones.
 
     Args:
-        limit: how many checkpoints are kept, beside the best one.
+        limit: number of checkpoints to keep, beside the best one.
     """
 
     def __init__(self, spec: StageSpec, recorder: Recorder, *, limit: int) -> None:
@@ -48,7 +48,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         self._limit = limit
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Wait for all ranks, then write the manifest on the first; prune only where all of it reads back."""
+        """Wait for all ranks, then write the manifest on the first; prune only if all files read back."""
         if distributed.is_initialized():
             distributed.barrier()
         if not state.is_world_process_zero:
@@ -66,7 +66,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def write_checkpoint_manifest(checkpoint: Path, *, spec: StageSpec) -> None:
-    """Put the digests of all files of `checkpoint` into its manifest, atomically, after all of them are on disk."""
+    """Write the digests of all files of `checkpoint` into its manifest, atomically, after all files are on disk."""
     entries = tuple(entry for entry in file_entries(checkpoint) if entry.path != CHECKPOINT_MANIFEST_FILE)
     for path in regular_files(checkpoint):
         _to_disk(path)
@@ -76,10 +76,10 @@ def write_checkpoint_manifest(checkpoint: Path, *, spec: StageSpec) -> None:
 
 
 def checkpoint_flaw(checkpoint: Path, *, spec: StageSpec | None = None) -> str:
-    """Why this checkpoint cannot be resumed from; empty where it can. Reads every file of it.
+    """Return why training cannot resume from this checkpoint; empty if it can. Reads every file of it.
 
     Args:
-        spec: refuses checkpoints of another key or number of ranks.
+        spec: if given, checkpoints of another key or number of ranks are refused.
     """
     try:
         manifest = CheckpointManifest.model_validate_json((checkpoint / CHECKPOINT_MANIFEST_FILE).read_bytes())
@@ -102,31 +102,31 @@ def checkpoint_flaw(checkpoint: Path, *, spec: StageSpec | None = None) -> str:
 
 
 def _possible_ranks(spec: StageSpec) -> set[int]:
-    """Numbers of ranks whose checkpoints go on exactly where they ended: this attempt's, and those that it left."""
+    """Numbers of ranks whose checkpoints resume exactly: this attempt's, and those before its fallbacks."""
     return {spec.batch.num_processes} | {
         fallback.processes_before for fallback in spec.ladder if fallback.processes_before
     }
 
 
 def was_finished(checkpoint: Path) -> bool:
-    """Whether its manifest was written once, readable now or not."""
+    """Whether the checkpoint has a manifest, readable or not."""
     return os.path.lexists(checkpoint / CHECKPOINT_MANIFEST_FILE)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints in a folder by step, the newest first; finished or not, whole or not."""
+    """Return all checkpoints in a folder, newest step first, including unfinished and damaged ones."""
     found = (path for path in folder.glob(f"{CHECKPOINT_PREFIX}*") if checkpoint_step(path) is not None)
     return sorted(found, key=lambda path: checkpoint_step(path) or 0, reverse=True)
 
 
 def checkpoint_step(checkpoint: Path | None) -> int | None:
-    """The optimizer step of a checkpoint folder: 40 for `checkpoint-40`."""
+    """Return the optimizer step of a checkpoint folder: 40 for `checkpoint-40`; None if it is no checkpoint."""
     digits = "" if checkpoint is None else checkpoint.name.removeprefix(CHECKPOINT_PREFIX)
     return int(digits) if digits.isdecimal() else None
 
 
 def best_of(checkpoint: Path) -> Path | None:
-    """The best checkpoint so far that the state of this one names, beside it, wherever the folder lies by now.
+    """Return the best checkpoint so far, as this one's state names it, in this one's folder (which may have moved).
 
     Raises:
         OSError, ValueError: the state cannot be read.
@@ -137,7 +137,7 @@ def best_of(checkpoint: Path) -> Path | None:
 
 
 def prune(newest: Path, *, limit: int) -> None:
-    """Delete the checkpoints older than `newest` but for the last `limit`, with it, and the best of each of these."""
+    """Keep `newest`, the `limit` - 1 checkpoints before it, and the best of each; delete the other older ones."""
     folder, step = newest.parent, checkpoint_step(newest) or 0
     delete_discarded(folder)
     older = [path for path in checkpoints_in(folder) if (checkpoint_step(path) or 0) < step]
@@ -145,14 +145,14 @@ def prune(newest: Path, *, limit: int) -> None:
     try:
         kept |= {best for best in map(best_of, kept) if best is not None}
     except (OSError, ValueError):
-        return  # One of the older ones is damaged, so nobody knows which are still needed.
+        return  # A kept checkpoint is damaged, so it is unknown which best ones are still needed.
     for path in older:
         if path not in kept:
             discard(path)
 
 
 def discard(checkpoint: Path) -> None:
-    """Delete a checkpoint; a kill in between leaves nothing that looks like one."""
+    """Delete a checkpoint; a kill midway leaves nothing that looks like one."""
     target = checkpoint.with_name(_DISCARDED_PREFIX + checkpoint.name)
     shutil.rmtree(target, ignore_errors=True)
     checkpoint.rename(target)
@@ -160,13 +160,13 @@ def discard(checkpoint: Path) -> None:
 
 
 def delete_discarded(folder: Path) -> None:
-    """Delete what a kill in the middle of `discard` left."""
+    """Delete what a kill during `discard` left."""
     for path in folder.glob(f"{_DISCARDED_PREFIX}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _to_disk(path: Path) -> None:
-    """Have the file or folder survive a power cut, and be read from the disk, not from memory, when it is read next."""
+    """Write the file or folder to disk, against power cuts, and drop it from the page cache: reads test the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -177,21 +177,20 @@ def _to_disk(path: Path) -> None:
 
 
 def newest_valid_checkpoint(folder: Path, *, spec: StageSpec, recorder: Recorder) -> Path | None:
-    """The checkpoint with the most steps whose files, and whose best checkpoint's files, match their manifests.
+    """Return the newest checkpoint whose files, and whose best checkpoint's files, match their manifests.
 
-    Reads no more checkpoints than it takes to find it. The newer, damaged ones are renamed to `damaged-checkpoint-…`,
-    of which the newest two are kept; those that were never finished hold nothing to go on from and are deleted. Each
-    is noted.
+    Reads checkpoints from the newest on until it finds one. Newer damaged ones are renamed to `damaged-checkpoint-…`,
+    of which the newest two are kept. Newer unfinished ones are deleted. Each is noted.
 
     Args:
-        folder: where the checkpoints of one stage key lie; need not exist.
+        folder: holds the checkpoints of one stage key; need not exist.
 
     Returns:
-        None where training starts at step 0: nothing was ever finished, or `spec.start_over_if_damaged` allows it.
+        None if training starts at step 0: no checkpoint was finished, or `spec.start_over_if_damaged` is set.
 
     Raises:
-        MissingPrerequisiteError: checkpoints were finished, and none can be used. Nothing was moved or deleted, for a
-            disk that cannot be read may be readable again.
+        MissingPrerequisiteError: checkpoints were finished, and none can be used. Nothing was moved or deleted: an
+            unreadable disk may become readable again.
     """
     delete_discarded(folder)
     flaw_of = functools.cache(functools.partial(checkpoint_flaw, spec=spec))
@@ -211,7 +210,7 @@ def newest_valid_checkpoint(folder: Path, *, spec: StageSpec, recorder: Recorder
 
 
 def _flaw_of_best(checkpoint: Path, flaw_of: Callable[[Path], str]) -> str:
-    """Why training could go on from this one but not to its end, where the best checkpoint is needed."""
+    """Return why the best checkpoint so far, which the end of training needs, cannot be used; empty if it can."""
     try:
         best = best_of(checkpoint)
     except (OSError, ValueError) as error:
@@ -221,7 +220,7 @@ def _flaw_of_best(checkpoint: Path, flaw_of: Callable[[Path], str]) -> str:
 
 
 def _put_away(flaws: Mapping[Path, str], recorder: Recorder) -> None:
-    """Take what training does not go on from out of the way of the checkpoints that are written next."""
+    """Rename or delete the unusable checkpoints, so that new ones can take their names."""
     for checkpoint, flaw in flaws.items():
         if was_finished(checkpoint):
             target = checkpoint.with_name(_SET_ASIDE_PREFIX + checkpoint.name)
@@ -246,6 +245,6 @@ def _nothing_usable(flaws: Mapping[Path, str], spec: StageSpec) -> str:
     found = "\n".join(f"  {checkpoint.name}: {flaw}" for checkpoint, flaw in flaws.items())
     return (
         f"{spec.stage} has checkpoints, and none can be used any more, so it would start again at step 0:\n{found}\n"
-        f"Bring the files back into work/{spec.stage}/{spec.key}/checkpoints of the store; or let it start over: set "
+        f"Restore the files in work/{spec.stage}/{spec.key}/checkpoints of the store; or let it start over: set "
         "runtime.start_over_if_damaged to true, or delete that folder."
     )

@@ -1,4 +1,4 @@
-"""The examples of train_sft and train_reward_model: tokenised pairs, counted out where too long, and their schedule."""
+"""Training examples of train_sft and train_reward_model: tokenised pairs without unusable ones, and the schedule."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ from containers.training.token_cache import (
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
-# Most of the examples, where a message says how many tokens would keep them.
+# Share of the examples for which messages say how many tokens would keep them.
 _MOST = 0.95
 
 
@@ -40,18 +40,18 @@ class Tokenised(Protocol):
     """Makes the tokens of pairs; see `read_training_examples`."""
 
     def __call__(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
-        """Of each pair the fields of its examples; `losses` counts what the chat template leaves out."""
+        """Return the fields of each pair's examples; `losses` counts what the chat template leaves out."""
         ...
 
 
 @dataclass(frozen=True)
 class SplitExamples:
-    """The tokenised examples of a split that can be learnt from, and how many cannot.
+    """The tokenised examples of a split to train on, and the numbers of those left out.
 
     Attributes:
-        num_over_long: longer than max_length.
-        num_without_row: of the others, those with a token that the model's embedding has no row for.
-        left_out_text: empty where none is left out.
+        num_over_long: examples longer than max_length.
+        num_without_row: of the others, those with a token that has no row in the model's embedding.
+        left_out_text: empty if none is left out.
     """
 
     kept: list[Row]
@@ -61,7 +61,7 @@ class SplitExamples:
 
     @property
     def num_left_out(self) -> int:
-        """For whichever reason."""
+        """Number of examples left out, for all reasons."""
         return self.num_over_long + self.num_without_row
 
 
@@ -83,21 +83,21 @@ def read_training_examples(
     num_rows: int,
     unit: str,
 ) -> TrainingExamples:
-    """Both splits of the stage's pairs; examples that are too long, or have a token without a row, are counted out.
+    """Tokenise both splits of the stage's pairs; leave out examples that are too long or have a token without a row.
 
-    TRL would drop or cut long ones without a word, and die of such a token: a text may spell a special one. What the
-    chat template leaves out of the pairs, or of the policy's prompts, is noted. Each of several ranks makes the tokens
-    of its share of the pairs. They are kept, and the next attempt reads them.
+    TRL would drop or cut long examples silently, and fail on a token without a row (a text may spell a special token).
+    What the chat template leaves out of the pairs, or of the policy's prompts, is noted. Each rank tokenises its share
+    of the pairs. The tokens are kept for the next attempt.
 
     Args:
-        tokenised: of each of the pairs the fields that its examples have beside its own: lists of whole numbers.
-        token_fields: the fields of an example that have token ids; each needs room by itself.
-        num_rows: of the model's embedding.
-        unit: what an example is, in the plural.
+        tokenised: returns the new fields of each pair's examples, beside the pair's own: lists of integers.
+        token_fields: the fields of an example that hold token ids; each alone must fit.
+        num_rows: rows of the model's embedding.
+        unit: name of the examples, in the plural.
 
     Raises:
-        BadDataError: no example of a split fits, with the lengths; or too many have a token without a row.
-        BadConfigError: the template refuses a pair, or an answered prompt of the policy.
+        BadDataError: no example of a split fits (with the lengths), or too many have a token without a row.
+        BadConfigError: the template refuses a pair, or a prompt of the policy with an answer.
     """
     key = tokens_key(context, config, tokenizer)
     kept = tokens_of_earlier_attempt(context, key)
@@ -141,7 +141,7 @@ def _with_their_pairs(split: SplitTokens, rows: Sequence[Row]) -> SplitExamples:
 def _of_share(
     rows: Sequence[Item], *, tokenised: Callable[[Sequence[Item]], list[Value]], all_rows: Sequence[Item]
 ) -> list[Value]:
-    """What `tokenised` gives. Its error is that of all rows, not of this rank's share, and comes up on every rank."""
+    """Tokenise this rank's share. If any rank fails, all raise the same error, which counts all rows."""
     found, error = [], None
     try:
         found = tokenised(rows)
@@ -163,13 +163,13 @@ def _that_fit(
     setting: str,
     max_length: int,
 ) -> SplitTokens:
-    """The examples that have at most `max_length` tokens, and a row of the embedding for each of them.
+    """Return the examples with at most `max_length` tokens, each of which has a row in the embedding.
 
     Args:
         setting: the key of `max_length`, for the messages.
 
     Raises:
-        BadDataError: none is short enough, and says which length would keep most of them; or too many have a token
+        BadDataError: no example is short enough (says which length would keep most), or too many have a token
             without a row.
     """
     examples = [(place, example) for place, of_pair in enumerate(examples_of_pairs) for example in of_pair]
@@ -205,15 +205,15 @@ def _that_fit(
 
 
 def _losses_text(context: StageContext, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> str:
-    """What the chat template leaves out of the pairs and of the policy's prompts, told before anything is trained.
+    """Return what the chat template leaves out of the pairs and of the policy's prompts, before training.
 
-    The policy's prompts lie apart from the pairs, and the policy would meet them hours later.
+    The policy's prompts are not among the pairs; without this check the policy would fail on them hours later.
 
     Args:
-        losses: of this rank's share of the pairs; the prompts are counted with them.
+        losses: those of this rank's share of the pairs; the prompts are counted with them.
 
     Raises:
-        BadConfigError: the template refuses an answered prompt of the policy.
+        BadConfigError: the template refuses a prompt of the policy with an answer.
     """
     answer = {"role": "assistant", "content": "answer"}
     prompts = read_policy_prompts(context.input_path("pairs"))
@@ -227,9 +227,9 @@ def _losses_text(context: StageContext, tokenizer: PreTrainedTokenizerBase, loss
 
 
 def note_policy_template(context: StageContext) -> None:
-    """Warn where the start model's own chat template refuses the policy's prompts.
+    """Warn if the start model's own chat template refuses the policy's prompts.
 
-    A policy without fine-tuning begins with it, hours later, whatever template the reward model was given.
+    Without train_sft the policy uses that template, hours later, whatever template the reward model has.
     """
     if not is_first_rank():
         return
@@ -245,10 +245,10 @@ def note_policy_template(context: StageContext) -> None:
 def resolve_training_schedule(
     context: StageContext, config: TrainSftConfig | TrainRewardModelConfig, examples: TrainingExamples
 ) -> ResolvedSchedule:
-    """The stage's schedule with every number filled in.
+    """Return the stage's schedule with every number filled in.
 
     Raises:
-        BadConfigError: it cannot work with this number of examples; says how many max_length left out.
+        BadConfigError: the schedule cannot work with this number of examples; says how many max_length left out.
     """
     try:
         return resolve_schedule(
@@ -263,5 +263,5 @@ def resolve_training_schedule(
 
 
 def as_dataset(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Dataset:
-    """These columns of the rows as an in-memory dataset, which leaves no cache on disk."""
+    """Return these columns of the rows as an in-memory dataset, without a cache on disk."""
     return Dataset.from_list([{name: row[name] for name in columns} for row in rows])

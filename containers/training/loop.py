@@ -1,4 +1,4 @@
-"""What every training stage does with its Trainer: callbacks, resume, the training itself, and the proof of its end."""
+"""The training loop of every training stage: callbacks, resume, training, and verification."""
 
 import contextlib
 from functools import partial
@@ -32,10 +32,10 @@ from containers.training.sharding import DividedModelCallback, divides_model
 def training_callbacks(
     context: StageContext, *, schedule: ResolvedSchedule, checkpoint: Path | None, exact_every: int = 1
 ) -> list[TrainerCallback]:
-    """When to save, curves and guards, checkpoint manifests, the stop, and TensorBoard files on the first rank.
+    """Return the callbacks: saving, curves and guards, checkpoint manifests, the stop, TensorBoard on the first rank.
 
     Args:
-        checkpoint: from which training goes on.
+        checkpoint: the one from which training resumes.
         exact_every: a resume is exact only at steps that are multiples of this.
     """
     config = context.spec.config
@@ -52,22 +52,22 @@ def training_callbacks(
     if is_first_rank():
         from torch.utils.tensorboard import SummaryWriter
 
-        # TensorBoard shows no step from here on that an earlier attempt wrote.
+        # TensorBoard hides the steps after this one that an earlier attempt wrote.
         writer = SummaryWriter(str(context.tensorboard), purge_step=(checkpoint_step(checkpoint) or 0) + 1)
         callbacks.append(TensorBoardCallback(writer))
     return callbacks
 
 
 def silence(trainer: Any) -> None:
-    """Take the Trainer's printing of every log line away; the recorder has the curves, and says how far it is."""
+    """Stop the Trainer from printing every log line; the recorder has the curves and reports progress."""
     trainer.remove_callback(PrinterCallback)
 
 
 def resume_point(context: StageContext) -> Path | None:
-    """The newest checkpoint of an earlier attempt that is whole, the same on every rank; None starts at step 0.
+    """Return the newest whole checkpoint of an earlier attempt, the same on every rank; None: start at step 0.
 
     Raises:
-        MissingPrerequisiteError: there are finished checkpoints, and all of them are damaged.
+        MissingPrerequisiteError: there are finished checkpoints, and all are damaged.
     """
     found: list[Path | None] = [None]
     if is_first_rank():
@@ -84,7 +84,7 @@ class _AlreadyTrainedError(Exception):
 
 
 class _Resume(TrainerCallback):  # type: ignore[misc]
-    """Proves that training begins where the checkpoint ended, and brings back what the Trainer loses on the way."""
+    """Checks that training resumes at the checkpoint's step, and restores state that the Trainer loses."""
 
     def __init__(self, trainer: Any, checkpoint: Path, *, planned_steps: int) -> None:
         self._trainer = trainer
@@ -95,12 +95,12 @@ class _Resume(TrainerCallback):  # type: ignore[misc]
         step = checkpoint_step(self._checkpoint)
         if state.global_step != step:
             raise StageError(
-                f"Training was to go on from {self._checkpoint.name} and began at step {state.global_step}."
+                f"Training should resume from {self._checkpoint.name} but began at step {state.global_step}."
             )
-        # The Trainer keeps an absolute path, and forgets it where the folder has been moved since.
+        # The Trainer keeps an absolute path, and drops it if the folder was moved.
         best = best_of(self._checkpoint)
         state.best_model_checkpoint = None if best is None else str(best)
-        # TRL counts the tokens in the trainer alone.
+        # TRL keeps its count of tokens only in the trainer, not in the checkpoint.
         tokens = [entry["num_tokens"] for entry in state.log_history if "num_tokens" in entry]
         if tokens and hasattr(self._trainer, "_total_train_tokens"):
             self._trainer._total_train_tokens = int(tokens[-1])
@@ -109,24 +109,24 @@ class _Resume(TrainerCallback):  # type: ignore[misc]
 
 
 def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, planned_steps: int) -> None:
-    """Train from `checkpoint` to the last step; from a checkpoint of the last step, only take its weights and state.
+    """Train from `checkpoint` to the last step; if it is at the last step, only load its weights and state.
 
-    The Trainer itself does one step more when it resumes at the end (70 planned, 71 done), so that a stage killed
-    between its last checkpoint and its manifest could never be finished.
+    The Trainer alone would do one step too many when it resumes at the end (70 planned, 71 done). A stage killed
+    between its last checkpoint and its manifest could then never finish.
 
     Raises:
-        StageCancelledError: it was told to stop; the message names the checkpoint.
-        StageError: the checkpoint lies behind the last step, or training does not begin where it ended.
+        StageCancelledError: a stop was requested; the message names the checkpoint.
+        StageError: the checkpoint is past the last step, or training does not begin at the checkpoint's step.
     """
     step = checkpoint_step(checkpoint)
     if step is not None and step > planned_steps:
         raise StageError(
-            f"checkpoint-{step} lies behind the last step, {planned_steps}, so a resume would do nothing. Delete the "
+            f"checkpoint-{step} is past the last step, {planned_steps}, so a resume would do nothing. Delete the "
             "checkpoints of this stage to train anew."
         )
-    # On a CPU ranks have `cpu:0`, `cpu:1`, which safetensors does not know.
+    # GPUs only: on a CPU, ranks have `cpu:0`, `cpu:1`, which safetensors does not know.
     if isinstance(trainer.model, PeftModel) and trainer.args.device.type == "cuda":
-        # PEFT itself would say `cuda`, which safetensors takes for the first GPU: every rank would read there.
+        # PEFT alone would pass `cuda`, which safetensors takes for the first GPU: every rank would load to it.
         trainer.model.load_adapter = partial(trainer.model.load_adapter, torch_device=str(trainer.args.device))
     if checkpoint is not None:
         trainer.add_callback(_Resume(trainer, checkpoint, planned_steps=planned_steps))
@@ -139,10 +139,10 @@ def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, plann
 def verify_training(trainer: Any, *, planned_steps: int) -> None:
     """Raise unless training did all its steps, kept its best checkpoint whole, and ended with finite weights.
 
-    The exit code of a Trainer says none of this.
+    The Trainer's exit code shows none of this.
 
     Raises:
-        StageError: fewer steps than planned, or the best checkpoint, whose weights were taken, is damaged, gone, or not
+        StageError: fewer steps than planned; or the best checkpoint, whose weights are used, is damaged, gone, or not
             that of the best step.
         DivergedError: a weight is not finite.
     """
@@ -152,15 +152,15 @@ def verify_training(trainer: Any, *, planned_steps: int) -> None:
     best = state.best_model_checkpoint
     if trainer.args.load_best_model_at_end:
         if best is None or not Path(best).is_dir():
-            raise StageError(f"The best checkpoint ({best}) is gone, so the last weights would have been taken for it.")
+            raise StageError(f"The best checkpoint ({best}) is gone, so the last weights would have been used instead.")
         if checkpoint_step(Path(best)) != state.best_global_step:
             raise StageError(
-                f"The weights are those of {Path(best).name}, and the lowest loss ({state.best_metric}) was found at "
-                f"step {state.best_global_step}, of which there is no checkpoint."
+                f"The weights are those of {Path(best).name}, but the lowest loss ({state.best_metric}) was at step "
+                f"{state.best_global_step}, which has no checkpoint."
             )
         if is_first_rank() and (flaw := checkpoint_flaw(Path(best))):
             raise StageError(
                 f"The best checkpoint, {Path(best).name}, was damaged since it was saved: {flaw}. Start the stage "
-                "again and it goes on from one that is whole."
+                "again and it resumes from one that is whole."
             )
     check_finite(trainer.model, name=f"the model after {planned_steps} steps")

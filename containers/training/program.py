@@ -1,6 +1,6 @@
-"""What every training stage does, written once: ranks, resume, loop, verification, records.
+"""The program that every training stage shares: ranks, resume, loop, verification, records.
 
-A stage brings a `Training`: its examples, its trainer, and what it saves.
+A stage supplies a `Training`: its examples, its trainer, and what it saves.
 """
 
 import time
@@ -29,7 +29,7 @@ from containers.training.sharding import divides_model, whole_model
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is known before a training's model is built: on what it trains, and for how long."""
+    """Schedule and numbers of examples of a training, known before its model is built."""
 
     schedule: ResolvedSchedule
     num_examples: int
@@ -38,10 +38,10 @@ class Prepared:
 
 
 class Training(ABC):
-    """One training; `run_training` calls its methods in the order in which they stand here, on every rank.
+    """One training. `run_training` calls its methods in their order here, on every rank unless they say otherwise.
 
     Args:
-        context: of the stage.
+        context: the context of the stage.
     """
 
     def __init__(self, context: StageContext) -> None:
@@ -50,52 +50,52 @@ class Training(ABC):
     @property
     @abstractmethod
     def algorithm(self) -> str:
-        """What the report calls it."""
+        """Name of the algorithm in the report."""
 
     @abstractmethod
     def prepare(self) -> Prepared:
-        """Read the examples; the ranks have met. Cheap checks come first."""
+        """Read the examples, after the ranks have joined. Cheap checks come first."""
 
     @abstractmethod
     def build_trainer(self, checkpoint: Path | None) -> Any:
-        """The Trainer, of a model that is not trained yet.
+        """Build the Trainer with a model that is not trained yet.
 
         Args:
-            checkpoint: from which it will go on; None: from step 0.
+            checkpoint: the one from which training resumes; None: it starts at step 0.
         """
 
     def while_training(self, trainer: Any) -> AbstractContextManager[Any]:
-        """Open while it trains."""
+        """Context that is open during training."""
         return nullcontext()
 
     @abstractmethod
     def untrained_model(self) -> PreTrainedModel | PeftModel:
-        """The model as it was before the training; a divided one is put together in it."""
+        """Load the model as it was before training; a divided model's weights are gathered into it."""
 
     def judge(self, trainer: Any) -> None:  # noqa: B027 - not every training does
-        """Measure what was trained, on every rank, after it was verified and before the ranks part."""
+        """Measure the trained model, on every rank, after verification and before the ranks leave."""
 
     @abstractmethod
     def save(self, trainer: Any) -> None:
-        """Write the artifact; on the first rank alone."""
+        """Write the artifact, on the first rank only."""
 
     @abstractmethod
     def metrics(self, trainer: Any, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-        """What the manifest says.
+        """Return the metrics for the manifest.
 
         Args:
-            parameters: trainable and total number.
+            parameters: numbers of trainable and of all parameters.
         """
 
     def close(self) -> None:  # noqa: B027 - not every training starts something
-        """End what was started; also after a failure."""
+        """End what the training started, also after a failure."""
 
 
 def run_training(context: StageContext, training: Training) -> tuple[Metric, ...]:
     """Train from the newest valid checkpoint to the last step, verify, and save.
 
     Raises:
-        StageError: the training did not come to a good end; see `loop`.
+        StageError: the training failed verification; see `loop`.
     """
     started_at_s = time.monotonic()
     join_ranks(context)
@@ -133,13 +133,13 @@ def run_training(context: StageContext, training: Training) -> tuple[Metric, ...
 
 
 def prepared_of(examples: TrainingExamples, schedule: ResolvedSchedule) -> Prepared:
-    """Of a training on examples of a fixed number."""
+    """Return the `Prepared` of a training on a fixed number of examples."""
     train_split = examples.train
     return Prepared(schedule, len(train_split.kept), train_split.num_over_long, train_split.num_without_row)
 
 
 def size_metrics(trainer: Any, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-    """Steps and parameters."""
+    """Metrics of steps and parameters."""
     return (
         Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
         Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
@@ -148,12 +148,12 @@ def size_metrics(trainer: Any, parameters: tuple[int, int]) -> tuple[Metric, ...
 
 
 def last_loss(trainer: Any) -> float:
-    """The training loss that was logged last."""
+    """Return the last logged training loss."""
     return float(next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry))
 
 
 def save_causal_model(context: StageContext, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write `model/`, adapters merged, and with adapters `adapter/`."""
+    """Write `model/` (adapters merged) and, with adapters, `adapter/`."""
     if isinstance(model, PeftModel):
         origin = context.input("start_model").origin
         save_adapter(model, tokenizer, context.output / ADAPTER_FOLDER, base_model=origin)

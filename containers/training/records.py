@@ -1,4 +1,4 @@
-"""The records of a finished training: what was trained on what, the Trainer's state, and the curves."""
+"""The records of a finished training: training info, the Trainer's state, and the curves."""
 
 import json
 import platform
@@ -30,10 +30,10 @@ def training_info(
     examples_without_row: int = 0,
     resumed_from_step: int | None = None,
 ) -> TrainingInfo:
-    """The record of a finished training.
+    """Return the record of a finished training.
 
     Args:
-        parameters: trainable and total number, as `models.parameter_counts` gives them.
+        parameters: numbers of trainable and of all parameters, from `models.parameter_counts`.
         started_at_s: `time.monotonic()` at the start of this attempt.
     """
     state, keeps_best = trainer.state, bool(trainer.args.load_best_model_at_end)
@@ -76,8 +76,8 @@ def write_training_records(context: StageContext, *, trainer: Any, info: Trainin
 def write_curves(context: StageContext) -> None:
     """Copy the metrics lines of the events into curves.jsonl, one point per step and set of names.
 
-    An attempt that went on from a checkpoint records some steps a second time; the later line counts. A line that a
-    full disk or a power cut left unreadable is passed over, and a note says how many there were.
+    An attempt that resumed from a checkpoint records some steps a second time; the later line counts. Lines that a full
+    disk or a power cut left unreadable are skipped, and a note counts them.
     """
     points: dict[tuple[int, tuple[str, ...]], str] = {}
     num_unreadable = 0
@@ -98,7 +98,7 @@ def write_curves(context: StageContext) -> None:
 
 
 def peak_memory_bytes() -> int:
-    """Peak memory of this rank: allocated on its GPU, or resident where there is no GPU."""
+    """Peak memory of this rank in bytes: allocated on its GPU, or resident if there is no GPU."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

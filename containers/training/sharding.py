@@ -1,8 +1,8 @@
-"""A model that the ranks divide among them while they train it (FSDP2), and have whole again afterwards.
+"""Divide a model over the ranks during training (FSDP2), and gather it afterwards.
 
-Weights, gradients and optimizer states lie divided; a layer is put together for its forward and its backward, and the
-Trainer's own code path saves, clips and resumes. The ranks' forwards have to be equally many: each of them puts layers
-together, which needs all ranks.
+Weights, gradients and optimizer states are divided. A layer is gathered for its forward and its backward, and the
+Trainer saves, clips and resumes as usual. All ranks must do the same number of forwards: each forward gathers layers,
+which needs all ranks.
 """
 
 from pathlib import Path
@@ -30,20 +30,20 @@ def divides_model(profile: GpuProfile) -> bool:
 
 
 def require_whole_model(profile: GpuProfile) -> None:
-    """Refuse a profile by which the ranks would divide a model that writes: each would put it together at each token.
+    """Refuse a profile that divides a model which generates: every rank would gather the model for each token.
 
     Raises:
-        BadConfigError: it has distribution fsdp.
+        BadConfigError: the profile has distribution fsdp.
     """
     if divides_model(profile):
         raise BadConfigError(
             f"Profile {profile.name} has distribution fsdp, and the policy writes completions in every step, for which "
-            "each rank needs the whole of it. Train it on a profile with distribution ddp."
+            "each rank needs the whole model. Train it on a profile with distribution ddp."
         )
 
 
 def sharding_arguments(profile: GpuProfile) -> dict[str, Any]:
-    """Keyword arguments of TrainingArguments by which the Trainer divides its model; none where it does not."""
+    """Return the keyword arguments of TrainingArguments that divide the model; empty if the profile does not."""
     if not divides_model(profile):
         return {}
     return {
@@ -52,7 +52,7 @@ def sharding_arguments(profile: GpuProfile) -> dict[str, Any]:
             "version": 2,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "reshard_after_forward": True,
-            # Each rank writes and reads its own part, so that none needs room for all.
+            # Each rank writes and reads its own part, so that no rank needs memory for the whole model.
             "state_dict_type": "SHARDED_STATE_DICT",
         },
         # Otherwise the gradients of every accumulated batch but the last would be whole on each rank.
@@ -61,27 +61,27 @@ def sharding_arguments(profile: GpuProfile) -> dict[str, Any]:
 
 
 def ready_to_divide(arguments: Arguments, profile: GpuProfile) -> Arguments:
-    """The arguments with what TrainingArguments has no key for; call it before the Trainer is made."""
+    """Set what TrainingArguments has no key for, and return it. Call this before building the Trainer."""
     if not divides_model(profile):
         return arguments
     if arguments.bf16:
-        # Gradients are added up in float32, as with DDP; accelerate itself would take bfloat16.
+        # Gradients are summed in float32, as with DDP; accelerate's default is bfloat16.
         arguments.fsdp_plugin_args["mixed_precision_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
         )
     if not profile.num_gpus:
-        # accelerate divides models over GPUs alone, and takes the ranks for what stands here.
+        # accelerate divides models over GPUs only; this makes it treat CPU ranks as GPUs.
         PartialState().distributed_type = DistributedType.MULTI_GPU
     return arguments
 
 
 class DividedModelCallback(TrainerCallback):  # type: ignore[misc]
-    """Sees to it that the model is divided, and mends what torch and the Trainer do wrongly with one that is.
+    """Checks that the model is divided, and works around two bugs with divided models.
 
-    torch asks for the mean of gradients, and gloo gives the sum for it without a word (pytorch/pytorch issue 162338).
-    The Trainer takes a checkpoint for the best only if its folder is there before a divided model is saved.
+    torch requests the mean of gradients, and gloo silently returns the sum (pytorch/pytorch issue 162338). The Trainer
+    records a checkpoint as the best only if its folder exists before a divided model is saved.
 
-    Stands behind SaveCallback, which decides about saving.
+    Comes after SaveCallback, which decides about saving.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -90,7 +90,7 @@ class DividedModelCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any
     ) -> None:
-        """Have gradients added up and then divided, and note what lies on this rank.
+        """Make torch sum gradients and then divide, and note the number of parameters on this rank.
 
         Raises:
             StageError: the Trainer left the model whole.
@@ -101,25 +101,25 @@ class DividedModelCallback(TrainerCallback):  # type: ignore[misc]
             raise StageError("The profile has distribution fsdp, and the Trainer did not divide the model.")
         for unit in units:
             unit.set_force_sum_reduction_for_comms(True)
-        # As with DDP. An output type of the policy would hold for each layer, and the head would be given float32.
+        # float32 outputs, as with DDP. The policy's output type would apply to each layer, and give the head float32.
         model.register_forward_hook(lambda module, given, made: convert_to_fp32(made))
         here = sum(parameter.to_local().numel() for parameter in parameters)
         whole = sum(parameter.numel() for parameter in parameters)
         self._recorder.note(
-            f"The model is divided over {args.world_size} ranks: {here:,} of {whole:,} parameters lie on the first one."
+            f"The model is divided over {args.world_size} ranks: {here:,} of {whole:,} parameters are on the first one."
         )
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Make the folder of the checkpoint that is saved next, which may be the best."""
+        """Make the folder of the next checkpoint, which may be the best."""
         if control.should_save:
             Path(args.output_dir, f"{CHECKPOINT_PREFIX}{state.global_step}").mkdir(exist_ok=True)
 
 
 def whole_model(divided: torch.nn.Module, fresh: torch.nn.Module) -> Any:
-    """`fresh` with the trained weights of `divided`, whole on this rank. Every rank must call it.
+    """Gather the trained weights of `divided` into `fresh`, and return it. Every rank must call this.
 
     Args:
-        fresh: the model as it was before it was trained; its frozen weights are right already.
+        fresh: the model as it was before training; its frozen weights are right already.
 
     Raises:
         StageError: the two are not the same model.

@@ -1,6 +1,6 @@
-"""Tokens of the pairs, kept beside a training's checkpoints, so that its next attempt need not make them again.
+"""The token cache: tokens of the pairs, kept beside a training's checkpoints for its next attempt.
 
-The file is believed only where its key says the same content and its sha256 is right; else tokens are made, and it is
+The file is used only if its key matches the content and its sha256 is right; otherwise tokens are made, and the file is
 written anew. All ranks of a stage are on one machine and see the same folder.
 """
 
@@ -44,7 +44,7 @@ _SETTINGS = {"stage", "max_length", "completions", "chat_template", "use_cls"}
 
 @dataclass(frozen=True)
 class SplitTokens:
-    """The examples of a split that can be learnt from, by the place of their pair in the split, and how many cannot."""
+    """The examples of a split to train on, with the places of their pairs, and the numbers of those left out."""
 
     places: list[int]
     examples: list[dict[str, list[int]]]
@@ -55,23 +55,23 @@ class SplitTokens:
 
 @dataclass(frozen=True)
 class MadeTokens:
-    """All that comes of making tokens: each split by its file's name, and what the template loses, in words."""
+    """The result of tokenising: each split by its file's name, and a text about what the template leaves out."""
 
     splits: dict[str, SplitTokens]
     losses_text: str
 
 
 class _UnusableFileError(Exception):
-    """The file is not what this attempt would write; the message says how."""
+    """The file differs from what this attempt would write; the message says how."""
 
 
 def tokens_key(
     context: StageContext, config: TrainSftConfig | TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
 ) -> str:
-    """64 hexadecimal digits over everything that tokens, notes and counts come of; empty: nothing can be kept.
+    """Return 64 hexadecimal digits over all that decides tokens, notes and counts; empty: tokens cannot be kept.
 
-    So it is with tokenizers that are Python programs: nothing says the whole of what they do. The stage's own key is
-    part of it, and so is our code.
+    It is empty for tokenizers written in Python: no digest covers all that they do. The key includes the stage's key,
+    and with it our code.
     """
     try:
         backend = tokenizer.backend_tokenizer.to_str()
@@ -80,7 +80,7 @@ def tokens_key(
             for file in _DATA_FILES
             if (context.input_path("pairs") / file).exists()
         }
-    except Exception:  # a backend with a part in Python says so with a bare Exception
+    except Exception:  # a backend with a part in Python raises a bare Exception
         return ""
     content = {
         "format": _FORMAT,
@@ -95,9 +95,9 @@ def tokens_key(
 
 
 def tokens_of_earlier_attempt(context: StageContext, key: str) -> MadeTokens | None:
-    """What an earlier attempt kept, the same on every rank; None where tokens must be made, with a note why.
+    """Return what an earlier attempt kept, the same on every rank; None, with a note why, if tokens must be made.
 
-    All ranks must ask: where one of them cannot use the file, none does, and all make their share.
+    All ranks must call this: if one rank cannot use the file, none does, and all make their share.
     """
     found, flaw = None, ""
     if key:
@@ -117,11 +117,11 @@ def tokens_of_earlier_attempt(context: StageContext, key: str) -> MadeTokens | N
 
 
 def keep_tokens(context: StageContext, tokens: MadeTokens, key: str) -> None:
-    """Leave the tokens to the next attempt; by the first rank. A full disk is noted, and nothing is kept."""
+    """Write the tokens for the next attempt, on the first rank. A full disk is noted, and nothing is kept."""
     if not key or not is_first_rank():
         return
     path = context.checkpoints / KEPT_TOKENS_FILE
-    # safetensors has a temporary file of its own, which a kill leaves behind under a name that nobody knows.
+    # safetensors writes a temporary file; a kill leaves it behind under an unknown name.
     unfinished = path.with_name(f"{path.name}-unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -139,20 +139,20 @@ def keep_tokens(context: StageContext, tokens: MadeTokens, key: str) -> None:
 
 
 def _read(path: Path, *, key: str) -> MadeTokens:
-    """What `keep_tokens` wrote.
+    """Read what `keep_tokens` wrote.
 
     Raises:
         FileNotFoundError: there is no such file.
-        _UnusableFileError: it is damaged, or of another key.
+        _UnusableFileError: the file is damaged, or has another key.
     """
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if metadata["key"] != key:
-                raise _UnusableFileError(f"{path.name} is of other pairs, settings, versions or another tokenizer")
+                raise _UnusableFileError(f"{path.name} is for other pairs, settings, versions or another tokenizer")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         if metadata["sha256"] != _checksum(key, metadata["words"], arrays):
-            raise _UnusableFileError(f"{path.name} is damaged: its sha256 is another one")
+            raise _UnusableFileError(f"{path.name} is damaged: its sha256 does not match")
         return _from_arrays(arrays, metadata["words"])
     except FileNotFoundError:
         raise
@@ -161,7 +161,7 @@ def _read(path: Path, *, key: str) -> MadeTokens:
 
 
 def _as_arrays(tokens: MadeTokens) -> tuple[dict[str, Array], str]:
-    """The numbers as flat arrays, and the rest as JSON."""
+    """Return the numbers as flat arrays, and the rest as JSON."""
     arrays: dict[str, Array] = {}
     words: dict[str, Any] = {"losses": tokens.losses_text, "splits": {}}
     for name, split in tokens.splits.items():
@@ -193,7 +193,7 @@ def _from_arrays(arrays: Mapping[str, Array], words: str) -> MadeTokens:
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> Array:
-    """All numbers behind each other, in the smallest kind that holds them."""
+    """Return all numbers in one array, of the smallest integer type that holds them."""
     values = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=sum(map(len, lists)))
     if not values.size:
         return values
@@ -207,7 +207,7 @@ def _cut(values: Array, *, lengths: Array) -> list[list[int]]:
 
 
 def _checksum(key: str, words: str, arrays: Mapping[str, Array]) -> str:
-    """Hexadecimal sha256 over all that the file says."""
+    """Return the hexadecimal sha256 over all that the file holds."""
     digest = hashlib.sha256(f"{key}\0{words}\0".encode())
     for name in sorted(arrays):
         digest.update(f"{name}\0{arrays[name].dtype.str}\0{arrays[name].size}\0".encode())

@@ -24,8 +24,8 @@ _ORIGIN = "rlhf approve"
 
 _DECISIONS = (
     ("approve", "approved", "the run may go on; for a model that met every rule"),
-    ("waive", "waived", "the run may go on although a rule was missed; demands --reason"),
-    ("reject", "rejected", "the run ends; demands --reason"),
+    ("waive", "waived", "the run may go on although a rule was missed; needs --reason"),
+    ("reject", "rejected", "the run ends; needs --reason"),
 )
 
 Gate: TypeAlias = Literal["reward_model", "policy"]
@@ -37,13 +37,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     decisions = parser.add_mutually_exclusive_group()
     for option, outcome, text in _DECISIONS:
         decisions.add_argument(f"--{option}", action="store_const", const=outcome, dest="outcome", help=text)
-    parser.add_argument(
-        "--by", default="", metavar="NAME", help="who decides; stands in the report (example: --by Ada)"
-    )
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why; stands in the report")
-    parser.add_argument(
-        "--replace", action="store_true", help="take the place of an earlier decision; both stay on record"
-    )
+    parser.add_argument("--by", default="", metavar="NAME", help="who decides; shown in the report (example: --by Ada)")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; shown in the report")
+    parser.add_argument("--replace", action="store_true", help="replace an earlier decision; both stay on record")
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -59,7 +55,7 @@ APPROVE = Command(_add_options, _run)
 
 
 def show_waiting(loaded: LoadedConfig, *, gate: Gate | None) -> int:
-    """Print what the run asked at its gates: figures, decision or how to decide. Returns 0 where it asked anything."""
+    """Print the run's questions at its gates: figures, decision or how to decide. Returns 0 if there are any."""
     asked = [question for name in _GATES if gate in (None, name) and (question := _newest(loaded, name))]
     if not asked:
         return _refuse(_nothing_asked(loaded, gate))
@@ -69,7 +65,7 @@ def show_waiting(loaded: LoadedConfig, *, gate: Gate | None) -> int:
 
 
 def decide(loaded: LoadedConfig, *, gate: Gate | None, outcome: str, by: str, reason: str, replace: bool) -> int:
-    """Write a person's decision down, and let a suspended run go on. Returns 1 where the decision is not taken."""
+    """Record a person's decision, and resume a suspended run. Returns 1 or 2 if the decision is refused."""
     question = _one_question(loaded, gate)
     if isinstance(question, str):
         return _refuse(question)
@@ -96,35 +92,35 @@ def decide(loaded: LoadedConfig, *, gate: Gate | None, outcome: str, by: str, re
         return _refuse(str(error))
     where = _decisions(loaded).path(question.gate, question.key)
     said = f"The {question.verdict.model} was {written.outcome} by {written.by}"
-    sys.stdout.write(f"{said}; that stands in {where}.\n")
+    sys.stdout.write(f"{said}; recorded in {where}.\n")
     _go_on(loaded, question, written)
     return 0
 
 
 def _take_answer_in_prefect(loaded: LoadedConfig, question: Question) -> None:
-    """Write down what somebody answered in Prefect and the resumed run has not read yet: the first word counts."""
+    """Record an answer from Prefect that the resumed run has not read yet: the first decision counts."""
     if _decisions(loaded).path(question.gate, question.key).exists():
         return
     for item in _same(loaded, question):
         if not item.flow_run_id:
             continue
-        from tasks.gates.prefect_form import answer_in_prefect  # as late as in `_resumed`
+        from tasks.gates.prefect_form import answer_in_prefect  # late, as in `_resumed`
 
         with _its_server(item):
             answer, _ = answer_in_prefect(item)
         if answer is not None:
-            with suppress(ApprovalError):  # the run has read it this moment
+            with suppress(ApprovalError):  # the run has just read it
                 _decisions(loaded).decide(item, answer)
             return
 
 
 def _same(loaded: LoadedConfig, question: Question) -> list[Question]:
-    """What every run of this store asked that is just this."""
+    """The same question, as each run of this store asked it."""
     return list(_decisions(loaded).questions(question.gate, key=question.key))
 
 
 def _go_on(loaded: LoadedConfig, question: Question, decision: GateDecision) -> None:
-    """Resume every suspended run that asked just this, and say how the others go on."""
+    """Resume every suspended run with the same question, and print how the others go on."""
     same = _same(loaded, question)
     for item in same:
         if item.flow_run_id:
@@ -135,7 +131,7 @@ def _go_on(loaded: LoadedConfig, question: Question, decision: GateDecision) -> 
 
 
 def _resumed(question: Question, decision: GateDecision) -> str:
-    # Prefect is imported only where a run is suspended there: it takes seconds, and wants a server.
+    # Import Prefect only if a run is suspended there: it takes seconds, and needs a server.
     from tasks.gates.prefect_form import resume
     from tasks.prefect_sync.api import PrefectApi
 
@@ -144,7 +140,7 @@ def _resumed(question: Question, decision: GateDecision) -> str:
 
 
 def _its_server(question: Question) -> AbstractContextManager[object]:
-    """Prefect's server that has the run which asked, for the time of the block; one that is gone costs seconds."""
+    """Use the Prefect server of the run that asked, during the block; one that is gone costs seconds."""
     from prefect.settings import (
         PREFECT_API_AUTH_STRING,
         PREFECT_API_URL,
@@ -167,7 +163,7 @@ def _shown(loaded: LoadedConfig, question: Question) -> str:
         return f"{error}\n{waiting_text(question)}"
     if decision is None:
         left_s = question.seconds_left()
-        late = "" if left_s is None or left_s > 0 else "Nobody decided in time; a late decision still counts.\n"
+        late = "" if left_s is None or left_s > 0 else "The deadline has passed; a late decision still counts.\n"
         return f"{late}{waiting_text(question)}"
     figures = "\n".join(f"  {line}" for line in figure_lines(question.verdict))
     reason = f": {decision.reason.rstrip('.')}" if decision.reason else ""
@@ -176,30 +172,30 @@ def _shown(loaded: LoadedConfig, question: Question) -> str:
 
 
 def _one_question(loaded: LoadedConfig, gate: Gate | None) -> Question | str:
-    """What is to be decided, or why that is not clear."""
+    """The question to decide, or why it is not clear which."""
     asked = [question for name in _GATES if gate in (None, name) and (question := _newest(loaded, name))]
     if not asked:
         return _nothing_asked(loaded, gate)
     if len(asked) > 1:
-        return "Both gates of this run asked. Say which one is meant: --gate reward_model or --gate policy."
+        return "Both gates of this run asked for a decision. Choose one: --gate reward_model or --gate policy."
     return asked[0]
 
 
 def _newest(loaded: LoadedConfig, gate: Gate) -> Question | None:
-    """What this run asked last at that gate."""
+    """The last question of this run at that gate."""
     config = loaded.config
     own = (config.run.name, str(config.output_dir.resolve()))
     return next((item for item in _decisions(loaded).questions(gate) if (item.run_name, item.output_dir) == own), None)
 
 
 def _rules_changed(loaded: LoadedConfig, question: Question) -> str:
-    """Why a decision would not count: the gate demands something else now. Empty where it does not."""
+    """Why a decision would not count: the gate's rules have changed. Empty if they have not."""
     settings = loaded.config.gates.reward_model if question.gate == "reward_model" else loaded.config.gates.policy
     if settings.rules() == question.rules:
         return ""
     return (
-        f"gates.{question.gate} demands something else now than when the run asked, so a decision would not count. "
-        f"Start the run again, and it asks with the new figures: rlhf run -c {loaded.path}"
+        f"gates.{question.gate} has changed since the run asked, so a decision would not count. "
+        f"Start the run again, and it asks with the new rules: rlhf run -c {loaded.path}"
     )
 
 
@@ -207,7 +203,7 @@ def _nothing_asked(loaded: LoadedConfig, gate: Gate | None) -> str:
     where = "at any gate" if gate is None else f"at the gate of the {gate.replace('_', ' ')}"
     return (
         f"Run {loaded.config.run.name} in {loaded.config.output_dir.resolve()} has asked for no decision {where}. It "
-        f"asks once the model is evaluated, where gates.{gate or 'reward_model'}.approval is required or when_closed."
+        f"asks after the model's evaluation, if gates.{gate or 'reward_model'}.approval is required or when_closed."
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line's parser: each mistake is a sentence, with a near match, and an example that works."""
+"""The parser of the command line: it reports each mistake in a sentence, with a near match and a working example."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ _NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """argparse, whose mistakes read as those of a configuration; `example` is a command line that works."""
+    """argparse with messages like those of a configuration; `example` is a command line that works."""
 
     def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -23,7 +23,7 @@ class ArgumentParser(argparse.ArgumentParser):
         self._words: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse; an unknown option of a subcommand is told by the subcommand, which knows its own."""
+        """Parse like argparse; a subcommand itself reports its unknown options, since it knows its own."""
         self._words = list(args or ())
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -31,7 +31,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and what would be right, and end with 2."""
+        """Print what is wrong and what would be right, and exit with 2."""
         self._end(self._explained(message))
 
     def _end(self, text: str) -> NoReturn:
@@ -47,7 +47,7 @@ class ArgumentParser(argparse.ArgumentParser):
         if found := _NOT_A_CHOICE.fullmatch(message):
             return self._no_choice(found["name"], found["word"])
         if found := _WANTS_VALUE.fullmatch(message):
-            return f"{found['name']} wants a value behind it{_help_text(self._action(found['name']))}"
+            return f"{found['name']} needs a value after it{_help_text(self._action(found['name']))}"
         if found := _WRONG_TYPE.fullmatch(message):
             wanted = _NUMBERS.get(found["kind"], "another value")
             return f"{found['name']}: `{found['value']}` found, wanted {wanted}."
@@ -65,7 +65,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return " ".join(told)
 
     def _missing(self, names: Iterable[str]) -> str:
-        """What is missing, and which of the options that were typed are none."""
+        """Name what is missing, and the typed options that do not exist."""
         known = {option for action in self._actions for option in action.option_strings}
         odd = [word for word in self._words if re.match(r"--\w", word) and word.partition("=")[0] not in known]
         told = [f"{name} is missing{_help_text(self._action(name))}" for name in names]
@@ -81,7 +81,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return f"{name}: `{word}` is not one of {_listed(known)}.{hint}"
 
     def _action(self, name: str) -> argparse.Action | None:
-        """The option or argument that argparse calls so in a message."""
+        """The option or argument that argparse names so in a message."""
         names = name.split("/")
         for action in self._actions:
             called = (*action.option_strings, action.dest, str(action.metavar or ""))

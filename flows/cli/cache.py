@@ -1,6 +1,6 @@
-"""`rlhf cache ls | verify | gc`: what the artifact store holds, whether it is whole, and what can go.
+"""`rlhf cache ls | verify | gc`: list the artifact store, verify it, delete what no run wants.
 
-Adapters that were put onto their base models lie beside what was fetched from the hub; they are listed and freed too.
+Adapters that were put onto their base models are beside the hub's downloads; `ls` and `gc` cover them too.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _DAY_S = 86_400
 
 
 def list_store(store_dir: Path, console: Console) -> int:
-    """A table: stage, key, made when, size, wanted by which runs; below it the adapters on their base models."""
+    """Print stage, key, time, size and wanting runs of each artifact, and the adapters on their base models."""
     _demand_store(store_dir)
     artifacts = list_artifacts(store_dir)
     if not artifacts:
@@ -53,7 +53,7 @@ def list_store(store_dir: Path, console: Console) -> int:
 
 
 def _demand_store(store_dir: Path) -> None:
-    """A misspelt folder is no empty store, and a newer version's is not judged.
+    """Refuse a misspelt folder, which is no empty store, and a store of a newer version.
 
     Raises:
         ConfigError: there is no such folder, or a newer version of this package wrote it.
@@ -62,20 +62,20 @@ def _demand_store(store_dir: Path) -> None:
         what = "is a file" if store_dir.exists() else "does not exist"
         raise ConfigError(
             f"{store_dir.absolute()} {what}. Name the run.store_dir of your runs with --store; it is outputs/store "
-            "where a run names none."
+            "if a run names none."
         )
     require_known_store(store_dir)
 
 
 def _wanted_by(runs: Sequence[str]) -> str:
-    """The first of them by name, and how many more there are."""
+    """The first names, and the number of the others."""
     names = list(dict.fromkeys(runs))
     more = len(names) - _SHOWN_RUNS
-    return ", ".join((*names[:_SHOWN_RUNS], *([f"and {more:,} more"] if more > 0 else []))) or "nobody"
+    return ", ".join((*names[:_SHOWN_RUNS], *([f"and {more:,} more"] if more > 0 else []))) or "none"
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """A line for each row, with the columns below each other."""
+    """A line for each row, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -90,37 +90,37 @@ def _list_adapters(found: tuple[AdapterFolder, ...], console: Console) -> None:
         table.add_column(name)
     for item in found:
         used = datetime.fromtimestamp(item.last_used, UTC).strftime("%Y-%m-%d %H:%M")
-        wanted = ", ".join((*(["a process that runs"] if item.is_held else []), *item.used_by)) or "nobody"
+        wanted = ", ".join((*(["a running process"] if item.is_held else []), *item.used_by)) or "none"
         table.add_row(item.path.name, used, size(item.own_bytes), size(item.shared_bytes), wanted)
     console.print()
     console.print(table)
     total, shared = sum(item.own_bytes for item in found), sum(item.shared_bytes for item in found)
     console.print(
         f"Adapters on their base models: {len(found)}, {size(total)}, in {adapters_root()}. {size(shared)} more are "
-        "links to files that lie elsewhere too, and take no room.",
+        "links to files elsewhere, and take no space.",
         markup=False,
     )
 
 
 def verify_store(store_dir: Path, console: Console) -> int:
-    """Compare every file with its manifest. Returns 1 where an artifact is damaged."""
+    """Compare every file with its manifest. Returns 1 if an artifact is damaged."""
     _demand_store(store_dir)
     damaged = checked = 0
     for stage, key, problem in verify_artifacts(store_dir):
         checked += 1
         damaged += bool(problem)
-        # Rich lays out each line, which takes longer than to verify a small artifact.
+        # Rich's layout of a line takes longer than the check of a small artifact.
         console.file.write(f"{'DAMAGED' if problem else 'whole  '}  {stage} {key[:_SHOWN_KEY]}\n")
         if problem:
             console.file.write(f"         {problem}\n")
     console.print(f"{checked} artifacts compared with their manifests, {damaged} damaged.")
     if damaged:
-        console.print("A run that needs a damaged one sets it aside and makes it again.")
+        console.print("A run that needs a damaged artifact sets it aside and makes it again.")
     return _EXIT_DAMAGED if damaged else 0
 
 
 def collect_garbage(store_dir: Path, console: Console, *, older_than_days: float, delete: bool) -> int:
-    """List what can go, and delete it where `delete` says so."""
+    """List what no run wants, and delete it if `delete` is set."""
     _demand_store(store_dir)
     freed, count = 0, 0
     for text, num_bytes, remove_it in _can_go(store_dir, older_than_days=older_than_days):
@@ -145,15 +145,15 @@ def collect_garbage(store_dir: Path, console: Console, *, older_than_days: float
 
 
 def _can_go(store_dir: Path, *, older_than_days: float) -> Iterator[tuple[str, int, Callable[[], str]]]:
-    """What it is and why it can go, the bytes that it frees, and what deletes it and returns why it was left."""
+    """Yield what can go and why, the bytes that it frees, and a function that deletes it or returns why it did not."""
     for item in find_garbage(store_dir, older_than_days=older_than_days):
         text = f"{item.kind}, {item.stage} {item.key[:_SHOWN_KEY]}: {item.why}"
         yield text, item.size_bytes, partial(remove, item, store_dir)
     for folder in find_unused(store_dir, older_than_days=older_than_days):
         days = (time.time() - folder.last_used) / _DAY_S
-        why = f"last used {days:.0f} days ago, and no run of this store wants it; it is made again where it is named"
+        why = f"last used {days:.0f} days ago, and no run of this store wants it; a run that names it makes it again"
         if folder.is_leftover:
-            why = "a process died while it was made or removed"
+            why = "a process died while it made or removed this"
         yield (
             f"adapter on its base model {folder.path.name}: {why}",
             folder.own_bytes,
@@ -179,7 +179,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="gc: what no run wants is kept this long (default: %(default)g)",
     )
-    parser.add_argument("--yes", action="store_true", help="gc: delete it, instead of only saying so")
+    parser.add_argument("--yes", action="store_true", help="gc: delete it, instead of only listing it")
 
 
 def _run(parsed: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`rlhf certify`: judge a reward model from elsewhere as a run judges its own."""
+"""`rlhf certify`: judge a reward model from anywhere like that of a run."""
 
 import argparse
 

@@ -4,13 +4,13 @@ import argparse
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 
 from flows.cli.options import Command, add_config_options, load_run_with_store
 from flows.servers.process import LOOPBACK, health_problem
 from flows.servers.record import read_record
+from flows.servers.settings import STATE_DIR
 from tasks.champions.book import ChampionBook, ChampionError, promoted_by_hand, rolled_back
 from tasks.champions.record import ChampionRecord, Kind
 from tasks.champions.registry import Registry
@@ -21,7 +21,6 @@ from tasks.config.loading import LoadedConfig
 from tasks.config.logins import login_problem
 
 _EXIT_FAILED = 1
-_STATE_DIR = Path("outputs") / ".servers"
 _MAX_WORD_CHARACTERS = 200
 _MAX_REASON_CHARACTERS = 2000
 _KINDS: dict[str, Kind] = {"reward-model": "reward_model", "policy": "policy"}
@@ -38,7 +37,7 @@ def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
     models = tuple(_KINDS)
     parser.add_argument(
-        "--model", choices=models, default=models[0], help="whose champion is moved (default: %(default)s)"
+        "--model", choices=models, default=models[0], help="which champion to change (default: %(default)s)"
     )
     parser.add_argument("--by", required=True, metavar="NAME", help="who decides (example: --by Ada)")
     parser.add_argument(
@@ -70,7 +69,7 @@ ROLLBACK = Command(_add_rollback_options, _run_rollback)
 
 
 def show(loaded: LoadedConfig, console: Console) -> int:
-    """Champions, other versions, history; MLflow is brought in line where it answers."""
+    """Print champions, other versions and history; update MLflow if it answers."""
     for kind in _kinds(loaded):
         book = champion_book(loaded.config, kind)
         try:
@@ -88,7 +87,7 @@ def show(loaded: LoadedConfig, console: Console) -> int:
 
 
 def promote(loaded: LoadedConfig, console: Console, *, kind: Kind, version: int, by: str, reason: str) -> int:
-    """Make that version champion. Returns 1 where it cannot be, and says why; nothing is changed then."""
+    """Make that version champion. If that is impossible, change nothing, print why and return 1."""
 
     def change(record: ChampionRecord) -> ChampionRecord:
         moved = promoted_by_hand(record, version, by=by, reason=reason)
@@ -99,7 +98,7 @@ def promote(loaded: LoadedConfig, console: Console, *, kind: Kind, version: int,
 
 
 def roll_back(loaded: LoadedConfig, console: Console, *, kind: Kind, by: str, reason: str) -> int:
-    """Bring the champion before the present one back. Returns 1 where that cannot be, and says why."""
+    """Bring back the champion before the present one. If that is impossible, print why and return 1."""
 
     def change(record: ChampionRecord) -> ChampionRecord:
         return _with_whole_champion(loaded, book, rolled_back(record, by=by, reason=reason))
@@ -138,24 +137,24 @@ def _move(
 
 
 def _with_whole_champion(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord) -> ChampionRecord:
-    """The record, after every file of the model that is to reign was compared with its manifest."""
+    """Return the record after comparing every file of its champion with the manifest."""
     if record.champion is not None:
         book.require_whole(record.champion, whole_up_to_bytes=loaded.config.verify_whole_up_to_bytes)
     return record
 
 
 def _unusable(by: str, reason: str) -> str:
-    """What is wrong with the words that a person gave; empty: nothing."""
+    """What is wrong with --by or --reason; empty: nothing."""
     for option, text, limit in (("--by", by, _MAX_WORD_CHARACTERS), ("--reason", reason, _MAX_REASON_CHARACTERS)):
         if not text.strip():
-            return f"{option} is empty. Who moves the champion, and why, stands in its history: give both."
+            return f"{option} is empty. The history says who changed the champion, and why: give both."
         if len(text) > limit:
             return f"{option} has {len(text):,} characters; at most {limit:,} are kept. Shorten it."
     return ""
 
 
 def _kinds(loaded: LoadedConfig) -> tuple[Kind, ...]:
-    """The reward model's line, and the policy's where there is one or is to be one."""
+    """The reward model, and the policy if it has champions or the run retrains it."""
     has_policies = champion_book(loaded.config, "policy").path.exists()
     if has_policies or loaded.config.retrain.models == "reward_model_and_policy":
         return "reward_model", "policy"
@@ -163,12 +162,12 @@ def _kinds(loaded: LoadedConfig) -> tuple[Kind, ...]:
 
 
 def _tell(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord, console: Console) -> None:
-    """Bring MLflow in line where a server is known and answers; what counts stands in the file."""
+    """Update MLflow if a server is known and answers; the champion's file is what counts."""
     uri = _mlflow_uri(loaded)
     if not uri:
         console.print(
-            "MLflow is not running here, so it shows this with the next retraining, promotion or rollback, or "
-            "`rlhf champion`, while it runs.",
+            "MLflow is not running here. It will show this after the next retraining, promotion, rollback or "
+            "`rlhf champion` while it runs.",
             markup=False,
         )
         return
@@ -178,14 +177,14 @@ def _tell(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord, cons
 
 
 def _mlflow_uri(loaded: LoadedConfig) -> str:
-    """The configured server, the environment's, or the one that runs for this folder; empty: none answers."""
+    """Address of the configured server, else the environment's, else this folder's; empty: none answers."""
     given = loaded.config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
     if given:
         if problem := login_problem("mlflow", given, os.environ):
             raise ConfigError(f"tracking.mlflow_uri: {problem}")
         is_web = given.lower().startswith("http")
         return "" if is_web and health_problem(f"{given.rstrip('/')}/health") else given
-    for server in read_record(_STATE_DIR).servers:
+    for server in read_record(STATE_DIR).servers:
         uri = f"http://{LOOPBACK}:{server.port}"
         if server.name == "mlflow" and server.lives and health_problem(f"{uri}/health") is None:
             return uri

@@ -17,7 +17,7 @@ _EXIT_FAILED = 1
 
 
 def compare(places: Sequence[Path], console: Console, *, page: Path) -> int:
-    """Print the table and write the page. Returns 1 where a certificate cannot be read, and says which."""
+    """Print the table and write the page. If a certificate cannot be read, name it and return 1."""
     try:
         table = compare_certificates(read_certificates(places))
     except CertificateError as error:

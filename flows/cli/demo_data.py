@@ -21,7 +21,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flip-labels",
         action="store_true",
-        help="write every label the wrong way round, to see that the run notices (labelled_pairs stay right)",
+        help="invert every label, to see that the run notices (labelled_pairs stay right)",
     )
 
 
@@ -31,7 +31,7 @@ def _run(parsed: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(
             f"--folder {parsed.folder}: {error.filename or parsed.folder} cannot be written "
-            f"({error.strerror or error}). Name a folder that can be made and written."
+            f"({error.strerror or error}). Name a folder that you can create and write."
         ) from error
     for path in (written.train, written.validation, written.labelled_pairs):
         print(path)

@@ -1,4 +1,4 @@
-"""`rlhf doctor`: what this machine does with the ranks of a GPU profile, measured, and what to change."""
+"""`rlhf doctor`: measure the ranks of a GPU profile on this machine, and say what to change."""
 
 import argparse
 import tempfile
@@ -14,7 +14,7 @@ from tasks.run.runtime import code_identity
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    """0 where the ranks reach each other, or there is one."""
+    """Return 0 if the ranks reach each other, or there is only one."""
     loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
     profile, config = loaded.config.gpu_profile, loaded.config
     if profile.num_processes == 1:

@@ -1,6 +1,7 @@
-"""`rlhf check`, `plan`, `report`, `ui` and `reap`: what there is, what would be done, and what was left behind."""
+"""`rlhf check`, `plan`, `report`, `ui` and `reap`: look at a run before and after it, and clean up."""
 
 import argparse
+import os
 import sys
 import webbrowser
 from pathlib import Path
@@ -22,13 +23,17 @@ _EXIT_FAILED = 1
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    """Print the system check. Returns 0 where nothing hinders a run.
+    """Print the system check. Returns 0 if a run can start.
 
     Raises:
-        InvalidConfigError: after the table, where the configuration cannot work with what is there.
+        InvalidConfigError: after the table, if the configuration does not fit the machine or the data.
     """
     loaded = load_run(parsed)
-    from tasks.check_system import failures, run_checks, table  # with Prefect, which takes a second
+    settings = server_settings(loaded)
+    for variable, url in (("PREFECT_API_URL", settings.prefect_api_url), ("MLFLOW_TRACKING_URI", settings.mlflow_uri)):
+        if url:  # as in a run, where the configuration comes before the environment
+            os.environ[variable] = url
+    from tasks.check_system import failures, run_checks, table  # imports Prefect, which takes a second
 
     plan = draft_plan(loaded.config, config_path=loaded.path)
     findings = run_checks(loaded.config, plan)
@@ -64,12 +69,12 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--model-config",
         type=Path,
         metavar="FILE",
-        help="config.json of the base model, where its size is not known (example: models/mine/config.json)",
+        help="config.json of the base model, if its size is not known (example: models/mine/config.json)",
     )
 
 
 def _report(parsed: argparse.Namespace) -> int:
-    """Say where the last report lies, and open it where there is a browser."""
+    """Print the path of the last report, and open it if there is a browser."""
     loaded = load_run(parsed)
     report = loaded.config.output_dir / "report.html"
     if not report.is_file():
@@ -82,7 +87,7 @@ def _report(parsed: argparse.Namespace) -> int:
 
 
 def _ui(parsed: argparse.Namespace) -> int:
-    """Keep Prefect and MLflow open on what the runs left, until Ctrl-C."""
+    """Run Prefect and MLflow to look at past runs, until Ctrl-C."""
     loaded = load_run(parsed)
     console = Console(highlight=False, soft_wrap=True)
     experiment = loaded.config.tracking.experiment
@@ -95,7 +100,7 @@ def _add_reap_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _reap(parsed: argparse.Namespace) -> int:
-    """Stop and remove containers of dead runs, one line each. Returns 0 unless no daemon could be asked."""
+    """Stop and remove containers of dead runs, and print one line each. Returns 1 if there is no daemon."""
     num_found = 0
 
     def say(line: str) -> None:
@@ -110,7 +115,7 @@ def _reap(parsed: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return _EXIT_FAILED
     if not num_found:
-        sys.stdout.write("No container of any run is here.\n")
+        sys.stdout.write("There is no container of any run.\n")
     return 0
 
 

@@ -21,10 +21,10 @@ _HEAD = """# Every key of a run
 name. It is made from the models of the configuration by `rlhf keys --write docs/configuration.md`: change a description
 there, not here.
 
-A key stands in the run's file below its section, or behind `--set` with it, as in
-`--set train_policy.optimizer.learning_rate=1e-5`. What is left out has its default; a key that does not exist is
-refused with a near match. `[0, 1]` holds its ends, `(0, 1)` does not. Whether the keys fit each other, the profile and
-the data (a batch that can be divided, a schedule that fits the steps) is checked before anything starts: `rlhf plan`.
+Write a key below its section in the run's file, or with its section after `--set`, as in
+`--set train_policy.optimizer.learning_rate=1e-5`. A key that is left out has its default; an unknown key is refused
+with a near match. `[0, 1]` includes its ends, `(0, 1)` does not. `rlhf plan`, and every start of a run, check that the
+keys fit each other, the profile and the data (a batch that can be divided, a schedule that fits the steps).
 """
 _PROFILE_NOTE = """A run names a file of `configs/gpu_profiles`, or any YAML file with these keys;
 `--set gpu_profile.shm_size_gib=4` changes one of them. A file with `ladder` and `without_gpu` names other profiles
@@ -39,13 +39,13 @@ _NOTES = {
 
 
 def keys_text(word: str | None) -> str:
-    """The keys that `word` asks for, for a terminal of 100 columns.
+    """Text of the keys that `word` selects, for a terminal of 100 columns.
 
     Args:
         word: a section, also an inner one (`train_policy.lora`), or a part of a key; None: everything.
 
     Raises:
-        ConfigError: no section and no key has that name, or has it in its name.
+        ConfigError: no section has that name, and no key contains it.
     """
     return "\n\n".join(_section_text(section) for section in _asked_for(word))
 
@@ -63,12 +63,12 @@ def _asked_for(word: str | None) -> tuple[ConfigSection, ...]:
     found = _only(sections, lambda key: _lies_at(key.path.lower(), name)) if name else ()
     found = found or (_only(sections, lambda key: name in key.path) if name else ())
     if not found:
-        raise ConfigError(f"`{word}`: no section is called so, and no key has it in its name. {_hint(name, sections)}")
+        raise ConfigError(f"`{word}`: no section has this name, and no key contains it. {_hint(name, sections)}")
     return found
 
 
 def _lies_at(path: str, name: str) -> bool:
-    """Whether the key lies in that section, or is what `name`, as part of a larger section, stands for."""
+    """Whether the key is in the section `name`, or `name` is its full dotted path."""
     return path.startswith(f"{name}.") or ("." in name and path == name)
 
 
@@ -78,7 +78,7 @@ def _only(sections: tuple[ConfigSection, ...], is_wanted: Callable[[ConfigKey], 
 
 
 def _hint(word: str, sections: tuple[ConfigSection, ...]) -> str:
-    """A section or key that is nearly called so, else the sections."""
+    """A section or key with a similar name, else all sections."""
     paths = [key.path for section in sections for key in section.keys]
     names = [section.path for section in sections if section.path and not section.is_item]
     words = dict.fromkeys([*names, *(part for path in paths for part in path.split(".")), *paths])
@@ -118,7 +118,7 @@ def _heading(section: ConfigSection) -> str:
 
 
 def _cell(text: str) -> str:
-    """For a table in Markdown: no column ends inside, and nothing outside of code is taken for a tag."""
+    """Escape text for a table in Markdown: `|`, and `<` outside of code."""
     parts = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
     return "".join(part if part.startswith("`") else part.replace("<", "&lt;") for part in parts)
 
@@ -129,10 +129,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "word",
         nargs="?",
         metavar="SECTION",
-        help="only this section, or the keys that have this in their name (example: gates.policy, or learning_rate)",
+        help="only this section, or the keys that contain this (example: gates.policy, or learning_rate)",
     )
     what.add_argument(
-        "--write", type=Path, metavar="FILE", help="write all of it as a page (example: --write docs/configuration.md)"
+        "--write", type=Path, metavar="FILE", help="write all keys as a page (example: --write docs/configuration.md)"
     )
 
 
@@ -144,7 +144,7 @@ def _run(parsed: argparse.Namespace) -> int:
         parsed.write.write_text(keys_page(), encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{parsed.write} cannot be written: {error.strerror}. Name a file in a folder that is there."
+            f"{parsed.write} cannot be written: {error.strerror}. Name a file in an existing folder."
         ) from error
     print(parsed.write)
     return 0

@@ -1,4 +1,4 @@
-"""The `rlhf` command. Nothing heavy is imported at the top: `--help` answers at once, a command loads its own."""
+"""The `rlhf` command. Only the called command's module is imported, so that `--help` answers at once."""
 
 import argparse
 import importlib
@@ -29,22 +29,22 @@ _EPILOG = """examples:
   rlhf plan -c configs/runs/helpsteer3-qwen3-8b.yaml --profile 4x48gb
 
 exit codes: 0 done, 1 failed or a gate stayed closed, 2 the configuration or command line is wrong,
-  3 a person is to decide at a gate (`rlhf approve`), 130 interrupted, 143 stopped by SIGTERM
+  3 a person must decide at a gate (`rlhf approve`), 130 interrupted, 143 stopped by SIGTERM
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the process's exit code.
+    """Run one command and return the process's exit code.
 
     Args:
-        argv: None: those of this process, which then also ends within seconds of this function.
+        argv: None: those of this process, which then also ends within 10 s after this function.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     hide_secrets()
     switch_statistics_off()
     exit_code = _run_command(arguments)
     if argv is None:
-        # Prefect delivers at exit what it still holds, and tries a server that has gone for more than two minutes.
+        # Prefect delivers its remaining data at exit, and tries a server that is gone for more than two minutes.
         reaper = threading.Timer(_EXIT_LIMIT_S, os._exit, (exit_code,))
         reaper.daemon = True
         reaper.start()
@@ -62,7 +62,7 @@ def _run_command(arguments: list[str]) -> int:
             print(f"{how_it_ended(ending)}.", file=sys.stderr)
         return exit_code_after(ending)
     except BrokenPipeError:
-        # The reader of a pipe has left; Python would complain once more while it flushes standard output.
+        # The reader of the pipe is gone; Python would complain again when it flushes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -86,10 +86,10 @@ def _parse_and_run(arguments: list[str]) -> int:
 
 
 def build_parser(called: Collection[str] = ()) -> argparse.ArgumentParser:
-    """The command line.
+    """Return the parser of the command line.
 
     Args:
-        called: the commands among these words are imported and have their options; the others have a name and help.
+        called: commands among these words are imported and get their options; the others have a name and help.
     """
     parser = ArgumentParser(
         prog="rlhf",

@@ -1,4 +1,4 @@
-"""What the commands of `rlhf` share: options, and how a run's configuration is read by them."""
+"""What the commands of `rlhf` share: options, and loading a run's configuration."""
 
 import argparse
 from collections.abc import Callable
@@ -17,8 +17,8 @@ class Command:
     """A command of `rlhf`.
 
     Attributes:
-        add_options: puts its options and arguments into its parser.
-        run: does it; the exit code.
+        add_options: adds its options and arguments to its parser.
+        run: runs it and returns the exit code.
     """
 
     add_options: Callable[[argparse.ArgumentParser], None]
@@ -26,7 +26,7 @@ class Command:
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """The options that name a run and change it."""
+    """Add the options that name a run and change it."""
     parser.add_argument(
         "-c", "--config", type=Path, required=True, metavar="FILE", help=f"the run (example: {DEMO_CONFIG})"
     )
@@ -46,18 +46,18 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The same, and `--debug`: for the commands that run a pipeline or look at one."""
+    """Add the same and `--debug`, for the commands that run a pipeline or look at one."""
     add_config_options(parser)
     parser.add_argument(
         "--debug",
         action="store_true",
-        help="the run on few rows with two steps of each training, in a folder of its own (NAME-debug), to see that "
-        "it works; its figures mean nothing",
+        help="run on few rows with two steps of each training, in its own folder (NAME-debug), to see that it works; "
+        "its figures mean nothing",
     )
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """The options that name a reward model from anywhere."""
+    """Add the options that name a reward model from anywhere."""
     parser.add_argument(
         "-m",
         "--model",
@@ -68,15 +68,15 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base",
         metavar="MODEL",
-        help="base model of an adapter, where it is not the one that the adapter names: a folder, or org/name@revision",
+        help="base model of an adapter, instead of the one that the adapter names: a folder, or org/name@revision",
     )
 
 
 def load_run(parsed: argparse.Namespace) -> LoadedConfig:
-    """The run that `add_run_options` names.
+    """Load the run that the options of `add_run_options` name.
 
     Raises:
-        ConfigError: it has mistakes; a key that was typed as an option is called by it.
+        ConfigError: it has mistakes; a key that came from an option is named by that option.
     """
     try:
         loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
@@ -96,7 +96,7 @@ def _by_option(text: str) -> str:
 
 
 def load_run_with_store(parsed: argparse.Namespace) -> LoadedConfig:
-    """The run that `add_config_options` names.
+    """Load the run that the options of `add_config_options` name.
 
     Raises:
         ConfigError: it has mistakes, or a newer version of this package wrote its store.

@@ -1,4 +1,4 @@
-"""The commands of `rlhf`: a line for each, with what `--help` says of it. Its module is imported when it is called."""
+"""The commands of `rlhf` with their line in `--help`. A command's module is imported when the command is called."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class ListedCommand:
 
     Attributes:
         place: `module:attribute` of its `flows.cli.options.Command`, below this folder.
-        example: what is typed after its name.
+        example: its arguments in an example.
     """
 
     place: str
@@ -34,19 +34,19 @@ COMMANDS: Mapping[str, ListedCommand] = {
         "show stages, steps, estimated memory, time and disk; needs no GPU and no network",
         f"{_PRODUCTION} --profile 1x48gb",
     ),
-    "report": ListedCommand("inspect:REPORT", "say where the last report lies, and open it", _DEMO),
-    "ui": ListedCommand("inspect:UI", "keep Prefect and MLflow open on what the runs left", _DEMO),
+    "report": ListedCommand("inspect:REPORT", "print the path of the last report, and open it", _DEMO),
+    "ui": ListedCommand("inspect:UI", "run Prefect and MLflow, to look at past runs", _DEMO),
     "keys": ListedCommand(
         "keys:KEYS", "list every key of a run's configuration: type, default, what it does", "train_policy"
     ),
     "doctor": ListedCommand(
         "doctor:DOCTOR",
-        "measure how the ranks of the GPU profile reach each other here, and what shared memory they take",
+        "measure how the ranks of the GPU profile reach each other here, and how much shared memory they use",
         f"{_DEMO} --profile 4x48gb",
     ),
     "serve": ListedCommand(
         "serve:SERVE",
-        "start runs from Prefect's pages: both servers, a form for each deployment, the runs themselves",
+        "start both servers, offer forms in Prefect that start runs, and execute these runs",
         "--configs configs/runs",
     ),
     "approve": ListedCommand(
@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, ListedCommand] = {
     ),
     "retrain": ListedCommand(
         "retrain:RETRAIN",
-        "train a challenger on the newest data; it becomes champion only where it is better beyond chance",
+        "train a challenger on the newest data; it becomes champion only if it is better beyond chance",
         _DEMO,
     ),
     "champion": ListedCommand(
@@ -64,12 +64,12 @@ COMMANDS: Mapping[str, ListedCommand] = {
     ),
     "promote": ListedCommand(
         "champion:PROMOTE",
-        "make a version champion by hand; who and why stands in its history",
+        "make a version champion by hand; the history says who and why",
         f"{_DEMO} --version 2 --by Ada --reason 'wins in our own red-teaming'",
     ),
     "rollback": ListedCommand(
         "champion:ROLLBACK",
-        "bring the champion before the present one back; who and why stands in its history",
+        "bring back the champion before the present one; the history says who and why",
         f"{_DEMO} --by Ada --reason 'rewards flattery'",
     ),
     "certify": ListedCommand(
@@ -84,7 +84,7 @@ COMMANDS: Mapping[str, ListedCommand] = {
     ),
     "compare": ListedCommand(
         "compare:COMPARE",
-        "show reward models side by side by their certificates, each against the first, and what is chance",
+        "compare certificates of reward models, each with the first, and say which differences may be chance",
         "outputs/helpsteer3-qwen3-8b outputs/higher-lr",
     ),
     "demo-data": ListedCommand(
@@ -92,7 +92,7 @@ COMMANDS: Mapping[str, ListedCommand] = {
     ),
     "reap": ListedCommand(
         "inspect:REAP",
-        "stop and remove the containers of runs that died; each run does so for itself when it starts",
+        "stop and remove the containers of runs that died; each run also does this when it starts",
         "--dry-run",
     ),
     "cache": ListedCommand(

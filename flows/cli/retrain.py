@@ -1,4 +1,4 @@
-"""`rlhf retrain`: the flow that the schedule starts, from a terminal, with its servers behind it.
+"""`rlhf retrain`: run the retraining flow from a terminal, with servers, like a schedule does.
 
 Nothing here imports Prefect before its address is known.
 """
@@ -26,7 +26,7 @@ _EXIT_FAILED = 1
 
 
 def retrain(path: Path, *, settings: list[str], profile: str | None) -> int:
-    """Retrain the run. Returns 0 where a decision was made, or nothing was to be decided; 1 where something failed.
+    """Retrain the run. Returns 0 after a decision or if there was nothing to decide, 1 after a failure.
 
     Raises:
         ConfigError: the configuration has mistakes; nothing was started.
@@ -57,7 +57,7 @@ def retrain(path: Path, *, settings: list[str], profile: str | None) -> int:
         with suppress(OSError):  # after SIGHUP the terminal may be gone
             display.close()
             display.say(
-                f"{how_it_ended(ending)}. The champion is what it was. Nothing that was finished is lost; the same "
+                f"{how_it_ended(ending)}. The champion is unchanged. Nothing that was finished is lost; the same "
                 f"command goes on from the last good step: {retraining.command}"
             )
         return exit_code_after(ending)
@@ -75,12 +75,12 @@ def _is_decided(retraining: Retraining) -> bool:
         return not why_retrain(retraining)
     except (SourceError, ChampionError):
         raise
-    except Exception:  # a stage image that is missing, for example: the run meets it too, and says so
+    except Exception:  # for example a missing stage image: the run meets it too, and reports it
         return False
 
 
 def _use_and_import(servers: Servers) -> None:
-    """Some seconds of imports, while the servers come up."""
+    """Import for some seconds, while the servers start."""
     use_servers(servers)
     import flows.retrain  # noqa: F401
 
@@ -100,7 +100,7 @@ def _run_flow(
 
 
 def _as_path(path: Path) -> str:
-    """As `load_retraining` takes a path: what does not end as YAML would be read as a name."""
+    """The path as text; `load_retraining` would read one without a YAML ending as a name."""
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path} is no YAML file. Name one, for example -c configs/runs/demo.yaml.")
     return str(path)

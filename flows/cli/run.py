@@ -1,7 +1,6 @@
-"""`rlhf run`: the pipeline, with its servers behind it.
+"""`rlhf run`: run the pipeline, with its servers.
 
-Nothing here imports Prefect before `use_servers`: it reads its settings when it is imported, and would start a server
-of its own.
+Nothing here imports Prefect before `use_servers`: it reads its settings at import, and would start its own server.
 """
 
 import argparse
@@ -47,10 +46,8 @@ _EXIT_CANCELLED = 130
 
 
 def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
-    """Run the pipeline with its servers behind it. Returns 0 only when every stage ran and every gate opened, and 3
-    where a gate waits for a person.
-    """
-    # What cannot work is refused before any server starts.
+    """Run the pipeline. Returns 0 only if every stage ran and every gate opened, 3 if a gate waits for a person."""
+    # Refuse what cannot work before any server starts.
     plan = plan_run(loaded)
     require_folders(loaded)
     display = TerminalDisplay()
@@ -86,17 +83,17 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
 
 
 def _standing(loaded: LoadedConfig) -> StandingReport | None:
-    """The report that stands, unless stages are to be made again."""
+    """The report that is still valid, unless stages must run again."""
     return None if loaded.config.run.again_from else standing_report(loaded)
 
 
 def something_waits(output_dir: Path) -> bool:
-    """Whether an earlier run left something that MLflow or Prefect was not told yet."""
+    """Whether an earlier run left records that MLflow or Prefect does not have yet."""
     return any(any((output_dir / folder).glob("*.json*")) for folder in (SPOOL_FOLDER, LEDGER_FOLDER))
 
 
 def require_folders(loaded: LoadedConfig) -> None:
-    """Refuse folders that cannot be written, both at once."""
+    """Refuse folders that cannot be written, both in one error."""
     named = (("run.output_dir", loaded.config.output_dir), ("run.store_dir", loaded.config.store_dir))
     mistakes = [Mistake(key, text) for key, folder in named if (text := _why_not_writable(folder))]
     if mistakes:
@@ -105,16 +102,16 @@ def require_folders(loaded: LoadedConfig) -> None:
 
 def _why_not_writable(folder: Path) -> str:
     place = folder.absolute()
-    while not os.path.lexists(place):  # False also where it may not be looked at
+    while not os.path.lexists(place):  # also False if this user may not look there
         place = place.parent
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return ""
     what = "cannot be written" if place.is_dir() else "is a file"
-    return f"{place} {what}. Name a folder that can be written, or leave it out: then it lies below outputs/."
+    return f"{place} {what}. Name a folder that can be written, or leave the key out for one below outputs/."
 
 
 def _held(config: RunConfig) -> str:
-    """Which run works in this run's folder now, or that a newer version wrote its store; empty: neither."""
+    """Which run uses this run's folder now, or that a newer version wrote its store; empty: neither."""
     try:
         require_known_store(config.store_dir)
         refuse_held_folder(config.output_dir)
@@ -124,9 +121,9 @@ def _held(config: RunConfig) -> str:
 
 
 def _unusable_sources(config: RunConfig) -> str:
-    """What is wrong with local data and model; said here, no server has to start for it. Empty: nothing.
+    """What is wrong with local data and models, before any server starts; empty: nothing.
 
-    What lies on the hub is asked for by the system check.
+    The system check covers data and models on the hub.
     """
     probes: list[Callable[[], Probe]] = []
     if config.dataset.is_local:
@@ -148,22 +145,22 @@ def _unusable_sources(config: RunConfig) -> str:
 
 
 def _nothing_to_do(standing: StandingReport, loaded: LoadedConfig, display: TerminalDisplay, *, started: float) -> int:
-    """Every stage has its verified artifact, and the report shows just that: no server, no program, no new report."""
+    """Say that every artifact and the report are still valid; start no server and no program."""
     for record in standing.stages:
         display.stage_ended(record)
     display.say(
         f"Nothing to do: every stage has its artifact, compared with its manifest file by file, and the report of run "
-        f"{standing.record.run_id} shows just these.\n{time.monotonic() - started:.1f} s in all."
+        f"{standing.record.run_id} shows them.\n{time.monotonic() - started:.1f} s in all."
     )
     _show_report(standing.record, loaded, display)
     return 0
 
 
 def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: TerminalDisplay) -> int:
-    """The exit code.
+    """Run the flow and return the exit code.
 
     Raises:
-        KeyboardInterrupt, EndedBySignal: somebody stopped it.
+        KeyboardInterrupt, EndedBySignal: a user or a signal stopped it.
     """
     tracking = loaded.config.tracking.model_copy(update={"mlflow_uri": servers.mlflow_uri})
     config = loaded.config.model_copy(update={"tracking": tracking})
@@ -178,10 +175,10 @@ def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: 
 
 
 def exit_code_of(error: BaseException | None, display: TerminalDisplay) -> int:
-    """Say what ended the run; the terminal is the last place where it can be said plainly.
+    """Print what ended the run, and return the exit code.
 
     Raises:
-        KeyboardInterrupt, EndedBySignal: somebody stopped it.
+        KeyboardInterrupt, EndedBySignal: a user or a signal stopped it.
     """
     from tasks.config.gates import GateWaitsError
     from tasks.prefect_sync.cancellation import RunCancelledError
@@ -202,7 +199,7 @@ def exit_code_of(error: BaseException | None, display: TerminalDisplay) -> int:
 
 
 def _raise_ending_behind(error: BaseException) -> None:
-    """Somebody stopped the run, and then Prefect could not tell its server: that it was stopped is what counts."""
+    """Raise the interrupt or signal behind an error: Prefect may have failed while it told its server of it."""
     from prefect.exceptions import TerminationSignal
 
     seen: BaseException | None = error
@@ -215,7 +212,7 @@ def _raise_ending_behind(error: BaseException) -> None:
 
 
 def server_settings(loaded: LoadedConfig) -> ServerSettings:
-    """The servers that this configuration asks for; the environment's own come first."""
+    """Settings of the servers: from this configuration, else from the environment."""
     tracking = loaded.config.tracking
     return ServerSettings(
         state_dir=STATE_DIR,
@@ -228,7 +225,7 @@ def server_settings(loaded: LoadedConfig) -> ServerSettings:
 
 
 def use_servers(servers: Servers) -> None:
-    """Point this process at the servers, before Prefect is imported; its own console lines give way to the display."""
+    """Point this process at the servers, before Prefect is imported; silence Prefect's own console lines."""
     logging.raiseExceptions = False  # else Prefect's log handler writes into the display when its server is away
     os.environ["PREFECT_API_URL"] = servers.prefect_api_url
     os.environ["MLFLOW_TRACKING_URI"] = servers.mlflow_uri
@@ -237,18 +234,18 @@ def use_servers(servers: Servers) -> None:
 
 
 def _use_and_import(servers: Servers) -> None:
-    """Two seconds of imports, while the servers come up."""
+    """Import for two seconds, while the servers start."""
     use_servers(servers)
     import_flow()
 
 
 def _where_to_look(loaded: LoadedConfig, display: TerminalDisplay, *, before: PipelineRecord | None) -> None:
-    """The report of this very run, and where the rest lies."""
+    """Print where this run's report and artifacts are."""
     record = last_record(loaded.config.output_dir)
     if record is not None and (before is None or record.run_id != before.run_id):
         _show_report(record, loaded, display)
     else:
-        display.say("This run came to no report.")
+        display.say("This run wrote no report.")
 
 
 def _show_report(record: PipelineRecord, loaded: LoadedConfig, display: TerminalDisplay) -> None:
@@ -270,13 +267,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
         metavar="STAGE",
-        help=f"the last stage before the report, instead of all (example: --until evaluate_reward_model); of {stages}",
+        help=f"last stage before the report, instead of all (example: --until evaluate_reward_model); one of {stages}",
     )
     parser.add_argument(
         "--again-from",
         metavar="STAGE",
-        help="make this stage and those after it anew, although their artifacts are there; what was made before is "
-        "kept aside until `rlhf cache gc` (example: --again-from train_policy)",
+        help="run this stage and those after it again, although they have artifacts; the old artifacts are kept "
+        "aside until `rlhf cache gc` (example: --again-from train_policy)",
     )
 
 
@@ -286,7 +283,7 @@ def _run(parsed: argparse.Namespace) -> int:
         parsed.overrides.append(f"run.until={parsed.until}")
     if parsed.again_from is not None:
         parsed.overrides.append(f"run.again_from={parsed.again_from}")
-        command = _without_option(command, "--again-from")  # what goes on from here must not begin again
+        command = _without_option(command, "--again-from")  # the command to go on must not begin again
     loaded = load_run(parsed)
     if parsed.debug:
         print(debug_notice(loaded.config))

@@ -1,4 +1,4 @@
-"""`rlhf score`: the scores of any file by any reward model, one line of JSON per row, and a summary."""
+"""`rlhf score`: score any file with any reward model; one line of JSON per row, and a summary."""
 
 import argparse
 import os
@@ -42,7 +42,7 @@ _COMMAND_LINE = "The command line"
 
 @dataclass(frozen=True)
 class Hardware:
-    """With what is scored: from a run, a profile, or neither."""
+    """Profile, runtime and image of the scoring: from a run, a profile or the defaults."""
 
     profile: GpuProfile
     runtime: RuntimeKind
@@ -61,12 +61,12 @@ def score(
     runtime: RuntimeKind | None,
     settings: Mapping[str, object],
 ) -> int:
-    """Score the rows and say what came of it. Returns 1 where they could not be scored, and says why.
+    """Score the rows and print a summary. If they cannot be scored, print why and return 1.
 
     Args:
-        file: of rows, or a folder of such files.
-        out: where the scores go; `-`: to standard output, and what is said to standard error.
-        base: base model of an adapter, where it is not the one that the adapter names.
+        file: a file of rows, or a folder of such files.
+        out: file for the scores; `-`: standard output, with messages on standard error.
+        base: base model of an adapter, instead of the one that the adapter names.
         config: the run whose profile, runtime, image and lengths are used.
         settings: keys of ScoreFileConfig that the command line names; None leaves a key to the run or the default.
 
@@ -114,7 +114,7 @@ def score(
 
 
 def summary_text(metrics: tuple[Metric, ...], *, rows: str, scores: str) -> str:
-    """What a person reads at the end: rows, those left out by reason, spread of the scores, accuracy, speed."""
+    """Summary for the user: rows, those left out by reason, spread of the scores, accuracy, speed."""
     found = {metric.name: metric for metric in metrics}
 
     def value(name: str) -> float:
@@ -142,7 +142,7 @@ def summary_text(metrics: tuple[Metric, ...], *, rows: str, scores: str) -> str:
 
 
 def _hardware(config: Path | None, profile: str | None, runtime: RuntimeKind | None) -> Hardware:
-    """By the command line, then the run, then the defaults."""
+    """Hardware from the command line, else the run, else the defaults."""
     if config is None:
         gpus = named_profile(profile or _CPU_PROFILE)
         return Hardware(gpus, runtime or "auto", "rlhf-stage:gpu" if gpus.num_gpus else "rlhf-stage:cpu")
@@ -151,7 +151,7 @@ def _hardware(config: Path | None, profile: str | None, runtime: RuntimeKind | N
 
 
 def _scoring(config: Path | None, profile: str | None, settings: Mapping[str, object]) -> ScoreFileConfig:
-    """The command line's settings, then the run's, then the defaults."""
+    """Settings from the command line, else the run, else the defaults."""
     named = {key: value for key, value in settings.items() if value is not None}
     if config is not None:
         evaluated = load_run_config(config, profile=profile).config.evaluate_reward_model
@@ -187,7 +187,7 @@ def _rows(file: str) -> StageInput:
 
 
 def _fetched(model: ModelSource) -> StageInput:
-    """The model, fetched where it is not here yet."""
+    """The model, fetched if necessary."""
     try:
         return named_model_input(model, name="reward_model")
     except SourceError as error:
@@ -203,7 +203,7 @@ def _target(out: str, file: str) -> Path | None:
     if target.is_dir():
         problem = f"{out} is a folder. Name a file."
     elif target.exists() and Path(file).exists() and target.samefile(file):
-        problem = f"{out} is the file that is to be scored. Name another one."
+        problem = f"{out} is the file to score. Name another one."
     elif not target.parent.is_dir() or not os.access(target.parent, os.W_OK | os.X_OK):
         problem = f"{target.parent.absolute()} is no folder that can be written. Name another place."
     if problem:
@@ -221,7 +221,7 @@ def _hand_over(scores: Path, target: Path | None) -> None:
 
 
 class _Progress:
-    """Says how far the program is, now and then."""
+    """Prints the program's progress every 10 s."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -257,7 +257,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runtime",
         choices=("auto", "docker", "process"),
-        help="with what the scoring is started (default: the run's, else auto)",
+        help="how the scoring is started (default: the run's, else auto)",
     )
     parser.add_argument(
         "--max-length",

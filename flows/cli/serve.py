@@ -1,4 +1,4 @@
-"""`rlhf serve` on the command line; what it does lies in `flows.serving.session`."""
+"""The command line of `rlhf serve`; its work is in `flows.serving.session`."""
 
 import argparse
 import os
@@ -9,10 +9,10 @@ from cronsim import CronSim, CronSimError
 
 from flows.cli.options import Command
 from flows.servers.local import ServerSettings
+from flows.servers.settings import STATE_DIR
 from flows.serving.session import ServeSettings, serve
 from tasks.config.errors import ConfigError
 
-_STATE_DIR = Path("outputs/.servers")
 _LOOPBACK = "127.0.0.1"
 
 
@@ -30,7 +30,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FOLDER",
-        help="a folder outside of this one that runs from a form may write to and read from; may be repeated",
+        help="a folder outside of this one that runs from a form may read and write; may be repeated",
     )
     parser.add_argument(
         "--limit",
@@ -43,13 +43,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--host",
         default=_LOOPBACK,
         metavar="ADDRESS",
-        help="interface of servers started here; another than loopback demands authentication (default: %(default)s)",
+        help="interface of servers started here; beyond loopback they demand logins (default: %(default)s)",
     )
     parser.add_argument(
         "--no-login",
         action="store_true",
-        help="a Prefect started here demands no login: every user of this machine can then have code run as you; by "
-        f"itself it demands one that is made and kept in {_STATE_DIR}/prefect/login",
+        help="a Prefect started here demands no login: every user of this machine can then run code as you; by "
+        f"default it demands one that `rlhf` makes and keeps in {STATE_DIR}/prefect/login",
     )
     parser.add_argument(
         "--retrain",
@@ -77,7 +77,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
             f"--{name}-database",
             metavar="URL",
             help=f"database of a {title} started here, for example PostgreSQL; with a password in it, set {variable} "
-            f"instead (default: SQLite in {_STATE_DIR})",
+            f"instead (default: SQLite in {STATE_DIR})",
         )
 
 
@@ -88,10 +88,10 @@ def _at_least_one(text: str) -> int:
 
 
 def cron(text: str) -> str:
-    """A schedule in cron's words, five fields.
+    """Return a cron schedule of five fields after a check.
 
     Raises:
-        ArgumentTypeError: it is none, or its moment never comes; the message names the field.
+        ArgumentTypeError: it is no schedule, or never comes due; the message names the field.
     """
     try:
         CronSim(text, datetime.now(UTC))
@@ -107,11 +107,11 @@ def _run(parsed: argparse.Namespace) -> int:
     if bool(parsed.retrain) != bool(parsed.cron):
         given, missing = ("--cron", "--retrain") if parsed.cron else ("--retrain", "--cron")
         raise ConfigError(
-            f"{given} was given without {missing}: a schedule says what is retrained, and when. Example: "
+            f"{given} was given without {missing}: a schedule needs both what to retrain and when. Example: "
             "rlhf serve --retrain demo --cron '0 6 * * 1'"
         )
     servers = ServerSettings(
-        state_dir=_STATE_DIR,
+        state_dir=STATE_DIR,
         prefect_api_url=os.environ.get("PREFECT_API_URL") or None,
         mlflow_uri=os.environ.get("MLFLOW_TRACKING_URI") or None,
         prefect_port=parsed.prefect_port,

@@ -1,4 +1,4 @@
-"""The report that is still true: every stage of the run has its verified artifact, and nothing that it shows changed.
+"""The report that is still valid: every stage of the run has its verified artifact, and nothing shown has changed.
 
 Then `rlhf run` has nothing to do, and starts neither servers nor programs.
 """
@@ -18,7 +18,7 @@ _WITHOUT_ARTIFACT = (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)
 
 @dataclass(frozen=True)
 class StandingReport:
-    """A finished run that would come out the same again."""
+    """A finished run whose repetition would give the same."""
 
     record: PipelineRecord
     report: Path
@@ -26,7 +26,7 @@ class StandingReport:
 
 
 def standing_report(loaded: LoadedConfig) -> StandingReport | None:
-    """The last report of this run where a new run would reuse every stage; None where there is something to do."""
+    """The run's last report if a new run would reuse every stage; None if there is something to do."""
     record = last_record(loaded.config.output_dir)
     if record is None or not _was_complete(record) or record.config_yaml != loaded.yaml_text:
         return None
@@ -48,7 +48,7 @@ def standing_report(loaded: LoadedConfig) -> StandingReport | None:
 
 
 def last_record(output_dir: Path) -> PipelineRecord | None:
-    """What the newest run of this folder came to; run ids begin with the time. None where no run came to a report."""
+    """Record of the newest run of this folder (run ids begin with the time); None if no run wrote a report."""
     newest = max(
         (output_dir / "reports").glob(f"*/{REPORT_INPUT_FILE}"), key=lambda path: path.parent.name, default=None
     )

@@ -77,7 +77,7 @@ FOREIGN_EXCHANGES = (
     ),
     Exchange("chinese", "为什么天空是蓝色的？", "因为空气散射蓝光比散射红光更强。", "因为有人把它涂成了蓝色。"),
     Exchange("chinese", "你能推荐一本好书吗？", "我推荐《西游记》，故事有趣，也很容易读。", "不能，你自己去找吧。"),
-    # Marked english although they are not: only a look at the text finds these.
+    # Marked english although they are not: only the text shows it.
     Exchange(
         "english",
         "Warum schwimmt ein schweres Schiff auf dem Wasser?",

@@ -1,7 +1,7 @@
 """Synthetic preferences that a tiny model learns in a minute, with rows that a filter must find; no dependencies.
 
-Twelve facts are asked for in eight ways with three openings each; an answer is good, evasive, wrong or rude, in this
-order of preference. Half of the pairs set the good answer against a wrong one: only who knows the facts gets those
+Eight questions with three openings each ask for twelve facts. An answer is good, evasive, wrong or rude, in this order
+of preference. Half of the pairs compare the good answer with a wrong one: only a model that knows the facts gets those
 right.
 """
 
@@ -40,7 +40,7 @@ QUESTIONS = (
     "Which animal lives in the house of {name}?",
 )
 OPENINGS = ("", "Hello. ", "One question. ")
-# For the labelled pairs: the same facts, asked for in words that no training prompt uses.
+# For the labelled pairs: the same facts, with wording that no training prompt uses.
 REWORDED_QUESTIONS = (
     "Which animal lives at home with {name}?",
     "Can you tell me what animal {name} keeps?",
@@ -84,7 +84,7 @@ _NUM_DUPLICATES = 20
 
 @dataclass(frozen=True)
 class DemoData:
-    """The three files and what was put into them; the numbers are what a filter ought to report."""
+    """The three files and their contents; the numbers are what a filter should report."""
 
     train: Path
     validation: Path
@@ -111,11 +111,11 @@ def write_demo_data(folder: Path, *, seed: int = 0, flip_labels: bool = False) -
     """Write `train.jsonl`, `validation.jsonl` (HelpSteer3 schema) and `labelled_pairs.jsonl` (TRL schema).
 
     The same seed gives the same bytes. Validation prompts occur in no training row. In the HelpSteer3 files a negative
-    `overall_preference` means that response 1 is better; `labelled_pairs.jsonl` asks for the same facts in other words
-    and names its better side, so it notices when that sign is misread.
+    `overall_preference` means that response 1 is better. `labelled_pairs.jsonl` has the same facts in other wording and
+    names the better side, so it shows when that sign is misread.
 
     Args:
-        folder: made where it is missing; the three files in it are overwritten.
+        folder: made if it is missing; the three files in it are overwritten.
         flip_labels: invert every label of training and validation rows, and leave the labelled pairs as they are.
     """
     rng = random.Random(seed)  # noqa: S311  (data, not secrets)
@@ -230,7 +230,7 @@ def _exchange_row(exchange: Exchange, rng: random.Random, *, domain: str, sign: 
 
 
 def _tie(question: _Question, rng: random.Random) -> Row:
-    """Two evasive answers that nobody could tell apart."""
+    """A row with two evasive answers of equal quality."""
     first, second = rng.sample(EVASIVE, 2)
     row = _preference_row(question.text, (first, second), rng, strength=1, sign=1)
     neutral = [{"score": 0, "reasoning": "", "feedback1": "", "feedback2": ""} for _ in range(3)]

@@ -1,6 +1,6 @@
-"""What a form leaves to the run configuration: whatever decides which code runs, and where a database's options lead.
+"""Settings that only a run configuration may set, not a form: those that choose code, and databases with options.
 
-Code comes by the runtime and its image, by a reader of rows, and by variables that name libraries to load.
+Code comes from the runtime and its image, from a reader of rows, and from variables that name libraries to load.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ _DATABASE = "tracking.mlflow_uri"
 
 
 def require_allowed(config: RunConfig, path: Path) -> None:
-    """Refuse a run in which a form decides what is left to the run configuration.
+    """Refuse a run if the form sets what only a run configuration may set.
 
     Values are compared, not lines: there are many ways to write a key.
 
@@ -51,14 +51,14 @@ def _runtime_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) ->
         if found != served:
             yield Mistake(
                 f"runtime.{name}",
-                f"`{_shown(found)}` found, but a form does not choose it: with what a stage is started decides what "
-                f"its code can reach. The run configuration {path} does, and says `{_shown(served)}`. Leave it out of "
-                "the form, or start from a run configuration that sets it.",
+                f"`{_shown(found)}` found, but a form does not choose it: runtime and image decide what a stage's "
+                f"code can reach. The run configuration {path} says `{_shown(served)}`. Leave it out of the form, or "
+                "start from a run configuration that sets it.",
             )
 
 
 def _reader_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
-    """A reader is a program: a file that a form brought along from the hub is none that somebody looked at."""
+    """Refuse readers that only the form names: a reader is a program, and nothing checked one from the hub."""
     served = _section(tree, "dataset")
     shares = served.get("mixture")
     parts = [served, *(part for part in (shares if isinstance(shares, list) else ()) if isinstance(part, Mapping))]
@@ -68,13 +68,13 @@ def _reader_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> 
         if reader is not None and str(reader) not in known:
             yield Mistake(
                 key,
-                f"`{_shown(reader)}` found, but a form does not choose it: a reader is a program, which runs with the "
-                f"rights of who serves where there is no Docker. Name it in a run configuration such as {path}.",
+                f"`{_shown(reader)}` found, but a form does not choose it: a reader is a program. Without Docker it "
+                f"runs with the serving user's rights. Name it in a run configuration such as {path}.",
             )
 
 
 def _variable_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
-    """Variables name libraries that NCCL, CUDA or OpenMP load, and files that they write."""
+    """Refuse variables of the form: they can name libraries that NCCL, CUDA or OpenMP load, and files to write."""
     profile = tree.get("gpu_profile")
     own = [Path(profile)] if isinstance(profile, str) and profile.endswith((".yaml", ".yml")) else []
     served = [_section(tree, "gpu_profile"), *_readable_trees([*own, *config_files("gpu_profiles")])]
@@ -100,14 +100,14 @@ def _database_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -
         yield Mistake(
             _DATABASE,
             f"`{_shown(found)}` has options (`?`), escaped characters (`%`) or a second address (`file:`), which can "
-            "lead to another place than it seems. A form names a database without them, such as sqlite:///outputs/"
-            f"mlflow.db; one with options stands in a run configuration such as {path}.",
+            "lead to another place than it seems. In a form, name a database without them, such as sqlite:///outputs/"
+            f"mlflow.db; put one with options into a run configuration such as {path}.",
         )
 
 
 def _readable_trees(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
     for file in files:
-        with suppress(ConfigError):  # told where a run uses it
+        with suppress(ConfigError):  # reported when a run uses it
             yield read_yaml_file(file, shown=str(file))
 
 

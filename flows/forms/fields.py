@@ -1,4 +1,4 @@
-"""The fields of the forms in Prefect: which keys of a run configuration people change most, in their words."""
+"""The fields of the forms in Prefect: the keys of a run configuration that users change most."""
 
 from typing import Annotated, TypeAlias
 
@@ -78,7 +78,7 @@ AgainFrom: TypeAlias = Annotated[
     str | None,
     SetsKey(
         "run.again_from",
-        help_text="Make this stage and those after it anew; without it, whatever is finished is reused",
+        help_text="Run this stage and those after it again; without it, every finished stage is reused",
         choices=stages_to_name,
     ),
 ]

@@ -1,7 +1,7 @@
-"""What a form may name: folders to write to and files to read below the folder that is served, or that were allowed.
+"""Folders to write and files to read that a form may name: below the served folder or an allowed folder.
 
-The user of a form has no shell on the machine, and the run can read what the serving user can. A run configuration
-in the served folder is written by the serving user, and may name files to read anywhere.
+The user of a form has no shell on the machine, but a run can read what the serving user can. The serving user writes
+the run configurations in the served folder, so these may name files to read anywhere.
 """
 
 import os
@@ -18,7 +18,7 @@ from tasks.config.yaml_reader import read_yaml_value
 # Set by `rlhf serve --allow-folder`; the processes of the runs inherit it.
 ALLOWED_VARIABLE = "RLHF_ALLOWED_FOLDERS"
 _FILE_SCHEMES = ("file", "sqlite")
-# Of one value; the form's own schema allows no more. Each part of a path costs a look at the disk.
+# Characters of one value, as in the form's schema. Each part of a path costs a look at the disk.
 _LONGEST_TEXT = 20_000
 
 
@@ -26,7 +26,7 @@ def require_inside(values: Mapping[str, Any], *, lines: str) -> None:
     """Refuse values of a form that name a place outside, before anything is read there.
 
     Args:
-        values: what was filled in, by field.
+        values: the filled-in values by field.
         lines: the field that holds `section.key=value`.
 
     Raises:
@@ -47,7 +47,7 @@ def texts_of(value: Any, *, field: str) -> list[str]:
     """The lines of a field, without blanks around them.
 
     Raises:
-        InvalidConfigError: it is no list of texts. The server's own check can be passed by.
+        InvalidConfigError: it is no list of texts. A user can bypass the server's own check.
     """
     if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
         return [line.strip() for line in value]
@@ -56,7 +56,7 @@ def texts_of(value: Any, *, field: str) -> list[str]:
 
 
 def require_outputs_inside(config: RunConfig) -> None:
-    """Refuse a run whose folders lie outside, whether the form or its run configuration names them.
+    """Refuse a run whose folders are outside, whether the form or its run configuration names them.
 
     Raises:
         InvalidConfigError: with every one of them.
@@ -81,7 +81,7 @@ def _values_of_lines(lines: list[str]) -> list[Any]:
         text = line.partition("=")[2]
         try:
             found.append(read_yaml_value(text, shown=""))
-        except ConfigError:  # told when the run is checked, which reads no file for it
+        except ConfigError:  # reported by the check of the run, which reads no file for it
             found.append(text)
     return found
 
@@ -99,9 +99,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _problem(text: str) -> str | None:
-    """Why a form may not hold the text; None where it may.
+    """Why a form may not hold the text; None if it may.
 
-    Any text may come to be opened as a file: a prose, a hub id and a hub's address are paths below this folder.
+    A run may open any text as a file. Prose, a hub id and a hub's address are paths below this folder.
     """
     if len(text) > _LONGEST_TEXT:
         return f"`{text[:60]}…` has {len(text):,} characters, more than {_LONGEST_TEXT:,}. Shorten it."
@@ -112,20 +112,20 @@ def _problem(text: str) -> str | None:
 
 
 def _paths_of_address(text: str) -> list[Path]:
-    """The paths that an address of a file may be read as, with and without escapes; none for any other text."""
+    """All paths that a file address may mean, with and without escapes; none for any other text."""
     scheme, colon, rest = text.partition(":")
     kind = scheme.strip().lower().partition("+")[0]
     if not colon or kind not in _FILE_SCHEMES:
         return []
     if kind == "sqlite":
-        # sqlite:///relative.db and sqlite:////absolute.db; behind the slashes SQLite takes file:path as well
+        # sqlite:///relative.db and sqlite:////absolute.db; after the slashes SQLite takes file:path as well
         rest = rest.removeprefix("//").removeprefix("/")
         found = [rest]
         rest = rest.partition(":")[2] if rest.lower().startswith("file:") else ""
     else:
         found = []
     if rest.startswith("//"):
-        # file:///absolute and file://host/absolute; some take the host for the first folder
+        # file:///absolute and file://host/absolute; some programs take the host for the first folder
         _, slash, behind = rest[2:].partition("/")
         found += [rest[2:], slash + behind]
     else:
@@ -144,9 +144,9 @@ def _is_inside(path: Path) -> bool:
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether it lies in what belongs to the servers, to Git or to Python's environment: behind a name with a dot.
+    """Whether it is below a name with a leading dot: state of the servers, of Git or of Python's environment.
 
-    The hub's folder counts too: it holds the hub's tokens, and files that somebody else wrote.
+    The hub's folder counts too: it holds the hub's tokens, and files that other people wrote.
     """
     place, above = _place_and_folder(path)
     hub = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser().resolve()
@@ -155,7 +155,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _is_private(path: Path) -> bool:
-    """As `_is_hidden`, of what is there: a text of a form may hold a dot and be no path."""
+    """As `_is_hidden`, but only for existing paths: a text of a form may hold a dot and be no path."""
     if not _is_hidden(path):
         return False
     place, above = _place_and_folder(path)
@@ -165,14 +165,14 @@ def _is_private(path: Path) -> bool:
 
 
 def _place_and_folder(path: Path) -> tuple[Path, Path]:
-    """Where the path leads, and the innermost allowed folder above."""
+    """The resolved path, and the innermost allowed folder above it."""
     place = path.expanduser().resolve()
     above = (folder for folder in _folders() if place.is_relative_to(folder))
     return place, max(above, key=lambda folder: len(folder.parts))
 
 
 def _folders() -> list[Path]:
-    """Where a form may point to: the served folder, its outputs where they are a link, what was allowed."""
+    """Folders that a form may use: the served one, its outputs (which may be a link), the allowed ones."""
     allowed = [folder for folder in os.environ.get(ALLOWED_VARIABLE, "").split(os.pathsep) if folder]
     return [Path.cwd().resolve(), Path("outputs").resolve(), *(Path(folder).resolve() for folder in allowed)]
 
@@ -180,6 +180,6 @@ def _folders() -> list[Path]:
 def _outside_text(path: str) -> str:
     return (
         f"`{path[:200]}` lies outside of {Path.cwd()}, the folder that is served, behind a name in it that begins "
-        "with a dot, or in the hub's own folder. Name a place below it; who serves can allow another folder: rlhf "
-        "serve --allow-folder FOLDER."
+        "with a dot, or in the hub's own folder. Name a place below it; the serving user can allow another folder: "
+        "rlhf serve --allow-folder FOLDER."
     )

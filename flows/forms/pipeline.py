@@ -1,7 +1,7 @@
 """The form that starts a run from Prefect: every value is an override of one key of a named run configuration.
 
-Type, bounds, choices and help of a field are those of the key in `RunConfig`; nothing is written down twice. What is
-left empty is not overridden. So each run from the form can be repeated by `rlhf run -c … --set …`.
+Type, bounds, choices and help of a field are those of the key in `RunConfig`; nothing is written down twice. An empty
+field overrides nothing. So `rlhf run -c … --set …` can repeat each run from the form.
 """
 
 import itertools
@@ -28,11 +28,11 @@ from tasks.config.yaml_reader import read_yaml_value
 
 # Where `rlhf serve --configs` looks; the processes of the runs inherit it.
 CONFIGS_VARIABLE = "RLHF_RUN_CONFIGS"
-# What a field of the form holds that nobody filled in. None would stand in the schema as a default, which the page
-# sends and the server's own check of the bounds then refuses.
+# Value of an empty field. None would be a default in the schema; the page would send it, and the server's check of the
+# bounds would refuse it.
 LEFT_EMPTY: Any = MISSING
-# The default of a field that a person has to fill in: the schema calls it required, for that is how pydantic reads it;
-# and a run that comes without it all the same, from a schedule, starts and can say what is wrong.
+# Default of a required field: pydantic reads it so for the schema. A scheduled run without the value still starts, and
+# can say what is wrong.
 TO_BE_CHOSEN: Any = ...
 
 MORE_SETTINGS = "more_settings"
@@ -44,8 +44,8 @@ _BOUNDS_IN_WORDS = {
     "exclusiveMaximum": "less than {:,}",
 }
 JsonSchema = dict[str, Any]
-# What a text may hold. JSON can spell halves of characters that no text has; the server would take such a run, and from
-# then on fail at every list that it stands in. No control characters either, but tabs and ends of lines.
+# Allowed characters of a text. JSON can hold halves of characters (surrogates); the server would take such a run, and
+# then fail at every list with it. No control characters either, except tabs and line ends.
 _TEXT_PATTERN = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f\ud800-\udfff]*$"
 _LONGEST_TEXT = 4096
 _LONGEST_LINE = 20_000
@@ -53,25 +53,25 @@ _MOST_LINES = 100
 
 
 class SetsKeys:
-    """In an annotation: what this field holds becomes overrides of the run."""
+    """Annotation of a field whose value becomes overrides of the run."""
 
     def overrides(self, value: object) -> list[str]:
         """`section.key=value` for the value.
 
         Raises:
-            ConfigError: the value is of no use.
+            ConfigError: the value cannot be used.
         """
         raise NotImplementedError
 
 
 class SetsKey(SetsKeys):
-    """In an annotation: this field overrides that key of the run, and takes what that key takes.
+    """Annotation of a field that overrides one key of the run, and takes what the key takes.
 
     Args:
         key: dotted, for example `train_reward_model.optimizer.learning_rate`.
-        help_text: for people who have never seen the YAML; stands before the key's own description.
-        choices: where a name stands for more than the key itself takes; asked whenever the schema is made.
-        clears: keys that would stand beside the new value and contradict it, or make it have no effect.
+        help_text: for users who have never seen the YAML; shown before the key's own description.
+        choices: returns the allowed names, for a key that is chosen by name; called whenever the schema is made.
+        clears: keys to set to null, since they would contradict the new value or cancel its effect.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SetsKey(SetsKeys):
         self.clears = clears
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """What the key itself is checked by."""
+        """Schema with the checks of the key itself."""
         if self.choices is not None:
             return handler(source)
         field = config_field(self.key)
@@ -98,7 +98,7 @@ class SetsKey(SetsKeys):
         return handler.generate_schema(typing.Optional[wanted])  # noqa: UP045 - `|` does not take what is not a type
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        """Without null: a field that may be empty is plainer than a choice between two types."""
+        """Schema without null: a field that may be empty is simpler than a choice between two types."""
         schema = _without_null(handler(core_schema))
         if self.choices is not None:
             schema["enum"] = list(self.choices())
@@ -119,10 +119,10 @@ class SetsKey(SetsKeys):
 
 
 class NamesRunConfig:
-    """In an annotation: the name of a run configuration, one of those that lie there when the schema is made."""
+    """Annotation of a field: the name of a run configuration that exists when the schema is made."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        """With the names as choices."""
+        """Schema with the names as choices."""
         return handler(core_schema) | {
             "enum": sorted(run_configs()),
             "description": f"The run configuration to start from: a YAML file in {configs_folder()}. It holds every "
@@ -131,18 +131,18 @@ class NamesRunConfig:
 
 
 class Help:
-    """In an annotation: what stands beside the field."""
+    """Annotation with the help text of a field."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        """With the text."""
+        """Schema with the text."""
         return bounded_text(_without_null(handler(core_schema)) | {"description": self.text})
 
 
 def bounded_text(schema: JsonSchema) -> JsonSchema:
-    """The schema of a field, where it is free text with the characters and the length that a text may have."""
+    """Schema of a field; for free text, with the allowed characters and length."""
     if schema.get("type") == "array":
         items = {**schema["items"], "pattern": _TEXT_PATTERN, "maxLength": _LONGEST_LINE}
         return {**schema, "items": items, "maxItems": _MOST_LINES}
@@ -152,7 +152,7 @@ def bounded_text(schema: JsonSchema) -> JsonSchema:
 
 
 def config_field(key: str) -> FieldInfo:
-    """The field of `RunConfig` behind a dotted key.
+    """The field of `RunConfig` for a dotted key.
 
     Raises:
         KeyError: there is none.
@@ -166,7 +166,7 @@ def config_field(key: str) -> FieldInfo:
 
 
 def configs_folder() -> Path:
-    """Where the run configurations lie that a form offers."""
+    """Folder of the run configurations that a form offers."""
     named = os.environ.get(CONFIGS_VARIABLE)
     found = config_files("runs")
     return Path(named) if named else found[0].parent if found else Path("configs/runs")
@@ -190,11 +190,11 @@ def stages_to_name() -> list[str]:
 def load_form(
     form: Callable[..., object], values: Mapping[str, Any], *, fixed: Sequence[str] = ()
 ) -> tuple[LoadedConfig, str]:
-    """The checked run that the values ask for, and the command that repeats it.
+    """Return the checked run of the values, and the command that repeats it.
 
     Args:
         form: the function whose annotated parameters are the fields.
-        values: what was filled in, by name of the parameter.
+        values: the filled-in values by name of the parameter.
         fixed: further overrides; they win.
 
     Raises:
@@ -213,7 +213,7 @@ def load_form(
 
 
 def overrides_by_field(form: Callable[..., object], values: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Field that was filled in → `section.key=value`, in the form's order; `more_settings` last, so they win."""
+    """Filled-in field → its `section.key=value`, in the form's order; `more_settings` last, so they win."""
     found, given = dict[str, list[str]](), values_given(values)
     for name, annotation in typing.get_type_hints(form, include_extras=True).items():
         sets = next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, SetsKeys)), None)
@@ -224,19 +224,19 @@ def overrides_by_field(form: Callable[..., object], values: Mapping[str, Any]) -
 
 
 def further_settings(values: Mapping[str, Any]) -> list[str]:
-    """The lines under `more_settings` that hold something; raises InvalidConfigError where it is no list of texts."""
+    """Non-empty lines of `more_settings`; raises InvalidConfigError if it is no list of texts."""
     return [line for line in texts_of(values_given(values).get(MORE_SETTINGS, ()), field=MORE_SETTINGS) if line]
 
 
 @contextmanager
 def told_by_field(by_field: Mapping[str, Sequence[str]]) -> Iterator[None]:
-    """Mistakes name the field of the form that they were made in, instead of `--set` of the command line.
+    """Name the form's field in mistakes, instead of `--set` of the command line.
 
     Args:
         by_field: as `overrides_by_field`.
 
     Raises:
-        InvalidConfigError: the one that was raised inside, in the form's words.
+        InvalidConfigError: the one that was raised inside, with the fields' names.
     """
     try:
         yield
@@ -254,13 +254,13 @@ def _in_the_form(text: str, by_field: Mapping[str, Sequence[str]]) -> str:
 
 
 def values_given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What was filled in; a text that was typed and deleted again counts as empty."""
+    """The filled-in values; a text that was typed and deleted again counts as empty."""
     empty = (LEFT_EMPTY, TO_BE_CHOSEN, None)
     return {name: value for name, value in values.items() if value != "" and not any(value is one for one in empty)}
 
 
 def chosen_config(values: Mapping[str, Any]) -> Path:
-    """The file of the run configuration that was chosen under `start_from`.
+    """File of the run configuration that was chosen under `start_from`.
 
     Raises:
         ConfigError: none was chosen, or there is none of that name.
@@ -284,7 +284,7 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 def _as_yaml(value: object) -> str:
-    """The value as a person would write it after `--set key=`."""
+    """The value as a user would write it after `--set key=`."""
     if not isinstance(value, str):
         return json.dumps(value)
     try:

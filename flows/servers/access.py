@@ -1,4 +1,4 @@
-"""Whether a server can be used by this process: its address, its health, and whether it lets us in."""
+"""Whether this process can use a server: its address, its health and its login."""
 
 import http.client
 import os
@@ -29,7 +29,7 @@ _LIMIT_S = 10.0
 
 
 def access_problem(name: str, url: str, *, variables: Mapping[str, str]) -> str | None:
-    """Why a healthy server does not let us in, and which variable to set; None where it does.
+    """Why a healthy server refuses this process, and which variable to set; None if it does not.
 
     Args:
         url: Prefect's address ends in `/api`.
@@ -37,25 +37,25 @@ def access_problem(name: str, url: str, *, variables: Mapping[str, str]) -> str 
     """
     headers = login_headers(name, variables)
     if name == "prefect" and headers.get("Authorization", "").startswith("Bearer "):
-        return None  # a hosted Prefect, which has no such question
+        return None  # a hosted Prefect, which lacks this path
     status, seen = answer(url.rstrip("/") + INSIDE_PATHS[name], headers=headers, timeout_s=_LIMIT_S)
     if status == http.client.UNAUTHORIZED:
         if headers:
             return f"it refuses the login in {LOGIN_VARIABLES[name]} ({seen}); set it to one that the server knows"
-        made = "; one that was made by itself lies in outputs/.servers/prefect/login of the folder it was started in"
-        return f"it wants a login ({seen}); set {LOGIN_VARIABLES[name]}{made if name == 'prefect' else ''}"
+        made = "; one that `rlhf` made is in outputs/.servers/prefect/login of the folder it was started in"
+        return f"it demands a login ({seen}); set {LOGIN_VARIABLES[name]}{made if name == 'prefect' else ''}"
     if status == http.client.FORBIDDEN and name == "mlflow":
-        return f"it refuses to be asked under this name ({seen}); add the name to its --allowed-hosts"
+        return f"it refuses requests under this name ({seen}); add the name to its --allowed-hosts"
     return None
 
 
 def usable_address(
     name: str, url: str | None, *, state_dir: Path, say: Callable[[str], None]
 ) -> tuple[str | None, dict[str, str]]:
-    """The configured address without its login, and the variables by which clients learn that login.
+    """Return the configured address without its login, and the variables that give clients that login.
 
-    A login that was given for another address stays here. An MLflow that cannot be used is only said, since a run
-    goes on without it.
+    A login for another address is not used. An MLflow that cannot be used causes only a warning, since a run goes on
+    without it.
 
     Args:
         state_dir: of servers that are started here; the login of one that runs there is known.
@@ -87,8 +87,8 @@ def usable_address(
         raise ServerError(f"{URL_KEYS[name]}: {problem}")
     if problem is not None:
         say(
-            f"Warning: {problem} ({URL_KEYS[name]}) A run goes on; what MLflow should be told waits on disk for the "
-            "next run in the same folder."
+            f"Warning: {problem} ({URL_KEYS[name]}) A run goes on and keeps MLflow's data on disk; the next run in "
+            "the same folder delivers it."
         )
     return bare, learnt
 
@@ -107,7 +107,7 @@ def _problem(name: str, bare: str, *, variables: Mapping[str, str]) -> str | Non
 
 
 def _without_login_however_wrong(url: str) -> str:
-    """As `without_login`, also for what cannot be taken apart."""
+    """As `without_login`, also for addresses that cannot be parsed."""
     head, slashes, rest = url.partition("//")
     netloc, slash, path = rest.partition("/")
     return f"{head}{slashes}{netloc.rpartition('@')[2]}{slash}{path}"
@@ -124,7 +124,7 @@ def _refuse_password(name: str, url: str) -> None:
 
 @contextmanager
 def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
-    """These variables stand in the environment of this process for the time of the block."""
+    """Set these variables in the environment of this process during the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,6 +1,6 @@
-"""With what the two servers are started: commands and environment.
+"""Commands and environment of the two servers.
 
-No password stands in a command, which every user of the machine can read; the environment is its owner's only.
+No command holds a password: every user of the machine can read commands, but only the owner reads the environment.
 """
 
 import os
@@ -41,18 +41,18 @@ def server_plan(
 
 def _prefect_plan(folder: Path, port: int, host: str, database: str, login: str) -> ServerPlan:
     kept = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_SERVER_")}
-    # Relative to the server's folder: Prefect's own absolute default breaks where the path holds a `?`.
+    # Relative to the server's folder: Prefect's own absolute default breaks if the path has a `?`.
     database = database or "sqlite+aiosqlite:///prefect.db"
     return ServerPlan(
         name="prefect",
         command=(sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)),
         environment=_environment()
         | statistics_variables()
-        # Its own default lets every page that the user's browser opens ask the API.
+        # Prefect's default lets every page in the user's browser call the API.
         | {
             _EXTRA_ORIGINS["prefect"]: ",".join(_origins(names_of_this_machine(host), port)),
-            # Else every page that the user's browser opens can start runs here: a POST without a content type is asked
-            # of no origin beforehand.
+            # Else every page in the user's browser can start runs here: for a POST without a content type, browsers
+            # do not ask first whether the origin may.
             "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         }
         | kept
@@ -99,7 +99,7 @@ def _mlflow_plan(folder: Path, port: int, host: str, database: str, login: str) 
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what is another program's: above all its secrets."""
+    """This process's environment without other programs' variables, above all their secrets."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -108,33 +108,33 @@ def _environment() -> dict[str, str]:
 
 
 def _mlflow_names(host: str, port: int) -> dict[str, str]:
-    """Under which names MLflow answers; with none it takes its own list of local and private addresses.
+    """Variables with the names under which MLflow answers; none: its own list of local and private addresses.
 
-    A page asks with its own origin even where that is MLflow's, so the origins have to be named too.
+    A page sends its origin even if that is MLflow's, so the origins must be named too.
     """
     extra = [name.strip() for name in os.environ.get(_EXTRA_HOSTS, "").split(",") if name.strip()]
     if is_loopback(host) and not extra:
         return {}
     names = [*names_of_this_machine(host), *extra]
     origins = [*_origins(names, port), *filter(None, os.environ.get(_EXTRA_ORIGINS["mlflow"], "").split(","))]
-    # A list in which a name stands twice would do no harm, but is hard to read in its log.
+    # A name twice in the list does no harm, but is hard to read in MLflow's log.
     hosts = dict.fromkeys(form for name in names for form in (name, f"{name}:{port}"))
     return {_EXTRA_HOSTS: ",".join(hosts), _EXTRA_ORIGINS["mlflow"]: ",".join(dict.fromkeys(origins))}
 
 
 def _origins(names: tuple[str, ...] | list[str], port: int) -> tuple[str, ...]:
-    """What a browser calls pages of these names: on the server's port, or behind a proxy that speaks TLS."""
+    """Origins of pages under these names: on the server's port, or behind a TLS proxy."""
     return tuple(dict.fromkeys(form for name in names for form in (f"http://{name}:{port}", f"https://{name}")))
 
 
 def _mlflow_login(folder: Path, login: str) -> dict[str, str]:
     user, _, password = login.partition(":")
     return {
-        # Read when the file of users is made; later the users in it count.
+        # MLflow reads these when it makes the file of users; later the users in it count.
         "MLFLOW_AUTH_ADMIN_USERNAME": user,
         "MLFLOW_AUTH_ADMIN_PASSWORD": password,
         "MLFLOW_FLASK_SERVER_SECRET_KEY": flask_secret_key(folder),
-        # Its default lets routes without a rule of their own through without a login.
+        # By default, routes without their own rule need no login.
         "MLFLOW_BASIC_AUTH_FAIL_CLOSED": "true",
     }
 

@@ -1,12 +1,12 @@
-"""The databases of servers that are started here: what may stand in their URL, and the URL as it may be shown. Pure,
-but for one look at which drivers this Python has."""
+"""Database URLs of servers that are started here: what they may hold, and how to show them. Pure, except for one look
+at this Python's drivers."""
 
 import re
 from importlib.util import find_spec
 from urllib.parse import unquote, urlsplit
 
 DATABASE_VARIABLES = {"prefect": "PREFECT_SERVER_DATABASE_CONNECTION_URL", "mlflow": "MLFLOW_BACKEND_STORE_URI"}
-# The driver that is meant where the URL names none: SQLAlchemy's own choice for `postgresql` changed with its 2.1.
+# The driver if the URL names none: SQLAlchemy's own choice for `postgresql` changed with its 2.1.
 _DRIVERS: dict[str, dict[str, tuple[str, ...]]] = {
     "prefect": {"postgresql": ("asyncpg",), "sqlite": ("aiosqlite",)},
     "mlflow": {"postgresql": ("psycopg2", "psycopg"), "mysql": ("pymysql",), "sqlite": ("",)},
@@ -14,7 +14,7 @@ _DRIVERS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def with_driver(name: str, url: str) -> str:
-    """The URL with the driver that this server works with, where it names none.
+    """The URL with the driver of this server, if it names none.
 
     Example: `postgresql://host/prefect` for Prefect gives `postgresql+asyncpg://host/prefect`.
     """
@@ -24,7 +24,7 @@ def with_driver(name: str, url: str) -> str:
 
 
 def database_problem(name: str, url: str) -> str | None:
-    """Why a server cannot be started on this database, and what to write instead; None where it can.
+    """Why a server cannot use this database, and what to write instead; None if it can.
 
     Example: `postgresql+psycopg2://host/prefect` for Prefect gives a sentence that offers `postgresql+asyncpg`.
     """
@@ -37,7 +37,7 @@ def database_problem(name: str, url: str) -> str | None:
     problem = _scheme_problem(name, parts.scheme.lower(), shown)
     if problem is None and not parts.scheme.startswith("sqlite"):
         if not parts.path.strip("/"):
-            problem = f"`{shown}` names no database. Write it behind the host, as in {_EXAMPLE}."
+            problem = f"`{shown}` names no database. Write it after the host, as in {_EXAMPLE}."
         elif port == 0:
             problem = f"`{shown}` names port 0. Write the port that the database listens on, or none for its usual one."
     return problem
@@ -57,19 +57,19 @@ def _scheme_problem(name: str, scheme: str, shown: str) -> str | None:
         )
     needed = driver or drivers[0]
     if needed and find_spec(needed) is None:
-        return f"`{shown}` needs the package {needed}, which this Python lacks: `pip install -e '.[team]'` brings it."
+        return f"`{shown}` needs the package {needed}, which this Python lacks: `pip install -e '.[team]'`."
     return None
 
 
 def shown_database(url: str) -> str:
-    """The URL without user, password and options, which may hold one; for messages and records."""
+    """The URL without user, password and options (which may hold a password); for messages and records."""
     if url.startswith("sqlite"):
         return url.partition("?")[0]
     return re.sub(r"//.*@", "//", url).partition("?")[0]
 
 
 def secrets_in_url(url: str) -> tuple[str, ...]:
-    """The password as written and as meant, for whoever shows a text that may hold it."""
+    """The password as written and unquoted, to mask it in texts."""
     netloc = url.partition("//")[2].rpartition("@")[0]
     password = netloc.partition(":")[2]
     return tuple({password, unquote(password)} - {""})

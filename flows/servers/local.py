@@ -1,6 +1,6 @@
-"""The Prefect and MLflow servers of a run: found where configured, else started on loopback and stopped at the end.
+"""The Prefect and MLflow servers of a run: the configured ones, else started on loopback and stopped at the end.
 
-Imports neither Prefect nor MLflow: both are child processes, and the command line stays quick.
+Imports neither Prefect nor MLflow: both are child processes, so the command line stays fast.
 """
 
 import atexit
@@ -40,19 +40,18 @@ class Servers:
 def local_servers(
     settings: ServerSettings, *, say: Say, meanwhile: Callable[[Servers], None] | None = None
 ) -> Iterator[Servers]:
-    """Two healthy servers for the time of the block.
+    """Provide two healthy servers during the block.
 
     A configured address is only checked. Else servers that already run for `settings.state_dir` are used, or both are
-    started at once. They are stopped when their last user leaves, also after Ctrl-C, SIGTERM and SIGHUP. Where a server
-    demands a login, the variables by which clients learn it stand in this process's environment meanwhile; the
-    addresses hold none.
+    started at once. They stop when their last user leaves, also after Ctrl-C, SIGTERM and SIGHUP. If a server demands a
+    login, this process's environment holds it for clients during the block; the addresses hold none.
 
     Args:
-        meanwhile: called while Prefect comes up, with the addresses: for imports, which take seconds. MLflow is then
-            started behind it, and the block begins when Prefect answers; `Servers.mlflow_start` says when MLflow does.
+        meanwhile: called with the addresses while Prefect starts: for imports, which take seconds. MLflow then starts
+            after Prefect, and the block begins when Prefect answers; `Servers.mlflow_start` says when MLflow does.
 
     Raises:
-        ServerError: an address does not answer or does not let us in, a port is taken, a login is missing, a database
+        ServerError: an address does not answer or refuses this process, a port is taken, a login is missing, a database
             cannot be used, the state folder cannot be used, a server does not become healthy in time.
     """
     find = partial(usable_address, state_dir=settings.state_dir, say=say)
@@ -83,10 +82,10 @@ def serve_until_interrupted(settings: ServerSettings, *, say: Say, experiment: s
     """Keep both servers up until Ctrl-C; the body of `rlhf ui`.
 
     Args:
-        experiment: of MLflow, whose runs are to be looked at; empty: all.
+        experiment: of MLflow, whose runs to show; empty: all.
 
     Raises:
-        ServerError: as `local_servers`; also when a server ends by itself.
+        ServerError: as `local_servers`; also when a server ends unexpectedly.
     """
     with suppress(KeyboardInterrupt), local_servers(settings, say=say) as servers:
         mlflow = runs_page(servers.mlflow_uri, experiment) if experiment else servers.mlflow_uri
@@ -97,12 +96,12 @@ def serve_until_interrupted(settings: ServerSettings, *, say: Say, experiment: s
             for server in watched:
                 if not server.lives:
                     raise ServerError(
-                        f"The {TITLES[server.name]} server (pid {server.pid}) has ended by itself. Last lines of "
+                        f"The {TITLES[server.name]} server (pid {server.pid}) has ended unexpectedly. Last lines of "
                         f"{server.log_path}:\n{log_tail(Path(server.log_path))}"
                     )
 
 
 def login_hint(state_dir: Path) -> str:
-    """Behind the address of a Prefect whose page asks for the login that was made for this folder; else empty."""
+    """Text after the address of a Prefect that demands the login made for this folder; else empty."""
     has_own = any(server.has_own_login for server in read_record(state_dir).servers if server.name == "prefect")
     return f" (login: {login_file(state_dir)})" if has_own else ""

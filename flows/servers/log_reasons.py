@@ -1,7 +1,7 @@
-"""Why a server does not come up, from its own log: reason and advice in place of a traceback. Pure.
+"""Why a server does not start, from its own log: reason and advice in place of a traceback. Pure.
 
-None of these passes by itself, so a server whose log shows one is not waited for: MLflow asks a database that refuses
-its password for 110 s.
+None of these reasons goes away, so do not wait for such a server: MLflow retries a database that refuses its password
+for 110 s.
 """
 
 import re
@@ -28,7 +28,7 @@ class LogReason:
 
 
 def reason_in(log: str, *, database: str, python: str = "python") -> str | None:
-    """What hinders the server for good, and what to do; None where the log shows nothing known.
+    """Why the server cannot start, and what to do; None if the log shows no known reason.
 
     Args:
         database: as `shown_database` gives it.
@@ -42,7 +42,7 @@ def reason_in(log: str, *, database: str, python: str = "python") -> str | None:
 
 
 def read_log(path: Path) -> str:
-    """The last 256 KiB of a log; empty where there is none."""
+    """The last 256 KiB of a log; empty if there is none."""
     try:
         with open(path, "rb") as stream:
             stream.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
@@ -59,7 +59,7 @@ def masked(text: str, secrets: Iterable[str]) -> str:
 
 
 def _mlflow_knows(found: re.Match[str]) -> bool:
-    """Whether this MLflow has the migration that the database was left at, so that it can go on from there."""
+    """Whether this MLflow has the last migration of the database, so that it can upgrade from there."""
     package = find_spec("mlflow")
     folders = package.submodule_search_locations if package else None
     return any(
@@ -92,7 +92,7 @@ _REASONS = (
     ),
     LogReason(
         r"fe_sendauth: no password supplied",
-        "the database {database} wants a password and was given none. Write it into the URL, or into the file that "
+        "the database {database} needs a password and got none. Write it into the URL, or into the file that "
         "PGPASSFILE names.",
     ),
     LogReason(
@@ -105,7 +105,7 @@ _REASONS = (
     ),
     LogReason(
         r'no pg_hba\.conf entry for host "([^"]*)"',
-        "the database {database} lets nobody in from {0}. Allow it in its pg_hba.conf.",
+        "the database {database} refuses connections from {0}. Allow them in its pg_hba.conf.",
     ),
     LogReason(
         r'permission denied to create extension "(\w+)"',

@@ -1,4 +1,4 @@
-"""Logins of the servers: a person's, or one that is made here."""
+"""Logins of the servers: chosen by a user, or made here."""
 
 import ipaddress
 import os
@@ -36,12 +36,12 @@ def is_loopback(host: str) -> bool:
 
 
 def demanded_logins(names: Sequence[str], *, host: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """`user:password` that each server will demand; a server that is not named demands none.
+    """Name → `user:password` of each server that will demand a login.
 
-    Beyond loopback both do. On loopback only Prefect does, and only where its own variable says so.
+    Beyond loopback both do. On loopback only Prefect does, and only if its own variable is set.
 
     Raises:
-        ServerError: what is missing, all of it at once.
+        ServerError: logins are missing or unusable; names all of them.
     """
     wide = not is_loopback(host)
     logins, problems = {}, []
@@ -86,7 +86,7 @@ def _mlflow_problems(variables: Mapping[str, str]) -> list[str]:
             f"MLflow: {problem}" for problem in _weaknesses(MLFLOW_PASSWORD, mlflow_login(variables), wide=True)
         ]
     if find_spec("flask_wtf") is None:
-        problems.append("MLflow: its login needs the package Flask-WTF: `pip install -e '.[team]'` brings it.")
+        problems.append("MLflow: its login needs the package Flask-WTF: `pip install -e '.[team]'`.")
     return problems
 
 
@@ -97,19 +97,19 @@ def _weaknesses(variable: str, login: str, *, wide: bool) -> list[str]:
     if not login.isascii() or not login.isprintable():
         return [f"{variable} holds characters that are not printable ASCII; browsers would send others."]
     if wide and len(password) < _SHORTEST_PASSWORD:
-        return [f"the password in {variable} has {len(password)} characters; {_SHORTEST_PASSWORD} are the least."]
+        return [f"the password in {variable} has {len(password)} characters; at least {_SHORTEST_PASSWORD} are needed."]
     return []
 
 
 def client_login(name: str, variables: Mapping[str, str]) -> str:
-    """`user:password` that this process knows for a server of its own state folder; empty where it knows none."""
+    """`user:password` that this process knows for a server of its own state folder; empty if it knows none."""
     if name == "mlflow":
         return mlflow_login(variables)
     return variables.get(PREFECT_LOGIN) or variables.get(PREFECT_SERVER_LOGIN) or ""
 
 
 def flask_secret_key(folder: Path) -> str:
-    """The key with which MLflow signs its forms; made once, kept for the next start in a file that only we may read."""
+    """The key with which MLflow signs its forms: made once, kept in a file that only this user may read."""
     path = folder / _KEY_FILE
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(FileExistsError), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
@@ -118,7 +118,7 @@ def flask_secret_key(folder: Path) -> str:
 
 
 def names_of_this_machine(host: str) -> tuple[str, ...]:
-    """The host names and addresses under which a server that listens on `host` is asked."""
+    """The host names and addresses under which clients reach a server that listens on `host`."""
     if is_loopback(host):
         return _LOCAL_NAMES
     names = {*_LOCAL_NAMES, "host.docker.internal", socket.gethostname(), socket.getfqdn()}
@@ -131,7 +131,7 @@ def names_of_this_machine(host: str) -> tuple[str, ...]:
 
 
 def _as_host(address: str) -> str:
-    """An IP address as it stands in a URL; empty for anything else."""
+    """An IP address as written in a URL; empty for anything else."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -140,12 +140,12 @@ def _as_host(address: str) -> str:
 
 
 def login_file(state_dir: Path) -> Path:
-    """Where the login of the Prefect of this state folder lies."""
+    """File with the login of this state folder's Prefect."""
     return state_dir / "prefect" / _FILE
 
 
 def made_login(state_dir: Path) -> bool:
-    """See that there is a login; whether it was made now.
+    """Make a login if there is none; return whether it was made now.
 
     Raises:
         OSError: the folder cannot be written.
@@ -163,7 +163,7 @@ def made_login(state_dir: Path) -> bool:
 
 
 def own_login(state_dir: Path) -> str:
-    """`user:password`.
+    """`user:password` of this state folder's Prefect.
 
     Raises:
         ServerError: the file does not hold one.
@@ -183,7 +183,7 @@ def own_login(state_dir: Path) -> str:
 
 
 def known_login(state_dir: Path, api_url: str) -> dict[str, str]:
-    """The variables by which clients log in at that address, where it is the running Prefect of this state folder."""
+    """The variables by which clients log in at that address, if it is the running Prefect of this state folder."""
     for server in read_record(state_dir).servers:
         if server.has_own_login and server.lives and api_url.rstrip("/") == f"{server.url}/api":
             with suppress(ServerError):

@@ -1,4 +1,4 @@
-"""Everything that is known to hinder servers that are to be started here, found before the first process."""
+"""Find, before the first process starts, all known problems of the servers to start here."""
 
 import os
 import socket
@@ -38,14 +38,14 @@ _DATABASE_LIMIT_S = 10.0
 def planned_servers(
     settings: ServerSettings, names: Sequence[str], *, reservations: PortReservations, say: Say
 ) -> list[ServerPlan]:
-    """How to start these servers.
+    """Plans for the start of these servers.
 
     Args:
         reservations: holds their ports from now on.
 
     Raises:
-        ServerError: the host is not ours; a login is missing; ports that somebody named are taken or databases cannot
-            be used, all of them at once.
+        ServerError: the host is not this machine; a login is missing; configured ports are taken or databases cannot be
+            used (names all of them).
     """
     if (problem := host_problem(settings.host)) is not None:
         raise ServerError(problem)
@@ -71,24 +71,24 @@ def planned_servers(
 
 
 def _own_login(settings: ServerSettings, names: Sequence[str], *, say: Say) -> str:
-    """The login that is made for a Prefect here; empty where none is wanted. A new one is shown once, to a person."""
+    """The login made for a Prefect here; empty if none is wanted. A terminal shows a new one once."""
     if "prefect" not in names or not settings.prefect_login:
         return ""
     is_new = made_login(settings.state_dir)
     login, path = own_login(settings.state_dir), login_file(settings.state_dir)
     if is_new and sys.stdout.isatty():
-        say(f"Prefect's login, made now: {login}\n  Its page asks for it once in each browser. It lies in {path}.")
-    elif is_new:  # a log of this output may be read by others
-        say(f"Prefect's login was made now and lies in {path}. Its page asks for it once in each browser.")
+        say(f"Prefect's login, made now: {login}\n  Its page asks for it once in each browser. It is in {path}.")
+    elif is_new:  # others may read a log of this output
+        say(f"Prefect's login was made now and is in {path}. Its page asks for it once in each browser.")
     return login
 
 
 def _ports(
     settings: ServerSettings, names: Sequence[str], reservations: PortReservations, *, say: Say
 ) -> dict[str, int]:
-    """A port for each server: the one that was named, else the usual one, else one that is free."""
+    """A port for each server: the configured one, else the usual one, else a free one."""
     named = {settings.prefect_port, settings.mlflow_port}
-    # Each a port that no other server here takes, not by chance either.
+    # Free ports, without those that are configured for a server here.
     spare = iter(port for port in free_ports(len(names) + 2) if port not in named)
     ports = {}
     for name in names:
@@ -100,10 +100,10 @@ def _ports(
 
 
 def _usual_port(name: str, settings: ServerSettings, spare: int, reservations: PortReservations, *, say: Say) -> int:
-    """The usual port; `spare` where somebody else has it, which is said."""
+    """Return the usual port; if it is taken, say so and return `spare`."""
     usual = USUAL_PORTS[name]
     others = [settings.port(other) for other in USUAL_PORTS if other != name]
-    other = "the other server is to take it" if usual in others else None
+    other = "it is configured for the other server" if usual in others else None
     problem = other or _why_taken(usual, settings.host, reservations)
     if problem is None:
         return usual
@@ -116,17 +116,17 @@ def _usual_port(name: str, settings: ServerSettings, spare: int, reservations: P
 
 
 def _why_taken(port: int, host: str, reservations: PortReservations) -> str | None:
-    """Why the port cannot be had; None: it is free, and reserved here now."""
+    """Reserve the port, or return why it cannot be used; None: it was free, and is reserved here now."""
     if (problem := port_problem(port, host=host)) is not None:
         return problem
     return None if reservations.take(port) else "another `rlhf` of this machine is starting a server there"
 
 
 def _refuse_second(name: str, port: int, folder: Path) -> None:
-    """Two servers on one SQLite file would lock each other out.
+    """Refuse a second server on one SQLite file: the two would lock each other out.
 
     Raises:
-        ServerError: a server of this very folder listens there, which no record names.
+        ServerError: a server of this folder listens there, and no record names it.
     """
     holder = port_process(port)
     with suppress(psutil.Error, OSError):
@@ -138,7 +138,7 @@ def _refuse_second(name: str, port: int, folder: Path) -> None:
 
 
 def _port_problem(name: str, settings: ServerSettings, reservations: PortReservations) -> str | None:
-    """Why a port that somebody named cannot be had."""
+    """Why a configured port cannot be used."""
     port = settings.port(name)
     problem = _why_taken(port, settings.host, reservations) if port else None
     if problem is None:
@@ -150,13 +150,13 @@ def _port_problem(name: str, settings: ServerSettings, reservations: PortReserva
 
 
 def _database_problem(name: str, url: str | None) -> str | None:
-    """Why that database cannot be used; whether it answers at all is tried, since MLflow would ask for 110 s."""
+    """Why that database cannot be used. Tries to connect, since MLflow would retry for 110 s."""
     if url is None:
         return None
     problem = database_problem(name, url)
     if problem is None and secrets_in_url(url) and any(url in word for word in sys.argv):
         problem = (
-            f"the password of {shown_database(url)} stands in the command, where every user of this machine can read "
+            f"the password of {shown_database(url)} is in the command, where every user of this machine can read "
             f"it (`ps`). Set {DATABASE_VARIABLES[name]} to the URL instead, or put the password into the file that "
             "PGPASSFILE names."
         )

@@ -38,8 +38,8 @@ class ServerPlan:
         host: the interface that it listens on.
         database: where its rows are, as it may be shown.
         login: `user:password` that it demands; empty: none.
-        has_own_login: whether that was made for its folder, and not chosen by a person.
-        secrets: texts that stand in its environment and nowhere else.
+        has_own_login: whether the login was made for its folder, not chosen by a user.
+        secrets: texts that must be in its environment only.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ServerPlan:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on, all different."""
+    """Different ports of the loopback interface that no process listens on."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for item in sockets:
@@ -72,18 +72,18 @@ def free_ports(count: int) -> list[int]:
 
 
 class PortReservations:
-    """Ports that a start of ours is about to take: between the look at one and its server's first answer lie seconds.
+    """Ports that starting servers will take: seconds pass between the check of a port and the server's first answer.
 
-    Two users who start at the same moment would else both find the usual port free. The reservation is a name that the
-    kernel gives to one process of the machine at a time, whoever's, and takes back when that process ends; it hinders
-    no other program. Where the kernel has no such names (macOS) every reservation is had.
+    Without reservations, two users who start at the same moment would both find the usual port free. A reservation is a
+    name that the kernel gives to one process of the machine at a time, of any user, and frees when that process ends.
+    It affects no other program. If the kernel has no such names (macOS), every reservation succeeds.
     """
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
 
     def take(self, port: int) -> bool:
-        """Whether the port is reserved here now."""
+        """Reserve the port; return whether it is reserved here now."""
         if port in self._held or not sys.platform.startswith("linux"):
             return True
         name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -96,13 +96,13 @@ class PortReservations:
         return True
 
     def release(self) -> None:
-        """Give all of them back."""
+        """Release all reservations."""
         while self._held:
             self._held.popitem()[1].close()
 
 
 def host_problem(host: str) -> str | None:
-    """Why nothing can listen on this host, and what to give instead; None where something can."""
+    """Why no server can listen on this host, and what to use instead; None if one can."""
     try:
         _try_to_listen(host, 0)
     except socket.gaierror:
@@ -119,7 +119,7 @@ def host_problem(host: str) -> str | None:
 
 
 def port_problem(port: int, *, host: str = LOOPBACK) -> str | None:
-    """Why nothing can be started on this port of that interface, with who holds it; None where it is free."""
+    """Why no server can start on this port of that interface, with the port's holder; None if it is free."""
     try:
         _try_to_listen(host, port)
     except OSError as error:
@@ -135,7 +135,7 @@ def _try_to_listen(host: str, port: int) -> None:
 
 
 def port_process(port: int) -> psutil.Process | None:
-    """The process that listens there; None where there is none, or this user may not see it."""
+    """The process that listens there; None if there is none, or this user may not see it."""
     with suppress(psutil.Error):
         for connection in psutil.net_connections(kind="tcp"):
             is_it = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
@@ -154,7 +154,7 @@ def _port_holder(port: int) -> str:
 
 
 def _port_owner(port: int) -> str:
-    """The user whose process listens there; empty where the kernel does not tell."""
+    """The user whose process listens there; empty if the kernel does not tell."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError, ValueError, LookupError), open(table, encoding="ascii") as lines:
             for line in list(lines)[1:]:
@@ -188,7 +188,7 @@ def start_process(plan: ServerPlan) -> subprocess.Popen[bytes]:
 
 
 def health_problem(url: str, *, timeout_s: float = 2.0) -> str | None:
-    """None where the address answers 200; else what was seen."""
+    """None if the address answers 200; else what was seen."""
     status, problem = answer(url, timeout_s=timeout_s)
     return None if status == http.client.OK else problem
 
@@ -197,7 +197,7 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 
 def answer(url: str, *, headers: Mapping[str, str] = _NO_HEADERS, timeout_s: float) -> tuple[int, str]:
-    """Status of a GET, 0 without an answer, and what was seen in words. The loopback interface is asked directly.
+    """Status of a GET (0 without an answer), and what was seen as text. Requests to loopback use no proxy.
 
     Args:
         headers: sent to this address only, not to one that it redirects to.
@@ -233,7 +233,7 @@ def log_tail(path: Path) -> str:
 
 
 def is_same_process(pid: int, created: float) -> bool:
-    """Whether the process that was recorded still lives; a pid that was given to another process does not count."""
+    """Whether the recorded process still lives; a pid that another process has now does not count."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
@@ -244,7 +244,7 @@ def is_same_process(pid: int, created: float) -> bool:
 def stop_groups(
     leaders: Iterable[int], *, children: Mapping[int, subprocess.Popen[bytes]], watchers: Collection[int] = ()
 ) -> None:
-    """End the process groups led by these pids: SIGTERM, up to ten seconds of patience, SIGKILL.
+    """End the process groups led by these pids: SIGTERM, wait up to ten seconds, SIGKILL.
 
     Args:
         children: those of the leaders that this process started; they are reaped.

@@ -1,7 +1,7 @@
-"""`servers.json`: which servers run for a state folder and who uses them. Read and written under a lock.
+"""`servers.json`: which servers run for a state folder, and which processes use them. Read and written under a lock.
 
-The lock is `flock`: it is freed when its holder dies. Users are counted, so that the servers end with the last of
-several pipelines, and servers that a killed orchestrator left behind end with the next one.
+The lock is `flock`: the kernel frees it when its holder dies. The record lists the users, so that the servers end with
+the last of several pipelines, and servers that a killed orchestrator left end with the next one.
 """
 
 import fcntl
@@ -58,7 +58,7 @@ def server_url(host: str, port: int) -> str:
 
 
 class UserEntry(Frozen):
-    """A process that needs the servers; `token` tells apart two uses by one process."""
+    """A process that needs the servers; `token` distinguishes two uses by one process."""
 
     token: str
     pid: int
@@ -78,7 +78,7 @@ class ServersRecord(Frozen):
 
 
 def read_record(state_dir: Path) -> ServersRecord:
-    """What runs for this folder; empty where there is no record or it cannot be read."""
+    """What runs for this folder; empty if there is no record or it cannot be read."""
     try:
         return ServersRecord.model_validate_json((state_dir / RECORD_FILE).read_bytes())
     except (OSError, ValueError):
@@ -95,12 +95,12 @@ def write_record(state_dir: Path, record: ServersRecord) -> None:
 
 @contextmanager
 def locked(state_dir: Path, *, say: Callable[[str], None], limit_s: float) -> Iterator[None]:
-    """Hold the folder's lock; whoever starts servers holds it until they are healthy.
+    """Hold the folder's lock; a process that starts servers holds it until they are healthy.
 
     The kernel frees the lock of a process that died, so its holder lives.
 
     Raises:
-        ServerError: somebody else held it for `limit_s`.
+        ServerError: another process held it for `limit_s`.
     """
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = state_dir / _LOCK_FILE
@@ -108,8 +108,8 @@ def locked(state_dir: Path, *, say: Callable[[str], None], limit_s: float) -> It
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise ServerError(
-            f"The lock {lock} cannot be taken: {error.strerror}. A lock is a file of its own; where a link or a folder "
-            "lies in its place, remove that."
+            f"The lock {lock} cannot be taken: {error.strerror}. A lock is a plain file: if a link or a folder is in "
+            "its place, remove that."
         ) from error
     try:
         _take(descriptor, state_dir, say, limit_s)

@@ -7,7 +7,7 @@ from pathlib import Path
 from flows.servers.databases import DATABASE_VARIABLES
 from flows.servers.process import LOOPBACK
 
-# Of the servers that the runs of a folder share: the one in which a command is typed.
+# State of the servers that all runs of the current folder share.
 STATE_DIR = Path("outputs") / ".servers"
 # Prefect's server; Prefect's clients; MLflow's server and clients.
 _OFF = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -18,14 +18,14 @@ class ServerSettings:
     """Where the servers are, or where and on which ports to start them.
 
     Attributes:
-        prefect_port, mlflow_port: 0 is any free one; None is the usual one, or any free one where that is taken.
+        prefect_port, mlflow_port: 0 is any free one; None is the usual one, or any free one if that is taken.
         host: interface that servers started here listen on; beyond loopback they demand a login.
-        prefect_login: whether a Prefect started here demands a login where nobody chose one; it is made then.
+        prefect_login: whether a Prefect started here demands a login if the user chose none; then one is made.
         prefect_database: URL of the database of a Prefect started here; None: PREFECT_SERVER_DATABASE_CONNECTION_URL,
             else SQLite in `state_dir`.
         mlflow_database: the same for MLflow and MLFLOW_BACKEND_STORE_URI.
-        idle_limit_s: a server that is on its way up and does nothing for so long is given up.
-        longest_start_s: how long one that is at work is waited for; a migration of a large database takes minutes.
+        idle_limit_s: a starting server that does nothing for so long is given up.
+        longest_start_s: longest wait for one that is at work; a migration of a large database takes minutes.
     """
 
     state_dir: Path
@@ -51,10 +51,10 @@ class ServerSettings:
 
 
 def statistics_variables() -> dict[str, str]:
-    """What the environment of servers and clients holds about statistics."""
+    """Variables about statistics for the environment of servers and clients."""
     return {name: os.environ.get(name, off) for name, off in _OFF.items()}
 
 
 def switch_statistics_off() -> None:
-    """For the clients of this process and its children; MLflow's reads it when it is imported."""
+    """Switch statistics off for clients in this process and its children; MLflow's reads this at import."""
     os.environ.update(statistics_variables())

@@ -1,4 +1,4 @@
-"""Servers on their way up: asked for their health until they answer, or given up with the reason."""
+"""Wait for starting servers until they are healthy, or give up with the reason."""
 
 import socket
 import subprocess
@@ -20,13 +20,13 @@ from flows.servers.record import ServerEntry
 from tasks.config.logins import LOGIN_VARIABLES
 
 _LOOK_EVERY_S = 1.0
-# A process that only sleeps, and wakes to look at a timer, uses less.
+# A process that only sleeps, and wakes for a timer, uses less.
 _LEAST_PROCESSOR_S = 0.1
 _ASK_EVERY_S = 0.1
 _SAY_EVERY_S = 15.0
 WITHOUT_MLFLOW = (
-    "MLflow is not there, and the run goes on without it: curves stand in each stage's events.jsonl, and what MLflow "
-    "is to be told waits on disk. The next run in the same folder delivers it, once MLflow starts."
+    "The run goes on without MLflow: curves are in each stage's events.jsonl, and other data for MLflow is kept on "
+    "disk. The next run in the same folder delivers it, once MLflow starts."
 )
 
 
@@ -55,7 +55,7 @@ class ServerProgress:
 
     def _look(self, now: float) -> None:
         log_bytes, processor_s = _size(self._log_path), _processor_s(self._pid)
-        # Less than before: a child has ended whose time nobody took over.
+        # Less than before: a child has ended, and its parent did not take over its time.
         if log_bytes != self._log_bytes or abs(processor_s - self._processor_s) >= _LEAST_PROCESSOR_S:
             self._log_bytes, self._processor_s, self._moved_at = log_bytes, processor_s, now
 
@@ -83,7 +83,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StartedServer:
-    """A server whose process was started by this one a moment ago."""
+    """A server whose process this one started a moment ago."""
 
     plan: ServerPlan
     entry: ServerEntry
@@ -112,7 +112,7 @@ def entry_of(plan: ServerPlan, pid: int) -> ServerEntry:
 
 
 def server_answer(server: ServerEntry) -> str | None:
-    """None where the server is healthy; else what was seen."""
+    """None if the server is healthy; else what was seen."""
     return health_problem(f"{server.url}{HEALTH_PATHS[server.name]}")
 
 
@@ -125,14 +125,14 @@ def wait_until_healthy(
     say_every_s: float = _SAY_EVERY_S,
     given_up: threading.Event | None = None,
 ) -> bool:
-    """Whether all of them answer; False where `given_up` was set before.
+    """Wait until all of them answer, and return True; False if `given_up` was set before.
 
     Args:
-        idle_limit_s: a server that is not at work for so long is given up; one that is at work is waited for.
-        longest_s: but no longer than this.
+        idle_limit_s: a server that is not at work for so long is given up.
+        longest_s: longest wait for a server that is at work.
 
     Raises:
-        ServerError: one has ended, does nothing, takes longer than `longest_s`, or waits for what will not come.
+        ServerError: one has ended, does nothing, takes longer than `longest_s`, or waits in vain.
     """
     stop = given_up or threading.Event()
     waiting = [_Awaited(server, say_every_s) for server in servers]
@@ -153,7 +153,7 @@ def wait_until_healthy(
 
 
 def _listens(server: StartedServer) -> bool:
-    """Whether the server's port is held by the process that was started, or by one that it started."""
+    """Whether the started process, or one of its children, holds the server's port."""
     with suppress(psutil.Error):
         process = psutil.Process(server.child.pid)
         for each in (process, *process.children(recursive=True)):
@@ -181,7 +181,7 @@ class _Awaited:
         self._say_every_s = self._say_at_s = say_every_s
 
     def say_that_it_takes_long(self, say: Say) -> None:
-        """A line now and then, so that nobody believes that the command hangs."""
+        """Print a line now and then, so that the command does not seem to hang."""
         waited_s = self.server.waited_s
         if waited_s < self._say_at_s:
             return
@@ -191,10 +191,10 @@ class _Awaited:
         say(f"{TITLES[plan.name]} {seen} but not ready after {waited_s:.0f} s; waiting. Its log: {plan.log_path}")
 
     def require_still_starting(self, *, idle_limit_s: float, longest_s: float) -> None:
-        """Give up a server that has ended, does nothing any more, or waits for what will not come.
+        """Give up a server that has ended, does nothing any more, or waits in vain.
 
         Raises:
-            ServerError: with the reason from its log where that is known, else with what was seen and the log's end.
+            ServerError: with the reason from its log if that is known, else with what was seen and the log's end.
         """
         plan, waited_s = self.server.plan, self.server.waited_s
         title = TITLES[plan.name]
@@ -222,7 +222,7 @@ class _Awaited:
 
 
 def _why_it_ended(plan: ServerPlan, code: int) -> str:
-    """Its port may have been taken between the look at it and the start; else its log has to tell."""
+    """Exit code, and the port's holder if a process took the port between check and start."""
     problem = port_problem(plan.port, host=plan.host)
     if problem is None:
         return f"ended with exit code {code}."
@@ -237,11 +237,11 @@ def _your_own(plan: ServerPlan) -> str:
 
 
 class BackgroundStart:
-    """Waits for MLflow in a thread of its own; a `tasks.mlflow_sync.start.MlflowStart`.
+    """Waits for MLflow in its own thread; a `tasks.mlflow_sync.start.MlflowStart`.
 
     Args:
-        wait: returns whether it is up; told by its event that nobody wants to know any more.
-        say: gets the reason where it does not start. That ends nothing: a run keeps on disk what MLflow is to be told.
+        wait: returns whether MLflow is up; its event says that the answer is no longer needed.
+        say: gets the reason if MLflow does not start. A run then goes on, and keeps MLflow's data on disk.
     """
 
     def __init__(self, wait: Callable[[threading.Event], bool], *, say: Say) -> None:
@@ -264,11 +264,11 @@ class BackgroundStart:
         return self._problem
 
     def wait(self, *, limit_s: float | None = None) -> None:
-        """Return when it is up, or does not start, or after the limit."""
+        """Return when it is up, has failed to start, or after the limit."""
         self._thread.join(timeout=limit_s)
 
     def give_up(self) -> None:
-        """Wait no longer; nothing of it is at work after that."""
+        """Stop waiting; the thread has ended after that."""
         self._given_up.set()
         self._thread.join()
 

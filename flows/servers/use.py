@@ -41,7 +41,7 @@ _OPEN = "It demands no login, as its first user wanted: every user of this machi
 
 @dataclass
 class ServersUse:
-    """One use of the servers of a state folder, from `enter` to `leave`."""
+    """One use of the servers of a state folder, from `begin` to `leave`."""
 
     settings: ServerSettings
     wanted: tuple[str, ...]
@@ -58,9 +58,9 @@ class ServersUse:
     _behind: BackgroundStart | None = None
 
     def begin(self, *, first: str | None) -> dict[str, str]:
-        """Addresses of the wanted servers, which are on their way up; this use is written into the record.
+        """Start the wanted servers, record this use, and return the addresses of the servers.
 
-        The folder's lock is held until they are all healthy, or given up.
+        Hold the folder's lock until they are all healthy, or given up.
 
         Args:
             first: only this one is started now, the other by `finish`; None: both.
@@ -103,10 +103,10 @@ class ServersUse:
         return {server.name: server.url for server in usable} | planned
 
     def finish(self) -> MlflowStart:
-        """Wait until all are healthy; where `begin` started one first, for that only, and start the other.
+        """Wait until all are healthy; if `begin` started one first, wait for that only and start the other.
 
         Raises:
-            ServerError: one does not come up. Not for an MLflow that was to follow: a run goes on without it.
+            ServerError: one does not start. Not for an MLflow that follows: a run goes on without it.
         """
         now, behind = list(self._started), bool(self._to_start)
         problem = self._start_behind()
@@ -119,7 +119,7 @@ class ServersUse:
         return AlreadyUp()
 
     def _start_behind(self) -> str:
-        """Start what is not started yet; why that failed, which is no end of anything, or an empty text."""
+        """Start the remaining servers; return why that failed, which ends nothing, or an empty text."""
         try:
             self._start(None)
         except OSError as error:
@@ -127,7 +127,7 @@ class ServersUse:
         return ""
 
     def _follows(self, servers: list[StartedServer], given_up: threading.Event, problem: str) -> bool:
-        """Whether servers that were started behind another are up; the folder's lock is given back.
+        """Wait for servers that started after another; return whether they are up. Release the folder's lock.
 
         Raises:
             ServerError: they do not start.
@@ -153,7 +153,7 @@ class ServersUse:
         return are_up
 
     def _start(self, name: str | None) -> None:
-        """Start the process of one of the planned servers, or of all, and note it in the record."""
+        """Start the process of one of the planned servers, or of all, and record it."""
         for plan in [plan for plan in self._to_start if name in (None, plan.name)]:
             with signals_held_back():
                 child = start_process(plan)
@@ -165,13 +165,13 @@ class ServersUse:
             self._to_start.remove(plan)
 
     def _learn_login(self, name: str, *, is_own: bool) -> None:
-        """What clients need to log in, for the environment."""
+        """Add the variables by which clients log in."""
         login = own_login(self.settings.state_dir) if is_own else client_login(name, os.environ)
         if login:
             self.client_variables |= login_variables(name, login)
 
     def _require_access(self, server: ServerEntry) -> None:
-        """See that a healthy server lets this process in.
+        """Check that a healthy server accepts this process.
 
         Raises:
             ServerError: it does not.
@@ -208,10 +208,10 @@ class ServersUse:
             self.entered = False
 
     def _usable_ones(self, record: ServersRecord, others: tuple[UserEntry, ...]) -> tuple[ServerEntry, ...]:
-        """The recorded servers that answer and are what is wanted; one that lives but does not answer is stopped.
+        """The recorded servers that answer and fit the settings; one that lives but does not answer is stopped.
 
         Raises:
-            ServerError: one is in use, and not what is wanted; or is at work, and does not answer.
+            ServerError: one is in use and does not fit the settings, or is at work and does not answer.
         """
         kept = []
         for server in record.servers:
@@ -239,7 +239,7 @@ class ServersUse:
         return tuple(kept)
 
     def _wait_for_answer(self, server: ServerEntry, *, is_in_use: bool) -> str | None:
-        """None once it answers; else what was seen of a server that hangs, or that nobody else uses.
+        """None once it answers; else what was seen of a server that hangs, or that no other process uses.
 
         Raises:
             ServerError: others use it, it is at work, and it has not answered for very long: nothing is stopped.
@@ -266,12 +266,12 @@ class ServersUse:
         return problem
 
     def _lacks_login(self, server: ServerEntry) -> bool:
-        """Whether it demands none although one is wanted; who uses it already said that they want none."""
+        """Whether it demands no login although the settings want one; its present users want none."""
         is_wanted = server.name == "prefect" and "prefect" in self.wanted and self.settings.prefect_login
         return is_wanted and not server.wants_login
 
     def _mismatch(self, server: ServerEntry) -> str | None:
-        """What of this was asked for and is not so. A server that does more than was asked for will do."""
+        """How the server differs from the settings; None if it fits. One that offers more fits, too."""
         if server.name not in self.wanted:
             return None
         if not is_loopback(self.settings.host) and server.host != self.settings.host:

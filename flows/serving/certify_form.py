@@ -1,4 +1,4 @@
-"""The form of `certify` in Prefect: a reward model from anywhere in the place of the run's own, and its certificate."""
+"""The form of `certify` in Prefect: a reward model from anywhere in place of the run's own, and its certificate."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
@@ -19,30 +19,30 @@ from tasks.run.state import PipelineRun
 
 _FIELD = "reward_model"
 _NAME_CHARACTERS = 80
-# Stands for the model while the rest of the form is checked: what only the run's own training forbids is no mistake.
+# Placeholder for the model while the rest of the form is checked, so that rules of the run's own training do not count.
 _ANY_MODEL = "reward_model={path: .}"
 
 
 class NamesRewardModel(SetsKeys):
-    """In an annotation: a folder, or a model on the hub at a revision, in the place of the reward model's training."""
+    """Annotation of a field: a folder, or a hub model at a revision, in place of the reward model's training."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        """Text; whether there is such a model is seen when the run starts."""
+        """Schema of a text; the start of the run checks whether there is such a model."""
         return bounded_text(
             {
                 "type": "string",
                 "title": "Reward Model",
                 "description": "The reward model to judge: a folder on the machine that serves, for example "
                 "`outputs/demo`, or a model on the hub at a commit or branch, as `org/name@revision`. An adapter is "
-                "put onto the base model that it names. Empty: the reward model of the run itself, trained if need be.",
+                "put onto the base model that it names. Empty: the run's own reward model, trained if necessary.",
             }
         )
 
     def overrides(self, value: object) -> list[str]:
-        """The model in the place of the run's own.
+        """Overrides that put the model in place of the run's own.
 
         Raises:
-            InvalidConfigError: it is named in no way that is known, or cannot be had; in the form's words.
+            InvalidConfigError: its form is unknown, or it cannot be read or fetched; names the form's field.
         """
         try:
             return model_settings(str(value).strip())
@@ -57,9 +57,9 @@ RewardModel: TypeAlias = Annotated[str | None, NamesRewardModel()]
 def load_certify_form(
     form: Callable[..., object], values: Mapping[str, Any], *, fixed: Sequence[str] = ()
 ) -> tuple[LoadedConfig, str]:
-    """As `load_form`; a model from elsewhere gets a run of its own, so that each certificate keeps its folder.
+    """Load like `load_form`; a model from elsewhere gets its own run, so that each certificate keeps its folder.
 
-    The run's own mistakes are told first, before a hub is asked for the model.
+    Mistakes of the run are reported before any request to a hub for the model.
 
     Raises:
         ConfigError: with every mistake.
@@ -75,7 +75,7 @@ def load_certify_form(
 
 
 def certify_name() -> str:
-    """What the run is called in Prefect: the model that is judged, and by which run; asks no hub."""
+    """Name of the run in Prefect: the judged model and the run that judges it. Sends no request to a hub."""
     values = present_values()
     model = values.get(_FIELD)
     if model is None:
@@ -84,7 +84,7 @@ def certify_name() -> str:
 
 
 def certified(run: PipelineRun, config: RunConfig, checked: object) -> Iterator[object]:
-    """`train_and_judge`; whether the gate opens or not, the certificate stands among the run's artifacts."""
+    """Run `train_and_judge`; then show the certificate among the run's artifacts, even if the gate closed."""
     try:
         yield from train_and_judge(run, config, checked)
     finally:

@@ -1,8 +1,8 @@
-"""Served runs start from the code that was registered here, whatever Prefect says about their deployment by then.
+"""Start served runs only from the code that this process registered, whatever Prefect says later.
 
-Whoever reaches a Prefect server can give a deployment another entrypoint or pull steps, which Prefect's runner would
-execute as the user who serves. So what a flow run is started from is pinned here, and a run of a deployment that was
-changed is refused, with what differs.
+A user who reaches a Prefect server can give a deployment another entrypoint or pull steps. Prefect's runner would
+execute them as the serving user. So the code of a flow run is pinned here, and a run of a changed deployment is
+refused, with the differences.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from prefect.states import Failed
 
 Say = Callable[[str], None]
 
-# What decides which code a run executes, where, and with which parameters.
+# Fields that decide which code a run executes, where, and with which parameters.
 _COMPARED = (
     "entrypoint",
     "path",
@@ -37,7 +37,7 @@ _SHOWN_CHARACTERS = 120
 
 
 class DeploymentGuard:
-    """What was registered with Prefect by this process, and nothing else, is started by it.
+    """Starts only what this process registered with Prefect.
 
     Args:
         flows: the flows of the deployments, of the same names.
@@ -52,15 +52,15 @@ class DeploymentGuard:
         self._entrypoints: dict[UUID, str] = {}
 
     async def register(self, runner: Runner, deployment: RunnerDeployment, client: PrefectClient) -> None:
-        """Register a deployment with the server, and remember it as it stands there now."""
+        """Register a deployment with the server, and remember it as the server has it now."""
         number = await runner.aadd_deployment(deployment)
         self._registered[number] = await client.read_deployment(number)
         self._entrypoints[number] = str(deployment.entrypoint)
-        # So that the runner finds the hooks of a flow without loading what the server names.
+        # The runner then finds the hooks of a flow without loading the code that the server names.
         runner._deployment_registry.register_flow(number, self._flows[deployment.name])
 
     def watch(self, runner: Runner) -> None:
-        """From now on this runner starts only what is as it was registered, from the registered code."""
+        """Make this runner start only unchanged deployments, from the registered code."""
         poller = runner._scheduled_run_poller
         due = poller._get_scheduled_flow_runs
 
@@ -88,15 +88,15 @@ class DeploymentGuard:
             return False
         try:
             found = await client.read_deployment(registered.id)
-        except ObjectNotFound:  # deleted; its runs with it
+        except ObjectNotFound:  # deleted, with its runs
             return False
         problem = difference(registered, found)
         if not problem:
             return True
         text = (
-            f"Refused: the deployment `{registered.name}` is not as `rlhf serve` registered it: {problem}. Somebody "
-            "changed it in Prefect, or another `rlhf serve` registered its own. Nothing was started. `rlhf serve`, "
-            "started again, registers it anew."
+            f"Refused: the deployment `{registered.name}` is not as `rlhf serve` registered it: {problem}. A user "
+            "changed it in Prefect, or another `rlhf serve` registered its own. Nothing was started. Start "
+            "`rlhf serve` again to register it anew."
         )
         self._say(f"{flow_run.name}: {text}")
         await client.set_flow_run_state(flow_run.id, Failed(message=text), force=True)
@@ -104,7 +104,7 @@ class DeploymentGuard:
 
 
 def difference(registered: DeploymentResponse, found: DeploymentResponse) -> str:
-    """What of a deployment is not as it was registered; empty where all is.
+    """Differences of a deployment from the registered one; empty if there are none.
 
     Example: "entrypoint is 'evil.run', was 'flows.served.certify'".
     """

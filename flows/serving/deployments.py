@@ -1,4 +1,4 @@
-"""What `rlhf serve` offers in Prefect: the deployments, and the automation that notices a run that died."""
+"""What `rlhf serve` installs in Prefect: the deployments, and the automations that find dead runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from prefect.utilities.callables import ParameterSchema
 from tasks.prefect_sync.cancellation import GOES_ON
 
 _DEPLOYMENT = "rlhf-retrain/rlhf-retrain"
-# Tells this schedule from those that people make on the deployment's page.
+# Distinguishes this schedule from those that users make on the deployment's page.
 _SLUG = "rlhf-serve"
 _TIMEZONE = "UTC"
 
@@ -39,10 +39,10 @@ class RetrainSchedule:
 
 
 def set_retrain_schedule(wanted: RetrainSchedule) -> None:
-    """See that the server has this schedule; the one that was set here before is replaced, others stay.
+    """Set this schedule on the server. It replaces the one that was set here before; others stay.
 
     Raises:
-        Exception: whatever the server or Prefect's client says against it.
+        Exception: the server or Prefect's client refuses it.
     """
     schedule = CronSchedule(cron=wanted.cron, timezone=_TIMEZONE)
     parameters = {"start_from": wanted.start_from}
@@ -55,7 +55,7 @@ def set_retrain_schedule(wanted: RetrainSchedule) -> None:
         client.create_deployment_schedules(deployment.id, [made])
 
 
-# Each by the entrypoint of its module: the code is found wherever the project is installed.
+# By module, so that Prefect finds the code wherever the project is installed.
 ENTRYPOINTS = (
     "flows.served.rlhf_pipeline",
     "flows.served.filter_dataset",
@@ -67,7 +67,7 @@ ENTRYPOINTS = (
 WATCHDOG = "rlhf: a run that gives no sign of life has crashed"
 _SECOND_STEP = "rlhf: a run that was found silent has crashed"
 HEARTBEAT_EVERY_S = 30
-# Three beats: one or two get lost where a server is restarted.
+# Three heartbeats: one or two get lost when a server restarts.
 _SILENT_FOR_S = 3 * HEARTBEAT_EVERY_S
 _RUN_EVENT = "prefect.flow-run."
 _HEARTBEAT = f"{_RUN_EVENT}heartbeat"
@@ -83,7 +83,7 @@ class _ClosedSchema(ParameterSchema):
 
 
 def served_flows() -> tuple[Flow[..., Any], ...]:
-    """The flows behind the deployments."""
+    """The flows of the deployments."""
     found = []
     for entrypoint in ENTRYPOINTS:
         module, _, name = entrypoint.rpartition(".")
@@ -92,7 +92,7 @@ def served_flows() -> tuple[Flow[..., Any], ...]:
 
 
 def make_deployments(flows: Sequence[Flow[..., Any]]) -> list[RunnerDeployment]:
-    """A deployment for each flow, of the same name; its form offers the run configurations that lie there now."""
+    """A deployment for each flow, of the same name; its form offers the run configurations that exist now."""
     made = []
     for flow in flows:
         deployment = RunnerDeployment.from_flow(
@@ -103,12 +103,12 @@ def make_deployments(flows: Sequence[Flow[..., Any]]) -> list[RunnerDeployment]:
             enforce_parameter_schema=True,
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
-        # An unknown field is refused by the server; else the run would fail, or a misspelt one have no effect.
+        # The server refuses unknown fields; else the run would fail, or a misspelt field would have no effect.
         schema = deployment._parameter_openapi_schema.model_dump(exclude_unset=True)
         deployment._parameter_openapi_schema = _ClosedSchema.model_validate(schema | {"additionalProperties": False})
-        # Set, so that one that was deployed to a work pool before is taken out of it.
+        # Set, to take a deployment out of a work pool that it was in before.
         deployment.work_pool_name = deployment.work_queue_name = None
-        # Not set, so that what a person chose on the deployment's page stays.
+        # Not set, to keep what a user chose on the deployment's page.
         deployment.model_fields_set.difference_update({"schedules", "paused"})
         made.append(deployment)
     return made
@@ -117,19 +117,19 @@ def make_deployments(flows: Sequence[Flow[..., Any]]) -> list[RunnerDeployment]:
 async def install_watchdog(
     client: PrefectClient, flow_names: Sequence[str], *, silent_for_s: int = _SILENT_FOR_S
 ) -> None:
-    """See that the server calls a run Crashed that has given no sign of life; however often installed.
+    """Make the server set a run without heartbeats to Crashed. Safe to repeat.
 
-    It takes two automations, because none can ask which state a run is in, and a suspended or ended run may not become
-    Crashed for a beat that came in after its last state. But the server lets no run be paused that is not Running. So
-    the first one gives a silent run a paused state of its own name, and the second one calls Crashed what has it.
+    No automation can check a run's state, and a suspended or ended run must not become Crashed because of a heartbeat
+    that came after its last state. But the server pauses only Running runs. So two automations are needed: the first
+    one sets a silent run to a paused state with a special name, the second one sets runs in that state to Crashed.
 
-    A run whose process lives takes that back by itself (`tasks.prefect_sync.link`).
+    A run whose process lives sets its state back (`tasks.prefect_sync.link`).
     """
     for wanted in (_finds_silent_runs(flow_names, silent_for_s), _ends_silent_runs(flow_names, silent_for_s)):
         before = await client.read_automations_by_name(wanted.name)
         for doubled in before[1:]:
             await client.delete_automation(doubled.id)
-        if before:  # whoever switched it off keeps it off
+        if before:  # if a user switched it off, it stays off
             await client.update_automation(before[0].id, wanted.model_copy(update={"enabled": before[0].enabled}))
         else:
             await client.create_automation(wanted)
@@ -138,20 +138,22 @@ async def install_watchdog(
 def _finds_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
     return AutomationCore(
         name=WATCHDOG,
-        description=f"Installed by `rlhf serve`. A run beats every {HEARTBEAT_EVERY_S} s; after {silent_for_s} s "
-        f"without a beat, its process is gone. Needs `{_SECOND_STEP}`.",
+        description=f"Installed by `rlhf serve`. A run sends a heartbeat every {HEARTBEAT_EVERY_S} s; after "
+        f"{silent_for_s} s without one, its process is gone. Needs `{_SECOND_STEP}`.",
         trigger=EventTrigger(
             posture=Posture.Proactive,
             match=ResourceSpecification(_ANY_RUN),
             match_related=_of_flows(flow_names),
             after={_HEARTBEAT},
-            # Also every change of state: a run that has ended, or is suspended, need not beat any more.
+            # Also every change of state: a run that has ended, or is suspended, sends no more heartbeats.
             expect={f"{_RUN_EVENT}*"},
             for_each={"prefect.resource.id"},
             threshold=1,
             within=timedelta(seconds=silent_for_s),
         ),
-        actions=[ChangeFlowRunState(state=StateType.PAUSED, name=_SILENT, message=f"No beat for {silent_for_s} s.")],
+        actions=[
+            ChangeFlowRunState(state=StateType.PAUSED, name=_SILENT, message=f"No heartbeat for {silent_for_s} s.")
+        ],
     )
 
 
@@ -172,7 +174,7 @@ def _ends_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> Automatio
             ChangeFlowRunState(
                 state=StateType.CRASHED,
                 name="Crashed",
-                message=f"No sign of life for {silent_for_s} s: its process is gone. {GOES_ON}",
+                message=f"No heartbeat for {silent_for_s} s: its process is gone. {GOES_ON}",
             )
         ],
     )

@@ -1,4 +1,4 @@
-"""Runs a form that somebody sent off in Prefect: from its values to a checked run, its log, and its end in words."""
+"""Run a form that a user submitted in Prefect: from its values to a checked run, its log and its last state."""
 
 import re
 import signal
@@ -38,17 +38,17 @@ _OURS = ("flows.", "tasks.", "containers.")
 
 
 class LogDisplay:
-    """A `tasks.display.Display` whose lines stand in the log of the flow run, each once."""
+    """A `tasks.display.Display` that writes each line once to the log of the flow run."""
 
     def stage_started(self, stage: StageName, text: str) -> None:
-        """One line."""
+        """Log one line."""
         run_logger().info("%s starts: %s", stage, text)
 
     def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
-        """Nothing: progress is an artifact of the stage."""
+        """Do nothing: progress is an artifact of the stage."""
 
     def stage_ended(self, record: StageRecord) -> None:
-        """One line: what became of the stage, and its first figures."""
+        """Log one line: how the stage ended, and its first figures."""
         if record.status in _LOGGED_BY_THE_STAGE:
             return
         figures = ", ".join(f"{metric.name} {metric.value:.4g}" for metric in record.metrics[:3])
@@ -59,7 +59,7 @@ class LogDisplay:
             run_logger().warning("%s %s: %s", record.stage, record.status, without_secrets(record.message))
 
     def say(self, text: str, *, is_logged: bool = False) -> None:
-        """The lines, unless they were logged; without the blanks that make columns in a terminal."""
+        """Log the lines unless they were logged, without the blanks that align columns in a terminal."""
         if not is_logged:
             run_logger().info("%s", _COLUMN_GAP.sub(" ", without_secrets(text)))
 
@@ -74,16 +74,16 @@ def run_form(
     load: LoadsForm = load_form,
     stages: Stages | None = None,
 ) -> "str | State[Any]":
-    """Run the pipeline as the form of the present flow says.
+    """Run the pipeline with the form of the present flow.
 
     Args:
-        values: what was filled in, by name of the parameter.
-        until: the last stage before the report, where the form does not ask for it.
-        load: from the form and its values to the checked run.
-        stages: what is done between system check and report; None: as every run.
+        values: the filled-in values by name of the parameter.
+        until: the last stage before the report, if the form has no field for it.
+        load: makes the checked run from the form and its values.
+        stages: the stages between system check and report; None: those of every run.
 
     Returns:
-        Where the report lies; or the state Failed, as `ended_or_failed`.
+        Path of the report, or the state Failed, as `ended_or_failed`.
     """
 
     def run() -> str:
@@ -96,13 +96,13 @@ def run_form(
 
 
 def ended_or_failed(run: "Callable[[], str | State[Any]]") -> "str | State[Any]":
-    """What `run` returns.
+    """Return what `run` returns.
 
-    An error that was written for people ends the flow run as Failed with just that text; one of any other kind rises,
-    since its traceback is what one needs then.
+    An error of this project ends the flow run as Failed with only its text. Any other error rises, since its traceback
+    is needed.
 
     Raises:
-        PipelineLeft: Prefect was told that the run failed, and why.
+        PipelineLeft: Prefect knows that the run failed, and why.
     """
     _leave_interrupts_to_the_server()
     hide_secrets()
@@ -122,7 +122,7 @@ def ended_or_failed(run: "Callable[[], str | State[Any]]") -> "str | State[Any]"
 
 
 def _failed(text: str) -> "State[Any]":
-    """Failed, for the flow to return; where the server takes it at once, Prefect's engine is left instead.
+    """Return Failed for the flow; if the server takes it at once, leave Prefect's engine by PipelineLeft instead.
 
     The engine would add its own traceback.
     """
@@ -141,7 +141,7 @@ def _failed(text: str) -> "State[Any]":
 
 
 def served_run_name() -> str:
-    """`run_title` of the run that the form asks for; of a form with mistakes, what it starts from."""
+    """`run_title` of the form's run; for a form with mistakes, the configuration that it starts from."""
     values = present_values()
     try:
         loaded, command = load_form(_present_form(), values)
@@ -151,7 +151,7 @@ def served_run_name() -> str:
 
 
 def present_values() -> dict[str, Any]:
-    """What was filled in for the present flow run."""
+    """The filled-in values of the present flow run."""
     context = FlowRunContext.get()
     return values_given((context.parameters or {}) if context else {})
 
@@ -162,14 +162,14 @@ def tell_prefect(flow: Flow[..., Any], flow_run: FlowRun, state: "State[Any]") -
 
 
 def tell_what_is_left() -> None:
-    """What Prefect missed of the run is told now, and its ledger goes."""
+    """Tell Prefect now what it missed of the run, and remove the ledger."""
     end = take_last_end()
     if end is not None:
         end.told()
 
 
 def _tell_terminal(text: str) -> None:
-    """A line where `rlhf serve` runs. It may have ended, and a rich console would end this process for that."""
+    """Print a line for `rlhf serve`. If that has ended, a rich console would end this process, too."""
     with suppress(OSError):
         sys.stdout.write(f"{printable(f'{flow_run.name} {text}')}\n")
         sys.stdout.flush()
@@ -187,7 +187,7 @@ def _fixed(until: StageName | None) -> tuple[str, ...]:
 
 
 def _leave_interrupts_to_the_server() -> None:
-    """Ctrl-C at `rlhf serve` reaches every process of the terminal; the server ends its runs itself, in good order."""
+    """Ignore Ctrl-C, which reaches every process of the terminal: `rlhf serve` ends its runs itself, in good order."""
     context = FlowRunContext.get()
     is_deployed = context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
     if is_deployed and threading.current_thread() is threading.main_thread():

@@ -1,7 +1,7 @@
-"""Serves the deployments in this process: Prefect's runner in a thread, each run in a process of its own.
+"""Serve the deployments in this process: Prefect's runner in a thread, each run in its own process.
 
-Prefect's own `serve` ends every run where its server is away for half a minute, and leaves a run Running for ever where
-it is itself ended. Here a lost server is waited for, and whoever ends the serving ends its runs first, in good order.
+Prefect's own `serve` ends every run if its server is away for half a minute, and leaves a run Running for ever if it is
+ended itself. This one waits for a lost server, and ends its runs in good order before it ends.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _POLL_EVERY_S = 5.0
 _SETTLE_EVERY_S = 60.0
 _TELL_AGAIN_AFTER_S = 15.0
 _BEGUN_WITHIN_S = 300.0
-# Then the run is shown as ended; a stage process that needs longer to save its state goes on with that by itself.
+# Then the run is shown as ended; a stage process that needs longer goes on saving its state alone.
 _ENDING_LIMIT_S = 60.0
 _FLOW_RUN_ID = "PREFECT__FLOW_RUN_ID"
 
@@ -47,8 +47,8 @@ class Serving:
     Args:
         limit: runs at a time; more wait.
         flows: those of the deployments.
-        flow_names: flows whose runs are looked after, those of the deployments and others that run here.
-        say_of_runs: what is found out about a run, again and again; as `said_once`.
+        flow_names: flows whose runs are checked, those of the deployments and others that run here.
+        say_of_runs: gets findings about runs, the same ones repeatedly; see `said_once`.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Serving:
         self._error: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
-        # Outside the main thread the runner leaves the signals to whoever serves.
+        # Outside the main thread the runner does not handle signals.
         self._thread = threading.Thread(target=self._work, name="serving", daemon=True)
 
     def start(self) -> None:
         """Register the deployments and serve them from now on.
 
         Raises:
-            Exception: whatever the server or Prefect's client says against it.
+            Exception: the server or Prefect's client refuses it.
         """
         self._thread.start()
         self._is_ready.wait()
@@ -115,7 +115,7 @@ class Serving:
             self._loop.run_until_complete(self._task)
         except asyncio.CancelledError:
             pass
-        except BaseException as error:  # told by `raise_error`, in the thread that can act on it
+        except BaseException as error:  # `raise_error` raises it in the thread that can act on it
             self._error = error
         finally:
             self._is_ready.set()
@@ -132,7 +132,7 @@ class Serving:
             while not self._is_ending.is_set():
                 await self._ask_for_runs()
                 before, at_work = at_work, {flow_run_id for flow_run_id, _ in _running()}
-                if before - at_work:  # the runner says in these seconds how that run ended; what of its tasks?
+                if before - at_work:  # the runner reports now how that run ended, but not its tasks
                     self._ended |= before - at_work
                     settle_at = min(settle_at, time.monotonic() + _POLL_EVERY_S)
                 if time.monotonic() >= settle_at:
@@ -144,14 +144,14 @@ class Serving:
             await asyncio.sleep(_ENDING_LIMIT_S * 2)  # until `end` cancels this: the runs end first
 
     async def _ask_for_runs(self) -> None:
-        """Start what is due. Not `Runner.start`: it gives up after three failed questions, and kills what runs."""
+        """Start due runs. Not by `Runner.start`: it gives up after three failed requests, and kills the runs."""
         try:
             await self._runner._get_and_submit_flow_runs()  # type: ignore[no-untyped-call]
         except Exception as error:
             if await asyncio.to_thread(set_unreadable_aside, say=self._say_of_runs):
                 return
             if not self._is_away:
-                self._say(f"Prefect does not answer ({type(error).__name__}: {error}). What runs goes on; waiting.")
+                self._say(f"Prefect does not answer ({type(error).__name__}: {error}). Started runs go on; waiting.")
             self._is_away = True
         else:
             if self._is_away:
@@ -160,7 +160,7 @@ class Serving:
 
 
 def said_once(say: Say) -> Say:
-    """As `say`; a line that was said before is not said again."""
+    """Return a `say` that says the same line only once."""
     before: set[str] = set()
 
     def say_new(text: str) -> None:
@@ -172,9 +172,9 @@ def said_once(say: Say) -> Say:
 
 
 def set_unreadable_aside(*, say: Say) -> bool:
-    """Whether there were scheduled runs that the server cannot hand out to be started; they are Failed now.
+    """Set scheduled runs that the server cannot hand out to Failed; return whether there were any.
 
-    Else one of them would keep every other run from being started.
+    One of them would keep every other run from starting.
     """
     api = PrefectApi()
     state: State[None] = State(type=StateType.FAILED, name="Failed", message="Prefect cannot hand it out: delete it.")
@@ -189,17 +189,17 @@ def set_unreadable_aside(*, say: Say) -> bool:
 
 
 def settle(flow_names: Sequence[str], *, ended: Iterable[UUID] = (), say: Say) -> set[UUID]:
-    """Runs of this host whose process died are shown as Crashed, and so are those that a dead serving never began.
+    """Set runs of this host to Crashed if their process died, or if a dead `rlhf serve` never began them.
 
-    Runs that spoil the server's lists are named.
+    Name runs that break the server's lists.
 
     Args:
-        flow_names: flows whose runs are looked at.
-        ended: runs whose process has ended; what it could not tell Prefect any more is told.
-        say: a line for people.
+        flow_names: flows whose runs are checked.
+        ended: runs whose process has ended; Prefect is told what the process could not tell any more.
+        say: gets lines for the user.
 
     Returns:
-        Those of `ended` of which something is left to tell.
+        Those of `ended` with something left to tell.
     """
     api, left = PrefectApi(), set(ended)
     try:
@@ -213,14 +213,14 @@ def settle(flow_names: Sequence[str], *, ended: Iterable[UUID] = (), say: Say) -
                 say(line)
             for flow_run in api.unfinished_flow_runs(name).runs:
                 if _was_never_begun(flow_run):
-                    _set_crashed(api, flow_run.id, f"Whoever served it ended before it began. {GOES_ON}")
+                    _set_crashed(api, flow_run.id, f"The process that served it ended before it began. {GOES_ON}")
     except PrefectAwayError as error:
         logger.warning("Prefect was not asked for runs that died: %s", error)
     return left
 
 
 def end_runs(*, say: Say) -> list[UUID]:
-    """Ask every flow run of this process to end, wait for it, and kill what does not; the runs that were at work."""
+    """End every flow run of this process, kill those that do not end in time, and return all of them."""
     runs = dict(_running())
     for flow_run_id, process in runs.items():
         say(f"Ending flow run {flow_run_id}, after its stage has saved its state.")
@@ -244,7 +244,7 @@ def _running() -> Iterator[tuple[UUID, psutil.Process]]:
 
 
 def _was_never_begun(flow_run: FlowRun) -> bool:
-    """Whether a run waits for a process that nobody starts any more; what a work pool starts is not judged."""
+    """Whether a run waits for a process that nothing will start; runs of work pools do not count."""
     is_served = flow_run.deployment_id is not None and flow_run.work_pool_name is None
     state = flow_run.state
     if not is_served or state is None or not state.is_pending():
@@ -253,7 +253,7 @@ def _was_never_begun(flow_run: FlowRun) -> bool:
 
 
 def _see_that_it_ended(flow_run_id: UUID) -> None:
-    """A run that was killed, or ended before it could say so, is Crashed."""
+    """Set a run to Crashed if it was killed, or ended before it could say so."""
     api = PrefectApi()
     try:
         flow_run = api.flow_run(str(flow_run_id))

@@ -1,4 +1,4 @@
-"""What `rlhf serve` does: the two servers, the deployments, and runs that people start with the mouse.
+"""The work of `rlhf serve`: the two servers, the deployments, and runs that users start in the browser.
 
 Nothing here imports Prefect before its address is known.
 """
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _LOCK = "serve.lock"
 _WATCH_EVERY_S = 1.0
-# Before it is said what to click; MLflow may take longer than that.
+# Longest wait for MLflow before the text on what to click; MLflow may take longer.
 _MLFLOW_LIMIT_S = 60.0
-# The flow of `rlhf run`: its runs are looked after too.
+# The flow of `rlhf run`: its runs are checked too.
 _TERMINAL_FLOW = "rlhf"
 _OPTIONS = {
     **{key: f"--{name}-port" for name, key in PORT_KEYS.items()},
@@ -44,13 +44,13 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What the command line asks for.
+    """Settings from the command line.
 
     Attributes:
         configs: folder of the run configurations that the forms offer.
         limit: runs at a time.
-        allowed_folders: outside of this one, for runs from a form.
-        retrain: the run configuration that is retrained whenever `cron` says; empty: no schedule is set.
+        allowed_folders: folders outside of this one that runs from a form may use.
+        retrain: the run configuration to retrain at the times of `cron`; empty: no schedule is set.
         cron: five fields, in UTC.
     """
 
@@ -63,7 +63,7 @@ class ServeSettings:
 
 
 def serve(settings: ServeSettings) -> int:
-    """Serve until somebody ends it; the exit code.
+    """Serve until a user or a signal ends it, and return the exit code.
 
     Raises:
         ConfigError: the folder holds no run configuration, or not the one to retrain.
@@ -94,7 +94,7 @@ def _use_configs(folder: Path) -> None:
 
 
 def _allow_folders(folders: tuple[Path, ...]) -> None:
-    """Let the processes of the runs know of them; what the variable named before stays."""
+    """Add the folders to the variable that the runs' processes inherit."""
     missing = [str(folder) for folder in folders if not folder.is_dir()]
     if missing:
         raise ConfigError(f"--allow-folder: {', '.join(missing)} is no folder. Make it first, or correct the name.")
@@ -110,10 +110,10 @@ def _require_retrained(name: str) -> None:
 
 @contextmanager
 def _told_by_option() -> Iterator[None]:
-    """What a message calls by a key of a run configuration has an option or a variable here.
+    """Name options and variables in errors instead of keys of a run configuration.
 
     Raises:
-        ServerError: the one that was raised inside, in these words.
+        ServerError: the one that was raised inside, with the changed text.
     """
     try:
         yield
@@ -126,7 +126,7 @@ def _told_by_option() -> Iterator[None]:
 
 @contextmanager
 def _sole_serving(state_dir: Path) -> Iterator[None]:
-    """One serving at a time in a state folder; the kernel frees the lock of one that died."""
+    """Allow one `rlhf serve` at a time in a state folder; the kernel frees the lock of a dead one."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -156,13 +156,13 @@ def _already_served(state_dir: Path, pid: str) -> str:
 
 
 def _use_and_import(servers: Servers, *, state_dir: Path) -> None:
-    """Point this process and the runs at the servers, and import Prefect after that, while they come up."""
-    # Whoever writes there can have code run here: not in the home folder, and for this user only.
+    """Point this process and the runs at the servers, and then import Prefect, while they start."""
+    # A process that can write there can run code here: not in the home folder, and for this user only.
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(state_dir.resolve() / "results"))
     os.environ["PREFECT_API_URL"] = servers.prefect_api_url
     os.environ["MLFLOW_TRACKING_URI"] = servers.mlflow_uri
-    # The runs' lines stand on their pages; here a run says that it starts and how it ends. A run that outlives this
-    # process would be ended by its next line on the console, which is a pipe to here.
+    # The lines of a run are on its page; the console, a pipe to this process, gets its start and end only. A run that
+    # outlives this process would die of its next line on the console.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     from flows.serving.deployments import served_flows
@@ -198,7 +198,7 @@ def _serve(settings: ServeSettings, servers: Servers, *, say: Callable[[str], No
 
 
 def _watch(serving: "Serving", state_dir: Path, *, say: Callable[[str], None]) -> None:
-    """Return never: the serving lasts as long as its Prefect does. An MLflow that ends is said, as in a run.
+    """Serve as long as Prefect runs, and never return. Report the end of MLflow, and go on, as a run does.
 
     Raises:
         ServerError: Prefect has ended.
@@ -210,11 +210,11 @@ def _watch(serving: "Serving", state_dir: Path, *, say: Callable[[str], None]) -
         for gone in read_record(state_dir).servers:
             if gone.lives or gone.pid in told:
                 continue
-            text = f"The {TITLES[gone.name]} server (pid {gone.pid}) has ended by itself; see {gone.log_path}."
+            text = f"The {TITLES[gone.name]} server (pid {gone.pid}) has ended unexpectedly; see {gone.log_path}."
             if gone.name == "prefect":
                 raise ServerError(text)
             told.add(gone.pid)
-            say(f"{text} Runs go on; what it should be told waits on disk. `rlhf serve`, started again, starts it.")
+            say(f"{text} Runs go on and keep its data on disk. Start `rlhf serve` again to start it.")
 
 
 def _start(serving: "Serving", servers: Servers) -> None:
@@ -223,8 +223,8 @@ def _start(serving: "Serving", servers: Servers) -> None:
     except Exception as error:
         raise ServerError(
             f"Prefect at {servers.prefect_ui_url} did not take the deployments: {type(error).__name__}: {error}\n"
-            "Is it the server that you mean, of a version that this client knows, and is PREFECT_API_AUTH_STRING set "
-            "where it demands a login?"
+            "Check that this is the right server, that this client supports its version, and, if it demands a login, "
+            "that PREFECT_API_AUTH_STRING is set."
         ) from error
 
 
@@ -252,17 +252,17 @@ def _what_to_click(servers: Servers, names: list[str], *, hint: str) -> str:
 
 
 def _mlflow_pages(servers: Servers) -> list[str]:
-    """The tables of the runs that the forms start; the address with a word where MLflow is not up."""
+    """Pages of the runs that the forms start; if MLflow is not up, its address and state."""
     if servers.mlflow_start.problem:
         return [f"{servers.mlflow_uri} (does not start; see above)"]
     if not servers.mlflow_start.is_up:
-        return [f"{servers.mlflow_uri} (on its way up)"]
+        return [f"{servers.mlflow_uri} (is starting)"]
     pages = [runs_page(servers.mlflow_uri, experiment, is_made=True) for experiment in experiments()]
     return list(dict.fromkeys(pages))
 
 
 def experiments() -> list[str]:
-    """The MLflow experiments that the run configurations name, sorted; one that cannot be read names none."""
+    """MLflow experiments of the run configurations, sorted; unreadable configurations are skipped."""
     usual = str(TrackingSection.model_fields["experiment"].default)
     found = set()
     for path in run_configs().values():

@@ -1,12 +1,12 @@
-"""Keeps `champions/<name>.json` in the store: who is champion, and why. This file is the truth, MLflow shows it.
+"""Read and write `champions/<name>.json` in the store: which model is champion, and why. MLflow only shows this file.
 
-Every change is made under a lock of the kernel's and replaces the file at once. The champion and the one before it are
-entered among the runs of the store, so that no housekeeping deletes their artifacts.
+Every change is made under a kernel lock and replaces the file atomically. The champion and the one before it are
+recorded among the runs of the store, so that `rlhf cache gc` does not delete their artifacts.
 
 ChampionError
 ├── NoChampionError      there is no champion, no such version, or none to go back to
 ├── ChampionGoneError    an artifact or file that the champion needs is gone or damaged
-└── ChampionMovedError   somebody else moved the champion meanwhile
+└── ChampionMovedError   another process moved the champion meanwhile
 """
 
 import os
@@ -48,7 +48,7 @@ class ChampionGoneError(ChampionError):
 
 
 class ChampionMovedError(ChampionError):
-    """Somebody else moved the champion meanwhile."""
+    """Another process moved the champion meanwhile."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def _locked(path: Path) -> Iterator[None]:
     lock = FileLock(path)
     try:
         if not taken(lock, within_s=_LOCK_LIMIT_S):
-            raise ChampionError(f"{path} is held by another process for {_LOCK_LIMIT_S:g} s. Try again when it ended.")
+            raise ChampionError(f"{path} has been held by another process for {_LOCK_LIMIT_S:g} s. Try again later.")
         yield
     except LockError as error:
         raise ChampionError(str(error)) from error
@@ -75,10 +75,10 @@ class ChampionBook:
         self.path = self.folder.with_name(f"{self.name}.json")
 
     def read(self) -> ChampionRecord:
-        """What stands in the file; an empty record where there is none yet.
+        """Return the record in the file; an empty one if there is no file yet.
 
         Raises:
-            ChampionGoneError: it is there and cannot be read.
+            ChampionGoneError: the file cannot be read.
         """
         try:
             return ChampionRecord.model_validate_json(self.path.read_bytes())
@@ -91,7 +91,7 @@ class ChampionBook:
             ) from error
 
     def update(self, change: Callable[[ChampionRecord], ChampionRecord]) -> ChampionRecord:
-        """Replace the record by what `change` makes of it, alone; nobody else writes meanwhile."""
+        """Replace the record by `change(record)`, under the lock. Return the new record."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with _locked(self.path.with_suffix(".lock")):
             record = change(self.read())
@@ -100,15 +100,15 @@ class ChampionBook:
         return record
 
     def artifact(self, stored: StoredArtifact) -> ArtifactRef:
-        """Where the artifact lies now; it is not looked at."""
+        """Return where the artifact is now, without checking it."""
         folder = self.store_dir / "artifacts" / stored.stage / stored.key
         return ArtifactRef(stage=stored.stage, key=stored.key, path=str(folder), digest=stored.digest)
 
     def require_whole(self, version: ModelVersion, *, whole_up_to_bytes: int | None = None) -> None:
-        """Return if every file of the version's model is there and unchanged.
+        """Verify that every file of the version's model is there and unchanged.
 
         Raises:
-            ChampionGoneError: says which file is not.
+            ChampionGoneError: a file is not; the message names it.
         """
         folder = Path(self.artifact(version.model).path)
         try:
@@ -124,7 +124,7 @@ class ChampionBook:
             ) from error
 
     def freeze(self, source: Path, *, count: int, from_version: int) -> FrozenSet:
-        """A copy of `source` that later comparisons use; its name is its digest, so that it is never replaced."""
+        """Copy `source` for later comparisons. Its folder is named by the digest, so it is never replaced."""
         digest = file_sha256(source)
         folder = self.folder / f"frozen-{digest[:12]}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ class ChampionBook:
         return FrozenSet(file=f"{folder.name}/{source.name}", sha256=digest, count=count, from_version=from_version)
 
     def frozen_file(self, frozen: FrozenSet) -> Path:
-        """The frozen file, compared with its digest.
+        """Return the frozen file, compared with its digest.
 
         Raises:
             ChampionGoneError: it is gone or was changed.
@@ -155,13 +155,13 @@ class ChampionBook:
         return path
 
     def write_training_prompts(self, version: int, prompt_ids: frozenset[str]) -> None:
-        """Keep which prompts a version was trained on; this outlives its training data."""
+        """Save the ids of the prompts that a version was trained on; the list outlives its training data."""
         path = self._training_prompts(version)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, "".join(f"{item}\n" for item in sorted(prompt_ids)))
 
     def training_prompts(self, version: int) -> frozenset[str]:
-        """The prompts that a version was trained on.
+        """Return the ids of the prompts that a version was trained on.
 
         Raises:
             ChampionGoneError: the list is gone.
@@ -171,7 +171,7 @@ class ChampionBook:
             return frozenset(path.read_text(encoding="utf-8").split())
         except OSError as error:
             raise ChampionGoneError(
-                f"{path} cannot be read ({error}); without it nobody knows which pairs version {version} has seen. "
+                f"{path} cannot be read ({error}); without it, the pairs that version {version} has seen are unknown. "
                 f"Restore it from a backup."
             ) from error
 
@@ -193,7 +193,7 @@ def champion_name(run_name: str, kind: Kind) -> str:
 
 
 def now() -> str:
-    """UTC, ISO 8601."""
+    """The present time, UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -201,7 +201,7 @@ def promoted_by_hand(record: ChampionRecord, version: int, *, by: str, reason: s
     """The record after a person made that version champion.
 
     Raises:
-        NoChampionError: there is no such version, or it reigns already.
+        NoChampionError: there is no such version, or it is champion already.
     """
     found, champion = record.version(version), record.champion
     if found is None:
@@ -213,7 +213,7 @@ def promoted_by_hand(record: ChampionRecord, version: int, *, by: str, reason: s
 
 
 def rolled_back(record: ChampionRecord, *, by: str, reason: str) -> ChampionRecord:
-    """The record after a person brought the champion before the present one back.
+    """The record after a person restored the previous champion.
 
     Raises:
         NoChampionError: there is no champion, or none before it.

@@ -1,7 +1,7 @@
-"""Whether a retraining has anything to decide: the stage keys up to the judgement, beside those of the last decision.
+"""Check whether a retraining has anything to decide: compare its stage keys with those of the last decision.
 
-Nothing is started, no artifact is opened. What a stage made last time is believed by the digest in the decision, so the
-answer is the same after the challenger's artifacts have left the store.
+Starts nothing and opens no artifact. The decision holds the digest of what each stage made last time, so the answer is
+the same after the challenger's artifacts were deleted from the store.
 """
 
 from collections.abc import Mapping
@@ -23,25 +23,25 @@ from tasks.store.history import why_it_runs
 
 
 class _ChangedError(Exception):
-    """A stage would be asked for something else than last time; the message says what."""
+    """A stage's request differs from last time; the message says how."""
 
 
 def why_retrain(retraining: Retraining) -> str:
-    """What is new since the last decision; empty where all is the same, and so nothing is to be done.
+    """What is new since the last decision; empty if nothing is, so there is nothing to do.
 
     Raises:
         ChampionGoneError: the champions' file cannot be read.
-        SourceError: data or model cannot be had.
-        LaunchError: the stage image cannot be asked for.
+        SourceError: data or a model is not available.
+        LaunchError: the stage image cannot be inspected.
     """
     why = why_new_reward_model(retraining)
     return why or (_why_new_policy(retraining) if retraining.with_policy else "")
 
 
 def why_new_reward_model(retraining: Retraining) -> str:
-    """What is new about the reward model; empty where the last decision is about this very challenger.
+    """What is new about the reward model; empty if the last decision is about this very challenger.
 
-    Who reigns is not asked: a challenger that a person rolled back from does not come back by itself.
+    The present champion does not matter: a challenger that a person rolled back does not return automatically.
     """
     last = retraining.book("reward_model").read().last_asked
     if last is None:
@@ -56,7 +56,7 @@ def why_new_reward_model(retraining: Retraining) -> str:
 
 
 def _why_new_policy(retraining: Retraining) -> str:
-    """The same of the policy, where the reward model is no new one."""
+    """What is new about the policy, if the reward model is not new."""
     record, policies = retraining.book("reward_model").read(), retraining.book("policy").read()
     champion, last, judged = record.champion, record.last_asked, policies.last_asked
     if champion is None or last is None:
@@ -75,7 +75,7 @@ def _why_new_policy(retraining: Retraining) -> str:
 
 
 def nothing_new_text(retraining: Retraining) -> str:
-    """What a retraining says that has nothing to do: who is champion, and what was decided last, on the same things."""
+    """Text of a retraining that has nothing to do: the champion, and the last decision on the same inputs."""
     record = retraining.book("reward_model").read()
     last, champion = record.last_asked, record.champion
     reigns = f"{champion.shown} is champion" if champion else "there is no champion"
@@ -89,7 +89,7 @@ def nothing_new_text(retraining: Retraining) -> str:
 
 
 class _Comparison:
-    """Resolves each stage by what was asked for last time; stops at the first stage that is asked otherwise."""
+    """Resolves each stage to its last result; stops at the first stage whose request changed."""
 
     def __init__(self, config: RunConfig, asked: Mapping[StageName, RequestedStage]) -> None:
         self._config = config
@@ -97,10 +97,10 @@ class _Comparison:
         self._code = code_identity(config.runtime.kind, image=config.image, store_dir=config.store_dir.resolve())
 
     def made(self, stage: Stage, made: Made) -> ArtifactRef:
-        """What the stage made last time, believed by its digest.
+        """Return what the stage made last time, by the recorded digest.
 
         Raises:
-            _ChangedError: it is asked for something else now.
+            _ChangedError: its request differs from last time.
         """
         config, inputs = required_config(self._config, stage.name), stage.inputs(self._config, made, True)
         memory = asked_of(self._config, config, inputs, code=self._code)
@@ -112,15 +112,15 @@ class _Comparison:
         return ArtifactRef(stage=stage.name, key=memory.key, path=str(folder), digest=before.digest)
 
     def named(self, stage: Stage, source: ModelSource) -> StageInput:
-        """The base model, at the commit that its branch has now."""
+        """Return the base model, at the present commit of its branch."""
         return named_model_input(source)
 
 
 def _compare_to_reward_model(config: RunConfig, asked: Mapping[StageName, RequestedStage]) -> dict[str, Any]:
-    """Through the certificate of the reward model; what is known then, by role.
+    """Compare the stages up to the reward model's certificate. Return their results, by role.
 
     Raises:
-        _ChangedError: a stage is asked for something else than last time.
+        _ChangedError: the request of a stage differs from last time.
     """
     made: dict[str, Any] = {}
     for stage, _ in walk(config, _Comparison(config, asked), made=made):
@@ -132,10 +132,10 @@ def _compare_to_reward_model(config: RunConfig, asked: Mapping[StageName, Reques
 def _compare_policy(
     config: RunConfig, asked: Mapping[StageName, RequestedStage], made: Mapping[str, Any], reward_model: ArtifactRef
 ) -> None:
-    """Through the evaluation of the policy that is trained against that reward model.
+    """Compare training and evaluation of the policy that is trained against that reward model.
 
     Raises:
-        _ChangedError: a stage is asked for something else than last time.
+        _ChangedError: the request of a stage differs from last time.
     """
     known = {**made, "reward_model": reward_model}
     for _ in walk(config, _Comparison(config, asked), made=known, stages=OF_THE_POLICY):

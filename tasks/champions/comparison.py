@@ -1,4 +1,4 @@
-"""Has champion and challenger judged on the same frozen data, by the programs that certify models."""
+"""Evaluate champion and challenger on the same frozen data, with the programs that certify models."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,11 +28,11 @@ def compare_reward_models(
     config: EvaluateRewardModelConfig,
     rules: RetrainRules,
 ) -> Comparison:
-    """Both models score the frozen pairs and every pair file; the champion's scores are reused where they stand.
+    """Score the frozen pairs and every pair file with both models; cached scores of the champion are reused.
 
     Raises:
         ChampionGoneError: the champion, or the frozen pairs, are gone or damaged.
-        StageFailedError: one of the two could not be judged.
+        StageFailedError: one of the two could not be evaluated.
     """
     champion, frozen = _champion(book, record, run), _frozen(book, record)
     folders = []
@@ -55,11 +55,11 @@ def compare_policies(
     config: EvaluatePolicyConfig,
     rules: RetrainRules,
 ) -> Comparison:
-    """Both policies answer the frozen prompts, and the reward model judges; the champion is the reference.
+    """Let both policies answer the frozen prompts, and score them; the champion is the reference policy.
 
     Raises:
         ChampionGoneError: the champion, or the frozen prompts, are gone or damaged.
-        StageFailedError: they could not be judged.
+        StageFailedError: they could not be evaluated.
     """
     champion, frozen = _champion(book, record, run), _frozen(book, record)
     reference = start_model_input(book.artifact(champion.model))
@@ -79,7 +79,7 @@ def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> M
 
 
 def _frozen(book: ChampionBook, record: ChampionRecord) -> ArtifactRef:
-    """The folder of the frozen file, in the place of what filter_dataset makes."""
+    """The folder of the frozen file, used in place of an artifact of filter_dataset."""
     if record.frozen is None:
         raise ChampionGoneError(f"{book.path} names no frozen data. Restore it from a backup.")
     folder = book.frozen_file(record.frozen).parent
@@ -98,7 +98,7 @@ def _named(pairs: StageInput, book: ChampionBook) -> StageInput:
 def _judged(
     run: PipelineRun, book: ChampionBook, config: StageConfig, inputs: Sequence[StageInput], *, role: str, text: str
 ) -> Path:
-    """The evaluation's folder. The stage is made beside the run, whose own certificate stays what it is."""
+    """Run the evaluation and return its folder. It runs beside the run, whose own certificate stays unchanged."""
     current_display().say(f"On the frozen data: {text}")
     section = {"name": f"{book.name}-compared-{role}", "output_dir": book.folder, "store_dir": run.store_dir}
     beside = PipelineRun(

@@ -1,4 +1,4 @@
-"""From the evaluations of champion and challenger to the contests between them. Reads parquet files; starts nothing."""
+"""Build contests from the evaluations of champion and challenger. Reads parquet files; starts nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _RIGHT = {"policy": 1.0, "tie": 0.5, "reference": 0.0}
 
 @dataclass(frozen=True)
 class _Item:
-    """One pair or prompt: the prompt that it belongs to, and how right its judge was, from 0 to 1."""
+    """One pair or prompt: its prompt, and the model's result on it, from 0 to 1."""
 
     prompt_id: str
     value: float
@@ -119,7 +119,7 @@ def _contest(
 
 
 def _scored(path: Path) -> dict[str, _Item]:
-    """Each pair: 1 where the chosen side scores higher, 0.5 for equal scores."""
+    """Each pair: 1 if the chosen completion scores higher, 0.5 for equal scores, else 0."""
     columns = ("pair_id", "prompt_id", "score_chosen", "score_rejected")
     return {
         row["pair_id"]: _Item(row["prompt_id"], _right(row["score_chosen"] - row["score_rejected"]))

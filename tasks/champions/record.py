@@ -1,4 +1,4 @@
-"""What is known of the champions of one model: versions, the pairs that they are compared on, every decision. Pure."""
+"""The record of one model's champions: versions, the data that they are compared on, every decision. Pure."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ _SHOWN_KEY = 12
 
 
 class StoredArtifact(Frozen):
-    """An artifact by what names it in the store, wherever the store lies."""
+    """An artifact by its name in the store, independent of the store's path."""
 
     stage: StageName
     key: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -32,7 +32,7 @@ class StoredArtifact(Frozen):
 
 
 class RequestedStage(Frozen):
-    """A stage as the challenger's run asked for it, and what came out: the same again decides nothing new."""
+    """A stage as the challenger's run requested it, and its result: the same again needs no new decision."""
 
     memory: StageMemory
     digest: str
@@ -44,7 +44,7 @@ class ModelVersion(Frozen):
     number: int = Field(ge=1)
     model: StoredArtifact
     certificate: StoredArtifact = Field(description="Its evaluation, on which the gate decided")
-    pairs: StoredArtifact = Field(description="What filter_dataset made; it trained on these")
+    pairs: StoredArtifact = Field(description="Output of filter_dataset; the model was trained on it")
     dataset: tuple[LineageEntry, ...] = Field(description="The data files that filter_dataset read")
     reward_model: str = Field("", description="Of a policy: which champion it was trained against and judged by")
     gate: GateVerdict
@@ -57,12 +57,12 @@ class ModelVersion(Frozen):
 
     @property
     def shown(self) -> str:
-        """How people name it."""
+        """Its name for users."""
         return f"version {self.number}"
 
     @property
     def dataset_text(self) -> str:
-        """Where its data came from, each with the first digits of its digest."""
+        """Origins of its data, each with the first digits of its digest."""
         return "; ".join(f"{one_line(item.origin, 200)} ({short_digest(item.digest)})" for item in self.dataset)
 
 
@@ -76,7 +76,7 @@ class FrozenSet(Frozen):
 
 
 class Decision(Frozen):
-    """What was decided, on which figures, and by whom: a line of the history, which only grows."""
+    """What was decided, on which figures, and by whom. The history of decisions only grows."""
 
     at: str = Field(description="UTC, ISO 8601")
     kind: DecisionKind
@@ -84,7 +84,7 @@ class Decision(Frozen):
     champion_before: int | None = None
     champion_after: int | None = None
     text: str = Field(description="Why, with figures")
-    by: str = Field("", description="Who, where a person did it by hand")
+    by: str = Field("", description="The person, if one did it by hand")
     comparison: Comparison | None = None
     asked: dict[StageName, RequestedStage] = Field({}, description="What the challenger was made of")
     rules: str = Field("", description="Gates and demands that it was judged by, as JSON")
@@ -109,7 +109,7 @@ class ChampionRecord(Frozen):
 
     @property
     def champions(self) -> tuple[int, ...]:
-        """The champions in the order in which they came, without those that were rolled back; the last one reigns."""
+        """The champions in order of time, without those that were rolled back; the last one is champion now."""
         line: list[int] = []
         for decision in self.decisions:
             after = decision.champion_after
@@ -121,13 +121,13 @@ class ChampionRecord(Frozen):
 
     @property
     def champion(self) -> ModelVersion | None:
-        """The version that reigns."""
+        """The version that is champion now."""
         line = self.champions
         return self.version(line[-1]) if line else None
 
     @property
     def before(self) -> ModelVersion | None:
-        """Whom a rollback would bring back."""
+        """The version that a rollback would restore."""
         line = self.champions
         return self.version(line[-2]) if len(line) > 1 else None
 
@@ -141,7 +141,7 @@ class ChampionRecord(Frozen):
         return next((item for item in self.versions if item.number == number), None)
 
     def version_of(self, model: StoredArtifact) -> ModelVersion | None:
-        """The version that is this very model."""
+        """The version with the digest of this model."""
         return next((item for item in self.versions if item.model.digest == model.digest), None)
 
     def last_word_on(self, number: int) -> Decision | None:

@@ -1,8 +1,7 @@
-"""Brings the MLflow model registry in line with the champion's file in the store. It shows; the file is the truth.
+"""Update the MLflow model registry from the champion's file in the store. The registry shows; the file is the truth.
 
-Everything may be done twice without harm, so a registry that was away, or lost, or stopped half way, is brought up by
-the next one who asks. Weights stay in the store: a registered version holds manifest, certificate, lineage, and the
-adapter where there is one.
+Every step may be repeated without harm: if the registry was away, lost, or left half way, the next call completes it.
+Weights stay in the store: a registered version holds manifest, certificate, lineage, and the adapter if there is one.
 """
 
 import logging
@@ -42,7 +41,7 @@ class Registry:
 
     Args:
         uri: MLflow server, or a database that MLflow opens.
-        experiment: in which the models are logged.
+        experiment: the MLflow experiment in which the models are logged.
         request_timeout_s: longest wait for one answer.
     """
 
@@ -53,10 +52,10 @@ class Registry:
         self._without_files: dict[int, str] = {}
 
     def reconcile(self, book: ChampionBook, record: ChampionRecord) -> str:
-        """Register what is missing, and set aliases and tags as the record says. Returns what hindered; empty: done.
+        """Register what is missing, and set aliases and tags from the record. Return the problem; empty: done.
 
-        A model that the registry lacks and whose artifact has left the store is passed over. Where the server wants
-        files at a place that is not its own, versions are registered without them.
+        A missing version whose artifact is no longer in the store is skipped. If the server names a place for files
+        that is not its own, versions are registered without files.
         """
         if not record.versions:
             return ""
@@ -66,12 +65,12 @@ class Registry:
             self._ensure_model(client, record)
             numbers = self._ensure_versions(client, book, record)
             _set_aliases(client, record, numbers)
-        except Exception as error:  # whatever MLflow throws: the file stands, and the registry can wait
+        except Exception as error:  # any error of MLflow: the file is written, and the registry can wait
             logger.warning("MLflow at %s does not show the champions of %s: %s", self.uri, record.name, error)
             reason = str(error).partition("\n")[0].partition(" with exception")[0]
             return (
-                f"MLflow at {self.uri} could not be told who is champion ({reason[:120]}). What counts stands in "
-                f"{book.path}; the next retraining, promotion or rollback tells it."
+                f"MLflow at {self.uri} could not be updated with the champion ({reason[:120]}). The record is in "
+                f"{book.path}; the next retraining, promotion or rollback updates MLflow."
             )
         return self._files_problem(record)
 
@@ -82,11 +81,11 @@ class Registry:
         numbers = ", ".join(str(number) for number in self._without_files)
         return (
             f"MLflow at {without_login(self.uri)} shows {record.name} without the files of version {numbers}: "
-            f"{next(iter(self._without_files.values()))}. The files themselves lie in the store."
+            f"{next(iter(self._without_files.values()))}. The files themselves are in the store."
         )
 
     def _client(self) -> "MlflowClient":
-        # As in tasks.mlflow_sync.outbox: with its own defaults a dead server costs minutes.
+        # As in tasks.mlflow_sync.outbox: with MLflow's defaults a dead server costs minutes.
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(self._request_timeout_s)
         os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -116,7 +115,7 @@ class Registry:
         return str(found.experiment_id if found else client.create_experiment(self._experiment))
 
     def _ensure_versions(self, client: "MlflowClient", book: ChampionBook, record: ChampionRecord) -> dict[int, str]:
-        """Our number → MLflow's, of each version that MLflow has; tags are those of the record."""
+        """Register missing versions and update tags. Return our number → MLflow's, for versions in MLflow."""
         known = {
             (item.tags.get(VERSION_TAG), item.tags.get(_DIGEST_TAG)): item
             for item in client.search_model_versions(f"name = '{record.name}'")
@@ -144,7 +143,7 @@ class Registry:
         version: ModelVersion,
         tags: Mapping[str, str],
     ) -> str | None:
-        """Log the model's papers and register them; MLflow's number, or None where the artifact is gone."""
+        """Log the model's files and register them. Return MLflow's number, or None if the artifact is gone."""
         from mlflow.exceptions import MlflowException
         from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
@@ -153,7 +152,7 @@ class Registry:
         source_run = version.mlflow_run_id
         try:
             client.get_run(source_run)
-        except MlflowException:  # of a server that was lost
+        except MlflowException:  # the run was on a server that was lost
             source_run = ""
         model = client.create_logged_model(
             self._experiment_id(client),
@@ -171,7 +170,7 @@ class Registry:
         client.finalize_logged_model(model.model_id, "READY")
         made = client.create_model_version(
             record.name,
-            # A server finds the model by its id; of a database, MLflow would ask the process's default server.
+            # A server finds the model by its id; for a database, MLflow would query the process's default server.
             source=f"models:/{model.model_id}" if self.uri.startswith("http") else model.artifact_location,
             run_id=source_run or None,
             tags=dict(tags),
@@ -185,7 +184,7 @@ class Registry:
 
 
 def _set_aliases(client: "MlflowClient", record: ChampionRecord, numbers: Mapping[int, str]) -> None:
-    """`champion` stands on the one that reigns, `challenger` on the newest where that is another."""
+    """Set `champion` to the present champion, and `challenger` to the newest version if that is another."""
     champion, newest = record.champion, record.versions[-1]
     wanted = {
         CHAMPION: numbers.get(champion.number) if champion else None,
@@ -200,7 +199,7 @@ def _set_aliases(client: "MlflowClient", record: ChampionRecord, numbers: Mappin
 
 
 def _tags(book: ChampionBook, record: ChampionRecord, version: ModelVersion) -> dict[str, str]:
-    """Lineage, figures and the last decision about the version."""
+    """Tags with lineage, figures and the last decision about the version."""
     artifact = book.artifact(version.model)
     last = record.last_word_on(version.number)
     tags = {
@@ -231,7 +230,7 @@ def _description(book: ChampionBook, version: ModelVersion) -> str:
 
 @contextmanager
 def _papers(book: ChampionBook, record: ChampionRecord, version: ModelVersion) -> Iterator[Path]:
-    """A folder with what MLflow keeps of the model; it is gone after the block."""
+    """Yield a temporary folder with the files that MLflow keeps of the model."""
     model, certificate = Path(book.artifact(version.model).path), Path(book.artifact(version.certificate).path)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

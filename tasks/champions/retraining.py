@@ -1,4 +1,4 @@
-"""What a retraining works on: the run that it starts from, its data pinned to what they are now, and its demands."""
+"""Load a retraining: the run that it starts from, its data pinned to their present commits, and its rules."""
 
 import json
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Retraining:
 
     Attributes:
         loaded: the run, with its dataset and its models at the commits that their branches have now.
-        overrides: what was changed from the file, as `--set` has it.
-        never_new: why no new data can ever come; empty: they can.
+        overrides: changes to the file, in the form of `--set`.
+        never_new: why new data can never come; empty: they can.
     """
 
     loaded: LoadedConfig
@@ -44,17 +44,17 @@ class Retraining:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What is decided on, in order."""
+        """The models that are decided on, in order."""
         return ("reward_model", "policy") if self.with_policy else ("reward_model",)
 
     @property
     def command(self) -> str:
-        """How to repeat it on a terminal."""
+        """Command that repeats it in a terminal."""
         sets = "".join(f" --set {json.dumps(item) if ' ' in item else item}" for item in self.overrides)
         return f"rlhf retrain -c {self.loaded.path}{sets}"
 
     def rules_text(self, kind: Kind) -> str:
-        """What decides beside the models, as JSON: other demands ask for another decision."""
+        """The rules of the decision, as JSON. Other rules need a new decision."""
         gate = getattr(self.config.gates, kind)
         rules = {"gate": gate.rules(), "retrain": self.config.retrain.model_dump(mode="json", exclude={"models"})}
         return json.dumps(rules, sort_keys=True)
@@ -70,7 +70,7 @@ def champion_book(config: RunConfig, kind: Kind) -> ChampionBook:
 
 
 def load_retraining(start_from: str, settings: Sequence[str] = (), *, profile: str | None = None) -> Retraining:
-    """The retraining of that run as its data are now.
+    """Load the retraining of that run, with its data at their present commits.
 
     Args:
         start_from: the name of a file in configs/runs without its ending, or a path.
@@ -79,13 +79,13 @@ def load_retraining(start_from: str, settings: Sequence[str] = (), *, profile: s
 
     Raises:
         ConfigError: there is no such run, or it has mistakes.
-        SourceError: the hub does not say what the dataset or a model is now.
+        SourceError: the hub does not give the present commit of the dataset or a model.
     """
     path = run_config_path(start_from)
     loaded = load_run_config(path, overrides=settings, profile=profile)
     if loaded.config.reward_model is not None:
         raise InvalidConfigError(
-            str(path), [Mistake("reward_model", "a retraining trains a reward model of its own. Leave it out here.")]
+            str(path), [Mistake("reward_model", "a retraining trains its own reward model. Leave it out here.")]
         )
     last = StageName.EVALUATE_POLICY
     if loaded.config.retrain.models == "reward_model":
@@ -99,10 +99,10 @@ def load_retraining(start_from: str, settings: Sequence[str] = (), *, profile: s
 
 
 def _pinned_sources(dataset: DatasetSource) -> tuple[list[str], str]:
-    """Settings that put each branch of the dataset at its commit of now, and why nothing new can come; empty: it can.
+    """Settings that pin each branch of the dataset to its present commit; and why new data can never come, if so.
 
     Raises:
-        SourceError: the hub does not say what a branch is now.
+        SourceError: the hub does not give the present commit of a branch.
     """
     on_hub = [(name, part) for name, part in dataset.parts if part.hub_id is not None]
     commits = {name: _commit_of_now(part) for name, part in on_hub}
@@ -125,10 +125,10 @@ def _commit_of_now(source: RowSource) -> str:
 
 
 def _pinned_models(config: RunConfig) -> list[str]:
-    """The same settings for the base model and for the model that judges the labels; a moved branch is a new model.
+    """Settings that pin the base model and the model that judges the labels; a moved branch is a new model.
 
     Raises:
-        SourceError: the hub does not say what a branch is now.
+        SourceError: the hub does not give the present commit of a branch.
     """
     reference = config.filter_dataset.polarity.reference_reward_model
     named = {"base_model": config.base_model, "filter_dataset.polarity.reference_reward_model": reference}
@@ -140,7 +140,7 @@ def _pinned_models(config: RunConfig) -> list[str]:
 
 
 def _never_new(sources: Sequence[tuple[str, RowSource]]) -> str:
-    """What to say where every source names a commit."""
+    """Text for a dataset whose sources all name a commit."""
     if len(sources) > 1:
         named = ", ".join(name for name, _ in sources)
         return (
@@ -156,7 +156,7 @@ def _never_new(sources: Sequence[tuple[str, RowSource]]) -> str:
 
 
 def run_config_path(start_from: str) -> Path:
-    """The file of that run: a path as it is, a name among configs/runs.
+    """Return the file of that run: the path itself, or the file of that name in configs/runs.
 
     Raises:
         ConfigError: there is no run of that name.

@@ -1,4 +1,4 @@
-"""What a run decided about its challengers, kept beside its report, which tells it."""
+"""Decisions of a run about its challengers, kept beside the report that shows them."""
 
 from pathlib import Path
 
@@ -9,30 +9,30 @@ from tasks.run.state import PipelineRun
 
 
 def report_folder(run: PipelineRun) -> Path:
-    """Where the run's report lies, and what it is made from; it exists afterwards."""
+    """Return the folder of the run's report and of its sources; make it if needed."""
     folder = run.output_dir / "reports" / run.run_id
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def decisions_file(run: PipelineRun) -> Path:
-    """Where the run's decisions stand; no such file where it made none."""
+    """Path of the run's decisions; the file does not exist if it made none."""
     return report_folder(run) / DECISIONS_FILE
 
 
 def keep_decision(run: PipelineRun, decision: RunDecision) -> None:
-    """Add a decision to those that the report tells."""
+    """Add a decision to those that the report shows."""
     path = decisions_file(run)
     before = RunDecisions.model_validate_json(path.read_bytes()).decisions if path.is_file() else ()
     write_atomically(path, RunDecisions(decisions=(*before, decision)).model_dump_json(indent=2))
 
 
 def run_decision(record: ChampionRecord, decision: Decision, *, registry_problem: str) -> RunDecision:
-    """A decision of the champions' history, for the report.
+    """Convert a decision from the champions' history for the report.
 
     Args:
-        record: with the decision in it.
-        registry_problem: why MLflow does not show it yet; empty where it does.
+        record: contains the decision.
+        registry_problem: why MLflow does not show it yet; empty if it does.
     """
     return RunDecision(
         model=record.name,

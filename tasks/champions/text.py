@@ -42,7 +42,7 @@ def standing_lines(record: ChampionRecord) -> Iterator[str]:
 
 
 def decision_line(decision: Decision) -> str:
-    """One sentence: what was decided and why; by whom, where it was a person."""
+    """One sentence: what was decided and why; if a person decided, also who."""
     if decision.is_by_hand:
         return (
             f"version {decision.champion_after} was {DECISION_WORDS[decision.kind]}, by {decision.by}: {decision.text}"

@@ -1,4 +1,4 @@
-"""Rows of the system check about GPUs: which the run would use, who has them, why this profile, stray variables."""
+"""Rows of the system check about GPUs: those the run would use, their users, choice of profile, stray variables."""
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,13 +31,13 @@ def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path) -> I
 
 
 def _profile_choice(profile: GpuProfile) -> Iterator[CheckFinding]:
-    """What `auto` took; nothing where a person named the profile."""
+    """Why `auto` took the profile; nothing if the user named it."""
     if profile.chosen_because:
         yield CheckFinding(name="GPU profile", found=profile.chosen_because, wanted=profile.name, verdict="ok")
 
 
 def variable_rows(environment: Mapping[str, str]) -> Iterator[CheckFinding]:
-    """Variables of the shell that would steer NCCL or torch: stages do not get them, so they do nothing here."""
+    """Shell variables that configure NCCL or torch: stages do not get them, so they have no effect."""
     found = hardware_variables(environment)
     if found:
         advice = "They reach no stage: set them in the GPU profile (`nccl`, `torch`, `environment`)."
@@ -64,8 +64,8 @@ def gpu_findings(
 
     Args:
         visible: value of CUDA_VISIBLE_DEVICES; None: all GPUs.
-        ours: process ids of containers that the run goes on with: they may hold GPUs.
-        leased: GPU UUID → which other run has it; the stages wait for it, so it hinders no start.
+        ours: process ids of containers that the run takes over: they may hold GPUs.
+        leased: GPU UUID → which other run has it; the stages wait for it, so the run may start.
     """
     if profile.num_gpus == 0:
         return (CheckFinding(name="GPUs", found="not looked at", wanted="none (CPU profile)", verdict="ok"),)
@@ -135,7 +135,7 @@ def _too_small(gpu: Gpu, profile: GpuProfile) -> tuple[str, str] | None:
 
 
 def _kept(gpu: Gpu, ours: Collection[int]) -> tuple[str, str] | None:
-    """The GPU is held by nobody but a container that a run of this store left when it died, and that still works."""
+    """Found and advice, if the GPU is used only by a container of a dead run of this store that still works."""
     if not gpu.processes or any(process.pid not in ours for process in gpu.processes):
         return None
     return (

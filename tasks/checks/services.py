@@ -1,4 +1,4 @@
-"""Rows of the system check about what is no hardware: servers, installed packages, model, data."""
+"""Rows of the system check about servers, installed packages, model and data."""
 
 import http.client
 import os
@@ -30,7 +30,7 @@ _FORBIDDEN = (401, 403)
 
 
 def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> CheckFinding:
-    """Whether the server answers its health question within five seconds.
+    """Whether the server answers its health check within five seconds.
 
     Args:
         url: Prefect's address ends in `/api`; None: the run starts a server itself.
@@ -49,7 +49,7 @@ def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> Chec
     headers = login_headers(name.lower(), os.environ)
     status, problem = _answer(url.rstrip("/") + "/health", headers)
     if not problem:
-        # Healthy is what everybody may know; whether we may come in is another question.
+        # The health check needs no login, so another request checks the login.
         status, refused = _answer(url.rstrip("/") + INSIDE_PATHS[name.lower()], headers)
         problem = refused if status in _FORBIDDEN else ""
     if not problem:
@@ -58,21 +58,21 @@ def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> Chec
         name=name,
         found=f"{shown}: {problem}",
         wanted=wanted,
-        # What MLflow cannot be told waits on disk for the next run; without Prefect there is no run.
+        # Without MLflow, its data wait on disk for the next run; without Prefect there is no run.
         verdict="failure" if name == "Prefect" else "warning",
         advice=_service_advice(name, url, status=status),
     )
 
 
 def mlflow_finding(url: str | None) -> CheckFinding:
-    """As `service_finding`; a server that this process starts, and that is not up yet, is waited for later."""
+    """As `service_finding`; the run waits later for a server that this process starts and that is not up yet."""
     if mlflow_start().is_up:
         return service_finding("MLflow", url)
     wanted = "a server that answers"
     if mlflow_start().problem:
-        found = "it does not start; what it should be told waits on disk for the next run"
+        found = "it does not start; its data wait on disk for the next run"
         return CheckFinding(name="MLflow", found=found, wanted=wanted, verdict="warning")
-    found = f"{url} is on its way up; the run waits for it after its first stage"
+    found = f"{url} is starting; the run waits for it after its first stage"
     return CheckFinding(name="MLflow", found=found, wanted=wanted, verdict="ok")
 
 
@@ -106,19 +106,19 @@ def package_findings() -> tuple[CheckFinding, ...]:
         return (_packages_row(f"missing: {', '.join(missing)}", "failure", advice),)
     if odd:
         found = f"other versions than tested: {', '.join(odd)}"
-        return (_packages_row(found, "warning", "`pip install -e .[stages]` brings the tested ones."),)
+        return (_packages_row(found, "warning", "`pip install -e .[stages]` installs the tested ones."),)
     return (_packages_row(f"{', '.join(fine[:3])} and {max(0, len(fine) - 3)} more", "ok", ""),)
 
 
 def vllm_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
-    """Whether vLLM is where the stages run: in this Python, or in the image, which says what it was built with."""
+    """Whether vLLM is installed where the stages run: in this Python, or in the image, by its labels."""
     name, wanted = "vLLM", "vLLM, for train_policy.rollout_engine: vllm"
     otherwise = "train_policy.rollout_engine: shared_prompts does without it."
     if runtime == "process":
         if find_spec("vllm") is not None:
             return CheckFinding(name=name, found="installed", wanted=wanted, verdict="ok")
         found = f"not installed in {sys.executable}"
-        advice = f"It wants another fastapi than Prefect, so use Docker (`--set runtime.kind=docker`). {otherwise}"
+        advice = f"It needs another fastapi than Prefect, so use Docker (`--set runtime.kind=docker`). {otherwise}"
         return CheckFinding(name=name, found=found, wanted=wanted, verdict="failure", advice=advice)
     with_it = [extra for extra in image.extras if extra.startswith("vllm")]
     if with_it:
@@ -129,7 +129,7 @@ def vllm_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
 
 
 def source_finding(name: str, wanted: str, probe: Callable[[], Probe]) -> CheckFinding:
-    """Whether a model or data is there, and whether what must be downloaded fits on the disk of the hub's cache."""
+    """Whether a model or data exists, and whether its download fits on the disk of the hub's cache."""
     try:
         found = probe()
     except SourceError as error:
@@ -144,7 +144,7 @@ def source_finding(name: str, wanted: str, probe: Callable[[], Probe]) -> CheckF
 
 
 def _stages_requirement(line: str) -> Requirement | None:
-    """The requirement, where it belongs to the `stages` extra and to this Python."""
+    """The requirement, if it belongs to the `stages` extra and to this Python; else None."""
     try:
         requirement = Requirement(line)
     except InvalidRequirement:
@@ -161,7 +161,7 @@ def _packages_row(found: str, verdict: Literal["ok", "warning", "failure"], advi
 
 
 def _answer(url: str, headers: dict[str, str]) -> tuple[int | None, str]:
-    """Status and problem; no problem where it answers 200. A proxy is never asked for a server on this host."""
+    """Status and problem; no problem if the status is 200. Requests to this host use no proxy."""
     proxies: dict[str, str] | None = {} if urlsplit(url).hostname in _LOOPBACK else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
     try:

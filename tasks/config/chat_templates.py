@@ -1,4 +1,4 @@
-"""Puts the text of a chat template where a run's configuration names its file, so that the run depends on no file."""
+"""Replace the name of a chat template in a run's configuration by its text, so that the run depends on no file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ _MAX_BYTES = 200_000
 
 
 def put_template_text(tree: dict[str, Any], known: Mapping[str, Path]) -> list[Mistake]:
-    """Replace each name or path of a chat template in `tree` by the text; what is wrong with those that have none.
+    """Replace each name or path of a chat template in `tree` by its text; return the mistakes.
 
     A value that holds `{` is a template already.
 

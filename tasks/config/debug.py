@@ -1,8 +1,7 @@
-"""`--debug`: the whole of any run in a few minutes at most, to see that it works. Its figures mean nothing.
+"""`--debug`: every stage of a run in a few minutes at most, to check that it works. Its figures mean nothing.
 
-Each training makes two steps, evaluates after each, and saves; rows, prompts and completions are few; the gates are
-waived. The run has a name, a folder and a store of its own, so that nothing of it can be taken for a real run, and
-`debug` is among its tags.
+Each training takes two steps, evaluates after each, and saves; rows, prompts and completions are few; the gates are
+waived. The run has its own name, folder and store, so that it cannot be mistaken for a real run, and the tag `debug`.
 """
 
 import json
@@ -26,7 +25,7 @@ _WAIVER = {
 
 
 def debug_settings(config: RunConfig) -> tuple[str, ...]:
-    """What to set, as `key=value`, to make a debug run of that run."""
+    """The overrides, as `key=value`, that turn this run into a debug run."""
     settings = {
         **_own_place(config),
         **_few_rows(config),
@@ -43,10 +42,10 @@ def debug_settings(config: RunConfig) -> tuple[str, ...]:
 
 
 def debug_notice(config: RunConfig) -> str:
-    """What to tell a person who starts the debug run `config`."""
+    """Notice for the user who starts the debug run `config`."""
     return (
         f"Debug run {config.run.name}: {_NUM_STEPS} steps of each training on at most {_MAX_ROWS} rows, gates waived. "
-        f"Its figures mean nothing. It writes to {config.output_dir} alone: store and champion of real runs stay as "
+        f"Its figures mean nothing. It writes only to {config.output_dir}: store and champion of real runs stay as "
         f"they are. Suites and validation file are not read."
     )
 

@@ -1,7 +1,7 @@
-"""What is wrong with a configuration, in the house's words: the key, the value found, the value wanted, a near match.
+"""Mistakes of a configuration as messages: the key, the value found, the value wanted, a near match.
 
-ConfigError                 what is wrong with a configuration, as a message for the person who wrote it
-└── InvalidConfigError      the file can be read; its mistakes are all listed, one line each
+ConfigError                 the configuration cannot be used; a message for the user who wrote it
+└── InvalidConfigError      the file can be read; the message lists all its mistakes, one line each
 """
 
 import types
@@ -22,11 +22,11 @@ C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
 
-# `stage` tells sections apart inside the contract; no person sets it.
+# `stage` identifies a section inside the contract; users do not set it.
 _NOT_FOR_PEOPLE = frozenset({"stage"})
 _MAX_SHOWN_CHARACTERS = 60
 
-# A key that is known by another name, by the name that it has here.
+# Names of keys elsewhere, and the names of these keys here.
 _OTHER_NAMES = {"pair_files": "suites", "max_samples": "max_rows"}
 
 _WANTED_TYPES = {
@@ -64,7 +64,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing that is wrong: the dotted path of the key, and what about it."""
+    """One mistake: the dotted path of the key, and what is wrong with it."""
 
     key: str
     text: str
@@ -74,7 +74,7 @@ class Mistake:
 
 
 class InvalidConfigError(ConfigError):
-    """All mistakes of one configuration; `source` is the file as the person named it."""
+    """All mistakes of one configuration; `source` is the file as the user named it."""
 
     def __init__(self, source: str, mistakes: Sequence[Mistake]) -> None:
         self.source = source
@@ -91,10 +91,10 @@ def all_of(
     one: Callable[[], A], two: Callable[[], B], three: Callable[[], C], four: Callable[[], D], five: Callable[[], E], /
 ) -> tuple[A, B, C, D, E]: ...
 def all_of(*questions: Callable[[], Any]) -> tuple[Any, ...]:
-    """What each of them returns.
+    """Call all functions; return their results.
 
     Raises:
-        ConfigError: with the mistakes of all that fail, those of one source together.
+        ConfigError: some failed; lists the mistakes of all, those of one source together.
     """
     answers, errors = [], list[ConfigError]()
     for question in questions:
@@ -124,11 +124,11 @@ class MistakesError(ValueError):
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel], *, prefix: str = "") -> list[Mistake]:
-    """Every mistake that pydantic found, in the house's words.
+    """Convert every error of pydantic to a `Mistake` with this project's text.
 
     Args:
-        model: what was being validated; knows the keys that exist and their help.
-        prefix: stands before each key.
+        model: the validated model; its fields are the known keys, with their help.
+        prefix: put before each key.
     """
     found: list[Mistake] = []
     for item in error.errors():
@@ -143,19 +143,19 @@ def mistakes_of(error: ValidationError, model: type[BaseModel], *, prefix: str =
 
 
 def near_match(word: str, known: Sequence[str]) -> str:
-    """`Did you mean …?` for a misspelt word, else the words that exist; empty where there are none."""
+    """`Did you mean …?` for a misspelt word, else a list of the known words; empty if there are none."""
     if meant := nearest_word(word, known):
         return f"Did you mean `{meant}`?"
     return f"Known: {', '.join(f'`{name}`' for name in sorted(known))}." if known else ""
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
-    """The keys that a person may set in this section."""
+    """The keys that a user may set in this section."""
     return [name for name in model.model_fields if name not in _NOT_FOR_PEOPLE]
 
 
 def section_model(annotation: Any) -> type[BaseModel] | None:
-    """The model behind an annotation: through `| None`, `Annotated` and tuples; None where there is none."""
+    """The model in an annotation, also inside `| None`, `Annotated` and tuples; None if it has none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated, tuple):
@@ -165,10 +165,10 @@ def section_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def meant_place(loc: tuple[int | str, ...], model: type[BaseModel]) -> tuple[int | str, ...] | None:
-    """Where an unknown key probably belongs: a near match in its section, else the same key elsewhere; None: unclear.
+    """The place that an unknown key probably means: a near match in its section, else that key elsewhere; or None.
 
     Args:
-        loc: the unknown key, seen from `model`.
+        loc: path of the unknown key, from `model`.
     """
     name, section = str(loc[-1]), _model_at(model, loc[:-1])
     here = keys_of(section) if section is not None else []
@@ -210,7 +210,7 @@ def _text(
 
 
 def _variables_in(loc: tuple[int | str, ...], value: Any) -> Iterator[str]:
-    """Where variables belong that somebody took for keys; `nccl.buffsize` stands for NCCL_BUFFSIZE."""
+    """Where to set variables that the user wrote as keys; `nccl.buffsize` means NCCL_BUFFSIZE."""
     names = [str(name) for name in (loc[-1], *(value if isinstance(value, Mapping) else ()))]
     if "nccl" in loc[:-1]:
         names.append(f"NCCL_{loc[-1]}".upper())

@@ -1,8 +1,8 @@
-"""Gates: the demands on a model before the pipeline goes on, and the verdict with its figures. Pure.
+"""Gates: the rules for a model before the pipeline goes on, and the verdict with its figures. Pure.
 
 Exception
-├── GateClosedError     a model did not pass its gate, a person rejected it, or nobody decided in time
-└── GateWaitsError      a person is to decide, and has not yet
+├── GateClosedError     a model did not pass its gate, a person rejected it, or its approval timed out
+└── GateWaitsError      a person must decide, and has not yet
 """
 
 from typing import Literal, Self
@@ -16,16 +16,16 @@ from containers.contracts.records import GateDecision, GateRule, GateVerdict, Po
 from containers.contracts.spec import ArtifactRef
 from containers.formatting import interval, moment, number, percent, quantity
 
-# From this share of completions on that are the reference's word for word, a policy has hardly moved.
+# A policy has hardly moved if at least this share of its completions equals the reference's word for word.
 _HARDLY_MOVED = 0.9
 
 
 class GateClosedError(Exception):
-    """A model did not pass its gate and nobody waived it, a person rejected it, or nobody decided in time."""
+    """A model did not pass its gate and has no waiver, a person rejected it, or its approval timed out."""
 
 
 class GateWaitsError(Exception):
-    """A person is to decide about a model and has not yet; the run ends here and goes on after the decision."""
+    """A person must decide about a model and has not yet; the run ends here and goes on after the decision."""
 
     def __init__(self, message: str, verdict: GateVerdict) -> None:
         super().__init__(message)
@@ -40,40 +40,40 @@ class Waiver(Frozen):
 
 
 class ApprovalSettings(Frozen):
-    """Who has the last word at a gate."""
+    """Who decides at a gate: the rules or a person."""
 
     waive: Waiver | None = Field(None, description="Go on although rules are missed; null: the rules hold")
     approval: Literal["none", "required", "when_closed"] = Field(
         "none",
         description="none: the rules alone decide; required: a person decides, also where the rules pass; when_closed: "
-        "a person is asked where the rules are missed, instead of ending the run",
+        "a person decides if the rules are missed, instead of the run ending",
     )
     approval_timeout_h: Hours | None = Field(
         168.0, description="Hours that a run waits for a person; null: without limit"
     )
     on_timeout: Literal["reject"] = Field(
-        "reject", description="What silence means after that time; nothing is ever approved by silence"
+        "reject", description="The outcome without a decision by then; silence never approves"
     )
     notify: str | None = Field(
         None,
         pattern=r"^[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*$",
-        description="Prefect block that tells people that a decision is wanted, as `slack-webhook/ml`; null: none",
+        description="Prefect block that sends a message when a decision is due, as `slack-webhook/ml`; null: none",
     )
 
     @model_validator(mode="after")
     def _decides_once(self) -> Self:
         if self.waive is not None and self.approval != "none":
             raise ValueError(
-                f"`waive` says beforehand what `approval: {self.approval}` would ask a person. Keep one of the two."
+                f"`waive` already decides what `approval: {self.approval}` leaves to a person. Keep one of the two."
             )
         return self
 
     def asks(self, verdict: GateVerdict) -> bool:
-        """Whether a person has the last word on that verdict."""
+        """Whether a person decides on that verdict."""
         return self.approval == "required" or (self.approval == "when_closed" and not verdict.passed)
 
     def rules(self) -> dict[str, JsonValue]:
-        """The demands, without what only says who is asked."""
+        """The rules, without the settings of waiver and approval."""
         return self.model_dump(mode="json", exclude=set(ApprovalSettings.model_fields))
 
 
@@ -83,18 +83,18 @@ class RewardModelGate(ApprovalSettings):
     minimum_accuracy: Fraction = Field(0.6, description="Pairwise accuracy on the validation pairs")
     maximum_length_slope: Weight | None = Field(
         None,
-        description="Standard deviations by which doubling a response's length may move its score, up or down, over "
+        description="Standard deviations by which doubling a completion's length may move its score, up or down, over "
         "all suites; null: only reported",
     )
     minimum_accuracy_at_equal_lengths: Fraction | None = Field(
         None,
-        description="The lower end of the interval of the accuracy over the pairs of all suites, as if both responses "
-        "were equally long, must reach this; a model that only counts length gets 0.5; null: only reported",
+        description="Minimum for the lower end of the interval of the accuracy over the pairs of all suites, as if "
+        "both completions were equally long; a model that only counts length gets 0.5; null: only reported",
     )
     maximum_padding_flips: Fraction | None = Field(
         None,
-        description="Share of pairs whose order filler on the rejected side may flip, over all suites; null: only "
-        "reported",
+        description="Maximum share of pairs whose order flips with filler on the rejected side, over all suites; null: "
+        "only reported",
     )
 
 
@@ -104,7 +104,7 @@ class PolicyGate(ApprovalSettings):
     minimum_reward_gain: Difference = Field(
         0.0, description="The lower end of the interval of the reward difference to the reference must exceed this"
     )
-    maximum_kl: Positive | None = Field(None, description="Nats per completion; null: not demanded")
+    maximum_kl: Positive | None = Field(None, description="Nats per completion; null: no limit")
 
 
 class Gates(Frozen):
@@ -143,7 +143,7 @@ def _accuracy_rule(suite: SuiteEvaluation, gate: RewardModelGate) -> GateRule | 
     return GateRule(
         name=f"accuracy on {suite.name}",
         wanted=f"at least {percent(minimum)}",
-        found="nothing was left to judge by" if found is None else f"{percent(found.value)} on {_counted(suite)}",
+        found="no pair was left to judge by" if found is None else f"{percent(found.value)} on {_counted(suite)}",
         passed=found is not None and found.value >= minimum,
     )
 
@@ -170,12 +170,14 @@ def _bound_rule(name: str, found: Metric | None, maximum: float | None) -> GateR
 
 
 def _equal_lengths_rule(found: Metric | None, minimum: float | None) -> GateRule | None:
-    """Judged by the lower end: where the better responses all have about the same advantage in length, nothing is
-    known about equal lengths, and the figure itself may be anything.
+    """Rule on the accuracy at equal lengths, judged by the lower end of its interval.
+
+    If all pairs differ in length by about the same amount, nothing is known about equal lengths: the figure itself may
+    be anything.
     """
     if minimum is None:
         return None
-    text = "it could not be measured: the lengths of the responses do not differ, or fewer than 3 prompts were left"
+    text = "it could not be measured: the lengths of the completions do not differ, or fewer than 3 prompts were left"
     if found is not None:
         spread = f" ({interval(found)})" if interval(found) else ""
         text = f"{percent(found.value)}{spread} on {found.count or 0:,} pairs"
@@ -188,9 +190,9 @@ def _equal_lengths_rule(found: Metric | None, minimum: float | None) -> GateRule
 
 
 def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
-    """The verdict on a policy: reward gain over the reference beyond its interval, and the KL where it is bounded.
+    """The verdict on a policy: reward gain over the reference beyond its interval, and the KL if it has a limit.
 
-    A policy that writes what its reference writes is told so, with what to change.
+    If the policy writes what its reference writes, the verdict says so, and what to change.
     """
     gain, kl = evaluation.reward_difference, evaluation.kl
     low = gain.value if gain.ci_low is None else gain.ci_low
@@ -216,10 +218,10 @@ def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
 
 
 def demand(verdict: GateVerdict) -> None:
-    """Go on only through an open gate.
+    """Refuse to go on unless the gate is open.
 
     Raises:
-        GateClosedError: with each rule that was not met and how to overrule, or with who rejected it and why.
+        GateClosedError: it is closed; lists the missed rules and how to overrule, or who rejected the model and why.
     """
     if verdict.opens:
         return
@@ -232,16 +234,16 @@ def demand(verdict: GateVerdict) -> None:
     )
     raise GateClosedError(
         f"The {verdict.model} did not pass its gate:\n{missed}\n"
-        f"{verdict.advice or 'Better data or training is the way.'}\n"
-        f"To go on all the same, set gates.{verdict.name}.waive with `by` and `reason`; both will stand in the report."
+        f"{verdict.advice or 'Improve the data or the training.'}\n"
+        f"To go on anyway, set gates.{verdict.name}.waive with `by` and `reason`; both appear in the report."
     )
 
 
 def require_certificate(verdict: GateVerdict) -> ArtifactRef:
-    """The certificate of a reward model whose gate is open: what the policy stage is given.
+    """Return the certificate of a reward model whose gate is open; it is an input of train_policy.
 
     Raises:
-        GateClosedError: as `demand`; or the verdict rests on no certificate.
+        GateClosedError: as `demand`; or the verdict has no certificate.
     """
     demand(verdict)
     if verdict.certificate is None:
@@ -252,7 +254,7 @@ def require_certificate(verdict: GateVerdict) -> ArtifactRef:
 
 
 def figure_lines(verdict: GateVerdict) -> tuple[str, ...]:
-    """Each rule with what was wanted and found, a line each."""
+    """A line for each rule: passed or missed, what was found, what is wanted."""
     return tuple(
         f"{'passed' if rule.passed else 'MISSED'}  {rule.name}: found {rule.found}, wanted {rule.wanted}"
         for rule in verdict.rules
@@ -265,11 +267,11 @@ def _why_refused(verdict: GateVerdict, decision: GateDecision) -> str:
         reason = decision.reason.rstrip(".")
         return (
             f"The {verdict.model} was rejected at its gate by {decision.by} ({moment(decision.at)}): {reason}.\n"
-            f"Better data or training is the way; a change of mind is told with {change} and --replace."
+            f"Improve the data or the training; to change the decision, run {change} with --replace."
         )
     if decision.outcome == "timed_out":
         return (
-            f"Nobody decided about the {verdict.model} by {moment(decision.until)}, so it counts as rejected "
+            f"No decision about the {verdict.model} came by {moment(decision.until)}, so it counts as rejected "
             f"(gates.{verdict.name}.on_timeout).\nA late decision still counts: {change}, then start the run again; or "
             f"give more time with gates.{verdict.name}.approval_timeout_h."
         )
@@ -277,7 +279,7 @@ def _why_refused(verdict: GateVerdict, decision: GateDecision) -> str:
 
 
 def _hardly_moved(evaluation: PolicyEvaluation) -> str:
-    """That the policy writes what its reference writes, and what to change; empty where it does not."""
+    """Advice for a policy that writes what its reference writes; empty for any other."""
     identical = evaluation.identical_completions
     if identical is None or not identical.count or identical.value < _HARDLY_MOVED:
         return ""

@@ -20,10 +20,10 @@ from tasks.config.run import RunConfig
 
 REQUIRED = "required"
 OWN_DEFAULTS = "its defaults"
-# Keys that the run fills in begin so; what lies below them is nobody's to set.
+# Descriptions of keys that the run fills in begin so; users do not set the keys below them.
 _FILLED_IN = "Leave it out"
 
-# Types whose name in Python says less than a word.
+# Plain names of Python types.
 _WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "int",
@@ -42,9 +42,9 @@ class ConfigKey:
     """One key.
 
     Attributes:
-        path: dotted, from the top of the file; `N` stands for the number of an item in a list.
-        kind: what may stand there, in words.
-        default: as YAML has it; `required`, or `its defaults` for a section that is there by itself.
+        path: dotted, from the top of the file; `N` is the number of an item in a list.
+        kind: the type of its value, as text.
+        default: as YAML writes it; `required`, or `its defaults` for a section that exists by default.
         text: what it does; without a full stop.
     """
 
@@ -74,7 +74,7 @@ class ConfigSection:
 def config_sections() -> tuple[ConfigSection, ...]:
     """The top of the file, then every section in its order, each followed by the lists of sections inside it."""
     top = tuple(_key(name, field, field.default) for name, field in RunConfig.model_fields.items())
-    sections = [ConfigSection("", "What stands at the top of the file.", top)]
+    sections = [ConfigSection("", "The keys at the top of the file.", top)]
     for name, field in RunConfig.model_fields.items():
         model = section_model(field.annotation)
         if model is not None:
@@ -98,7 +98,7 @@ def _collect(
     keys: list[ConfigKey],
     lists: list[tuple[str, type[BaseModel]]],
 ) -> None:
-    """Add the keys of a section and of those inside it, and the lists of sections with their place."""
+    """Add the keys of a section and of those inside it to `keys`, and lists of sections with their paths to `lists`."""
     for name in keys_of(model):
         field, place = model.model_fields[name], f"{path}.{name}"
         own = getattr(default, name) if isinstance(default, model) else field.default
@@ -120,7 +120,7 @@ def _key(path: str, field: FieldInfo, default: object) -> ConfigKey:
 
 
 def _default_text(default: object) -> str:
-    """The default as YAML has it."""
+    """The default as YAML writes it."""
     if default is PydanticUndefined:
         return REQUIRED
     if isinstance(default, BaseModel):
@@ -137,7 +137,7 @@ def _default_text(default: object) -> str:
 
 
 def _kind(annotation: Any, bounds: Mapping[str, float]) -> str:
-    """The type in words; `bounds` are those of the numbers in it."""
+    """The type as text; `bounds` are those of the numbers in it."""
     if annotation in _WORDS:
         return f"{_WORDS[annotation]}{_range(bounds)}" if annotation in (int, float) else _WORDS[annotation]
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
@@ -156,11 +156,11 @@ def _kind(annotation: Any, bounds: Mapping[str, float]) -> str:
         return "section"
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return f"one of {', '.join(str(item.value) for item in annotation)}"
-    raise TypeError(f"{annotation!r} has no words yet; give it some in {__name__}.")
+    raise TypeError(f"{annotation!r} has no text yet; add one in {__name__}.")
 
 
 def _is_mapping(annotation: Any) -> bool:
-    """Whether it is written as a mapping; pairs of text are one, kept as a tuple."""
+    """Whether YAML writes it as a mapping; a tuple of pairs of text is one too."""
     pairs: Any = tuple[tuple[str, str], ...]
     return typing.get_origin(annotation) is dict or annotation == pairs
 
@@ -174,7 +174,7 @@ def _may_be_null(annotation: Any) -> bool:
 
 
 def _bounds(metadata: typing.Iterable[Any]) -> dict[str, float]:
-    """Lower and upper bounds of numbers, by `ge`, `gt`, `le` and `lt`; not those that no run comes near."""
+    """Lower and upper bounds of numbers, by `ge`, `gt`, `le` and `lt`; without bounds that no run reaches."""
     found: dict[str, float] = {}
     for item in metadata:
         if isinstance(item, FieldInfo):
@@ -189,7 +189,7 @@ def _bounds(metadata: typing.Iterable[Any]) -> dict[str, float]:
 
 
 def _range(bounds: Mapping[str, float]) -> str:
-    """` ≥ 1`, ` in (0, 1]`; empty without bounds."""
+    """The bounds as text: ` ≥ 1`, ` in (0, 1]`; empty without bounds."""
     low = next((name for name in ("gt", "ge") if name in bounds), None)
     high = next((name for name in ("lt", "le") if name in bounds), None)
     if low and high:

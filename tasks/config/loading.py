@@ -1,4 +1,4 @@
-"""From a YAML file, overrides and the name of a GPU profile to one checked RunConfig; all mistakes in one message."""
+"""Load a checked RunConfig from a YAML file, overrides and a GPU profile; one message lists all mistakes."""
 
 import copy
 import re
@@ -32,7 +32,7 @@ class LoadedConfig:
     """A checked configuration and where it came from.
 
     Attributes:
-        path: the file as the person named it.
+        path: the file as the user named it.
         yaml_text: the effective configuration, overrides, profile and defaults written out; loads to the same run.
     """
 
@@ -42,7 +42,7 @@ class LoadedConfig:
 
 
 def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile: str | None = None) -> LoadedConfig:
-    """The run that the file describes. Relative paths inside it start at the current directory.
+    """Load the run that the file describes. Relative paths inside it start at the current directory.
 
     Args:
         overrides: `section.key=value` with the value in YAML; later ones win.
@@ -50,7 +50,7 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
 
     Raises:
         ConfigError: the file cannot be read as YAML.
-        InvalidConfigError: it can, and these are all its mistakes.
+        InvalidConfigError: it has mistakes; lists all of them.
     """
     path = Path(path)
     if not path.is_file():
@@ -73,22 +73,22 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
     if isinstance(checked, RunConfig) and not mistakes:
         return LoadedConfig(checked, effective_yaml(checked), path)
     found = [] if isinstance(checked, RunConfig) else checked
-    # Without its profile, a run lacks every key of it; that is said once.
+    # Without its profile, a run lacks every key of it; one mistake says so.
     mistakes += [mistake for mistake in found if not unusable or mistake.key.partition(".")[0] != _PROFILE]
     raise InvalidConfigError(str(path), [_with_origin(mistake, origins, profile_path) for mistake in mistakes])
 
 
 def check_run_config(tree: Tree) -> RunConfig | list[Mistake]:
-    """The configuration that the tree stands for, or everything that is wrong with it.
+    """Return the configuration that the tree describes, or all its mistakes.
 
-    A key with a mistake does not hide what the others get wrong together.
+    A mistake in one key does not hide the mistakes that other keys make together.
     """
     filled = _with_defaults(tree, RunConfig)
     try:
         return RunConfig.model_validate(filled)
     except ValidationError as error:
         mistakes = mistakes_of(error, RunConfig)
-        # Where every key is valid by itself, RunConfig has asked the rules already.
+        # If each key alone is valid, RunConfig has checked the rules already.
         if any(item["loc"] for item in error.errors()):
             mistakes += broken_rules(readable_part(RunConfig, filled, error))
         return mistakes
@@ -112,14 +112,14 @@ def config_files(kind: str, *, suffix: str = ".yaml") -> list[Path]:
 
 
 def missing_profile(name: str, path: Path | None, known: Collection[str]) -> str:
-    """Why a profile of that name cannot be had, and which could.
+    """Message for a profile that does not exist, with the names of those that do.
 
     Args:
-        path: the file that the name stands for; None: neither a file nor one of the `known` names.
+        path: the file that the name means; None: neither a file nor one of the `known` names.
     """
     hint = near_match(name, sorted(known))
     if path is None:
-        return f"no such profile. {hint} Or a YAML file of your own: docs/hardware.md."
+        return f"no such profile. {hint} Or name your own YAML file: docs/hardware.md."
     return f"{path.absolute()} does not exist. {hint}".rstrip()
 
 
@@ -129,7 +129,7 @@ def _missing_file(path: Path) -> str:
 
 
 def _no_run(path: Path, tree: Tree) -> str:
-    """A file that holds no key of a run, as one sentence instead of a line for each key."""
+    """Message for a file without any key of a run: one sentence instead of a line for each key."""
     what = "is no run configuration: it has none of the keys of a run (`run`, `gpu_profile`, `dataset`, …)"
     if "num_gpus" in tree or is_ladder(tree):
         what = f"is a GPU profile, not a run. Name a run with -c, and this file with --profile {path}"
@@ -137,7 +137,7 @@ def _no_run(path: Path, tree: Tree) -> str:
 
 
 def _runs_that_exist(path: Path) -> str:
-    """Run configurations of the project, and those beside the path."""
+    """Text that lists the project's run configurations and those beside the path."""
     near = [item for item in path.parent.glob("[!.]*.y*ml") if _is_run(item)] if path.parent.is_dir() else []
     names = sorted({str(item) for item in (*config_files("runs"), *near)})[:_MAX_LISTED]
     return f"Configurations that exist: {', '.join(names)}." if names else "There is no configuration beside it."
@@ -152,10 +152,9 @@ def _is_run(path: Path) -> bool:
 
 
 def _with_defaults(tree: Tree, model: type[BaseModel]) -> Tree:
-    """`tree` with partial sections laid over the default of their field.
+    """`tree` with each partial section merged into the default of its field.
 
-    `train_policy.optimizer` has a learning rate of its own; naming only its scheduler must not bring back that of
-    every optimizer.
+    `train_policy.optimizer` has its own default learning rate; a section that sets only its scheduler must keep it.
     """
     filled = dict(tree)
     for name, field in model.model_fields.items():
@@ -173,10 +172,10 @@ def _with_defaults(tree: Tree, model: type[BaseModel]) -> Tree:
 
 
 def _resolve_profile(tree: Tree, *, overrides: Sequence[str]) -> tuple[Path | None, list[Mistake]]:
-    """Put the profile itself where its name stands; the file that it came from, and why there is none to be had.
+    """Replace the profile's name in `tree` by the profile; return its file and the mistakes.
 
     Args:
-        overrides: what will be changed afterwards; `auto` looks at the batches of the run as it will be.
+        overrides: applied afterwards; `auto` needs the batches of the run with them.
     """
     named = tree.get(_PROFILE)
     if not isinstance(named, str):
@@ -209,7 +208,7 @@ def _apply_all(tree: Tree, overrides: Sequence[str], origins: dict[str, str]) ->
 
 
 def _apply(tree: Tree, override: str) -> str:
-    """Set one `a.b.c=value` in `tree`; the dotted key."""
+    """Set one `a.b.c=value` in `tree`; return the dotted key."""
     shown = f"--set {override}"
     key, equals, text = override.partition("=")
     key = key.strip()
@@ -240,7 +239,7 @@ def _index_in(place: Any, part: str, *, path: str, shown: str) -> str | int:
 
 
 def _concerns(mistake: Mistake, key: str) -> bool:
-    """Whether the mistake was made where that key was set: at it, below it, or in a section that it made or filled."""
+    """Whether setting that key made the mistake: at the key, below it, or in a section that it created or filled."""
     if mistake.key == key or mistake.key.startswith(f"{key}."):
         return True
     names_it = key.rpartition(".")[2] in mistake.text or mistake.text.startswith("unknown key")
@@ -248,7 +247,7 @@ def _concerns(mistake: Mistake, key: str) -> bool:
 
 
 def _with_origin(mistake: Mistake, origins: dict[str, str], profile_path: Path | None) -> Mistake:
-    """The mistake, with the override or the profile's file that it was made in."""
+    """Name the override or the profile's file that made the mistake."""
     for key, override in origins.items():
         if _concerns(mistake, key):
             return Mistake(mistake.key, f"{mistake.text} (from --set {override})")

@@ -1,4 +1,4 @@
-"""Addresses of servers, and the logins that go to them and nowhere else."""
+"""Addresses of servers, and their logins, each of which goes only to the server that it was given for."""
 
 import base64
 import os
@@ -12,7 +12,7 @@ MLFLOW_PASSWORD = "MLFLOW_TRACKING_PASSWORD"  # noqa: S105 - the name of a varia
 # What to set, in messages.
 LOGIN_VARIABLES = {"prefect": PREFECT_LOGIN, "mlflow": f"{MLFLOW_USER} and {MLFLOW_PASSWORD}"}
 
-# Questions that need a login where there is one, as the health question does not; Prefect's follows its `/api`.
+# Requests that need the server's login, unlike its health check; Prefect's follows its `/api`.
 INSIDE_PATHS = {"prefect": "/admin/version", "mlflow": "/api/2.0/mlflow/experiments/search?max_results=1"}
 # Databases that MLflow opens itself, each also with a driver: `postgresql+psycopg2`.
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -22,7 +22,7 @@ _ADVICE = {
     "out to have one started here.",
 }
 URL_VARIABLES = {"prefect": "PREFECT_API_URL", "mlflow": "MLFLOW_TRACKING_URI"}
-# Where a configuration names a server, and the variable above comes to name it too: what that variable named before.
+# What the variable above named before it was set to the server of a configuration.
 OWNER_VARIABLES = {"prefect": "RLHF_PREFECT_LOGIN_ADDRESS", "mlflow": "RLHF_MLFLOW_LOGIN_ADDRESS"}
 _SECRETS = {
     "prefect": (PREFECT_LOGIN, "PREFECT_API_KEY"),
@@ -31,7 +31,7 @@ _SECRETS = {
 _DATABASE_PASSWORD = "PGPASSWORD"  # noqa: S105 - the name of a variable
 _MYSQL_PASSWORD = "MYSQL_PWD"  # noqa: S105 - the name of a variable
 _PASSWORD_FILE, _DEFAULT_PASSWORD_FILE = "PGPASSFILE", "~/.pgpass"
-# libpq looks a password up in its file by the host; by these options the answer goes elsewhere, or is another file's.
+# libpq finds a password in its file by the host; with these options it sends it elsewhere, or reads another file.
 _MISLEADING_OPTIONS = frozenset({"hostaddr", "passfile", "service"})
 _MLFLOW_FILE = "~/.mlflow/credentials"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -56,7 +56,7 @@ def mlflow_login(variables: Mapping[str, str]) -> str:
 
 
 def login_variables(name: str, login: str) -> dict[str, str]:
-    """The variables by which a client learns `user:password`."""
+    """The variables that give a client `user:password`."""
     if name == "prefect":
         return {PREFECT_LOGIN: login}
     user, _, password = login.partition(":")
@@ -76,9 +76,9 @@ def login_in(url: str) -> str:
 
 
 def address_problem(name: str, address: str) -> str | None:
-    """Why this cannot be the address of `prefect` or `mlflow`, and what to do; None where it can.
+    """Why this cannot be the address of `prefect` or `mlflow`, and what to do; None if it can.
 
-    A folder is none: MLflow's store of plain files takes no new runs.
+    A folder cannot: MLflow's store of plain files takes no new runs.
     """
     try:
         parts = urlsplit(address)
@@ -98,18 +98,18 @@ def _is_databricks(address: str) -> bool:
 
 
 class LoginAddressError(Exception):
-    """A server was named that the login at hand was not given for; nothing was sent."""
+    """The login of this process was given for another server than the one named; nothing was sent."""
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port of an address: who gets what is sent there.
+    """Scheme, host and port of an address: the receiver of what is sent there.
 
     Example: `HTTP://team:x@Host/api` gives `("http", "host", 80)`.
     """
     parts = urlsplit(url.strip())
     try:
         port = parts.port
-    except ValueError:  # no number, or none of a port: the same as no other address
+    except ValueError:  # no valid port: equal to no valid address
         port = -1
     scheme = parts.scheme.lower()
     return scheme, (parts.hostname or "").rstrip("."), port if port is not None else _DEFAULT_PORTS.get(scheme)
@@ -129,7 +129,7 @@ def _owner(name: str, variables: Mapping[str, str]) -> str:
 
 
 def _has_options_of(owner: str, url: str) -> bool:
-    """Whether nothing behind the host leads a database's client elsewhere than the owner's address leads it.
+    """Whether what follows the host leads a database's client to the same place as the owner's address.
 
     SQLAlchemy ends a host at other characters than `urlsplit` does, so `#` and a later `@` count too.
     """
@@ -140,11 +140,11 @@ def _has_options_of(owner: str, url: str) -> bool:
 
 
 def login_problem(name: str, url: str, variables: Mapping[str, str]) -> str | None:
-    """Why that server may not be talked to with the login at hand, and what to do; None where it may, or there is none.
+    """Why the login at hand must not go to that server, and what to do; None if it may, or there is no login.
 
     Args:
         name: `prefect` or `mlflow`.
-        url: of the server; another database than the environment's gets no password of it either.
+        url: of the server, or of a database: only the environment's gets its password.
     """
     held = _held(name, url, variables)
     if held is None or is_given_for(name, url, variables):
@@ -170,20 +170,20 @@ def _shown(owner: str) -> str:
 
 
 def require_given_for(name: str, url: str) -> None:
-    """See to it that no login of this process goes to an address that it was not given for.
+    """Ensure that no login of this process goes to an address that it was not given for.
 
     Raises:
-        LoginAddressError: there is such a login.
+        LoginAddressError: a login would.
     """
     problem = login_problem(name, url, os.environ)
     if problem is not None:
         raise LoginAddressError(problem)
     if not is_given_for(name, url, os.environ):
-        os.environ["NETRC"] = os.devnull  # whose `default` goes to every address
+        os.environ["NETRC"] = os.devnull  # its `default` goes to every address
 
 
 def _held(name: str, url: str, variables: Mapping[str, str]) -> str | None:
-    """Where a login is that the server's client would send, for messages."""
+    """The place of the login that the server's client would send, for messages."""
     if origin(url)[0] not in _DEFAULT_PORTS:
         return _held_for_database(url, variables)
     if any(variables.get(variable) for variable in _SECRETS[name]):

@@ -1,4 +1,4 @@
-"""What can be read of a configuration that has mistakes, so that the rules about the rest speak in the same go."""
+"""The readable part of a configuration with mistakes, so that the rules about the rest are checked too."""
 
 import typing
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def readable_part(model: type[Model], tree: Mapping[str, Any], error: ValidationError) -> Model:
-    """An instance of `model` without the fields that have a mistake: to read one raises AttributeError.
+    """An instance of `model` without the fields that have a mistake; reading one raises AttributeError.
 
     Args:
         error: what was wrong with `tree`.
@@ -22,14 +22,14 @@ def readable_part(model: type[Model], tree: Mapping[str, Any], error: Validation
     broken: set[Place] = set()
     for item in error.errors():
         broken.add(item["loc"])
-        # A misspelt key leaves its field at a default that nobody wanted; that is nothing to judge others by.
+        # A misspelt key leaves its field at an unwanted default, which says nothing about other keys.
         if item["type"] == "extra_forbidden" and (meant := meant_place(item["loc"], model)):
             broken.add(meant)
     return _part(model, tree, broken)
 
 
 def reads_what_is_missing(error: AttributeError) -> bool:
-    """Whether it comes from a field that `readable_part` left out."""
+    """Whether the error comes from a field that `readable_part` left out."""
     return isinstance(error.obj, BaseModel) and error.name in type(error.obj).model_fields
 
 
@@ -62,7 +62,7 @@ def _partial_value(field: FieldInfo, raw: Any, broken: Collection[Place]) -> Any
     if inner is None:
         return None
     if isinstance(raw, dict):
-        # Where a list of sections is wanted, nothing of a single one can be read.
+        # If the field is a list of sections, a single section cannot be read.
         return None if _is_list(field.annotation) else _part(inner, raw, broken)
     if isinstance(raw, list) and all(isinstance(item, dict) for item in raw):
         below = [[place[1:] for place in broken if place and place[0] == index] for index in range(len(raw))]

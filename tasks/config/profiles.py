@@ -1,4 +1,4 @@
-"""A profile file that names other profiles, as `auto` does: read, and brought down to one profile."""
+"""Read a profile file that names other profiles, as `auto` does, and choose one of them."""
 
 import logging
 import os
@@ -24,19 +24,19 @@ __all__ = ["NoProfileFitsError", "auto_profile"]
 
 logger = logging.getLogger(__name__)
 
-# Prefect's runner names the flow run so in the process that it starts for it, also when it is retried or resumed.
+# Prefect's runner sets it in the process of a flow run, also when the run is retried or resumed.
 _FLOW_RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 
 
 def auto_profile(
     ladder: Sequence[GpuProfile], without_gpu: GpuProfile, *, divides: Callable[[GpuProfile], str]
 ) -> GpuProfile:
-    """The profile that the free GPUs carry; `chosen_because` says why.
+    """Choose the profile that fits the free GPUs; `chosen_because` says why.
 
     Args:
         ladder: profiles, the most wanted first.
         without_gpu: for a machine that has no GPU.
-        divides: why the run's batches cannot be cut over a profile's ranks; empty where they can.
+        divides: why the run's batches cannot be divided over a profile's ranks; empty if they can.
 
     Raises:
         NoProfileFitsError: there are GPUs, and none of them can be used.
@@ -70,13 +70,13 @@ def _on_all_cores(profile: GpuProfile) -> GpuProfile:
 
 
 def _memory() -> Path | None:
-    """Where the choice of the present flow run is kept; None outside one."""
+    """File with the choice of the current flow run; None outside one."""
     flow_run = os.environ.get(_FLOW_RUN_VARIABLE, "")
     return lease_folder() / "auto" / f"{flow_run}.json" if flow_run.replace("-", "").isalnum() else None
 
 
 def _remembered(memory: Path | None, possible: Sequence[GpuProfile]) -> GpuProfile | None:
-    """What was chosen before, if it is still one of the ladder's profiles."""
+    """The earlier choice, if it is still one of the ladder's profiles."""
     if memory is None or not memory.is_file():
         return None
     try:
@@ -88,7 +88,7 @@ def _remembered(memory: Path | None, possible: Sequence[GpuProfile]) -> GpuProfi
 
 
 def _is_made_from(profile: GpuProfile, chosen: GpuProfile) -> bool:
-    """Whether the choice is that profile, but for what is decided by the machine."""
+    """Whether the choice is that profile, except for the fields that the machine decides."""
     decided = {"chosen_because"} if profile.num_gpus else {"chosen_because", "num_threads"}
     return chosen.model_dump(exclude=decided) == profile.model_dump(exclude=decided)
 
@@ -154,7 +154,7 @@ def _profile(name: str, files: Mapping[str, Path]) -> GpuProfile:
 
 
 def _indivisible(run: Mapping[str, Any], profile: GpuProfile) -> str:
-    """Why a global batch that the run names cannot be cut over the profile's ranks; empty where all can."""
+    """Why a global batch of the run cannot be divided over the profile's ranks; empty if all can."""
     default = TrainPolicyConfig.model_fields["num_generations"].default
     for section in _TRAININGS:
         training = run.get(section)

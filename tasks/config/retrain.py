@@ -1,4 +1,4 @@
-"""What a challenger must show to become champion: the section `retrain:` of a run, and the judgement. Pure."""
+"""Rules by which a challenger becomes champion: the section `retrain:` of a run, and the judgement. Pure."""
 
 from typing import Literal
 
@@ -14,10 +14,10 @@ class RetrainRules(Frozen):
 
     models: Literal["reward_model", "reward_model_and_policy"] = Field(
         "reward_model",
-        description="What a retraining makes; a policy is trained against the reward model that is champion then",
+        description="Models that a retraining trains; a policy is trained against the then champion reward model",
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the paired bootstrap interval")
-    alpha: float = Field(0.05, gt=0, lt=1, description="McNemar's exact test must give less than this")
+    alpha: float = Field(0.05, gt=0, lt=1, description="The p-value of McNemar's exact test must be below this")
     num_bootstrap: Resamples = Field(10_000, ge=1000, description="Resamples of the bootstrap")
     regression_budget: Fraction = Field(
         0.01, description="How far the accuracy on each suite of evaluate_reward_model may fall; 0.01 is one point"
@@ -41,7 +41,7 @@ def wins(comparison: Comparison) -> bool:
 
 
 def judgement(comparison: Comparison) -> str:
-    """Who stays or comes, and why, with the figures."""
+    """Say which version is champion now, and why, with the figures."""
     champion, challenger = f"version {comparison.champion}", f"version {comparison.challenger}"
     first, regressions = comparison.contests[0], _regressions(comparison)
     if not _is_better(first, comparison.alpha):
@@ -67,7 +67,7 @@ def _is_better(contest: Contest, alpha: float) -> bool:
 def _why_not_better(contest: Contest, comparison: Comparison) -> str:
     found = contest.difference
     if found is None:
-        return "can be compared with it on nothing that neither was trained on"
+        return "cannot be compared with it: no data are left that neither was trained on"
     high = found.ci_high
     if high is not None and high < 0 and contest.p_value < comparison.alpha:
         return "is worse beyond chance"

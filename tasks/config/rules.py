@@ -1,7 +1,7 @@
 """The rules that concern more than one key of a run. Pure; each says the key to change, the numbers, and why.
 
-One function is one rule. Where a configuration has other mistakes too, a rule that reads one of the keys in question is
-left for the next attempt and all others speak; so two checks that need not wait for each other are two rules.
+One function is one rule. A rule that reads a key with a mistake is skipped until the user has corrected the key; all
+other rules are checked. So two checks that do not depend on each other are two rules.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ _AT_THE_EDGES = (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)
 
 
 def stage_range_exists(config: RunTree) -> Iterator[Mistake]:
-    """Both name stages that this run has; what is checked and reported is done by every run."""
+    """`until` and `again_from` name stages of this run; every run does the check and the report."""
     stages = [stage for stage in config.possible_stages if stage not in _AT_THE_EDGES]
     for key, named in (("until", config.run.until), ("again_from", config.run.again_from)):
         if named is not None and named not in stages:
@@ -31,7 +31,7 @@ def stage_range_exists(config: RunTree) -> Iterator[Mistake]:
 
 
 def stage_range_is_not_empty(config: RunTree) -> Iterator[Mistake]:
-    """What is to be made again lies before the end of the run."""
+    """`again_from` does not come after `until`."""
     stages, until, again_from = list(config.possible_stages), config.run.until, config.run.again_from
     if until in stages and again_from in stages and stages.index(again_from) > stages.index(until):
         yield Mistake(
@@ -49,7 +49,7 @@ def broken_rules(config: RunTree) -> list[Mistake]:
     for rule in _RULES:
         try:
             for mistake in rule(config):
-                found.append(mistake)  # not extend: what a rule said before it stopped counts
+                found.append(mistake)  # not extend: mistakes found before an error count
         except AttributeError as error:
             if not reads_what_is_missing(error):
                 raise
@@ -79,7 +79,7 @@ def _built_model_has_one_tokenizer(config: RunTree) -> Iterator[Mistake]:
     if config.tokenizer_file is not None and build.vocabulary_size is not None:
         yield Mistake(
             "build_base_model.vocabulary_size",
-            f"{build.vocabulary_size} beside tokenizer_file, which brings its own vocabulary. Set it to null.",
+            f"{build.vocabulary_size} beside tokenizer_file, which has its own vocabulary. Set it to null.",
         )
     if config.tokenizer_file is None and build.vocabulary_size is None:
         yield Mistake(
@@ -99,7 +99,7 @@ def _tokens_need_a_tokenizer(config: RunTree) -> Iterator[Mistake]:
 
 def _policy_is_judged_and_trained(config: RunTree) -> Iterator[Mistake]:
     filters = config.filter_dataset
-    # Without a share of its own the policy is evaluated on the validation prompts.
+    # Without its own share the policy is evaluated on the validation prompts.
     if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 0:
         yield Mistake("filter_dataset.policy_eval_prompt_fraction", "0 leaves no prompt to evaluate the policy on.")
     if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 1:

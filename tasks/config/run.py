@@ -1,4 +1,4 @@
-"""One run of the pipeline as a person describes it: a frozen tree, a section per stage, all rules checked at once."""
+"""The configuration of one run: a frozen tree with a section per stage; all rules are checked at once."""
 
 from typing import Self
 

@@ -26,7 +26,7 @@ from tasks.config.sources import DatasetSource, ModelSource, RewardModelSource, 
 
 
 class RunSection(Frozen):
-    """What the run is called and where it lies."""
+    """Name and folders of the run, and which stages it does."""
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
@@ -42,20 +42,20 @@ class RunSection(Frozen):
     verify_whole_up_to_gib: Gibibytes | None = Field(
         None,
         ge=0,
-        description="Files of a reused artifact that are larger are compared by size and sixteen samples instead of "
-        "byte for byte; null: every byte of every file",
+        description="Larger files of a reused artifact are compared by size and sixteen samples instead of byte for "
+        "byte; null: every byte of every file",
     )
     tags: tuple[str, ...] = Field((), description="Free words; shown in Prefect and MLflow")
     until: StageName | None = Field(None, description="Last stage before the report; null: all of them")
     again_from: StageName | None = Field(
-        None, description="Make this stage and those after it anew, although their artifacts are there"
+        None, description="Run this stage and those after it again, although their artifacts exist"
     )
 
 
 class _Timeouts(Frozen):
-    """How many seconds a stage may take; a stage that is null gets `default`, and null there is no limit."""
+    """Seconds that a stage may take; a stage that is null gets `default`; if that is null, there is no limit."""
 
-    default: Seconds | None = Field(None, description="Seconds, for stages that name none; null: without limit")
+    default: Seconds | None = Field(None, description="Seconds, for stages without their own limit; null: no limit")
 
     def of(self, stage: StageName) -> float | None:
         """Seconds for that stage; None without limit."""
@@ -74,7 +74,7 @@ StageTimeouts = create_model(
 
 
 class RuntimeSection(Frozen):
-    """With what the stages are started."""
+    """How the stages are started."""
 
     kind: RuntimeKind = Field(
         "auto", description="`auto` takes Docker where a daemon answers, else processes of this Python"
@@ -87,24 +87,24 @@ class RuntimeSection(Frozen):
         2,
         ge=0,
         le=20,
-        description="Further attempts in a row that get no further than the one before, after failures that can pass "
-        "by themselves (a lost container); progress starts the count again",
+        description="Further attempts in a row without progress, after failures that may not recur (a lost container); "
+        "progress starts the count again",
     )
     retry_wait_s: float = Field(
         10.0,
         ge=0,
         le=300,
-        description="Seconds before the next attempt; doubles with each that gets no further, up to 300",
+        description="Seconds before the next attempt; doubles after each without progress, up to 300",
     )
     silence_limit_s: Seconds | None = Field(
         3600,
-        description="A stage that neither logs nor records anything for so long hangs: it is killed with its stacks in "
-        "the log, and tried again; null: never",
+        description="Seconds after which a stage that neither logs nor records anything counts as hung: it is killed, "
+        "with its stacks in the log, and tried again; null: never",
     )
     start_over_if_damaged: bool = Field(
         False,
-        description="Train again from step 0 where every checkpoint of a stage is damaged; else the stage refuses, and "
-        "says which files",
+        description="Train again from step 0 if every checkpoint of a stage is damaged; false: the stage fails and "
+        "names the files",
     )
     ladder: LadderSettings = Field(LadderSettings(), description="What happens to a stage that does not fit")
 
@@ -123,8 +123,8 @@ class TrackingSection(Frozen):
     prefect_api_url: str | None = Field(None, description="Prefect server; null: one is started here")
     prefect_login: bool = Field(
         True,
-        description="Whether the Prefect started here demands a login; it is made by itself and lies in "
-        "outputs/.servers/prefect/login. false: every user of the machine can use it, and have code run as you",
+        description="Whether the Prefect started here requires a login, which is generated and stored in "
+        "outputs/.servers/prefect/login. false: every user of the machine can use it, and run code as you",
     )
     prefect_port: Port | None = Field(
         None,
@@ -148,10 +148,10 @@ class TrackingSection(Frozen):
 
 
 class RunTree(Frozen):
-    """A run as a person describes it, each key by itself. Relative paths start at the current directory."""
+    """A run as the user describes it; each key is checked alone. Relative paths start at the current directory."""
 
-    run: RunSection = Field(description="What the run is called and where it lies")
-    runtime: RuntimeSection = Field(RuntimeSection(), description="With what the stages are started")
+    run: RunSection = Field(description="Name and folders of the run, and which stages it does")
+    runtime: RuntimeSection = Field(RuntimeSection(), description="How the stages are started")
     gpu_profile: GpuProfile = Field(description="A name in configs/gpu_profiles, or the profile itself")
     base_model: ModelSource | None = Field(None, description="The model to start from: hub id and revision, or path")
     build_base_model: BuildBaseModelConfig | None = Field(
@@ -167,22 +167,24 @@ class RunTree(Frozen):
     train_sft: TrainSftConfig | None = Field(None, description="Supervised fine-tuning first; null: left out")
     reward_model: RewardModelSource | None = Field(
         None,
-        description="A reward model that was trained elsewhere, whole or as an adapter, to be judged and used; null: "
-        "one is trained here",
+        description="A reward model that was trained elsewhere, whole or as an adapter, to judge and use; null: one is "
+        "trained here",
     )
     train_reward_model: TrainRewardModelConfig = Field(
         TrainRewardModelConfig(), description="The reward model, trained on the pairs"
     )
     evaluate_reward_model: EvaluateRewardModelConfig = Field(
-        EvaluateRewardModelConfig(), description="Its certificate: the suites that judge it, length bias, score parity"
+        EvaluateRewardModelConfig(), description="The reward model's certificate: suites, length bias, score parity"
     )
-    train_policy: TrainPolicyConfig = Field(TrainPolicyConfig(), description="The policy, trained on its scores")
+    train_policy: TrainPolicyConfig = Field(
+        TrainPolicyConfig(), description="The policy, trained on the reward model's scores"
+    )
     evaluate_policy: EvaluatePolicyConfig = Field(
         EvaluatePolicyConfig(), description="Policy against reference policy on held-out prompts"
     )
-    write_report: WriteReportConfig = Field(WriteReportConfig(), description="The page at the end")
-    gates: Gates = Field(Gates(), description="What the models must show before the pipeline goes on")
-    retrain: RetrainRules = Field(RetrainRules(), description="What a retrained model must show to become champion")
+    write_report: WriteReportConfig = Field(WriteReportConfig(), description="The report at the end")
+    gates: Gates = Field(Gates(), description="The rules for the models before the pipeline goes on")
+    retrain: RetrainRules = Field(RetrainRules(), description="The rules by which a retrained model becomes champion")
     tracking: TrackingSection = Field(TrackingSection(), description="Where curves and runs are shown")
 
     @property
@@ -221,7 +223,7 @@ class RunTree(Frozen):
 
     @property
     def needs_start_model(self) -> bool:
-        """Whether a model is trained here: not where a reward model from elsewhere is judged and nothing more."""
+        """Whether the run trains a model; false if it only judges a reward model that was trained elsewhere."""
         return self.reward_model is None or self.run.until is not StageName.EVALUATE_REWARD_MODEL
 
     @property
@@ -238,7 +240,7 @@ class RunTree(Frozen):
         return True
 
     def stage_config(self, stage: StageName) -> StageConfig | None:
-        """What the stage's program is told; None where the stage takes no part, or is no program."""
+        """Configuration of the stage's program; None if the run lacks the stage, or it has no program."""
         if not self.takes_part(stage) or stage is StageName.CHECK_SYSTEM:
             return None
         if stage is StageName.FILTER_DATASET:

@@ -1,4 +1,4 @@
-"""The sections `base_model:` and `dataset:` of a run: where model and data come from. Only reads what is written."""
+"""The sections `base_model:` and `dataset:` of a run: where model and data come from. Checks only the text."""
 
 import re
 from collections.abc import Sequence
@@ -85,8 +85,8 @@ class RowSource(Frozen):
         None,
         min_length=1,
         max_length=1024,
-        description="A local Python file with `read_rows(path)`, for data in a form that is not known here; it is code "
-        "and runs inside the stage",
+        description="A local Python file with `read_rows(path)`, for data in another format; its code runs inside the "
+        "stage",
     )
 
     @field_validator("hub_id")
@@ -165,7 +165,7 @@ class DatasetSource(RowSource):
             return self
         own = [key for key in ("hub_id", "train", "validation", "reader") if getattr(self, key)]
         if own:
-            raise ValueError(f"{own[0]} stands beside a mixture. Put it into one of the mixture's sources.")
+            raise ValueError(f"{own[0]} is set beside a mixture. Put it into one of the mixture's sources.")
         names = [source.name for source in self.mixture]
         for name in names:
             if names.count(name) > 1:
@@ -177,17 +177,17 @@ class DatasetSource(RowSource):
 
     @property
     def parts(self) -> tuple[tuple[str, RowSource], ...]:
-        """Each source with its name; the name is empty where there is one only."""
+        """Each source with its name; a single source has an empty name."""
         return tuple((source.name, source) for source in self.mixture) or (("", self),)
 
     @property
     def is_local(self) -> bool:
-        """Whether nothing of it lies on the hub."""
+        """Whether no source is on the hub."""
         return all(source.hub_id is None for _, source in self.parts)
 
     @property
     def holds_out_by_prompt(self) -> bool:
-        """Whether a source has no validation file, so that a share of its prompts validates."""
+        """Whether a source has no validation file, so that a share of its prompts is held out."""
         return any(source.validation is None for _, source in self.parts)
 
 
@@ -223,10 +223,10 @@ def _check_pairing(hub_id: str | None, revision: str | None) -> None:
 def whole_filter_config(
     config: FilterDatasetConfig, dataset: DatasetSource, suites: Sequence[SuiteFile]
 ) -> FilterDatasetConfig:
-    """The stage's configuration with names and weights of the mixture and, unless nobody looks for them, the suites.
+    """The stage's configuration with names and weights of the mixture and, unless `contamination` is off, the suites.
 
-    What a gate demands of a suite, and where suites and reference reward model lie, is left out: none changes what the
-    stage does. Their contents count as the stage's inputs.
+    The gate's minimum for a suite, and the paths of suites and reference reward model, are left out: none changes what
+    the stage does. Their contents count as the stage's inputs.
     """
     looked_for = suites if config.contamination != "off" else ()
     asked = config.polarity.reference_reward_model is not None

@@ -55,7 +55,7 @@ def _schedule_of(config: RunTree, section: str) -> TrainingSchedule | None:
 
 
 def _evaluates_before_the_end(config: RunTree, *, section: str) -> Iterator[Mistake]:
-    """What can be decided without the number of rows; `rlhf plan` and the stage decide the rest."""
+    """Checks only what needs no number of rows; `rlhf plan` and the stage check the rest."""
     schedule = _schedule_of(config, section)
     if schedule is None or schedule.eval_steps is None or schedule.max_steps is None:
         return
@@ -106,8 +106,8 @@ def _reward_model_judges_what_it_knows(config: RunTree, *, section: str) -> Iter
         yield Mistake(
             f"{section}.max_completion_length",
             f"prompt {lengths.max_prompt_length} plus completion {lengths.max_completion_length} is {total} tokens; the"
-            f" reward model was trained on at most {longest} (train_reward_model.max_length) and would judge what it "
-            f"has never seen. Shorten one, or raise max_length.",
+            f" reward model was trained on at most {longest} (train_reward_model.max_length) and would judge longer "
+            f"texts than it has seen. Shorten one, or raise max_length.",
         )
 
 
@@ -118,7 +118,7 @@ def _vllm_takes_the_adapters(config: RunTree) -> Iterator[Mistake]:
     if lora is None:
         yield Mistake(
             "train_policy.rollout_engine",
-            "vllm is given the adapters before every batch, and `lora: null` trains none. Train adapters, or use "
+            "vllm gets the adapters before every batch, and `lora: null` trains none. Train adapters, or use "
             "shared_prompts or continuous_batching.",
         )
     elif lora.r > VLLM_LORA_RANKS[-1]:
@@ -132,15 +132,15 @@ def _vllm_has_gpus_that_training_can_spare(config: RunTree) -> Iterator[Mistake]
     if profile.num_rollout_gpus:
         yield Mistake(
             "gpu_profile.num_rollout_gpus",
-            "which GPUs have no rank is up to the stage that trains the policy. Set train_policy.vllm_gpus.",
+            "train_policy decides which GPUs have no rank. Set train_policy.vllm_gpus.",
         )
     if not policy.vllm_gpus:
         return
     if policy.rollout_engine != "vllm":
         yield Mistake(
             "train_policy.vllm_gpus",
-            f"{policy.vllm_gpus} GPUs are kept for vLLM, and rollout_engine is {policy.rollout_engine}, so nobody "
-            f"would use them. Set `rollout_engine: vllm`, or leave vllm_gpus out.",
+            f"{policy.vllm_gpus} GPUs are kept for vLLM, and rollout_engine is {policy.rollout_engine}, so they would "
+            f"be unused. Set `rollout_engine: vllm`, or leave vllm_gpus out.",
         )
     elif policy.vllm_gpus >= profile.num_gpus:
         has = f"{profile.num_gpus} GPUs" if profile.num_gpus else "no GPU"

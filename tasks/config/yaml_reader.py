@@ -1,6 +1,6 @@
-"""Reads YAML that a stranger may have written: bounded size, depth and aliases, no duplicate keys, no surprises.
+"""Read YAML from an untrusted author: bounded size, depth and aliases, no duplicate keys.
 
-Differs from PyYAML's `safe_load` where that surprises: `1e-5` is a number, `no` and `on` are text, `010` is ten,
+Differs from PyYAML's `safe_load`, which surprises here: `1e-5` is a number, `no` and `on` are text, `010` is ten,
 `12:30` and `2024-01-31` are text (YAML 1.2's reading).
 """
 
@@ -17,16 +17,16 @@ _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 32
 _MAX_NODES = 20_000
 
-# Escapes can spell what no text file holds; Prefect would take it as a tag or name, and fail at every list with it.
+# Escapes can write characters that no text file holds; Prefect accepts one in a tag, then fails at each list with it.
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 _NULL, _BOOL, _INT, _FLOAT, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "merge"))
-# Bytes, sets and the like are no values of a configuration, and pass checks of texts by.
+# Bytes, sets and the like are no values of a configuration, and would bypass checks of texts.
 _FOREIGN_TAGS = ("binary", "omap", "pairs", "set", "timestamp")
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's plain scalars; of its constructors, only those of JSON's types."""
+    """SafeLoader with YAML 1.2's plain scalars, and constructors only for JSON's types."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -74,8 +74,8 @@ def read_yaml_file(path: Path, *, shown: str) -> dict[str, Any]:
         shown: the file's name in messages.
 
     Raises:
-        ConfigError: not readable, too large, broken (with line and column), no mapping.
-        InvalidConfigError: keys that are given twice, all of them.
+        ConfigError: it is unreadable, too large, invalid (with line and column) or no mapping.
+        InvalidConfigError: keys are given twice; lists all of them.
     """
     try:
         with open(path, "rb") as stream:
@@ -146,7 +146,7 @@ def _measure(
     size = 1
     if isinstance(node, yaml.ScalarNode) and (found := _NO_TEXT.search(node.value)):
         raise ConfigError(
-            f"{shown}, line {node.start_mark.line + 1}: the character U+{ord(found[0]):04X} cannot stand in a "
+            f"{shown}, line {node.start_mark.line + 1}: the character U+{ord(found[0]):04X} is not allowed in a "
             "configuration. Leave it out."
         )
     if isinstance(node, yaml.MappingNode):
@@ -185,7 +185,7 @@ def _explained(error: yaml.YAMLError) -> str:
     mark = error.problem_mark
     advice = ""
     if error.problem and "'\\t'" in error.problem:
-        advice = " A tab stands there: YAML indents with spaces."
+        advice = " YAML indents with spaces, not tabs."
     begun = f" that begins in line {error.context_mark.line + 1}" if error.context_mark else ""
     context = f"{error.context}{begun}, " if error.context else ""
     return f"line {mark.line + 1}, column {mark.column + 1}: {context}{error.problem}.{advice}"

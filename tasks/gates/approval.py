@@ -1,7 +1,7 @@
-"""Whether a gate lets the pipeline go on: its rules, and where a person is asked, that person's word.
+"""Decide whether a gate lets the pipeline go on: by its rules and, if configured, by a person's decision.
 
-A person's word lies in the store, for exactly the model, figures and rules that were asked about. Where there is none
-yet, the run ends: suspended in Prefect where a deployment can start it again, else for `rlhf approve` and a new start.
+The decision is in the store, for exactly the model, figures and rules in question. Without one, the run ends: suspended
+in Prefect if a deployment can start it again, else for `rlhf approve` and a new start.
 """
 
 import logging
@@ -36,17 +36,17 @@ class QuestionOpenError(GateWaitsError):
         self._decisions = decisions
 
     def told(self) -> None:
-        """People were told; they are not told again by the next run that finds the gate waiting."""
+        """Record that people were notified, so that the next run that waits here does not notify them again."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._decisions.keep_question(self.question.model_copy(update={"told_at": now}))
 
 
 def opened(run: PipelineRun, verdict: GateVerdict, gate: RewardModelGate | PolicyGate) -> GateVerdict:
-    """The verdict, where it lets the pipeline go on.
+    """Return the verdict if it lets the pipeline go on.
 
     Raises:
-        GateClosedError: it does not, a person rejected the model, or nobody decided in time.
-        GateWaitsError: a person is to decide.
+        GateClosedError: it does not, a person rejected the model, or the deadline passed without a decision.
+        GateWaitsError: a person has yet to decide.
     """
     if not gate.asks(verdict):
         demand(verdict)
@@ -71,13 +71,13 @@ def opened(run: PipelineRun, verdict: GateVerdict, gate: RewardModelGate | Polic
 
 
 def wait_for_decision(error: BaseException) -> None:
-    """Where a gate waits: tell people, and suspend the flow run where Prefect can start it again.
+    """If a gate waits, notify people, and suspend the flow run if Prefect can start it again.
 
-    For the end of a run, after its report; does nothing for any other error.
+    Call it at the end of a run, after its report. Does nothing for any other error.
 
     Raises:
         Pause: the flow run is suspended, and this process ends.
-        GateWaitsError: it could not be suspended; it ends as a run in a terminal does.
+        GateWaitsError: it could not be suspended; it ends like a run in a terminal.
     """
     if not isinstance(error, QuestionOpenError):
         return
@@ -91,12 +91,12 @@ def wait_for_decision(error: BaseException) -> None:
             error.told()
     if question.flow_run_id:
         problem = form.suspend(question, refused=error.refused)
-        left = question.model_copy(update={"flow_run_id": ""})  # nobody can resume it there
+        left = question.model_copy(update={"flow_run_id": ""})  # it cannot be resumed there
         raise GateWaitsError(f"{waiting_text(left)}\n{problem}", error.verdict) from error
 
 
 def _question(run: PipelineRun, verdict: GateVerdict, gate: ApprovalSettings, decisions: Decisions) -> Question:
-    """What is asked, with the time at which this run asked it first."""
+    """Build the question, with the time at which this run first asked it."""
     evaluated = run.record_of(JUDGED_BY[verdict.name])
     if evaluated is None:
         raise RuntimeError(f"{verdict.name} was judged before it was evaluated.")
@@ -130,12 +130,12 @@ def _question(run: PipelineRun, verdict: GateVerdict, gate: ApprovalSettings, de
 
 
 def _given(question: Question, decisions: Decisions) -> tuple[GateDecision, str]:
-    """The decision that counts, or that none came; and why the last answer in Prefect was refused."""
+    """Return the decision that counts, or that there is none; and why the last answer in Prefect was refused."""
     try:
         decision = decisions.find(question.gate, question.key)
     except DamagedDecisionError as error:
         aside = decisions.set_damaged_aside(question.gate, question.key)
-        current_display().say(f"{error} It lies now at {aside}.")
+        current_display().say(f"{error} It is now at {aside}.")
         decision = None
     if decision is not None:
         return decision, ""
@@ -144,15 +144,15 @@ def _given(question: Question, decisions: Decisions) -> tuple[GateDecision, str]
         return question.unanswered(), refused
     try:
         return decisions.decide(question, answer), ""
-    except AlreadyDecidedError as error:  # by `rlhf approve`, this moment
+    except AlreadyDecidedError as error:  # `rlhf approve` was faster
         return error.decision, ""
 
 
 def _show(run: PipelineRun, judged: GateVerdict, question: Question) -> None:
-    """Say it on the pages of Prefect and MLflow, and keep the question while it is open."""
+    """Show the verdict on the pages of Prefect and MLflow, and keep the question while it is open."""
     decision = judged.decision
     show_markdown(
-        f"gate-{judged.name.replace('_', '-')}", gate_markdown(judged), description="Who has the last word, and said it"
+        f"gate-{judged.name.replace('_', '-')}", gate_markdown(judged), description="Who decides at this gate, and how"
     )
     current_display().say(f"Gate     {judged.model} {judged.outcome_text}")
     tags = {f"rlhf.gate.{judged.name}": judged.outcome_text}

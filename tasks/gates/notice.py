@@ -1,6 +1,6 @@
-"""Tells people that a gate waits for them: an event in Prefect, and the notification block that the gate names.
+"""Notify people that a gate waits for them: an event in Prefect, and the notification block that the gate names.
 
-Telling never stops a run; only a block that is not there is a mistake, told before anything is spent.
+A failed notification never stops a run. Only a missing block is a mistake, reported before anything is spent.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ _CAN_NOTIFY = "notify"
 
 
 def notify_blocks(gates: Gates) -> tuple[tuple[str, str], ...]:
-    """Gate and block of every gate that would tell people; a gate that asks nobody tells nobody."""
+    """Gate and block of every gate that notifies people; a gate without approval does not."""
     named = (("reward_model", gates.reward_model), ("policy", gates.policy))
     return tuple((gate, each.notify) for gate, each in named if each.notify is not None and each.approval != "none")
 
 
 def block_finding(gate: str, block: str, prefect_api_url: str | None) -> CheckFinding:
-    """Whether Prefect has the block by which that gate tells people, and whether it can notify.
+    """Check that Prefect has the notification block of that gate, and that the block can notify.
 
     Args:
-        prefect_api_url: None where the run starts a server itself; then its own check looks the block up.
+        prefect_api_url: None if the run starts a server itself; then its own check looks the block up.
     """
     type_slug, _, name = block.partition("/")
-    row = CheckFinding(name=f"gate {gate}", found=f"block `{block}`", wanted="a block that tells people", verdict="ok")
+    row = CheckFinding(name=f"gate {gate}", found=f"block `{block}`", wanted="a block that can notify", verdict="ok")
     if prefect_api_url is None:
         return row.model_copy(update={"found": f"block `{block}`, looked up once the run has started Prefect"})
     try:
@@ -53,11 +53,11 @@ def block_finding(gate: str, block: str, prefect_api_url: str | None) -> CheckFi
         return row.model_copy(update={"found": found, "verdict": "failure", "advice": advice})
     except Exception as error:
         found = f"block `{block}`, not looked up ({type(error).__name__})"
-        return row.model_copy(update={"found": found, "verdict": "warning", "advice": "Prefect must answer for that."})
+        return row.model_copy(update={"found": found, "verdict": "warning", "advice": "Check that Prefect answers."})
     if _CAN_NOTIFY in capabilities:
         return row
     advice = (
-        f"The run would wait, and nobody would be told. Name a block of type Slack, Teams, e-mail or Custom Webhook in "
+        f"The run would wait without notifying anyone. Name a block of type Slack, Teams, e-mail or Custom Webhook in "
         f"gates.{gate}.notify."
     )
     found = f"block `{block}`, which cannot notify anybody"
@@ -65,7 +65,7 @@ def block_finding(gate: str, block: str, prefect_api_url: str | None) -> CheckFi
 
 
 def notify(question: Question, *, block: str | None, flow_run_id: str) -> str:
-    """Tell people that the gate waits. Returns what went wrong, in words; empty: nothing."""
+    """Notify people that the gate waits. Return the problem as text; empty: none."""
     title = f"{question.run_name}: the {question.verdict.model} waits for a decision"
     body = "\n".join(part for part in (waiting_text(question), question.prefect_url) if part)
     _emit(question, flow_run_id=flow_run_id)
@@ -78,17 +78,17 @@ def notify(question: Question, *, block: str | None, flow_run_id: str) -> str:
         if not isinstance(loaded, NotificationBlock):
             return f"The block {block} cannot notify anybody; name one of type Slack, Teams, e-mail or Custom Webhook."
         told = loaded.notify(body=body, subject=title)
-        if inspect.iscoroutine(told):  # a block of one's own may know only the asynchronous way
+        if inspect.iscoroutine(told):  # a custom block may be asynchronous only
             asyncio.run(told)
     except Exception as error:  # its text may hold the address, which is a secret
         status = getattr(getattr(error, "response", None), "status_code", None)
         detail = f"{type(error).__name__}{f' {status}' if status else ''}"
-        return f"Nobody was told by {block} that the gate waits ({detail}); the run waits all the same."
+        return f"The block {block} notified no one that the gate waits ({detail}); the run waits all the same."
     return ""
 
 
 def _capabilities(type_slug: str, name: str) -> tuple[str, ...]:
-    """What a block can do; raises ObjectNotFound where Prefect has no such block, and asks only once."""
+    """Capabilities of a block; raise ObjectNotFound if Prefect has no such block. Does not retry."""
     limits = {"timeout": _ANSWER_LIMIT_S}
     with (
         no_retries(),
@@ -102,7 +102,7 @@ def _emit(question: Question, *, flow_run_id: str) -> None:
     related = []
     if flow_run_id:
         related.append({"prefect.resource.id": f"prefect.flow-run.{flow_run_id}", "prefect.resource.role": "flow-run"})
-    with suppress(Exception):  # an event more or less
+    with suppress(Exception):  # the event is optional
         emit_event(
             WAITING_EVENT,
             resource={

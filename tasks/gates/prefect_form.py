@@ -1,6 +1,6 @@
 """The form in which Prefect asks a person about a gate: a suspended flow run, resumed with the answer.
 
-The run's process ends while it waits. After the answer Prefect starts the run again, whose stages find their artifacts.
+The run's process ends while it waits. After the answer Prefect starts the run again; its stages find their artifacts.
 """
 
 import logging
@@ -38,7 +38,7 @@ _By = Annotated[
     str,
     Field(title="Your name", min_length=1, max_length=80, pattern=r"\S", description="Who decides"),
 ]
-# Without pydantic's model validators, which Prefect would ask only after the run was started again.
+# Not as pydantic's model validators: Prefect would call them only after it started the run again.
 _REJECTION_HAS_A_REASON: JsonDict = {
     "if": {"properties": {"decision": {"const": "reject"}}},
     "then": {"properties": {"reason": {"minLength": _SHORTEST_REASON}}, "required": ["reason"]},
@@ -46,11 +46,11 @@ _REJECTION_HAS_A_REASON: JsonDict = {
 
 
 class _Form(RunInput):
-    """A form that is saved before the run is suspended, so that nobody finds a suspended run without one."""
+    """A form that is saved before the run is suspended, so that a suspended run always has one."""
 
     @classmethod
     def save(cls, keyset: Keyset, flow_run_id: UUID | None = None) -> None:
-        """Keep the form with the run; Prefect does so as well once the run is suspended, and finds it there."""
+        """Save the form with the run. Once the run is suspended, Prefect does so again, and finds it there."""
         try:
             super().save(keyset, flow_run_id=flow_run_id)
         except PrefectHTTPStatusError as error:
@@ -98,7 +98,7 @@ def can_be_suspended(flow_run: FlowRun | None) -> bool:
 
 
 def answer_in_prefect(question: Question) -> tuple[GateDecision | None, str]:
-    """The first answer to the question that can be taken, and why the last one that cannot was refused."""
+    """Return the first valid answer to the question, and why the last invalid one was refused."""
     if not question.flow_run_id:
         return None, ""
     refused = ""
@@ -107,16 +107,16 @@ def answer_in_prefect(question: Question) -> tuple[GateDecision | None, str]:
             refused = problem_with(decision, question.verdict)
             if not refused:
                 return decision, ""
-    except Exception as error:  # a server that is gone answers nothing; the run waits
-        logger.warning("Prefect was not asked for an answer: %s", error)
+    except Exception as error:  # without a server there is no answer; the run waits
+        logger.warning("Prefect could not be queried for an answer: %s", error)
     return None, refused
 
 
 def suspend(question: Question, *, refused: str = "") -> str:
-    """End this process until somebody answers in Prefect or by `rlhf approve`. Returns why that cannot be.
+    """Suspend the run until a person answers in Prefect or by `rlhf approve`. Return why that failed.
 
     Raises:
-        Pause: the run is suspended; Prefect's engine takes it from here.
+        Pause: the run is suspended; Prefect's engine takes over.
     """
     form = ModelThatPassed if question.verdict.passed else ModelThatMissed
     left_s = question.seconds_left()
@@ -129,11 +129,11 @@ def suspend(question: Question, *, refused: str = "") -> str:
     except Exception as error:
         logger.warning("The run could not be suspended: %s", error)
         return f"Prefect could not suspend the run ({type(error).__name__}: {error})."
-    return "Prefect took the question as answered, without an answer."
+    return "Prefect treats the question as answered, but has no answer."
 
 
 def resume(question: Question, decision: GateDecision, api: PrefectApi) -> str:
-    """Let a suspended run go on with a decision that was given elsewhere. Returns what became of it, in words."""
+    """Resume a suspended run with a decision that was made elsewhere. Return the outcome as text."""
     name = f"Flow run {question.flow_run_id}"
     answer: dict[str, Any] = {"by": decision.by, "decision": _WORDS[decision.outcome], "reason": decision.reason}
     try:
@@ -151,15 +151,15 @@ def resume(question: Question, decision: GateDecision, api: PrefectApi) -> str:
 
 
 def _pause_prefix(question: Question) -> str:
-    return f"{question.gate.replace('_', '-')}-{question.key[:16]}-"  # Prefect's keys know no underscore
+    return f"{question.gate.replace('_', '-')}-{question.key[:16]}-"  # Prefect's keys allow no underscore
 
 
 def _not_suspended(name: str, flow_run: FlowRun, question: Question) -> str:
-    """What becomes of a decision about a run that does not wait any more."""
+    """Text about a decision for a run that is no longer suspended."""
     if flow_run.state is not None and flow_run.state.is_final() and not flow_run.state.is_completed():
         return f"{name} is {flow_run.state_name}. Press Retry on its page, and it goes on from here: {_page(question)}"
     state = flow_run.state_name or "without a state"
-    return f"{name} is {state}, not suspended; what it does next finds the decision in the store."
+    return f"{name} is {state}, not suspended; its next gate check finds the decision in the store."
 
 
 def _page(question: Question) -> str:
@@ -167,12 +167,12 @@ def _page(question: Question) -> str:
 
 
 def _num_forms(question: Question) -> int:
-    """How many forms the run had for this question. Prefect forgets its own count when a run is retried."""
+    """Number of forms that the run had for this question. Prefect loses its own count when a run is retried."""
     return sum(item.key.endswith("-schema") for item in _inputs(question))
 
 
 def _answers(question: Question) -> list[GateDecision]:
-    """What people answered in Prefect, the first first; a form may have been resumed without any answer."""
+    """Answers that people gave in Prefect, the oldest first; a form may have been resumed without an answer."""
     answers = [
         item for item in _inputs(question) if item.key.endswith("-response") and isinstance(item.decoded_value, dict)
     ]
@@ -180,7 +180,7 @@ def _answers(question: Question) -> list[GateDecision]:
 
 
 def _inputs(question: Question) -> list[FlowRunInput]:
-    """Forms and answers of that question, as Prefect keeps them."""
+    """Forms and answers of that question that Prefect stores."""
     with get_client(sync_client=True) as client:
         return client.filter_flow_run_input(
             flow_run_id=UUID(question.flow_run_id),

@@ -1,4 +1,4 @@
-"""What people read when a gate waits for them: figures, how to decide, what a decision lacks. Pure."""
+"""Texts for people for whom a gate waits: figures, how to decide, what a decision lacks. Pure."""
 
 import shlex
 
@@ -11,9 +11,9 @@ _OPTIONS_WITH_VALUE = ("-c", "--config", "--set", "--profile")
 
 
 def problem_with(decision: GateDecision, verdict: GateVerdict) -> str:
-    """What a person's decision lacks to be taken, with what to do; empty: nothing."""
+    """Why a person's decision is not valid, and what to do; empty: it is valid."""
     if not decision.by.strip():
-        return "The decision names nobody. Say who decides: it stands in the report."
+        return "The decision names no person. Say who decides: the report shows it."
     if decision.outcome == "approved" and not verdict.passed:
         return (
             f"The {verdict.model} did not meet every rule of its gate, so it cannot be approved. Waive the gate with a "
@@ -23,12 +23,12 @@ def problem_with(decision: GateDecision, verdict: GateVerdict) -> str:
         return f"The {verdict.model} met every rule of its gate, so there is nothing to waive. Approve or reject it."
     if decision.outcome != "approved" and not decision.reason.strip():
         deed = "waive a gate" if decision.outcome == "waived" else "reject a model"
-        return f"The decision has no reason. To {deed}, say why: it stands in the report."
+        return f"The decision has no reason. To {deed}, say why: the report shows it."
     return ""
 
 
 def waiting_text(question: Question) -> str:
-    """That a run waits at a gate, on which figures, until when, and how to go on; for terminal and error message."""
+    """Text about a waiting gate: its figures, the deadline, and how to go on; for terminal and error message."""
     verdict = question.verdict
     decide = approve_command(question)
     consent = "--approve --by NAME" if verdict.passed else "--waive --by NAME --reason TEXT"
@@ -49,7 +49,7 @@ def waiting_text(question: Question) -> str:
 
 
 def deadline_text(question: Question) -> str:
-    """Since when it waits, and what silence means."""
+    """When the question was asked, and when silence counts as a rejection."""
     since = f"Asked on {moment(question.asked_at)}."
     if not question.until:
         return f"{since} It waits without limit."
@@ -57,7 +57,7 @@ def deadline_text(question: Question) -> str:
 
 
 def form_markdown(question: Question, *, refused: str = "") -> str:
-    """What stands above the form in Prefect, which is narrow: a list, where the pages have a table."""
+    """Text above the form in Prefect. The form is narrow, so this has a list where the pages have a table."""
     verdict = question.verdict
     head = "meets every rule of its gate" if verdict.passed else "does **not** meet every rule of its gate"
     consent = "Approve the model" if verdict.passed else "Waive the gate, with a reason,"
@@ -72,7 +72,7 @@ def form_markdown(question: Question, *, refused: str = "") -> str:
         "\n".join(figures),
         markdown_text(verdict.advice, limit=600),
         _look_closer(question),
-        f"{consent} and the run goes on; reject the model and the run ends. Your name and reason stand in the report.",
+        f"{consent} and the run goes on; reject the model and the run ends. The report shows your name and reason.",
         deadline_text(question),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -85,7 +85,7 @@ def figures_markdown(verdict: GateVerdict) -> str:
 
 
 def gate_markdown(verdict: GateVerdict) -> str:
-    """What became of a gate at which a person is asked, for the pages of Prefect."""
+    """Outcome of a gate at which a person decides, for the pages of Prefect."""
     decision = verdict.decision
     said = [f"## Gate of the {verdict.model}: {markdown_text(verdict.outcome_text)}", figures_markdown(verdict)]
     if decision is not None:
@@ -94,7 +94,7 @@ def gate_markdown(verdict: GateVerdict) -> str:
 
 
 def approve_command(question: Question) -> str:
-    """The beginning of the command that decides: of the same file with the same changes as the run's."""
+    """Beginning of the command that decides, with the run's file and its changes to that file."""
     words = shlex.split(question.command)
     kept = ["-c", "FILE"]
     if words[:2] == ["rlhf", "run"]:
@@ -109,7 +109,7 @@ def approve_command(question: Question) -> str:
 
 
 def _look_closer(question: Question) -> str:
-    """Where curves and samples are; a file on a disk is no link, since no browser follows it from here."""
+    """Where curves and samples are. A file on a disk is no link, since a browser does not follow it from here."""
     links = []
     if question.report.startswith("http"):
         links.append(f"[the report]({question.report})")

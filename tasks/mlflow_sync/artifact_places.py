@@ -1,8 +1,8 @@
-"""Where files for MLflow may go: to the server that holds the run, or into an object store, and nowhere else.
+"""Check the address that MLflow names for files: it must be on the run's own server or in an object store.
 
 MLflow's client uploads to the address that the server answers. It writes below any `file:` path as this user, and sends
-the login of the environment to any `http:` host. So the address is read once, judged, and used as it was judged: a
-server that answers otherwise the next time is not asked again.
+the login of the environment to any `http:` host. So this module reads the address once, checks it, and keeps it: a
+server cannot exchange it after the check.
 """
 
 import re
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
-# The clients of these have logins of their own, and sign with them instead of sending them.
+# The clients of these stores have their own logins, and sign with them instead of sending them.
 _OBJECT_STORES = ("s3", "gs")
 # Azure's client may send a token, so the host has to be Azure's.
 _AZURE_STORES = ("abfss", "wasbs")
 _AZURE_HOST = re.compile(r"[\w$-]+@[\w.-]+\.core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)", re.ASCII)
 _WEB = ("http", "https")
 _PROXY = "mlflow-artifacts"
-# Clients do not agree on the host of an address with one of these in it.
+# Clients disagree about the host of an address that contains one of these characters.
 _AMBIGUOUS = re.compile(r"[\\\s\x00-\x1f\x7f]")
 _MAX_SHOWN_CHARACTERS = 200
 _MAX_REPOSITORIES = 64
 
-# Client → run → address of the run's files: one question to the server for each run.
+# Client → run → address of the run's files: one request to the server for each run.
 _addresses: "WeakKeyDictionary[MlflowClient, dict[str, str]]" = WeakKeyDictionary()
 
 
 class OtherPlaceError(RefusedError):
-    """The server wants files elsewhere than at its own address or in an object store; nothing was sent."""
+    """The server's address for files is neither its own nor in an object store; nothing was sent."""
 
 
 def upload_file(client: "MlflowClient", run_id: str, path: Path, *, folder: str) -> None:
     """Upload a file into `folder` of the run's artifacts.
 
     Raises:
-        OtherPlaceError: the server wants them at a place that is not its own.
+        OtherPlaceError: the server names a place that is neither its own nor an object store.
     """
     if not _is_web(client.tracking_uri):
         client.log_artifact(run_id, str(path), folder or None)
@@ -61,7 +61,7 @@ def upload_model_files(client: "MlflowClient", model: "LoggedModel", folder: Pat
     """Upload the files of a folder to a logged model.
 
     Raises:
-        OtherPlaceError: the server wants them at a place that is not its own.
+        OtherPlaceError: the server names a place that is neither its own nor an object store.
     """
     if not _is_web(client.tracking_uri):
         client.log_model_artifacts(model.model_id, str(folder))
@@ -72,10 +72,10 @@ def upload_model_files(client: "MlflowClient", model: "LoggedModel", folder: Pat
 
 
 def require_own_place(tracking_uri: str, address: str, *, owner: str = "") -> None:
-    """Return where files may be sent to that address; a tracking URI that is a database allows every one.
+    """Raise unless files may be sent to that address; a tracking URI that is a database allows every address.
 
     Args:
-        address: what the server answered as place of the files.
+        address: the place of the files, as the server answered it.
         owner: id of the run or model; the message leaves it out, so that all runs of an experiment share one message.
 
     Raises:
@@ -88,15 +88,15 @@ def require_own_place(tracking_uri: str, address: str, *, owner: str = "") -> No
     place = address.partition(f"/{owner}")[0] if owner else address
     shown = one_line(re.sub(r"//[^/]*@", "//", place), _MAX_SHOWN_CHARACTERS)
     raise OtherPlaceError(
-        f"no files are sent, because {without_login(tracking_uri)} wants them at {shown}. That is neither this server "
-        f"nor an object store ({', '.join((*_OBJECT_STORES, *_AZURE_STORES))}), so it may belong to somebody else. "
+        f"no files are sent: {without_login(tracking_uri)} names {shown} as their place. That is neither this server "
+        f"nor an object store ({', '.join((*_OBJECT_STORES, *_AZURE_STORES))}), so another user may own it. "
         "Start the MLflow server with --artifacts-destination and without --default-artifact-root, and name a new "
         "experiment (tracking.experiment): an experiment keeps its place"
     )
 
 
 def _is_own(tracking_uri: str, address: str) -> bool:
-    """Whether the address lies on the tracking server or in an object store."""
+    """Whether the address is on the tracking server or in an object store."""
     if _AMBIGUOUS.search(address):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Files for a run's page in MLflow, some also as tables to search; large weights stay where they are, and are named."""
+"""Files for a run's page in MLflow, some also as searchable tables. Large weights are named, not uploaded."""
 
 import json
 import logging
@@ -31,10 +31,10 @@ MIB = 1024**2
 
 
 class RunFiles:
-    """Puts files on the pages of runs. No method raises; what cannot be sent now waits in the outbox.
+    """Upload files to the pages of runs. No method raises; what cannot be sent now waits in the outbox.
 
     Args:
-        upload_limit_s: time that the upload of one folder may take; what is left then waits.
+        upload_limit_s: time that the upload of one folder may take; the rest waits.
         largest_file_bytes: larger files are named, not uploaded; adapters always are.
     """
 
@@ -62,12 +62,12 @@ class RunFiles:
         self._outbox.do(SetTags(run=run_id, tags=(("mlflow.loggedArtifacts", shown),)))
 
     def log_file(self, run_id: str, path: Path, *, folder: str = "") -> None:
-        """Upload a file where it exists and is not too large."""
+        """Upload a file if it exists and is not too large."""
         if _size_bytes(path) <= self._largest_file_bytes and path.is_file() and not path.is_symlink():
             self._outbox.do(LogFile(run=run_id, path=str(path.resolve()), folder=folder))
 
     def log_artifact_folder(self, run_id: str, folder: Path, *, under: str = "output") -> None:
-        """Upload an artifact, and show its tables; `NOT_UPLOADED.txt` names files too large, and where they lie.
+        """Upload an artifact, and show its tables; `NOT_UPLOADED.txt` lists the paths of files that are too large.
 
         A folder with a symbolic link, FIFO or device in it is not uploaded at all.
         """
@@ -112,7 +112,7 @@ class Table:
 
 
 def tables_of(folder: Path) -> tuple[Table, ...]:
-    """The tables that the known files of an artifact hold; a file that cannot be read is logged and left out."""
+    """Return the tables in the known files of an artifact; a file that cannot be read is logged and left out."""
     tables = []
     for name, read in _READERS.items():
         path = folder / name
@@ -120,7 +120,7 @@ def tables_of(folder: Path) -> tuple[Table, ...]:
             try:
                 tables.extend(read(path))
             except (OSError, ValueError, KeyError, ImportError) as error:
-                logger.warning("%s makes no table: %s", path, error)
+                logger.warning("%s is not shown as a table: %s", path, error)
     return tuple(table for table in tables if table.rows)
 
 

@@ -1,4 +1,4 @@
-"""What the GPUs do while a stage works, as MLflow's system metrics: sampled here, outside the stage's container."""
+"""Sample the GPUs while a stage works, as MLflow's system metrics. This runs outside the stage's container."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from containers.launch.gpus.health import GpuState, read_states
 from tasks.store.events import MetricPoint
 
 SAMPLE_EVERY_S = 10.0
-# MLflow shows keys with this prefix on a page of their own.
+# MLflow shows keys with this prefix on a separate page.
 _PREFIX = "system/gpu_"
 _MB_PER_MIB = 1.048576
 
@@ -22,13 +22,13 @@ def gpus_watched(
     say: Callable[[str], None],
     interval_s: float = SAMPLE_EVERY_S,
 ) -> Iterator[None]:
-    """Sample these GPUs for the time of the block, and tell people where one gets into trouble.
+    """Sample these GPUs during the block, and report new problems of a GPU.
 
-    The samples are taken in a thread of its own: nvidia-smi can take seconds, or hang. Without GPUs nothing is done.
+    A separate thread takes the samples: nvidia-smi can take seconds, or hang. Without GPUs there is no thread.
 
     Args:
         on_points: gets the points of each sample; called from that thread.
-        say: gets a line where a GPU begins to be slowed down, or counts a new memory error.
+        say: gets a line when a GPU begins to throttle, or counts a new memory error.
     """
     if not uuids:
         yield
@@ -85,7 +85,7 @@ def _points(state: GpuState, *, step: int, timestamp_ms: int) -> Iterator[Metric
 
 
 def _new_troubles(before: GpuState | None, now: GpuState) -> Iterator[str]:
-    """What began since the sample before."""
+    """Yield the problems that began since the previous sample."""
     known = () if before is None else before.throttled
     for reason in now.throttled:
         if reason not in known:

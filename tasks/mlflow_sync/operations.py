@@ -1,7 +1,7 @@
-"""What is told to MLflow, as records: each can be sent now, or be kept in a file and sent later.
+"""Operations for MLflow, as records: each can be sent now, or be kept in a file and sent later.
 
-Each may be sent twice without harm, for an answer can be lost after the server did its work: a run is looked up by its
-handle before it is created again, and a point of a curve carries its time from the events file.
+The server's answer can be lost after it did its work, so sending an operation twice does no harm. A run is looked up by
+its handle before it is created again, and a point of a curve carries its time from the events file.
 """
 
 import json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Pairs = tuple[tuple[str, str], ...]
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-# MLflow shows no tag that begins with its own name.
+# MLflow does not show tags that begin with "mlflow.".
 HANDLE_TAG = "mlflow.rlhfHandle"
 _MAX_PAIRS_PER_BATCH = 100
 _MAX_DIGEST_CHARACTERS = 36
@@ -38,7 +38,7 @@ _NOTHING_SENT: Mapping[tuple[str, int], float] = {}
 
 
 class CreateRun(Frozen):
-    """A run, child of `parent` where that is not empty. `run` is its handle until the server gives an id."""
+    """A run, child of `parent` if that is not empty. `run` is its handle until the server gives an id."""
 
     kind: Literal["create_run"] = "create_run"
     run: str
@@ -51,11 +51,11 @@ class CreateRun(Frozen):
     def create(
         self, client: "MlflowClient", *, parent_id: str, experiment_id: str = "", may_exist: bool = True
     ) -> tuple[str, str]:
-        """Ids of run and experiment; a run with this handle is made only if there is none.
+        """Return the ids of run and experiment; create the run only if none has this handle.
 
         Args:
-            experiment_id: where it is known already.
-            may_exist: False where this was never sent before.
+            experiment_id: empty if unknown.
+            may_exist: False if this was never sent before.
         """
         experiment_id = experiment_id or _experiment_id(client, self.experiment)
         if may_exist:
@@ -75,7 +75,7 @@ def _experiment_id(client: "MlflowClient", name: str) -> str:
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            # The kind keeps the page from asking whether this is about traces of an agent.
+            # With the kind, the page does not ask whether this is about traces of an agent.
             return str(client.create_experiment(name, tags=EXPERIMENT_TAGS))
         except MlflowException:  # another pipeline made it meanwhile
             experiment = client.get_experiment_by_name(name)
@@ -92,7 +92,7 @@ class LogParams(Frozen):
     params: Pairs
 
     def send(self, client: "MlflowClient", run_id: str) -> None:
-        """Send them, a hundred at a time."""
+        """Send the parameters, a hundred at a time."""
         from mlflow.entities import Param
 
         params = [Param(mlflow_name(key), value) for key, value in self.params]
@@ -107,7 +107,7 @@ class SetTags(Frozen):
     tags: Pairs
 
     def send(self, client: "MlflowClient", run_id: str) -> None:
-        """Send them, a hundred at a time."""
+        """Send the tags, a hundred at a time."""
         from mlflow.entities import RunTag
 
         tags = [RunTag(mlflow_name(key), value) for key, value in self.tags]
@@ -115,7 +115,7 @@ class SetTags(Frozen):
 
 
 class LogFigures(Frozen):
-    """Final figures of a stage: finite, once."""
+    """Final figures of a stage: finite values, sent once."""
 
     kind: Literal["figures"] = "figures"
     run: str
@@ -123,7 +123,7 @@ class LogFigures(Frozen):
     timestamp_ms: int
 
     def send(self, client: "MlflowClient", run_id: str) -> None:
-        """Send them at step 0."""
+        """Send the figures at step 0."""
         send_points(client, run_id, [MetricPoint(key, value, self.timestamp_ms, 0) for key, value in self.figures])
 
 
@@ -136,7 +136,7 @@ class LogText(Frozen):
     file: str
 
     def send(self, client: "MlflowClient", run_id: str) -> None:
-        """Upload it under its path."""
+        """Upload the text under its path."""
         folder, name = posixpath.split(self.file)
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / name
@@ -153,7 +153,7 @@ class LogFile(Frozen):
     folder: str = ""
 
     def send(self, client: "MlflowClient", run_id: str) -> None:
-        """Upload it into `folder` of the run's artifacts."""
+        """Upload the file into `folder` of the run's artifacts."""
         if not Path(self.path).is_file() or Path(self.path).is_symlink():
             raise FileNotFoundError(f"{self.path} is no regular file.")
         upload_file(client, run_id, Path(self.path), folder=self.folder)
@@ -170,14 +170,14 @@ class DatasetUse(Frozen):
 
 
 class LogInputs(Frozen):
-    """What a stage read."""
+    """The inputs of a stage."""
 
     kind: Literal["inputs"] = "inputs"
     run: str
     datasets: tuple[DatasetUse, ...]
 
     def send(self, client: "MlflowClient", run_id: str) -> None:
-        """Send them; MLflow keeps 36 characters of a digest, so the whole one stands in a tag."""
+        """Send the inputs. MLflow keeps 36 characters of a digest, so a tag has the whole one."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         client.log_inputs(
@@ -198,18 +198,18 @@ class LogInputs(Frozen):
 
 
 class SendCurves(Frozen):
-    """The curves of an events file: one point per key and step, whatever the run holds already."""
+    """The curves of an events file. Sending them leaves one point per key and step in the run."""
 
     kind: Literal["curves"] = "curves"
     run: str
     events_path: str
-    size_bytes: int = Field(description="Size of the file when the stage ended; a later attempt writes behind that")
+    size_bytes: int = Field(description="Size of the file when the stage ended; a later attempt appends to it")
 
     def points(self) -> tuple[MetricPoint, ...]:
-        """What the file says.
+        """Return the points in the file.
 
         Raises:
-            FileNotFoundError: it is gone.
+            FileNotFoundError: the file is gone.
         """
         if not Path(self.events_path).is_file():
             raise FileNotFoundError(f"{self.events_path} is gone, and its curves with it.")
@@ -218,14 +218,14 @@ class SendCurves(Frozen):
     def send(
         self, client: "MlflowClient", run_id: str, *, sent: Mapping[tuple[str, int], float] = _NOTHING_SENT
     ) -> Reconciliation:
-        """Send the points that the run lacks. A point that it holds with another value stays, and is counted.
+        """Send the points that the run lacks. A point that the run has with another value stays, and is counted.
 
         Args:
-            sent: what is known to have arrived, key and step → value.
+            sent: the points known to have arrived, key and step → value.
 
         Raises:
             RefusedError: the server refuses some points; it has all others.
-            TimeoutError: it is too slow for all of them; what was sent stays sent.
+            TimeoutError: the server is too slow for all points; those that were sent stay.
         """
         points = self.points()
         unsure: dict[str, list[MetricPoint]] = {}
@@ -245,12 +245,12 @@ class SendCurves(Frozen):
 def _send_missing(
     client: "MlflowClient", run_id: str, curves: Mapping[str, Sequence[MetricPoint]]
 ) -> tuple[int, int, list[str]]:
-    """How many points were sent, how many stand there with another value, and what was refused."""
+    """Return how many points were sent, how many the run has with another value, and the refusals."""
     deadline = time.monotonic() + _CURVES_LIMIT_S
     known = client.get_run(run_id).data.metrics if curves else {}
     delivered = conflicting = 0
     refused: list[str] = []
-    # What the run has nothing of comes first: with a slow server, each time gets further.
+    # Curves that the run lacks come first, so that each call gets further with a slow server.
     for key in sorted(curves, key=lambda key: (mlflow_name(key) in known, key)):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{delivered} points were sent in {_CURVES_LIMIT_S:g} s; the others wait.")
@@ -283,14 +283,14 @@ RunOperation = LogParams | SetTags | LogFigures | LogText | LogFile | LogInputs 
 
 
 def dataset_use(item: StageInput) -> DatasetUse:
-    """An input of a stage as MLflow shows it."""
+    """Return an input of a stage as MLflow shows it."""
     source = json.dumps({"uri": item.path, "digest": item.digest, "origin": item.origin}, ensure_ascii=False)
     source_type = "hub" if item.digest.startswith("hub:") else "local"
     return DatasetUse(name=item.name, digest=item.digest, source_type=source_type, source=source)
 
 
 def flat_params(values: Mapping[str, object], *, prefix: str = "") -> Pairs:
-    """Values as text; a nested mapping becomes dotted names, a list JSON."""
+    """Return the values as text; a nested mapping becomes dotted names, a list JSON."""
     found: list[tuple[str, str]] = []
     for key, value in values.items():
         if isinstance(value, Mapping):

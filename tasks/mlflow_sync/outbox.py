@@ -1,7 +1,7 @@
-"""Delivers operations to MLflow, or keeps them: a stage never dies of a lost MLflow, and never waits long for it.
+"""Deliver operations to MLflow, or keep them: a stage never fails because MLflow is away, and never waits long for it.
 
-A server that is away, broken or slow costs one short wait, then rests for a while; what it should have been told goes
-into the spool and is delivered, in order, when it answers again.
+A server that is away, broken or slow costs one short wait; then nothing is sent for a while. Its operations go into the
+spool, and are delivered in order when the server answers again.
 """
 
 import logging
@@ -21,23 +21,23 @@ logger = logging.getLogger(__name__)
 HANDLE_PREFIX = "pending-"
 _DRAIN_LIMIT_S = 10.0
 _FINAL_DRAIN_LIMIT_S = 15.0
-# One answer that takes longer than _SLOW_S, or several slow ones for _PATIENCE_S in all: the server is left alone.
+# After one answer slower than _SLOW_S, or _PATIENCE_S of slow answers in all, nothing is sent for a while.
 _SLOW_S = 3.0
 _QUICK_S = 0.5
 _PATIENCE_S = 8.0
 
 
 class Outbox:
-    """What one pipeline run tells MLflow. No method raises.
+    """The operations of one pipeline run for MLflow. No method raises.
 
     Runs are named by their id or, before the server gave one, by the handle with which they were created.
 
     Args:
         uri: tracking URI.
-        spool_folder: for what cannot be delivered; what the dead left there is taken over.
+        spool_folder: for what cannot be delivered; files of dead processes there are taken over.
         request_timeout_s: longest wait for one answer.
-        rest_after_failure_s: how long a server that failed or was slow is left alone.
-        is_up: False while the server is still on its way up; nothing is sent meanwhile.
+        rest_after_failure_s: how long nothing is sent to a server that failed or was slow.
+        is_up: False while the server still starts; nothing is sent until it is up.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Outbox:
         rest_after_failure_s: float,
         is_up: Callable[[], bool] = lambda: True,
     ) -> None:
-        # MLflow reads these at each call. With its own defaults a dead server costs 246 s, and a creation that it
-        # repeats by itself after a time-out makes two runs.
+        # MLflow reads these at each call. With its defaults a dead server costs 246 s, and MLflow repeats a creation
+        # after a time-out, which makes two runs.
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(request_timeout_s)
         os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -72,32 +72,32 @@ class Outbox:
 
     @property
     def spool_path(self) -> Path:
-        """Where waits what could not be delivered."""
+        """File with the operations that wait."""
         return self._spool.path
 
     @property
     def pending(self) -> int:
-        """Operations that wait."""
+        """Number of operations that wait."""
         return len(self._spool)
 
     @property
     def pending_points(self) -> int:
-        """Points of curves that wait; those that this process saw arrive are not counted."""
+        """Number of points of curves that wait, without those that this process saw arrive."""
         return sum(self._unsent(item) for item in self._spool.operations if isinstance(item, SendCurves))
 
     def real_id(self, run: str) -> str:
-        """MLflow's id of a run, or its handle where there is none yet."""
+        """Return MLflow's id of a run, or its handle if there is none yet."""
         return self._ids.get(run, run)
 
     def do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> bool:
-        """Deliver an operation, after what waits; keep it where that fails. Returns whether it is done with."""
+        """Deliver an operation after those that wait, or keep it. Returns whether it was sent or refused."""
         return self._do(operation, now=now)[0]
 
     def reconcile(self, run: str, events_path: Path) -> Reconciliation:
-        """Deliver what the run lacks of an events file; where that fails, it is kept for later."""
+        """Deliver the points of an events file that the run lacks; keep them for later if that fails."""
         try:
             size_bytes = events_path.stat().st_size
-        except OSError:  # the stage died before it said anything
+        except OSError:  # the stage died before its first event
             return Reconciliation(in_file=0, delivered=0, pending=0, conflicting=0)
         operation = SendCurves(run=self.real_id(run), events_path=str(events_path.resolve()), size_bytes=size_bytes)
         done, result = self._do(operation)
@@ -109,7 +109,7 @@ class Outbox:
         )
 
     def send_points(self, run: str, points: tuple[MetricPoint, ...]) -> bool:
-        """Send points. Returns whether they need not be sent again; callable from another thread."""
+        """Send points. Returns True if they need not be sent again. Callable from another thread."""
         run_id = self.real_id(run)
         if self._resting or run_id.startswith(HANDLE_PREFIX):
             return False
@@ -124,7 +124,7 @@ class Outbox:
         return True
 
     def deliver_pending(self) -> int:
-        """Try now to deliver what waits. Returns how many operations still wait."""
+        """Try to deliver the waiting operations now. Returns how many still wait."""
         if not self._is_up():
             return self.pending
         self._aside = []
@@ -132,13 +132,13 @@ class Outbox:
         return self.pending
 
     def close(self) -> None:
-        """Leave what waits to the next process."""
+        """Leave the waiting operations to the next process."""
         self._spool.close()
 
     def refuse(self, reason: str) -> None:
-        """Note what will never be delivered."""
+        """Record and log what will never be delivered."""
         if reason not in self.refused:
-            logger.warning("MLflow lacks something: %s", reason)
+            logger.warning("MLflow will lack some data: %s", reason)
             self.refused += (reason,)
 
     @property
@@ -155,10 +155,10 @@ class Outbox:
         return False, None
 
     def _drain(self, *, limit_s: float, rests: bool = True) -> bool:
-        """Deliver what waits, oldest first, until the server is lost or time is up. Returns whether that was all.
+        """Deliver what waits, oldest first, until the server fails or time is up. Returns whether all were tried.
 
         An operation that fails although the server answers others is set aside until the end, so that it does not
-        hold up the rest for ever.
+        block the rest for ever.
         """
         waiting = [item for item in self._spool.operations if item not in self._aside]
         if not waiting:
@@ -182,24 +182,24 @@ class Outbox:
         return not waiting
 
     def _waits_for_run(self, operation: CreateRun | RunOperation) -> bool:
-        """Whether it belongs to a run whose creation was set aside."""
+        """Whether the operation belongs to a run whose creation was set aside."""
         needed = operation.parent if isinstance(operation, CreateRun) else operation.run
         return any(isinstance(item, CreateRun) and item.run == needed for item in self._aside)
 
     def _answers(self) -> bool:
         try:
             self._client.search_experiments(max_results=1)
-        except Exception:  # whatever MLflow throws: no
+        except Exception:  # any error of MLflow means no
             return False
         return True
 
     def _attempt(
         self, operation: CreateRun | RunOperation, *, is_new: bool = False
     ) -> tuple[bool, Reconciliation | None]:
-        """Send it. Returns whether it is done with (sent or refused), and what a reconciliation found.
+        """Send an operation. Returns whether it was sent or refused, and the result of a reconciliation.
 
         Args:
-            is_new: it was never sent before.
+            is_new: True if it was never sent before.
         """
         began = time.monotonic()
         result = None
@@ -234,7 +234,7 @@ class Outbox:
 
     def _can_wait(self, error: Exception, what: str) -> bool:
         if not can_be_sent_later(error):
-            # One place for all files, so one message; any other reason is of one value.
+            # All files have one place, so one message; any other reason is about one value.
             is_of_all = isinstance(error, OtherPlaceError)
             self.refuse(str(error) if is_of_all else f"{what}: {type(error).__name__}: {error}")
             return False
@@ -242,7 +242,7 @@ class Outbox:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "MLflow at %s cannot be told (%s): %s. The run goes on; what it should have been told waits in %s.",
+                "MLflow at %s did not take %s: %s. The run goes on; what MLflow lacks waits in %s.",
                 self._uri,
                 what,
                 error,

@@ -1,4 +1,4 @@
-"""Addresses of MLflow's pages about training; by itself it opens on those about agents, which have nothing of ours."""
+"""Addresses of MLflow's pages about training. By default MLflow opens its pages about agents, which lack our runs."""
 
 import http.client
 import json
@@ -8,21 +8,21 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from tasks.config.logins import login_headers
 
-# Behind the address of a page of an experiment.
+# Query of the address of an experiment's page.
 FOR_TRAINING = "workflowType=machine_learning"
-# Of an experiment that is made here; without it MLflow shows it as one about agents.
+# For a new experiment; without this tag MLflow shows it as one about agents.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _LIMIT_S = 10.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def runs_page(uri: str, experiment: str, *, is_made: bool = False) -> str:
-    """The table of the experiment's runs; `uri` where it is no server, has no such experiment, or does not say.
+    """Return the address of the experiment's runs; `uri` if it is no server, lacks the experiment or does not answer.
 
-    The login is that of MLflow's own clients, from the environment.
+    The login comes from the environment, as for MLflow's own clients.
 
     Args:
-        is_made: an experiment that is missing is made, so that its page is there before its first run.
+        is_made: create a missing experiment, so that its page exists before its first run.
     """
     uri = uri.rstrip("/")
     if not uri.startswith("http"):
@@ -31,7 +31,7 @@ def runs_page(uri: str, experiment: str, *, is_made: bool = False) -> str:
     if not number and is_made:
         tags = [{"key": key, "value": value} for key, value in EXPERIMENT_TAGS.items()]
         made = _answer(f"{uri}/api/2.0/mlflow/experiments/create", {"name": experiment, "tags": tags})
-        number = str(made.get("experiment_id", "")) or _experiment_id(uri, experiment)  # somebody else may have made it
+        number = str(made.get("experiment_id", "")) or _experiment_id(uri, experiment)  # another process made it
     return f"{uri}/#/experiments/{quote(number)}/runs?{FOR_TRAINING}" if number else uri
 
 
@@ -42,8 +42,8 @@ def _experiment_id(uri: str, name: str) -> str:
 
 
 def _answer(url: str, body: object = None) -> dict[str, object]:
-    """What the server says; nothing where it does not answer, or says no."""
-    # What listens on this machine is asked directly.
+    """Return the server's JSON answer; empty if it does not answer, or refuses."""
+    # Servers on this machine are called without a proxy.
     proxies: dict[str, str] | None = {} if urlsplit(url).hostname in _LOOPBACK else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
     data = None if body is None else json.dumps(body).encode()

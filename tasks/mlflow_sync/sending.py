@@ -1,4 +1,4 @@
-"""How messages are put so that MLflow takes as much of them as it will, and what its errors mean."""
+"""Split messages so that MLflow takes as much of them as possible, and classify its errors."""
 
 import posixpath
 import re
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class RefusedError(Exception):
-    """MLflow will not take some of what it was told, however often; it has the rest."""
+    """MLflow refuses a part of a message, also when it is sent again; the rest arrived."""
 
 
 def send_points(client: "MlflowClient", run_id: str, points: Sequence[MetricPoint]) -> None:
@@ -34,7 +34,7 @@ def send_points(client: "MlflowClient", run_id: str, points: Sequence[MetricPoin
 
 
 def send_what_is_taken(items: Sequence[T], send: Callable[[Sequence[T]], object], *, num_at_once: int) -> None:
-    """Send the items in batches; what the server refuses, in halves, so that a bad one does not cost the others.
+    """Send the items in batches; halve a refused batch, so that a bad item does not cost the others.
 
     Raises:
         RefusedError: some were refused; the others arrived.
@@ -61,20 +61,20 @@ def send_what_is_taken(items: Sequence[T], send: Callable[[Sequence[T]], object]
 
 
 def _is_about_the_content(error: Exception) -> bool:
-    """Whether a part of the same message may be taken."""
+    """Whether the server may take a part of the same message."""
     from mlflow.exceptions import MlflowException
 
     return isinstance(error, MlflowException) and bool(error.get_http_status_code() == _BAD_REQUEST)
 
 
 def mlflow_name(key: str) -> str:
-    """The nearest name that MLflow takes: one bad character would have the whole batch refused."""
+    """Return the nearest name that MLflow takes: it refuses a whole batch for one bad character."""
     name = posixpath.normpath(re.sub(r"[^\w\-. /:]", "_", key, flags=re.ASCII)).lstrip("./ ")
     return name[:_MAX_KEY_CHARACTERS] or "unnamed"
 
 
 def can_be_sent_later(error: Exception) -> bool:
-    """Whether the same message may succeed another time: the server was away, slow or broken, not of another mind."""
+    """Whether the same message may succeed later: the server was away, slow or broken, and did not reject it."""
     from mlflow.exceptions import MlflowException
     from requests import RequestException
 

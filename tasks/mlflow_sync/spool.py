@@ -1,7 +1,7 @@
-"""What MLflow could not be told yet, and which runs are open, on disk beside the run's output.
+"""Operations that wait for MLflow, and the open runs, on disk beside the run's output.
 
-Each process has a file of its own, and holds it by flock for as long as it lives. A file that nobody holds was left by
-a process that died or could not deliver: the next one takes it over, and ends as KILLED what that one had open.
+Each process has its own file, and holds it by flock for as long as it lives. A file without a holder was left by a
+process that died or could not deliver. The next process takes it over, and ends its open runs as KILLED.
 """
 
 import fcntl
@@ -39,12 +39,12 @@ _LINE: TypeAdapter[_Line] = TypeAdapter(Annotated[_Line, Field(discriminator="ki
 
 
 class Spool:
-    """The operations of one process that wait, and its open runs; where there is neither, there is no file.
+    """The waiting operations and the open runs of one process; without either, there is no file.
 
-    Failing to write (a full disk) is logged, never raised.
+    A failure to write (a full disk) is logged, never raised.
 
     Args:
-        folder: where the files of all processes lie; what the dead left there is taken over.
+        folder: has the files of all processes; those of dead processes are taken over.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,16 +59,16 @@ class Spool:
 
     @property
     def operations(self) -> tuple[CreateRun | RunOperation, ...]:
-        """What waits, oldest first."""
+        """The operations that wait, oldest first."""
         return tuple(self._operations)
 
     def append(self, operation: CreateRun | RunOperation) -> None:
-        """Keep one more."""
+        """Keep one more operation."""
         self._operations.append(operation)
         self._append_line(operation)
 
     def replace(self, operations: Iterable[CreateRun | RunOperation]) -> None:
-        """Keep these only."""
+        """Keep only these operations."""
         self._operations = list(operations)
         self._rewrite()
 
@@ -78,21 +78,21 @@ class Spool:
         self._append_line(OpenRun(run=run))
 
     def run_ended(self, run: str) -> None:
-        """Forget it: MLflow has been told, or will not be."""
+        """Forget the run: MLflow knows its end, or refused it."""
         if run in self._open:
             self._open.remove(run)
             self._rewrite()
 
     def sign_of_life(self) -> None:
-        """Note that the process lives, so that a run that it leaves open ends at the right time."""
+        """Record that the process lives, so that a run that it leaves open ends at the right time."""
         with suppress(OSError):
             os.utime(self.path)
 
     def close(self) -> None:
-        """Leave what waits to the next process."""
+        """Leave the waiting operations to the next process."""
         _let_go(self._lock, self.path)
         self._lock = None
-        with suppress(OSError):  # another process's file lies there
+        with suppress(OSError):  # another process has a file there
             self.path.parent.rmdir()
 
     def _take_over(self) -> None:
@@ -129,13 +129,13 @@ class Spool:
 
 
 def _new_lock(path: Path) -> int | None:
-    """A held lock beside that file; None where the folder cannot be written."""
+    """Create and hold a lock beside that file; None if the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        temporary.rename(path.with_suffix(".lock"))  # held before anybody can see it
+        temporary.rename(path.with_suffix(".lock"))  # held before others can see it
     except OSError as error:
         logger.warning("%s cannot be written: %s", path, error)
         return None
@@ -143,7 +143,7 @@ def _new_lock(path: Path) -> int | None:
 
 
 def _lock_of_the_dead(path: Path) -> int | None:
-    """The lock beside that file, taken; None where another process holds it."""
+    """Take the lock beside that file; None if another process holds it."""
     try:
         descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -157,7 +157,7 @@ def _lock_of_the_dead(path: Path) -> int | None:
 
 
 def _let_go(lock: int | None, path: Path) -> None:
-    """Free a lock; its file goes where nothing waits."""
+    """Free a lock; delete its file if nothing waits."""
     if lock is None:
         return
     if not path.exists():
@@ -166,7 +166,7 @@ def _let_go(lock: int | None, path: Path) -> None:
 
 
 def _left_behind(lines: Iterable[_Line], *, ended_at_ms: int) -> Iterator[CreateRun | RunOperation]:
-    """What a process that is no more still had to tell, and the end of what it had open."""
+    """Yield the operations that a dead process left, and the ends of its open runs."""
     opened: list[str] = []
     for line in lines:
         if isinstance(line, (OpenRun, CreateRun)):

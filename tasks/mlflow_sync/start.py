@@ -1,45 +1,45 @@
-"""Whether the MLflow server that this process starts is up: the first stage runs beside that start.
+"""The start of an MLflow server by this process; the first stage runs at the same time.
 
-What MLflow should be told meanwhile waits on disk, as for a server that is away. The one who starts servers installs
-the start; everywhere else MLflow counts as up from the beginning.
+Messages for MLflow wait on disk until it is up, as for a server that is away. The code that starts servers installs the
+start; in every other process MLflow counts as up from the beginning.
 """
 
 from typing import Protocol
 
 
 class MlflowStart(Protocol):
-    """A server on its way up."""
+    """A server that is starting."""
 
     @property
     def is_up(self) -> bool:
-        """Whether it has answered; at once."""
+        """Whether it has answered; does not wait."""
 
     @property
     def problem(self) -> str:
         """Why it does not start; empty while it may still come up."""
 
     def wait(self, *, limit_s: float | None = None) -> None:
-        """Return when it is up, or does not start, or after the limit."""
+        """Wait until it is up, fails to start, or the limit has passed."""
 
 
 class AlreadyUp:
-    """Nobody here starts a server: it is up, or away like any other."""
+    """This process starts no server: MLflow is up, or away like any other server."""
 
     is_up = True
     problem = ""
 
     def wait(self, *, limit_s: float | None = None) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
 
 _installed: list[MlflowStart] = [AlreadyUp()]
 
 
 def mlflow_start() -> MlflowStart:
-    """The start that was installed last."""
+    """Return the start that was installed last."""
     return _installed[-1]
 
 
 def install_mlflow_start(start: MlflowStart) -> None:
-    """Count on this start from now on, in this process."""
+    """Use this start from now on, in this process."""
     _installed.append(start)

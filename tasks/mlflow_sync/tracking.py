@@ -1,6 +1,6 @@
 """The MLflow side of a pipeline run: one parent run, one child per attempt at a stage.
 
-Nothing here raises, and nothing waits long: see `tasks.mlflow_sync.outbox`.
+No method raises or waits long: see `tasks.mlflow_sync.outbox`.
 """
 
 import getpass
@@ -38,25 +38,25 @@ logger = logging.getLogger(__name__)
 
 _NOTE_TAG = "mlflow.note.content"
 _NOTE_CHARACTERS = 7500
-# For a server that is on its way up: all stages of a run together, and a run that ended before it was up.
+# Longest waits for a server that is starting: of all stages of a run together, and of a run that has ended.
 _BESIDE_LIMIT_S = 120.0
 _START_LIMIT_S = 15.0
 
 
 class Tracking(RunFiles):
-    """Tells MLflow what happens in one pipeline run.
+    """Report one pipeline run to MLflow.
 
     No method raises; see `pending`, `pending_points` and `refused`.
 
-    Run ids that the methods return and take are MLflow's own, or a handle starting with `pending-` for a run that the
-    server could not be told of yet; both work everywhere here.
+    Methods return and take MLflow's run ids, or a handle starting with `pending-` for a run that the server does not
+    know yet; both work everywhere here.
 
     Args:
         uri: tracking server, or any other tracking URI of MLflow.
         output_dir: the run's folder; what cannot be delivered waits there in `mlflow_pending/`.
-        experiment: name of the MLflow experiment, made where missing.
+        experiment: name of the MLflow experiment, created if missing.
         request_timeout_s: longest wait for one answer.
-        rest_after_failure_s: how long a server that failed or was slow is left alone.
+        rest_after_failure_s: how long nothing is sent to a server that failed or was slow.
         upload_limit_s, largest_file_bytes: see `RunFiles`.
     """
 
@@ -88,7 +88,7 @@ class Tracking(RunFiles):
         self._open_stages: list[str] = []
         self._parent = ""
         self._name = ""
-        # Runs begin and end by one clock, so that no duration is wrong because somebody set the wall clock meanwhile.
+        # Runs begin and end by one clock, so that a change of the system clock makes no duration wrong.
         self._clock_starts_ms = int((time.time() - time.monotonic()) * 1000)
 
     @property
@@ -98,32 +98,32 @@ class Tracking(RunFiles):
 
     @property
     def pending(self) -> int:
-        """Messages that wait for delivery."""
+        """Number of messages that wait for delivery."""
         return self._outbox.pending
 
     @property
     def pending_points(self) -> int:
-        """Points of curves that wait for delivery."""
+        """Number of points of curves that wait for delivery."""
         return self._outbox.pending_points
 
     @property
     def missing_because(self) -> str:
-        """Why the server that this process starts is not there; empty where it is, or may still come up."""
+        """Why the server that this process starts is not up; empty if it is, or may still come up."""
         return self._start.problem
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """What MLflow will not take, however often it is told: a changed parameter, a deleted run."""
+        """What MLflow refuses each time: a changed parameter, a deleted run."""
         return self._outbox.refused
 
     def real_id(self, run_id: str) -> str:
-        """MLflow's own id of a run, or its handle while the server was not told of it."""
+        """Return MLflow's id of a run, or its handle while the server does not know the run."""
         return self._outbox.real_id(run_id)
 
     def wait_for_server(self) -> None:
-        """Return when the server that this process starts is up, and has been told what waited; at once elsewhere.
+        """Wait until the server that this process starts is up, and deliver what waits. Does not wait for others.
 
-        Also where it does not start, or has taken too long: then it counts as a server that is away.
+        A server that does not start, or takes too long, counts as away.
         """
         if self._is_met:
             return
@@ -137,23 +137,23 @@ class Tracking(RunFiles):
                 call()
 
     def catch_up(self) -> None:
-        """Tell the server what waited for its start, where it has come up meanwhile; waits for no start."""
+        """Deliver pending messages if the server is up by now. Does not wait for it."""
         if self._start.is_up:
             self.wait_for_server()
 
     def once_up(self, call: Callable[[], None]) -> None:
-        """Call it at once where no start is waited for, else when `wait_for_server` has seen the server up."""
+        """Call it at once if the run waits for no start, else when `wait_for_server` has seen the server up."""
         if self._is_met:
             call()
         else:
             self._once_up.append(call)
 
     def run_url(self, run_id: str) -> str:
-        """The run's page; empty while the run is pending or where the tracking URI is no web address."""
+        """Return the address of the run's page; empty while the run is pending or if the URI is no web address."""
         return self._page(run_id, "")
 
     def file_url(self, run_id: str, file: str) -> str:
-        """The page of a file that was logged to a run; empty as `run_url` is."""
+        """Return the page of a file that was logged to a run; empty as for `run_url`."""
         return self._page(run_id, f"/artifacts/{file}")
 
     def start_pipeline(
@@ -167,7 +167,7 @@ class Tracking(RunFiles):
         return self.pipeline_run_id
 
     def correct_name(self, guessed: str, known: str) -> None:
-        """Replace a part of the parent run's name by what is known now; nothing where the name does not hold it."""
+        """Replace a guessed part of the parent run's name by the known one; do nothing if the name lacks it."""
         name = corrected_name(self._name, guessed=guessed, known=known)
         if name != self._name:
             self._name = name
@@ -181,7 +181,7 @@ class Tracking(RunFiles):
         return run_id
 
     def start_attempt(self, spec: StageSpec, *, tags: Mapping[str, str], note: str) -> str:
-        """`start_stage` with what the stage was told: settings as parameters, inputs as datasets with digests."""
+        """Call `start_stage`; log the stage's settings as parameters, its inputs as datasets with digests."""
         own = {"rlhf.key": spec.key, "rlhf.runtime": spec.runtime, "rlhf.image_digest": spec.image_digest or "none"}
         run_id = self.start_stage(spec.stage, attempt=spec.attempt, tags={**own, **tags, _NOTE_TAG: _shortened(note)})
         params = {**spec.config.model_dump(mode="json", exclude={"stage"}), "seed": spec.seed}
@@ -197,7 +197,7 @@ class Tracking(RunFiles):
         self._end(run_id, "FINISHED" if succeeded else "FAILED")
 
     def finish_pipeline(self, status: RunStatus) -> None:
-        """Close the parent run and child runs still open; deliver what waits, and say what could not be delivered."""
+        """Close the parent run and child runs still open; deliver what waits, and log what could not be delivered."""
         for run_id in self._open_stages:
             self._end(run_id, "KILLED")
         self._open_stages = []
@@ -215,15 +215,15 @@ class Tracking(RunFiles):
         self._outbox.close()
 
     def deliver_pending(self) -> int:
-        """Try to deliver what waits, also what an earlier process left. Returns how many messages still wait."""
+        """Try to deliver waiting messages, also those of an earlier process. Returns how many still wait."""
         return self._outbox.deliver_pending()
 
     def send_points(self, run_id: str, points: tuple[MetricPoint, ...]) -> bool:
-        """Send points of curves. Returns whether they need not be sent again; callable from any thread."""
+        """Send points of curves. Returns True if they need not be sent again. Callable from any thread."""
         return self._outbox.send_points(run_id, points)
 
     def reconcile(self, run_id: str, events_path: Path) -> Reconciliation:
-        """Deliver exactly what the run lacks of the file's curves: one point per key and step."""
+        """Deliver exactly the points of the file that the run lacks: one per key and step."""
         return self._outbox.reconcile(run_id, events_path)
 
     def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
@@ -244,7 +244,7 @@ class Tracking(RunFiles):
             self._outbox.do(LogInputs(run=run_id, datasets=tuple(dataset_use(item) for item in inputs)))
 
     def log_lineage(self, run_id: str, lineage: Iterable[LineageEntry], *, output_digest: str) -> None:
-        """Tag the run with the whole digests of what went in and what came out."""
+        """Tag the run with the whole digests of its inputs and its output."""
         tags = {f"lineage.input.{item.name}": f"{item.digest} {item.origin}".strip() for item in lineage}
         self.set_tags(run_id, {**tags, "lineage.output": output_digest})
 

@@ -1,4 +1,4 @@
-"""Certificates of reward models on disk: found where people point, with the scores of every pair beside them."""
+"""Read certificates of reward models from disk, with the scores of every pair beside them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from pydantic import ValidationError
 from containers.contracts.certificate import Certificate, SuiteEvaluation
 from containers.contracts.names import CERTIFICATE_FILE, StageName
 
-# Of a run's output folder.
+# Below a run's output folder.
 _IN_A_RUN = Path("artifacts") / StageName.EVALUATE_REWARD_MODEL
 
 
 class CertificateError(Exception):
-    """A certificate is not there, or cannot be read; says what to do."""
+    """A certificate is missing or cannot be read; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedItem:
-    """The share of an item's pairs that are in the right order, equal scores half right; and the prompt it asks."""
+    """The share of an item's pairs in the right order, equal scores half right; and the id of its prompt."""
 
     right: float
     prompt_id: str
@@ -29,21 +29,21 @@ class JudgedItem:
 
 @dataclass(frozen=True)
 class CertificateOnDisk:
-    """A certificate, the name that people know it by, and its folder."""
+    """A certificate, its name in tables, and its folder."""
 
     name: str
     folder: Path
     certificate: Certificate
 
     def suite(self, name: str) -> SuiteEvaluation | None:
-        """What it says about that suite; None where the model was not judged by it."""
+        """Return the evaluation on that suite; None if the model was not judged by it."""
         return next((suite for suite in self.certificate.suites if suite.name == name), None)
 
     def judged_items(self, suite: str) -> dict[str, JudgedItem]:
-        """The items of a suite by their ids.
+        """Return the items of a suite by their ids.
 
         Raises:
-            CertificateError: the scores are not there, or damaged.
+            CertificateError: the scores are missing or damaged.
         """
         known = self.suite(suite)
         if known is None:
@@ -64,10 +64,10 @@ class CertificateOnDisk:
 
 
 def read_certificates(places: Sequence[Path]) -> tuple[CertificateOnDisk, ...]:
-    """The certificates at those places: each a run's output folder, an artifact, or the file itself.
+    """Return the certificates at those places: each a run's output folder, an artifact, or the file itself.
 
     Raises:
-        CertificateError: with every place that has none that can be read, and with names that stand twice.
+        CertificateError: places have no readable certificate (it names them all), or a model is named twice.
     """
     found, problems = [], []
     for place in places:
@@ -85,7 +85,7 @@ def _read(place: Path) -> CertificateOnDisk:
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
         raise CertificateError(
-            f"{place} holds no {CERTIFICATE_FILE}. Name the output folder of a run that came to evaluate_reward_model, "
+            f"{place} holds no {CERTIFICATE_FILE}. Name the output folder of a run that reached evaluate_reward_model, "
             "or of `rlhf certify`, or the file itself."
         )
     try:
@@ -98,7 +98,7 @@ def _read(place: Path) -> CertificateOnDisk:
 
 
 def _with_own_names(found: Sequence[CertificateOnDisk]) -> tuple[CertificateOnDisk, ...]:
-    """The same, where two folders are called alike with the path in front."""
+    """Return the certificates; those whose folders share a name get their path as name."""
     names = [item.name for item in found]
     named = [
         item if names.count(item.name) == 1 else CertificateOnDisk(str(item.folder), item.folder, item.certificate)

@@ -1,4 +1,4 @@
-"""Several reward models side by side, suite by suite, from their certificates; each against the first one. Pure."""
+"""Compare reward models with the first of them, suite by suite, from their certificates. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class AgainstFirst:
 
 @dataclass(frozen=True)
 class SuiteCell:
-    """What a certificate says of one suite; all empty where the model was not judged by it."""
+    """A certificate's result on one suite; without a score if the model was not judged by it."""
 
     score: Metric | None = None
     against_first: AgainstFirst | None = None
@@ -43,7 +43,7 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class CertificateTable:
-    """All suites by all models, and the figures that are about a model as a whole."""
+    """All suites by all models, and the figures of each model as a whole."""
 
     models: tuple[str, ...]
     confidence: float
@@ -52,12 +52,12 @@ class CertificateTable:
 
     @property
     def num_tests(self) -> int:
-        """Comparisons with the first model in the table."""
+        """Number of comparisons with the first model."""
         return sum(cell.against_first is not None for row in self.suites for cell in row.cells)
 
 
 def compare_certificates(found: Sequence[CertificateOnDisk]) -> CertificateTable:
-    """The table; suites in the order in which they first appear.
+    """Return the table; suites are in the order in which they first appear.
 
     Raises:
         CertificateError: the scores behind a certificate cannot be read.
@@ -110,7 +110,7 @@ def _against(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> A
 
 
 def _whole(certificate: Certificate) -> dict[str, Metric | None]:
-    """Figures over all pairs of a certificate."""
+    """Return the figures over all pairs of a certificate."""
     length = certificate.length
     return {
         "Accuracy at equal lengths": length.controlled_accuracy,

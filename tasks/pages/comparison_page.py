@@ -34,14 +34,14 @@ svg path { stroke: var(--grid); }
 
 
 def comparison_lines(table: CertificateTable) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Headers and rows of the table in a terminal: a row per suite, then a row per figure of the whole."""
+    """Return headers and rows for a terminal: a row per suite, then a row per figure of the whole model."""
     rows = [(row.name, *(_cell_text(cell) for cell in row.cells)) for row in table.suites]
     rows += [(label, *(_figure(metric) for metric in metrics)) for label, metrics in table.whole]
     return ("", *table.models), rows
 
 
 def comparison_note(table: CertificateTable) -> str:
-    """How to read the table."""
+    """Return a text on how to read the table."""
     level = percent(table.confidence)
     note = (
         f"A suite's own score with its {level} interval. Below it: pairs in the right order, against "
@@ -55,7 +55,7 @@ def comparison_note(table: CertificateTable) -> str:
 
 
 def comparison_html(table: CertificateTable) -> str:
-    """The page: no script, no request, nothing from outside."""
+    """Return the page as HTML, without scripts or requests."""
     title = f"Reward models side by side: {', '.join(_short(name) for name in table.models)}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -141,7 +141,7 @@ def _html_cell(text: str) -> str:
 
 
 def _plot(table: CertificateTable) -> str:
-    """A dot with its interval for each suite and model, from 0 to 100 %."""
+    """Draw a dot with its interval for each suite and model, from 0 to 100 %."""
     space = _WIDTH - _NAMES - _RIGHT
     group = len(table.models) * _ROW + _GAP
     height = _TOP + len(table.suites) * group + 30

@@ -9,7 +9,7 @@ _MAX_GROUPS = 12
 
 
 def funnel_markdown(funnel: Funnel) -> str:
-    """Rows in and out of every filter, then what the surviving pairs are used for."""
+    """Return the rows in and out of every filter, then the uses of the kept pairs."""
     steps = [
         (humanize(step.reason), step.rows_in, step.dropped, step.rows_out) for step in funnel.steps if step.dropped
     ]
@@ -48,7 +48,7 @@ def funnel_markdown(funnel: Funnel) -> str:
 
 
 def _polarity(funnel: Funnel) -> str:
-    """Whether labels point to the better response, as far as the data or a reference model can tell."""
+    """Return how often labels agree with scores in the data and with a reference reward model."""
     rows = [(item.source, f"{item.num_agreeing:,}", f"{item.num_judged:,}") for item in funnel.polarity]
     table = markdown_table(("Label agrees with the scores beside it", "Rows", "Of"), rows, right=(1, 2)) if rows else ""
     asked = [
@@ -67,7 +67,7 @@ def _polarity(funnel: Funnel) -> str:
 
 
 def _suites(funnel: Funnel) -> str:
-    """What of the suites was found in the data."""
+    """Return how many prompts of each suite were found in the data."""
     rows = [
         (item.suite, f"{item.num_items:,}", f"{item.num_items_found:,}", f"{item.num_rows:,}")
         for item in funnel.contamination

@@ -39,7 +39,7 @@ _STATUS_MARKS = {"ran": "✔ ran", "reused": "↺ reused", "failed": "✘ failed
 
 
 def system_check_markdown(findings: Sequence[CheckFinding]) -> str:
-    """What was found, what is wanted, what to do; failures first."""
+    """Return each check with what was found, what is wanted and what to do; failures first."""
     order = {"failure": 0, "warning": 1, "ok": 2}
     ranked = sorted(findings, key=lambda finding: order[finding.verdict])
     failures = sum(finding.verdict == "failure" for finding in findings)
@@ -53,7 +53,7 @@ def system_check_markdown(findings: Sequence[CheckFinding]) -> str:
 
 
 def failure_markdown(failure: StageFailure, *, log: Path) -> str:
-    """Why a stage failed, what to do, and its last words."""
+    """Return why a stage failed, what to do, and the evidence from its log."""
     # A fence inside the evidence must not end ours.
     evidence = "\n".join(line.replace("```", "\u02cb\u02cb\u02cb") for line in failure.evidence) or "none"
     return joined(
@@ -65,7 +65,7 @@ def failure_markdown(failure: StageFailure, *, log: Path) -> str:
 
 
 def training_markdown(info: TrainingInfo, metrics: Sequence[Metric], *, plots: str = "") -> str:
-    """How a model was trained: its curves, and the figures that the stage returned.
+    """Return the curves of a training, and the figures that the stage returned.
 
     Args:
         plots: Markdown of `tasks.pages.plots`.
@@ -87,7 +87,7 @@ def training_markdown(info: TrainingInfo, metrics: Sequence[Metric], *, plots: s
 
 
 def reward_model_markdown(certificate: Certificate, verdict: GateVerdict | None = None, *, page: str = "") -> str:
-    """Verdict, figures of each suite, length bias, parity, and some pairs with both scores.
+    """Return verdict, figures of each suite, length bias, parity, and some pairs with both scores.
 
     Args:
         page: address of the certificate's page; empty: it has none.
@@ -129,7 +129,7 @@ def reward_model_markdown(certificate: Certificate, verdict: GateVerdict | None 
 
 
 def policy_markdown(evaluation: PolicyEvaluation, verdict: GateVerdict | None = None) -> str:
-    """Verdict, policy beside reference, and the caveat that the judge is the reward model itself."""
+    """Return verdict, policy beside reference, and the caveat that the reward model is the judge."""
     pairs = (
         ("Reward", evaluation.reward_policy, evaluation.reward_reference),
         ("Completion length", evaluation.length_policy, evaluation.length_reference),
@@ -159,7 +159,7 @@ def policy_markdown(evaluation: PolicyEvaluation, verdict: GateVerdict | None = 
 
 
 def stage_markdown(record: StageRecord) -> str:
-    """What happened to one stage."""
+    """Return the record of one stage as a table."""
     rows = [
         ("Status", _STATUS_MARKS[record.status]),
         ("Why", record.message),
@@ -176,13 +176,13 @@ def stage_markdown(record: StageRecord) -> str:
 
 
 def gate_markdown(verdict: GateVerdict) -> str:
-    """The decision in one sentence, then every demand with the figure that was found."""
+    """Return the decision in one sentence, then every rule with the figure that was found."""
     name = humanize(verdict.name).lower()
     if verdict.passed:
         sentence = f"✔ The {name} passed its gate."
     elif verdict.opens:
         sentence = (
-            f"⚠ The {name} did not pass its gate. Waived by {markdown_text(verdict.waived_by) or 'nobody named'} "
+            f"⚠ The {name} did not pass its gate. Waived by {markdown_text(verdict.waived_by) or 'an unnamed person'} "
             f"because: {markdown_text(verdict.waiver_reason)}"
         )
     else:
@@ -239,14 +239,14 @@ def _metrics_table(metrics: Sequence[Metric]) -> str:
 
 
 def _sample(prompt: Sequence[Message], verdict: str, *answers: tuple[str, float, str]) -> str:
-    """A prompt and its answers, each with its name and score, as text that wraps."""
+    """Return a prompt and its answers, each with its name and score, as text that wraps."""
     asked = markdown_text(prompt[-1].content) if prompt else MISSING
     lines = [f"- **{name}, {number(score)}:** {markdown_text(text)}" for name, score, text in answers]
     return "\n".join((f"{asked} ({verdict})", "", *lines))
 
 
 def _spread(samples: Sequence[T]) -> list[T]:
-    """A few of the samples, evenly from the first to the last: they come in an order."""
+    """Return a few samples, evenly from the first to the last: they are sorted."""
     last, gaps = len(samples) - 1, min(_MAX_SAMPLES, len(samples)) - 1
     return [samples[round(index * last / gaps)] for index in range(gaps + 1)] if gaps > 0 else list(samples)
 
@@ -264,5 +264,5 @@ def _count(amount: int, noun: str) -> str:
 
 
 def joined(*parts: str) -> str:
-    """Paragraphs, the empty ones left out."""
+    """Join paragraphs, without the empty ones."""
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -16,7 +16,7 @@ _MAX_POINTS = 240
 _COLOURS = ("#2a78d6", "#eb6834", "#1baf7a", "#b5b3a8")
 _INK, _MUTED, _GRID = "#0b0b0b", "#6b6a66", "#e1e0d9"
 _BAR_HEIGHT, _NAME_WIDTH, _VALUE_WIDTH = 22, 190, 90
-# Stage → plots: title, and the curves in it by their names in events.jsonl and in people's words.
+# Stage → plots: title, and each curve's name in events.jsonl with its label.
 _PLOTS: Mapping[StageName, tuple[tuple[str, Mapping[str, str]], ...]] = {
     StageName.TRAIN_SFT: (("Loss", {"loss": "training", "eval_loss": "validation"}),),
     StageName.TRAIN_REWARD_MODEL: (
@@ -29,14 +29,14 @@ _PLOTS: Mapping[StageName, tuple[tuple[str, Mapping[str, str]], ...]] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """A named curve; points that are not finite are left out of the picture."""
+    """A named curve; points that are not finite are left out of the plot."""
 
     name: str
     points: tuple[tuple[float, float], ...]
 
 
 def line_plot(title: str, curves: Iterable[Curve], *, x_label: str = "step") -> str:
-    """Curves over one pair of axes as Markdown; empty where no curve has two points."""
+    """Return the curves in one plot as Markdown; empty if no curve has two points."""
     drawn = [Curve(curve.name, _thinned(curve.points)) for curve in curves]
     drawn = [curve for curve in drawn if len(curve.points) > 1]
     if not drawn:
@@ -58,7 +58,7 @@ def line_plot(title: str, curves: Iterable[Curve], *, x_label: str = "step") -> 
 
 
 def bar_plot(title: str, bars: Sequence[tuple[str, float]]) -> str:
-    """One horizontal bar per name as Markdown, all from zero; empty where there is no bar."""
+    """Return one horizontal bar per name as Markdown, all from zero; empty without bars."""
     if not bars:
         return ""
     most = max((value for _, value in bars), default=0) or 1
@@ -76,7 +76,7 @@ def bar_plot(title: str, bars: Sequence[tuple[str, float]]) -> str:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """At most 240 points: of neighbours that are too many, the mean."""
+    """Return at most 240 points: the means of neighbours if there are more."""
     finite = [point for point in points if math.isfinite(point[1])]
     size = math.ceil(len(finite) / _MAX_POINTS) or 1
     groups = [finite[start : start + size] for start in range(0, len(finite), size)]
@@ -109,7 +109,7 @@ def _x_axis(low: float, high: float, label: str) -> list[str]:
 
 
 def _legend(title: str, names: Sequence[str]) -> list[str]:
-    """The title, and behind it the names in the colours of their curves where there are several."""
+    """Return the title, and after it the curves' names in their colours if there are several."""
     spans = [f'<tspan font-weight="bold" fill="{_INK}">{escape(one_line(title, 60))}</tspan>']
     if len(names) > 1:
         spans += [
@@ -133,7 +133,7 @@ def _image(title: str, height: int, parts: Sequence[str]) -> str:
 
 
 def curve_plots(stage: StageName, points: Iterable[MetricPoint]) -> str:
-    """The stage's plots as Markdown, one below the other; empty where nothing can be drawn."""
+    """Return the stage's plots as Markdown, one below the other; empty if nothing can be drawn."""
     by_name: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         by_name.setdefault(point.key, []).append((float(point.step), point.value))
@@ -145,11 +145,11 @@ def curve_plots(stage: StageName, points: Iterable[MetricPoint]) -> str:
 
 
 def plotted_names(stage: StageName) -> frozenset[str]:
-    """Names of the curves that `curve_plots` draws."""
+    """Return the names of the curves that `curve_plots` draws."""
     return frozenset(name for _, curves in _PLOTS.get(stage, ()) for name in curves)
 
 
 def latest_figures(latest: Mapping[str, MetricPoint]) -> str:
-    """The last value of each curve, as a Markdown table; empty where there is none."""
+    """Return the last value of each curve as a Markdown table; empty without curves."""
     rows = [(humanize(key), number(float(point.value)), f"{point.step:,}") for key, point in latest.items()]
     return markdown_table(("Figure", "Last value", "At step"), rows, right=(1, 2))

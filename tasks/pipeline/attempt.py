@@ -1,4 +1,4 @@
-"""One attempt at a stage: its program is started, watched, judged, and what it made is published."""
+"""Run one attempt at a stage: start its program, watch it, classify its exit and publish its output."""
 
 import errno
 import logging
@@ -36,13 +36,13 @@ from tasks.store.lock import lock_path
 
 
 def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[ArtifactRef, StageRecord]:
-    """What the attempt made, published, and the record of it.
+    """Run one attempt. Return its published artifact and its record.
 
     Args:
         why: why the stage runs; for people.
 
     Raises:
-        AttemptFailedError: it failed; nothing of it was published, its evidence was kept.
+        AttemptFailedError: the attempt failed; nothing was published, the evidence was kept.
     """
     if spec.profile.num_gpus:
         _see_to_mlflow(run, spec)
@@ -73,7 +73,7 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
 
 
 def attempt_not_started(run: PipelineRun, spec: StageSpec, error: LaunchError, *, why: str) -> AttemptFailedError:
-    """The failure of an attempt that got no GPUs, recorded as any other."""
+    """Record and return the failure of an attempt that got no GPUs."""
     folder, _ = _folders(run, spec)
     folder.mkdir(parents=True, exist_ok=True)
     mlflow_run = run.tracking.start_stage(spec.stage, attempt=spec.attempt, tags={"rlhf.why": why})
@@ -82,7 +82,7 @@ def attempt_not_started(run: PipelineRun, spec: StageSpec, error: LaunchError, *
 
 
 def run_logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
-    """Prefect's run logger inside a run, the module's own outside."""
+    """Return Prefect's run logger inside a run, else the module's logger."""
     try:
         return get_run_logger()
     except MissingContextError:
@@ -90,12 +90,12 @@ def run_logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
 
 
 def _see_to_mlflow(run: PipelineRun, spec: StageSpec) -> None:
-    """Say before GPUs are used that nobody can watch in MLflow; one that does not start is no reason to stop."""
+    """Print a warning before GPUs are used if MLflow did not start. The stage runs all the same."""
     run.tracking.wait_for_server()
     if run.tracking.missing_because:
         current_display().say(
-            f"{spec.stage}: takes {spec.profile.num_gpus} GPU(s) WITHOUT MLFLOW, which did not start. Its curves stand "
-            f"in {run.work_folder(spec.stage, spec.key) / EVENTS_FILE}, and MLflow gets them with the next run."
+            f"{spec.stage}: takes {spec.profile.num_gpus} GPU(s) WITHOUT MLFLOW, which did not start. Its curves are "
+            f"in {run.work_folder(spec.stage, spec.key) / EVENTS_FILE}; the next run sends them to MLflow."
         )
 
 
@@ -126,9 +126,9 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         work_folder / EVENTS_FILE,
         on_metrics=on_metrics,
         on_progress=on_progress,
-        # The log has it from what the stage prints.
+        # The log already has it, as the stage prints it too.
         on_note=lambda note: display.say(f"{spec.stage}: {note}", is_logged=True),
-        from_end=True,  # what an earlier attempt wrote is delivered by the reconciliation
+        from_end=True,  # the reconciliation delivers what an earlier attempt wrote
     )
     launch = LaunchRequest(
         spec=spec,
@@ -164,7 +164,7 @@ def _log_files(run: PipelineRun, spec: StageSpec, *, mlflow_run: str) -> None:
 
 
 def _failure_outside(run: PipelineRun, spec: StageSpec, error: Exception) -> StageFailure:
-    """What an error of the orchestrator's own side means: the stage was not started, or its output not taken."""
+    """Failure for an error of the orchestrator: the stage was not started, or its output not published."""
     kind = getattr(error, "kind", FailureKind.UNEXPECTED)
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -190,7 +190,7 @@ def _failed(
 def _succeeded(
     run: PipelineRun, spec: StageSpec, artifact: ArtifactRef, stage_exit: StageExit, *, mlflow_run: str, why: str
 ) -> StageRecord:
-    run.tracking.wait_for_server()  # the first stage may have run beside its start
+    run.tracking.wait_for_server()  # the first stage may have run while MLflow was starting
     folder, _ = _folders(run, spec)
     maker = Provenance(
         run_name=run.config.run.name,

@@ -1,4 +1,4 @@
-"""What becomes of a failed attempt: the evidence kept, the error that a person reads, and whether to try again."""
+"""Failed attempts: the evidence that is kept, the error that the user reads, and whether to try again."""
 
 import json
 import logging
@@ -25,9 +25,9 @@ class AttemptFailedError(Exception):
     """One attempt at a stage failed.
 
     Attributes:
-        failure: what it means.
+        failure: its kind, message and evidence.
         log: the attempt's whole log.
-        mlflow_run: the attempt's run; empty where it was never opened.
+        mlflow_run: the attempt's MLflow run; empty if it was never opened.
         may_pass: whether the same work, started again unchanged, can succeed.
     """
 
@@ -40,11 +40,11 @@ class AttemptFailedError(Exception):
 
 
 class StageFailedError(Exception):
-    """A stage failed; `failure` says how, and its message what to do.
+    """A stage failed: `failure` says how, the message says what to do.
 
     Args:
         changes: how the last attempt differed from the planned one.
-        not_tried: why it was not tried in yet another shape.
+        not_tried: why no other shape was tried.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StageFailedError(Exception):
         if not_tried:
             told.append(f"Not tried in another shape: {'; '.join(not_tried)}.")
         if failure.kind is FailureKind.UNEXPECTED:
-            told += ["Its last words:", *(f"  {line}" for line in failure.evidence[-_LAST_WORDS:])]
+            told += ["Its last lines:", *(f"  {line}" for line in failure.evidence[-_LAST_WORDS:])]
         elif "What to change" not in failure.message:
             told.append(f"What to change: {failure.kind.change_before_retry}.")
         super().__init__("\n".join([*told, f"Full log: {log}"]))
@@ -73,11 +73,11 @@ class StageFailedError(Exception):
 
 @dataclass
 class Patience:
-    """How often a stage is tried again: after failures that can pass, until so many in a row made no progress.
+    """Decides on retries: after transient failures, until `retries` attempts in a row made no progress.
 
     Args:
         retries: further attempts without progress; 0: none.
-        first_wait_s: wait before the first of them; it doubles with each, up to five minutes.
+        first_wait_s: wait before the first of them; doubles with each, up to five minutes.
     """
 
     retries: int
@@ -85,7 +85,7 @@ class Patience:
     without_progress: int = 0
 
     def wait_before_next(self, error: AttemptFailedError, *, progressed: bool) -> float | None:
-        """Seconds to wait before the next attempt; None where there is none."""
+        """Seconds to wait before the next attempt; None: no further attempt."""
         if not error.may_pass:
             return None
         if progressed:
@@ -97,7 +97,7 @@ class Patience:
 
 
 def keep_evidence(folder: Path, failure: StageFailure) -> None:
-    """Write failure and the state of the machine into the attempt's folder; a full disk must not hide the failure."""
+    """Write failure and state of the machine into the attempt's folder. A full disk must not hide the failure."""
     record = {"failure": failure.model_dump(mode="json"), "machine": machine_facts(folder)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,6 +126,6 @@ def _existing(path: Path) -> Path:
 
 
 def furthest_step(work_folder: Path) -> int:
-    """The optimizer step of the newest checkpoint in a work folder, whole or not; -1 where there is none."""
+    """Optimizer step of the newest checkpoint in a work folder, whole or not; -1 without checkpoints."""
     steps = (path.name.rpartition("-")[2] for path in work_folder.glob("checkpoints/checkpoint-*"))
     return max((int(step) for step in steps if step.isdigit()), default=-1)

@@ -1,7 +1,7 @@
-"""A stage's GPUs: leased for as long as it works, free when it starts, and waited for behind whoever has them.
+"""Lease GPUs for a stage: wait until enough of them are free, and hold them while the stage works.
 
-Runs wait in a queue: the first waits for GPUs, the others behind it, so that a stage for many GPUs has its turn beside
-many for one. Programs that are not ours are seen by the memory that they hold, and waited for as well.
+Runs wait in a queue: the first waits for GPUs, the others wait behind it. So a stage for many GPUs gets its turn among
+many stages for one GPU. Other programs are seen by the GPU memory that they hold, and waited for too.
 """
 
 import os
@@ -19,10 +19,10 @@ from containers.launch.gpus.verdicts import faulty, in_use, is_healthy, is_large
 from tasks.store.lock import WaitCancelledError, sole_worker
 
 _ASK_EVERY_S = 1.0
-# A driver takes some seconds to free what a program held that has ended; that is not worth a line.
+# A driver takes some seconds to free the memory of a program that ended; no message is needed for that.
 _SILENT_WAIT_S = 3.0
 _QUEUES = "waits for GPUs before this one"
-# nvidia-smi fails now and then on a busy machine; a driver that is gone stays so.
+# nvidia-smi fails now and then on a busy machine; a driver that is gone stays gone.
 _PATIENCE_S = 20.0
 
 
@@ -39,21 +39,20 @@ def gpu_turn(
     should_stop: Callable[[], bool],
     ours: Callable[[], Collection[int]] = _nobody,
 ) -> Iterator[tuple[str, ...]]:
-    """Have the GPUs for the time of the block; a profile without GPUs waits for nobody.
+    """Hold the stage's GPUs during the block. A profile without GPUs does not wait.
 
     Args:
         profile: the part of the GPU profile that the stage uses.
-        holder: who this is, for those who wait.
-        say: gets one line where another has them, and when that changes.
-        ours: process ids of containers that this run goes on with: what they hold counts as free, and is taken first.
+        holder: run and stage, shown to runs that wait.
+        say: gets a line if others hold the GPUs, and when that changes.
+        ours: process ids of containers that this run adopts: GPUs that they use count as free, and are taken first.
 
     Yields:
         UUIDs of the GPUs, free when the block begins.
 
     Raises:
-        WaitCancelledError: `should_stop` said so while another had them.
-        GpuUnavailableError: there are not so many GPUs that could be used, the driver is gone, or this user may not
-            keep leases.
+        WaitCancelledError: `should_stop` returned True during the wait.
+        GpuUnavailableError: too few GPUs are usable, the driver is gone, or this user may not write leases.
     """
     if not profile.num_gpus:
         yield ()
@@ -82,7 +81,7 @@ def _folder() -> Path:
 
 
 def on_gpus(spec: StageSpec, uuids: tuple[str, ...]) -> StageSpec:
-    """The spec of a stage that gets exactly these GPUs, and checks inside that it did."""
+    """Return the spec with exactly these GPUs. The program checks that it got them."""
     return spec.model_copy(update={"required": spec.required.model_copy(update={"gpu_uuids": uuids})})
 
 
@@ -108,15 +107,15 @@ def _wait_for_gpus(
             )
         except OSError as error:
             raise GpuUnavailableError(
-                f"A lease of a GPU cannot be taken: {error}. A lease is a file of its own; where a link or a folder "
-                f"lies in its place, remove that. The leases are in {folder}."
+                f"A GPU lease cannot be taken: {error}. A lease is a plain file: if a link or a folder is in its "
+                f"place, remove that. The leases are in {folder}."
             ) from error
         if uuids is not None:
             stack.push(attempt)
             return tuple(gpu.uuid for gpu in usable if gpu.uuid in uuids)
         attempt.close()
         if should_stop():
-            raise WaitCancelledError("It was cancelled while it waited for GPUs.")
+            raise WaitCancelledError("The run was cancelled while it waited for GPUs.")
         held = leased_gpus([gpu.uuid for gpu in usable], folder=folder)
         reason = _why_it_waits(usable, held, kept)
         if reason != said and (held or time.monotonic() - started > _SILENT_WAIT_S):
@@ -126,7 +125,7 @@ def _wait_for_gpus(
 
 
 def _read_patiently(should_stop: Callable[[], bool]) -> GpuReport:
-    """What nvidia-smi says; a driver that does not answer is asked again for a while."""
+    """Return the report of nvidia-smi. If the driver does not answer, try again for `_PATIENCE_S`."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         report = read_gpus()
@@ -134,17 +133,17 @@ def _read_patiently(should_stop: Callable[[], bool]) -> GpuReport:
             return report
         if time.monotonic() > deadline or should_stop():
             raise GpuUnavailableError(
-                f"The GPUs were there when the run was checked, and cannot be had now: {report.problem}. "
+                f"The GPUs were there when the run was checked, but are not available now: {report.problem}. "
                 f"{report.advice}"
             )
         time.sleep(_ASK_EVERY_S)
 
 
 def _usable(report: GpuReport, profile: GpuProfile) -> list[Gpu]:
-    """The GPUs that could be used, free or not.
+    """Return the usable GPUs, free or not.
 
     Raises:
-        GpuUnavailableError: they are fewer than the profile asks for.
+        GpuUnavailableError: they are fewer than the profile needs.
     """
     visible = visible_gpus(report.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     usable, reasons = [], []
@@ -161,24 +160,24 @@ def _usable(report: GpuReport, profile: GpuProfile) -> list[Gpu]:
     if len(usable) < profile.num_gpus:
         others = f" ({'; '.join(reasons)})" if reasons else ""
         raise GpuUnavailableError(
-            f"Profile {profile.name} asks for {profile.num_gpus} GPUs of {profile.gpu_memory_gib:g} GiB, and "
-            f"{len(usable)} of the {len(visible)} that are here now can be used{others}. Choose a profile for fewer, "
+            f"Profile {profile.name} asks for {profile.num_gpus} GPUs of {profile.gpu_memory_gib:g} GiB, but only "
+            f"{len(usable)} of the {len(visible)} visible can be used{others}. Choose a profile with fewer GPUs, "
             "or repair the others."
         )
     return usable
 
 
 def _in_order(free: list[Gpu]) -> list[Gpu]:
-    """Those first that hold our own container's memory, then those that nothing speaks against."""
+    """Sort free GPUs: first those that our own container uses, then healthy ones, then by index."""
     return sorted(free, key=lambda gpu: (not gpu.processes, not is_healthy(gpu), gpu.index))
 
 
 def _why_it_waits(usable: list[Gpu], held: Mapping[str, str], kept: Collection[int]) -> str:
-    """Who has the GPUs: runs of this project by name, all else by what it holds."""
+    """Text on what holds the GPUs: runs of this project by name, other programs by their memory."""
     runs: dict[str, list[int]] = {}
     for gpu in usable:
         if gpu.uuid in held:
             runs.setdefault(held[gpu.uuid], []).append(gpu.index)
     parts = [f"{name} has GPU {', '.join(map(str, indices))}" for name, indices in runs.items()]
     parts += [trouble[0] for gpu in usable if gpu.uuid not in held and (trouble := in_use(gpu, ours=kept)) is not None]
-    return "; ".join(parts) or "The GPUs were taken this moment"
+    return "; ".join(parts) or "The GPUs were taken just now"

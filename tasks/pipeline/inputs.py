@@ -1,4 +1,4 @@
-"""Which inputs each stage reads, by name. Tasks start stages with these; `rlhf plan` looks for their results."""
+"""The inputs of each stage, by name. Tasks start stages with them; `rlhf plan` looks for their results."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,17 +35,17 @@ def artifact_input(name: str, artifact: ArtifactRef, *, folder: str = "") -> Sta
 
 
 def reward_model_input(model: ArtifactRef | StageInput) -> StageInput:
-    """A reward model that was trained here, or the one that the run names."""
+    """Input `reward_model`: a model that was trained here, or the one that the run names."""
     return artifact_input("reward_model", model) if isinstance(model, ArtifactRef) else model
 
 
 def start_model_input(model: ArtifactRef | StageInput) -> StageInput:
-    """The model that build_base_model or train_sft made, or the one that the run names, as start of the next stage."""
+    """Input `start_model`: the model of build_base_model or train_sft, or the one that the run names."""
     return artifact_input("start_model", model, folder=MODEL_FOLDER) if isinstance(model, ArtifactRef) else model
 
 
 def named_model_input(source: ModelSource, *, name: str = "start_model") -> StageInput:
-    """A model that the run names, fetched where it is not here yet."""
+    """Input for a model that the run names; fetched if it is not on this disk."""
     key = "base_model" if name == "start_model" else name
     return _input(name, resolve_model(source, token=hub_token(), key=key))
 
@@ -58,10 +58,10 @@ def filter_dataset_inputs(
     *,
     ask_hub: bool = True,
 ) -> tuple[StageInput, ...]:
-    """The data files, the suites to keep out, the model that judges labels, the tokenizer where tokens are counted.
+    """Inputs of filter_dataset: data, suites to keep out, the model that judges labels, a tokenizer for `max_tokens`.
 
     Args:
-        ask_hub: fetch what is not here; else what lies on the hub is known by its commit only.
+        ask_hub: fetch missing files; else sources on the hub are known by their commit only.
     """
     if ask_hub:
         files = tuple(_input(item.name, item) for item in resolve_dataset(dataset, token=hub_token()))
@@ -77,14 +77,14 @@ def filter_dataset_inputs(
 
 
 def model_input(source: ModelSource, *, name: str, ask_hub: bool) -> StageInput:
-    """The base model as input of that name."""
+    """Input `name` for the base model."""
     if ask_hub or source.hub_id is None:
         return named_model_input(source).model_copy(update={"name": name})
     return pinned_model_input(source, name=name)
 
 
 def reference_input(model: ReferenceRewardModel, *, ask_hub: bool = True) -> StageInput:
-    """The reward model that judges the labels, fetched where it is not here yet."""
+    """Input for the reward model that judges the labels; fetched if it is not on this disk."""
     source = reference_source(model)
     if not ask_hub and source.hub_id is not None:
         return pinned_model_input(source, name=REFERENCE_INPUT)
@@ -92,26 +92,26 @@ def reference_input(model: ReferenceRewardModel, *, ask_hub: bool = True) -> Sta
 
 
 def reference_source(model: ReferenceRewardModel) -> ModelSource:
-    """The same place as the sources of other models name it."""
+    """The reference reward model as a `ModelSource`."""
     return ModelSource(**model.model_dump())
 
 
 def build_base_model_inputs(pairs: ArtifactRef, tokenizer_file: Path | None) -> tuple[StageInput, ...]:
-    """The pairs, and a vocabulary where the run names one."""
+    """Inputs of build_base_model: the pairs, and the vocabulary if the run names one."""
     known = (artifact_input("pairs", pairs),)
     return known if tokenizer_file is None else (*known, _file("tokenizer_file", tokenizer_file))
 
 
 def training_inputs(pairs: ArtifactRef, start_model: ArtifactRef | StageInput) -> tuple[StageInput, ...]:
-    """Of train_sft and train_reward_model."""
+    """Inputs of train_sft and train_reward_model."""
     return artifact_input("pairs", pairs), start_model_input(start_model)
 
 
 def suite_inputs(suites: Sequence[SuiteFile], *, ask_hub: bool = True) -> tuple[StageInput, ...]:
-    """Each suite as `suite_<name>`.
+    """One input `suite_<name>` for each suite.
 
     Args:
-        ask_hub: fetch what is not here; else what lies on the hub is known by its commit only.
+        ask_hub: fetch missing files; else suites on the hub are known by their commit only.
     """
     return tuple(resolve_suite(suite, token=hub_token()) if ask_hub else pinned_suite(suite) for suite in suites)
 
@@ -123,20 +123,20 @@ def evaluate_reward_model_inputs(
     *,
     ask_hub: bool = True,
 ) -> tuple[StageInput, ...]:
-    """The pairs, the model, and the suites."""
+    """Inputs of evaluate_reward_model: the pairs, the model, and the suites."""
     suites = suite_inputs(config.suites, ask_hub=ask_hub)
     return artifact_input("pairs", pairs), reward_model_input(reward_model), *suites
 
 
 def certificate_input(certificate: ArtifactRef) -> StageInput:
-    """The evaluation of the reward model, which the policy stage demands; it is no part of that stage's key."""
+    """Input for the reward model's certificate. The policy stage requires it; its key does not include it."""
     return artifact_input(CERTIFICATE_INPUT, certificate)
 
 
 def train_policy_inputs(
     pairs: ArtifactRef, start_model: ArtifactRef | StageInput, reward_model: ArtifactRef | StageInput
 ) -> tuple[StageInput, ...]:
-    """Prompts, the model to start from, and the reward model."""
+    """Inputs of train_policy: prompts, the model to start from, and the reward model."""
     return *training_inputs(pairs, start_model), reward_model_input(reward_model)
 
 
@@ -146,7 +146,7 @@ def evaluate_policy_inputs(
     policy: ArtifactRef,
     reward_model: ArtifactRef | StageInput,
 ) -> tuple[StageInput, ...]:
-    """Prompts, the reference, the policy, and the reward model that judges both."""
+    """Inputs of evaluate_policy: prompts, reference, policy, and the reward model that judges both."""
     return *train_policy_inputs(pairs, start_model, reward_model), artifact_input("policy", policy)
 
 

@@ -1,4 +1,4 @@
-"""A stage on the ladder: where it stands, the next fallback after a failure, and who is told of it."""
+"""Fallbacks of a stage: those in use, the next one after a failure, and their page in Prefect."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,22 +22,22 @@ def shape_text(fallbacks: Sequence[Fallback]) -> str:
 
 
 def ladder_markdown(fallbacks: Sequence[Fallback], *, not_tried: Sequence[str]) -> str:
-    """A table of what each failure changed, and why no more was."""
+    """Table of the change after each failure, and why no other fallback was tried."""
     rows = [(str(number), fallback.after.value, fallback.change) for number, fallback in enumerate(fallbacks, start=1)]
     table = markdown_table(("", "After", "Changed"), rows)
     left = f"\n\nNot tried: {'; '.join(not_tried)}." if not_tried else ""
-    return f"{table}\n\nGlobal batch and steps stay; it goes on from the last checkpoint.{left}"
+    return f"{table}\n\nGlobal batch and steps stay; the stage continues from the last checkpoint.{left}"
 
 
 class StageLadder:
-    """The fallbacks that the attempts at one piece of work stand on.
+    """The fallbacks in use for one stage key.
 
-    A new run begins where the last attempt stood: what did not fit then does not fit now, and checkpoints of fewer
-    ranks go on with as many.
+    A new run starts with the fallbacks of the last attempt: what did not fit then does not fit now, and a checkpoint
+    of fewer ranks continues with as many ranks.
 
     Args:
-        planned: what the configuration asks for.
-        say: gets a line where a new run begins on a fallback.
+        planned: the shape that the configuration gives.
+        say: gets a line if a new run starts with fallbacks.
     """
 
     def __init__(self, run: PipelineRun, planned: Shape, *, key: str, say: Callable[[str], None]) -> None:
@@ -49,10 +49,10 @@ class StageLadder:
             last_fallbacks(run, self._stage, key) if ladder_settings(run).enabled else ()
         )
         if self.fallbacks:
-            say(f"goes on in the shape of its last attempt, {shape_text(self.fallbacks)}.")
+            say(f"continues in the shape of its last attempt, {shape_text(self.fallbacks)}.")
 
     def climb(self, failure: StageFailure, *, attempt: int) -> Fallback | None:
-        """The fallback for the next attempt, shown in Prefect; None where there is none for this failure."""
+        """Return the fallback for the next attempt, and show it in Prefect; None if this failure has none."""
         step = next_step(
             failure.kind,
             self._planned,
@@ -75,12 +75,12 @@ class StageLadder:
 
 
 def ladder_settings(run: PipelineRun) -> LadderSettings:
-    """Whether and how far this run may climb."""
+    """Settings of this run's fallbacks."""
     return run.config.runtime.ladder
 
 
 def last_fallbacks(run: PipelineRun, stage: StageName, key: str) -> tuple[Fallback, ...]:
-    """Those of the last attempt at this work, in any run; none where its spec is gone or of another version."""
+    """Fallbacks of the key's last attempt, in any run; none if its spec is gone or of another version."""
     last = run.next_attempt(stage, key) - 1
     path = run.attempt_folder(stage, key, attempt=last) / SPEC_FILE
     try:
@@ -90,7 +90,7 @@ def last_fallbacks(run: PipelineRun, stage: StageName, key: str) -> tuple[Fallba
 
 
 def _host(run: PipelineRun, kind: FailureKind) -> Host:
-    """What the next attempt may be given; the daemon is asked only where shared memory is the question."""
+    """Limits of the host for the next attempt. Queries the daemon only if shared memory ran out."""
     in_docker = run.runtime.name == "docker"
     if kind is not FailureKind.SHM_EXHAUSTED:
         return Host(makes_shm=in_docker)

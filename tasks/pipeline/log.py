@@ -1,4 +1,4 @@
-"""Thins out what a stage prints before it goes to Prefect's log: the whole of it stands in the stage's own log file.
+"""Reduce a stage's output for Prefect's log; the stage's own log file has all of it.
 
 A progress bar at ten lines a second for eight hours is 170 MB in Prefect's database.
 """
@@ -13,12 +13,12 @@ _LAST_WORDS = 20
 
 
 class LogLines:
-    """Hands on every line but progress, of which it takes one in a while, and a flood, of which it takes the start.
+    """Passes lines on, but progress only every `progress_every_s`, and of a flood only the start.
 
     Args:
-        say: gets what is handed on.
+        say: gets the lines that are passed on.
         progress_every_s: pause between two lines of progress.
-        most: lines that may come within `window_s`; more are counted, and the last of them come with `close`.
+        most: lines passed on within `window_s`; the rest are counted, and `close` passes on the last of them.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LogLines:
         self._unsaid: deque[str] = deque(maxlen=_LAST_WORDS)
 
     def add(self, line: str) -> None:
-        """One line that the stage printed."""
+        """Take one line that the stage printed."""
         now = self._clock()
         if now >= self._window_ends_s:
             self._window_ends_s, self._num_in_window = now + self._window_s, 0
@@ -63,7 +63,7 @@ class LogLines:
         self._say(line)
 
     def close(self) -> None:
-        """The stage ended: its last progress and its last words are said whatever came before."""
+        """Pass on the last progress and the last lines of a stage that ended, whatever came before."""
         if self._last_progress:
             self._say(self._last_progress)
             self._last_progress = ""

@@ -1,6 +1,6 @@
-"""Which stages of a run have their result already, and why the others run: keys are computed as the run would.
+"""Look up which stages of a run have a cached result, and why the others run. Keys are computed as in a run.
 
-Nothing is started, and nothing in the store is changed.
+Starts nothing, and changes nothing in the store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ from tasks.store.history import StageHistory, StageMemory, stage_memory, why_it_
 def asked_of(
     run: RunConfig, config: StageConfig, inputs: Sequence[StageInput], *, code: CodeIdentity, run_id: str = ""
 ) -> StageMemory:
-    """The stage as it is asked for now.
+    """Return key and identity of the stage as it is configured now.
 
     Raises:
-        DaemonUnreachableError: the stage image is to be asked what it holds, and no daemon answers.
-        ScheduleError: its batch cannot be divided over the ranks that it has.
+        DaemonUnreachableError: the stage image must be inspected, and no daemon answers.
+        ScheduleError: the batch cannot be divided over the stage's ranks.
     """
     program = code.program(config)
     identity = stage_identity(
@@ -46,7 +46,7 @@ def asked_of(
 
 
 class _NotCachedError(Exception):
-    """The stage has no result yet, so the keys of those after it are not known."""
+    """The stage has no result yet, so the keys of later stages are not known."""
 
     def __init__(self, stage: StageName) -> None:
         super().__init__(stage)
@@ -58,7 +58,7 @@ class _Lookup:
 
     Args:
         verify: compare every file of an artifact with its manifest.
-        ask_hub: find out what a branch is now, and fetch what is not here; else only commits are known.
+        ask_hub: resolve branches and fetch missing files; else only commits are known.
     """
 
     def __init__(self, config: RunConfig, *, verify: bool, ask_hub: bool) -> None:
@@ -71,7 +71,7 @@ class _Lookup:
         self.found: dict[StageName, ArtifactRef] = {}
 
     def made(self, stage: Stage, made: Made) -> ArtifactRef:
-        """The stage's artifact by its manifest.
+        """Return the stage's artifact, found by its manifest.
 
         Raises:
             _NotCachedError: there is none.
@@ -90,7 +90,7 @@ class _Lookup:
         return found
 
     def named(self, stage: Stage, source: ModelSource) -> StageInput:
-        """The model that the run names; a branch of the hub is asked for only where `ask_hub` says so."""
+        """Return the model that the run names. A branch on the hub is resolved only with `ask_hub`."""
         if stage.role == "reward_model":
             return (named_reward_model if self.ask_hub else known_reward_model)(source)
         return model_input(source, name=stage.role, ask_hub=self.ask_hub)
@@ -98,11 +98,11 @@ class _Lookup:
 
 @dataclass(frozen=True)
 class CachedStages:
-    """What is there of a run already.
+    """Cached results of a run.
 
     Attributes:
-        texts: for each stage whether its result is there, and why it runs where it is not.
-        artifacts: folders of the results that are there.
+        texts: for each stage, whether its result is cached, else why it runs.
+        artifacts: folders of the cached results.
     """
 
     texts: Mapping[StageName, str]
@@ -110,18 +110,18 @@ class CachedStages:
 
 
 def cached_stages(config: RunConfig) -> dict[StageName, str]:
-    """For each stage of the run whether its result is there; a stage whose inputs are yet to be made runs.
+    """Text for each stage: whether its result is cached, else why it runs. Without its inputs, a stage runs.
 
-    Asks nobody: what a branch of the hub is now, and so what starts from it, is not known.
+    Does not query the hub: the commit of a branch, and all that starts from it, is not known.
     """
     return dict(look_up_stages(config).texts)
 
 
 def look_up_stages(config: RunConfig) -> CachedStages:
-    """As `cached_stages`, with the artifacts; by their manifests, no file of them is compared."""
+    """Like `cached_stages`, with the artifacts. Reads manifests only; no file is compared."""
     try:
         lookup, rest = _Lookup(config, verify=False, ask_hub=False), "runs"
-    except LaunchError as error:  # what the stages are computed with is part of their keys
+    except LaunchError as error:  # keys include the program of the stage
         return CachedStages(dict.fromkeys(config.stages, f"not known: {error_line(error)}"), {})
     try:
         _walk_to_the_end(lookup, config)
@@ -131,9 +131,9 @@ def look_up_stages(config: RunConfig) -> CachedStages:
             rest = "runs"
     except BranchMayHaveMovedError as unknown:
         rest = str(unknown)
-    except Exception as error:  # a source that cannot be had is for the system check to explain
+    except Exception as error:  # the system check explains a missing source
         first_line = str(error).partition("\n")[0]
-        # `rlhf plan` names what of the data is missing by itself.
+        # `rlhf plan` lists the missing data separately.
         rest = f"not known: {'its data is not here' if any(absent_data(config.dataset)) else first_line}"
     texts = {stage: lookup.texts.get(stage, rest) for stage in config.stages}
     artifacts = {stage: Path(found.path) for stage, found in lookup.found.items() if stage in texts}
@@ -145,20 +145,20 @@ def look_up_stages(config: RunConfig) -> CachedStages:
 
 
 def finished_artifacts(config: RunConfig) -> dict[StageName, ArtifactRef] | None:
-    """Every stage's artifact, each file compared with its manifest; None where a stage would have to run.
+    """Every stage's artifact, each file compared with its manifest; None if a stage would have to run.
 
-    Asks the hub where the run names a branch there.
+    Queries the hub if the run names a branch there.
     """
     try:
         lookup = _Lookup(config, verify=True, ask_hub=True)
         _walk_to_the_end(lookup, config)
-    except Exception:  # whatever is missing or damaged: the run itself sees to it, and says so
+    except Exception:  # something is missing or damaged: the run handles and reports it
         return None
     return lookup.found
 
 
 def _walk_to_the_end(lookup: _Lookup, config: RunConfig) -> None:
-    """Look every result up that the run would make, and none behind its end.
+    """Look up every result that the run would make, up to `run.until`.
 
     Raises:
         _NotCachedError: one is not there.

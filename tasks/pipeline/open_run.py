@@ -1,4 +1,4 @@
-"""Opens a pipeline run: chooses the runtime, says so, and keeps the MLflow parent run open."""
+"""Open a pipeline run: choose and print the runtime, and keep the MLflow parent run open."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from tasks.run.state import PipelineRun, new_run_id
 from tasks.sources.secrets import take_mlflow_login
 from tasks.store.format import mark_store, require_known_store
 
-# What of a configuration stands among a run's parameters in MLflow; stages show their own sections.
+# Sections that MLflow shows as parameters of the run; stages show their own sections.
 _SHOWN = {"run", "dataset", "base_model", "gates", "gpu_profile"}
 
 
@@ -34,17 +34,17 @@ class OutputFolderError(Exception):
 def open_pipeline(
     config: RunConfig, *, mlflow_uri: str, command: str = "", config_yaml: str = "", title: str = ""
 ) -> Iterator[PipelineRun]:
-    """A run whose stages can be started; its MLflow parent run is closed with the right status.
+    """Yield a run whose stages can be started, then close its MLflow parent run with the right status.
 
     Args:
-        title: what the run is called in MLflow; empty: its name.
+        title: the run's title in MLflow; empty: its name.
 
     Raises:
-        LoginAddressError: a login is at hand that was given for another MLflow.
-        LaunchError: Docker was asked for, and its image is missing or no daemon answers.
+        LoginAddressError: the login at hand is for another MLflow.
+        LaunchError: the runtime is Docker, and its image is missing or no daemon answers.
         NewerStoreError: a newer version of this package wrote the store.
         RunFolderHeldError: another live run works in the output folder.
-        PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
+        PipelineLeft: at the end of the block, if Prefect's engine must not report this end to the server.
     """
     code = code_identity(config.runtime.kind, image=config.image, store_dir=config.store_dir.resolve())
     current_display().say(f"Runtime  {code.reason}")
@@ -89,7 +89,7 @@ def open_pipeline(
 
 
 def _status(error: BaseException) -> RunStatus:
-    """KILLED where somebody stopped it, FAILED where it went wrong; a run that waits for a person did all it could."""
+    """MLflow status: KILLED for a stopped run, FAILED after an error, FINISHED for a run that waits at a gate."""
     if isinstance(error, (GateWaitsError, Pause)):
         return "FINISHED"
     return "KILLED" if isinstance(error, RunCancelledError) or not isinstance(error, Exception) else "FAILED"
@@ -101,7 +101,7 @@ def _make_folder(folder: Path, *, key: str) -> None:
     except OSError as error:
         raise OutputFolderError(
             f"{key} {folder} cannot be used as the run's folder: {error.strerror}. Name a folder that can be written, "
-            f"or leave it out: then it is outputs/<run.name>, and outputs/store for what stages make."
+            f"or leave the key out: the default is outputs/<run.name>, and outputs/store for the store."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Containers that dead runs left behind: stopped in good order around a run, and by `rlhf reap`."""
+"""Stop and remove the containers that dead runs left: before and after a run, and by `rlhf reap`."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -26,14 +26,14 @@ _Concerns = Callable[[Mapping[str, str]], bool]
 
 
 class NoDaemonError(Exception):
-    """There is no daemon to ask for containers."""
+    """No Docker daemon answers."""
 
 
 def reap(say: Callable[[str], None], *, dry_run: bool = False) -> None:
-    """Stop and remove the containers of dead runs, and say of every container of ours what it is and what was done.
+    """Stop and remove the containers of dead runs. Print one line for each container of this project.
 
     Raises:
-        NoDaemonError: none answers.
+        NoDaemonError: no daemon answers.
     """
     try:
         client = connect()
@@ -55,10 +55,10 @@ def reap(say: Callable[[str], None], *, dry_run: bool = False) -> None:
 
 @contextmanager
 def leftovers_reaped(run_name: str, *, store_dir: Path, runtime: RuntimeName) -> Iterator[None]:
-    """Free what dead runs hold, before this run needs it; nothing is done where the runtime is not Docker.
+    """Remove the containers of dead runs before this run needs what they hold. Does nothing without Docker.
 
-    A container that this very run left when it died may still work for it. It is left to be taken over, and removed
-    at the end of the block if no stage came for it.
+    A container that this very run left when it died may still work for it. A stage can adopt it; otherwise it is
+    removed at the end of the block.
     """
 
     def is_of_this_run(labels: Mapping[str, str]) -> bool:
@@ -75,13 +75,13 @@ def leftovers_reaped(run_name: str, *, store_dir: Path, runtime: RuntimeName) ->
 
 
 def may_be_taken_over(labels: Mapping[str, str], *, run_name: str, store_dir: Path) -> bool:
-    """Whether a container was started by a run of this name for this store."""
+    """Whether a run of this name started the container for this store."""
     lock = lock_of(labels)
     return labels.get(RUN_NAME_LABEL) == run_name and lock is not None and lock.is_relative_to(store_dir.resolve())
 
 
 def processes_to_take_over(store_dir: Path) -> frozenset[int]:
-    """Process ids of containers that died runs left at work in this store; a run that goes on with them leaves them."""
+    """Process ids of containers that dead runs left at work in this store, and that a run can adopt."""
     store = store_dir.resolve()
 
     def is_in_store(labels: Mapping[str, str]) -> bool:
@@ -95,19 +95,19 @@ def processes_to_take_over(store_dir: Path) -> frozenset[int]:
         finally:
             client.close()
     except (LaunchError, *CONNECTION_ERRORS) as error:
-        logger.warning("Containers of dead runs could not be looked for: %s", error)
+        logger.warning("Containers of dead runs could not be listed: %s", error)
         return frozenset()
 
 
 def reaped_line(found: StageContainer, *, removed: bool, dry_run: bool = False) -> str:
-    """What a container is and what was done, on one line."""
+    """One line: what the container is, and what was done with it."""
     done = "stopped and removed" if found.status in ("running", "paused") else "removed"
     if found.left_alone:
         done = f"left alone, {found.left_alone}"
     elif dry_run:
         done = f"would be {done}"
     elif not removed:
-        done = "not removed, the daemon did not do it or somebody else was faster"
+        done = "not removed: the daemon failed, or another process was faster"
     return (
         f"{found.name}: {found.stage} of run {found.run}, started by {found.owner}, {duration(found.age_s)} old, "
         f"{found.status}: {done}"
@@ -115,7 +115,7 @@ def reaped_line(found: StageContainer, *, removed: bool, dry_run: bool = False) 
 
 
 def _reap_quietly(concerns: _Concerns) -> None:
-    """Say only what was removed; a daemon in trouble is told by the first stage that needs it."""
+    """Reap, and print only what was removed. The first stage that needs the daemon reports its errors."""
 
     def tell(found: StageContainer, removed: bool) -> None:
         if removed:
@@ -128,4 +128,4 @@ def _reap_quietly(concerns: _Concerns) -> None:
         finally:
             client.close()
     except (LaunchError, *CONNECTION_ERRORS) as error:
-        logger.warning("Containers of dead runs could not be looked for: %s", error)
+        logger.warning("Containers of dead runs could not be listed: %s", error)

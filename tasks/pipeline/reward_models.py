@@ -1,4 +1,4 @@
-"""Models that a run names in place of making them: found, checked, and as inputs of stages."""
+"""Find and check the models that a run names instead of making them, and turn them into stage inputs."""
 
 import re
 from pathlib import Path
@@ -33,13 +33,13 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def whole_reward_model(source: ModelSource, *, keys: Keys = RUN_FILE) -> ModelSource:
-    """The source of a model with all its weights: an adapter is put together with its base model.
+    """Return a source with all weights: an adapter is combined with its base model.
 
     Args:
-        keys: how the person names the two; for messages.
+        keys: how the user names the two; for messages.
 
     Raises:
-        SourceError: an adapter or its base model is not there or cannot be used; or a base stands beside no adapter.
+        SourceError: an adapter or its base model is missing or unusable, or a base is named without an adapter.
     """
     found = _found(source, keys=keys, token=hub_token())
     if isinstance(found, Adapter):
@@ -50,20 +50,20 @@ def whole_reward_model(source: ModelSource, *, keys: Keys = RUN_FILE) -> ModelSo
 
 
 def named_reward_model(source: ModelSource) -> StageInput:
-    """A reward model that was trained elsewhere, as input of the stages that judge and use it.
+    """Input for a reward model that was trained elsewhere.
 
     Raises:
-        SourceError: it cannot be had; says why and what to do.
+        SourceError: it is not available; the message says why and what to do.
     """
     return named_model_input(whole_reward_model(source), name=_NAME)
 
 
 def known_reward_model(source: ModelSource) -> StageInput:
-    """The same, without asking the hub.
+    """Like `named_reward_model`, without querying the hub.
 
     Raises:
         BranchMayHaveMovedError: the model, or the base model of the adapter, is named by a branch.
-        SourceError: what is local cannot be used, or the base model was not fetched yet.
+        SourceError: a local file cannot be used, or the base model was not fetched yet.
     """
     if source.hub_id is not None:
         pinned = pinned_model_input(source, name=_NAME)
@@ -82,10 +82,10 @@ def known_reward_model(source: ModelSource) -> StageInput:
 
 
 def probe_reward_model(source: ModelSource, *, token: str | None, key: str = _NAME, ask_hub: bool = True) -> Probe:
-    """That the model, or an adapter and its base model, exists and has what a run needs; no weights are fetched.
+    """Check that the model, or an adapter and its base model, exists and has what a run needs. Fetches no weights.
 
     Args:
-        ask_hub: also whether a base model on the hub is there; the model itself is always asked for.
+        ask_hub: also query the hub for the base model; the model itself is always queried.
 
     Raises:
         SourceError: as `named_reward_model` would.
@@ -98,7 +98,7 @@ def probe_reward_model(source: ModelSource, *, token: str | None, key: str = _NA
 
 
 def _found(source: ModelSource, *, keys: Keys, token: str | None) -> Adapter | ModelSource:
-    """The adapter, or the source of a whole model."""
+    """Return the adapter, or the source of a whole model."""
     base = source.base if isinstance(source, RewardModelSource) else None
     if source.hub_id is not None:
         revision = _revision(source.hub_id, source.revision or "", keys=keys, token=token)
@@ -109,7 +109,7 @@ def _found(source: ModelSource, *, keys: Keys, token: str | None) -> Adapter | M
     else:
         place = Path(source.path or "").expanduser()
         if not place.is_dir():
-            return ModelSource(path=source.path)  # why it is none is told where it is opened
+            return ModelSource(path=source.path)  # opening it raises the error
         folder = readable_folder(_model_in(place), key=keys.model)
         if is_adapter(path.name for path in folder.iterdir()):
             return local_adapter(folder, base=base, keys=keys)
@@ -117,7 +117,7 @@ def _found(source: ModelSource, *, keys: Keys, token: str | None) -> Adapter | M
         named = str(source.path)
     if base is not None:
         raise UnusableSourceError(
-            f"{keys.base} names the base model of an adapter, and {named} is none.",
+            f"{keys.base} names the base model of an adapter, and {named} is not an adapter.",
             f"Leave {keys.base} out, or name an adapter.",
         )
     return whole
@@ -135,7 +135,7 @@ def _revision(hub_id: str, revision: str, *, keys: Keys, token: str | None) -> H
 
 
 def _model_in(folder: Path) -> Path:
-    """The model of an artifact of train_reward_model, or of a run's output folder; the folder itself otherwise."""
+    """Return the model in an artifact of train_reward_model or in a run's output folder; else the folder itself."""
     merged = (folder / MERGED_FOLDER, folder / "artifacts" / StageName.TRAIN_REWARD_MODEL / MERGED_FOLDER)
     if (folder / "config.json").is_file():
         return folder
@@ -143,11 +143,11 @@ def _model_in(folder: Path) -> Path:
 
 
 def named_model(run: PipelineRun, source: ModelSource | None) -> StageInput:
-    """The model as input of the next stage.
+    """Input for the model that the run names.
 
     Raises:
-        SourceError: it cannot be had; says why and what to do.
-        ValueError: the run names no model; `RunConfig` refuses that before.
+        SourceError: it is not available; the message says why and what to do.
+        ValueError: the run names no model; `RunConfig` refuses that earlier.
     """
     if source is None:
         raise ValueError("The run names neither base_model nor build_base_model.")
@@ -157,18 +157,18 @@ def named_model(run: PipelineRun, source: ModelSource | None) -> StageInput:
 
 
 def reward_model_source(model: str, *, base: str | None = None) -> ModelSource | None:
-    """The reward model that a command line names; None where it is named in no way that is known.
+    """Return the reward model that a command line names; None if `model` has no known form.
 
-    A folder may be the model itself, a LoRA adapter, or what a training here left: its artifact, or the output folder
-    of its run. An adapter is put together with its base model, so the source is then a folder beside what was fetched.
+    A folder may be the model itself, a LoRA adapter, the artifact of a training here, or the output folder of its run.
+    An adapter is combined with its base model: the source is then a folder beside the fetched files.
 
     Args:
         model: a folder, or `org/name@revision` on the hub.
         base: base model of an adapter, named in the same two ways; None: the one that the adapter names.
 
     Raises:
-        SourceError: an adapter or its base model is not there or cannot be used; or `base` stands beside no adapter.
-        ValidationError: it looks like a model on the hub, and its name or revision is not one.
+        SourceError: an adapter or its base model is missing or unusable, or `base` is given without an adapter.
+        ValidationError: it looks like a model on the hub, but its name or revision is not valid.
     """
     if model and Path(model).is_dir():
         return whole_reward_model(RewardModelSource(path=model, base=base), keys=COMMAND_LINE)

@@ -34,10 +34,10 @@ _ASK_EVERY_S = 0.5
 
 
 def run_stage(run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput]) -> ArtifactRef:
-    """The verified artifact of this work: reused where it exists, made where it does not.
+    """Return the verified artifact of the stage: reused if it exists, else made.
 
-    Another run that is at the same work is waited for, and its artifact used. A failure that can pass is tried again,
-    from the last good checkpoint.
+    If another run is at the same work, wait for it and use its artifact. After a transient failure, try again from the
+    last good checkpoint.
 
     Raises:
         StageFailedError: the stage failed; nothing of it was published.
@@ -72,7 +72,7 @@ def _reused_or_made(
     why = why_it_runs(stage, run.history.last(stage), memory)
     if made_before is not None:
         aside = replace_artifact(made_before, run.work_folder(stage, memory.key))
-        why = f"run.again_from is {run.config.run.again_from}; what it made before is kept as {aside.name}"
+        why = f"run.again_from is {run.config.run.again_from}; its earlier artifact is kept as {aside.name}"
     if found.damage:
         why = "its artifact was damaged"
         run_logger().warning("%s", found.damage)
@@ -116,7 +116,7 @@ def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
 def _made(
     run: PipelineRun, config: StageConfig, inputs: Sequence[StageInput], *, memory: StageMemory, why: str
 ) -> tuple[ArtifactRef, StageRecord]:
-    """Attempt after attempt, as long as another shape may fit, or the failure can pass and patience lasts."""
+    """Attempt the stage until it succeeds, or neither a fallback nor a retry is left."""
     stage, key, attempts = StageName(config.stage), memory.key, 0
     patience = Patience(run.config.runtime.retries, run.config.runtime.retry_wait_s)
     profile = run.config.gpu_profile
@@ -150,7 +150,7 @@ def _made(
 def _attempted(
     run: PipelineRun, spec: StageSpec, *, why: str, say: Callable[[str], None]
 ) -> tuple[ArtifactRef, StageRecord]:
-    """One attempt, on GPUs that no other stage has."""
+    """Run one attempt, on GPUs that no other stage has."""
     try:
         with gpu_turn(
             spec.profile,
@@ -173,7 +173,7 @@ def _holder(run: PipelineRun) -> str:
 
 
 def _wait(run: PipelineRun, wait_s: float) -> None:
-    """Sleep, but not through a cancellation."""
+    """Sleep; return early if the run is cancelled."""
     until = time.monotonic() + wait_s
     while time.monotonic() < until and not run.should_stop():
         time.sleep(min(_ASK_EVERY_S, wait_s))
@@ -255,15 +255,15 @@ def make(
     unkeyed: tuple[StageInput, ...] = (),
     **made: ArtifactRef | StageInput | GateVerdict,
 ) -> ArtifactRef:
-    """The stage's verified artifact; see `run_stage`.
+    """Return the stage's verified artifact; see `run_stage`.
 
     Args:
-        unkeyed: inputs that the program only checks, and that do not count in its key.
-        made: by role, what the stage reads.
+        unkeyed: inputs that the program only checks; its key does not include them.
+        made: what the stage reads, by role.
 
     Raises:
         StageFailedError: the stage failed.
-        LookupError: it takes no part in this run.
+        LookupError: the stage takes no part in this run.
     """
     config = required_config(run.config, stage)
     return run_stage(run, config, (*BY_NAME[stage].inputs(run.config, made, True), *unkeyed))

@@ -1,8 +1,8 @@
-"""The pipeline, declared once: which stage reads what, and what later stages call its result.
+"""The stages of the pipeline: what each reads, and the role under which later stages find its result.
 
-Run, cache look-up, `rlhf plan` and retraining walk over this table (`walk`); each resolves a stage in a way of its own.
-What a stage computes on, and which model it trains or judges, stands in `containers.contracts.pipeline`, which the
-container reads as well.
+Run, cache look-up, `rlhf plan` and retraining walk over this table (`walk`), each with its own resolver.
+`containers.contracts.pipeline` says what a stage computes on, and which model it trains or judges. The container reads
+that module as well.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ from tasks.pipeline.inputs import (
     training_inputs,
 )
 
-# By role, what was made or named so far: an ArtifactRef, a StageInput or a GateVerdict.
+# Role → what was made or named so far: an ArtifactRef, a StageInput or a GateVerdict.
 Made: TypeAlias = Mapping[str, Any]
 
 
@@ -33,13 +33,13 @@ def _nothing_named(run: RunConfig) -> ModelSource | None:
 
 @dataclass(frozen=True)
 class Stage:
-    """One row.
+    """One row of the table.
 
     Attributes:
-        role: what later stages call the result.
-        reads: the roles that its task is given; Prefect draws the graph by them.
-        inputs: what its program reads, from the run and what was made; `ask_hub` as in `filter_dataset_inputs`.
-        named: the model that a run can name in place of the result; None: it names none.
+        role: the name of the result for later stages.
+        reads: the roles that its task gets; Prefect draws the graph from them.
+        inputs: gives the program's inputs, from the run and what was made; `ask_hub` as in `filter_dataset_inputs`.
+        named: gives the model that a run names in place of the result; None: it names none.
     """
 
     name: StageName
@@ -97,12 +97,12 @@ STAGES = (
     ),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
-# The part of the pipeline that a policy alone goes through.
+# The stages of a policy only.
 OF_THE_POLICY = tuple(STAGES[STAGES.index(BY_NAME[StageName.TRAIN_POLICY]) :])
 
 
 def required_config(run: RunConfig, stage: StageName) -> StageConfig:
-    """What the stage's program is told.
+    """Return the configuration of the stage's program.
 
     Raises:
         LookupError: the stage takes no part in this run.
@@ -114,22 +114,22 @@ def required_config(run: RunConfig, stage: StageName) -> StageConfig:
 
 
 class Resolver(Protocol):
-    """How a walk gets what a stage makes: make it, look it up, or compare it with what was asked for last time."""
+    """Gives `walk` the result of a stage: makes it, looks it up, or compares its key with the last one."""
 
     def made(self, stage: Stage, made: Made) -> Any:
-        """The result, which later stages find under the stage's role. Whatever it raises ends the walk."""
+        """Return the result; later stages find it under the stage's role. Any exception ends the walk."""
 
     def named(self, stage: Stage, source: ModelSource) -> StageInput:
-        """The model that the run names in place of the result."""
+        """Return the model that the run names in place of the result."""
 
 
 def walk(
     run: RunConfig, resolver: Resolver, *, made: dict[str, Any] | None = None, stages: tuple[Stage, ...] = STAGES
 ) -> Iterator[tuple[Stage, Any]]:
-    """Every stage that takes part in the run, in order, with what the resolver gave for it.
+    """Yield every stage that takes part in the run, in order, with the resolver's result.
 
     Args:
-        made: what is there before the walk, by role; the walk puts its own results in.
+        made: results known before the walk, by role; the walk adds its own.
     """
     made = {} if made is None else made
     for stage in stages:

@@ -1,4 +1,4 @@
-"""Estimates of memory, disk, work and time from a model's shape; pure. Every assumption stands beside its figure."""
+"""Estimates of memory, disk, work and time from a model's shape; pure. Every assumption is noted beside its figure."""
 
 import math
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ _CUDA_CONTEXT_BYTES = int(1.5 * GIB)
 # Resident in a training program before any weights: 0.7 GiB were measured on a CPU. CUDA and its libraries add to that.
 _PROGRAM_BYTES = int(0.7 * GIB)
 _PROGRAM_WITH_CUDA_BYTES = 3 * GIB
-# Where no row was looked at, conversations fill about half of max_length: some 1,040 tokens were measured at 2,048.
+# If no row was read, conversations fill about half of max_length: some 1,040 tokens were measured at 2,048.
 FILLED_FRACTION = 0.5
-# Of the tokens of a conversation that its completion has.
+# Share of a conversation's tokens that are its completion's.
 COMPLETION_FRACTION = 0.5
-# Without a GPU, drawing a token took so long for each word of the vocabulary.
+# Time to sample a token without a GPU, for each word of the vocabulary.
 _CPU_DRAWING_SECONDS = 30e-9
-# One generated token costs at least this long a block, however small the model: Python and kernel launches.
+# Minimum time of one generated token in a block, however small the model: Python and kernel launches.
 _SECONDS_PER_BLOCK_AND_TOKEN = 0.8e-3
 # Drawing, looking up and adding one value of a bootstrap took 11 to 15 ns on one core.
 _SECONDS_PER_RESAMPLED_VALUE = 15e-9
@@ -33,7 +33,7 @@ START_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class AssumedSpeed:
-    """What one GPU, or the CPU, is assumed to do; no figure of this machine."""
+    """Assumed speed of one GPU or of the CPU; not measured on this machine."""
 
     flops: float
     memory_bytes_per_s: float
@@ -42,10 +42,10 @@ class AssumedSpeed:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be computed, and how long that takes at the assumed speed.
+    """Operations to compute, and their time at the assumed speed.
 
     Attributes:
-        operations: products and sums of weights with tokens; attention over the tokens before is left out.
+        operations: products and sums of weights with tokens; attention over earlier tokens is left out.
     """
 
     operations: float = 0.0
@@ -60,12 +60,12 @@ class Work:
 
 @dataclass(frozen=True)
 class TrainingLoad:
-    """One training stage as the estimates see it.
+    """One training stage, as input of the estimates.
 
     Attributes:
         forward_tokens: tokens in one forward on one device, at most.
-        mean_tokens: tokens that a sequence of usual length is computed by.
-        judged_tokens: tokens of a sequence of usual length that the language head judges; 0 for a reward model.
+        mean_tokens: tokens computed for a sequence of usual length.
+        judged_tokens: those of them that the language head computes; 0 for a reward model.
         total: parameters without adapters.
         trainable: trained parameters; equal to `total` where there are no adapters.
     """
@@ -81,7 +81,7 @@ class TrainingLoad:
 
 
 def assumed_speed(profile: GpuProfile) -> AssumedSpeed:
-    """Speed to reckon with on that profile: a third to a quarter of what the boards' data sheets promise."""
+    """Assumed speed on that profile: a third to a quarter of the value in the cards' data sheets."""
     if not profile.num_gpus:
         return AssumedSpeed(2.5e10 * profile.num_threads, 1e10, f"25 GFLOP/s a thread, {profile.num_threads} thread(s)")
     if profile.gpu_memory_gib < 60:
@@ -107,10 +107,10 @@ def training_memory(load: TrainingLoad, profile: GpuProfile) -> tuple[tuple[str,
         parts: tuple[tuple[str, int], ...] = (
             (f"frozen weights / {ranks}", math.ceil(frozen / ranks)),
             (f"trained weights, gradients, AdamW / {ranks}", math.ceil(trained / ranks)),
-            ("layers put together", gathered),
+            ("gathered layers", gathered),
             ("activations", activations),
-            # Before and after, when nothing is computed, the model lies whole beside the shares.
-            ("more, whole model before and after", max(0, whole - gathered - activations)),
+            # Before and after the computation, the whole model is in memory beside the shares.
+            ("extra, whole model before and after", max(0, whole - gathered - activations)),
         )
     else:
         parts = (
@@ -122,9 +122,9 @@ def training_memory(load: TrainingLoad, profile: GpuProfile) -> tuple[tuple[str,
 
 
 def _gathered_bytes(load: TrainingLoad, size: int) -> int:
-    """Of a divided model: two blocks, the next being fetched while one computes, and the embedding, and the gradient.
+    """Bytes gathered of a divided model: two blocks (the next is fetched while one computes), embedding and gradient.
 
-    A language head with weights of its own stays whole from the end of the forward to the beginning of the backward.
+    A language head with its own weights stays gathered from the end of the forward to the beginning of the backward.
     """
     block, embedding = block_parameters(load.shape), load.shape.vocab_size * load.shape.hidden_size
     head = embedding if load.judged_tokens and not load.shape.tie_word_embeddings else 0
@@ -133,15 +133,15 @@ def _gathered_bytes(load: TrainingLoad, size: int) -> int:
 
 
 def host_memory(load: TrainingLoad, profile: GpuProfile, *, on_device: int, vllm_programs: int = 0) -> tuple[int, str]:
-    """Bytes of host memory that all ranks of a training stage take together, and how they come about.
+    """Bytes of host memory of all ranks of a training stage, and a text that explains them.
 
-    Weights that are loaded in the type of their files stay pages of these files, which all ranks share; converted,
-    each rank holds its own (`benchmarks/load_memory.py`: 1.06 and 1.10 times the files for one rank and two, 2.08 and
+    Weights that are loaded in the type of their files stay pages of these files, which all ranks share; of converted
+    ones each rank has a copy (`benchmarks/load_memory.py`: 1.06 and 1.10 times the files for one rank and two, 2.08 and
     4.15 times from bfloat16 to float32). The first rank copies the model once more to save it.
 
     Args:
         on_device: bytes on one device; without a GPU, that is host memory too.
-        vllm_programs: beside the ranks; the weights' files are read there as well.
+        vllm_programs: number beside the ranks; they read the weights' files as well.
     """
     ranks = profile.num_processes
     others = vllm_programs * program_bytes(profile)
@@ -166,16 +166,16 @@ def inference_memory(total: int, profile: GpuProfile) -> int:
 
 
 def generation_cache(shape: ModelShape, profile: GpuProfile, *, sequences: int, tokens: int) -> int:
-    """Bytes of the keys and values that generation keeps for so many sequences of so many tokens."""
+    """Bytes of the keys and values that generation keeps for `sequences` of `tokens` each."""
     return sequences * tokens * shape.num_hidden_layers * 2 * shape.key_value_width * value_bytes(profile)
 
 
 def scoring_tokens(profile: GpuProfile, *, batch_size: int, batch_tokens: int | None, longest: int) -> int:
-    """Tokens in one forward of a reward model that scores, at most; a longer conversation is alone.
+    """Maximum of tokens in one forward of scoring; a longer conversation is scored alone.
 
     Args:
-        batch_size: conversations in it, at most.
-        batch_tokens: what the configuration says; None: by the device.
+        batch_size: maximum of conversations in it.
+        batch_tokens: from the configuration; None: by the device.
     """
     by_memory = gpu_batch_tokens(profile.gpu_memory_gib) if profile.num_gpus else CPU_BATCH_TOKENS
     budget = batch_tokens or by_memory
@@ -183,9 +183,9 @@ def scoring_tokens(profile: GpuProfile, *, batch_size: int, batch_tokens: int | 
 
 
 def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int) -> tuple[tuple[str, int], ...]:
-    """(part, bytes) on one device of a reward model that only scores, so many tokens at a time.
+    """(part, bytes) on one device of a reward model that only scores, `tokens` at a time.
 
-    Nothing is kept for a backward: a block's values go before the next block's come.
+    Nothing is kept for a backward: a block's values are freed before the next block's are computed.
     """
     parts = (
         ("reward model", inference_memory(total_parameters(shape, head="score"), profile)),
@@ -196,7 +196,7 @@ def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int) -> tu
 
 
 def context_bytes(profile: GpuProfile) -> int:
-    """What CUDA itself takes of a GPU; 0 without one."""
+    """Bytes that CUDA itself takes of a GPU; 0 without one."""
     return _CUDA_CONTEXT_BYTES if profile.num_gpus else 0
 
 
@@ -211,10 +211,10 @@ def checkpoint_bytes(load: TrainingLoad) -> int:
 
 
 def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) -> Work:
-    """Forward and backward over so many sequences in all, spread over the profile's ranks.
+    """Forward and backward over `sequences`, divided over the profile's ranks.
 
-    Frozen weights need no gradient of their own: 4 operations a weight and token instead of 6; checkpointing repeats
-    the forward. The language head is counted by itself (`tasks.plan.head`).
+    Frozen weights need no gradient: 4 operations per weight and token instead of 6; checkpointing repeats the forward.
+    The language head is counted separately (`tasks.plan.head`).
     """
     per_weight = 4 if load.uses_adapters else 6
     per_weight += 2 if load.gradient_checkpointing else 0
@@ -223,13 +223,13 @@ def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) 
 
 
 def forward_work(shape: ModelShape, profile: GpuProfile, *, tokens: float, num_processes: int) -> Work:
-    """One forward over so many tokens in all, without a language head."""
+    """One forward over `tokens`, without a language head."""
     operations = 2 * multiplied_parameters(shape, head="score") * tokens
     return Work(operations, operations / (assumed_speed(profile).flops * num_processes))
 
 
 def _drawing_work(shape: ModelShape, profile: GpuProfile, *, tokens: float) -> Work:
-    """The language head over so many tokens in all, to draw the next one of each.
+    """The language head over `tokens`, to sample the next one of each.
 
     On a GPU the head is read with all other weights, which `generation_work` counts.
     """
@@ -247,10 +247,10 @@ def generation_work(
     prompt_tokens: float,
     max_tokens: int,
 ) -> Work:
-    """Plain generation of so many sequences on one device, `batch` at a time, each to its full length.
+    """Plain generation of `sequences` on one device, `batch` at a time, each to its full length.
 
-    The prompt is one forward; then a token costs one reading of all weights, or the time to start its kernels,
-    whichever is longer; and drawing it.
+    The prompt is one forward. Then each token takes the longer of reading all weights and starting its kernels, and the
+    time to sample it.
     """
     prompts = forward_work(shape, profile, tokens=sequences * prompt_tokens, num_processes=1)
     reading = inference_memory(total, profile) / assumed_speed(profile).memory_bytes_per_s
@@ -261,7 +261,7 @@ def generation_work(
 
 
 def bootstrap_seconds(*, values: int, num_bootstrap: int, num_means: int) -> float:
-    """Intervals of so many means, each of so many values."""
+    """Seconds for the intervals of `num_means` means of `values` each."""
     return values * num_bootstrap * num_means * _SECONDS_PER_RESAMPLED_VALUE
 
 

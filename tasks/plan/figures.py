@@ -1,4 +1,4 @@
-"""What every stage's plan is made from and of: context, figures, and figures as text."""
+"""Input and parts of every stage's plan: context, figures, and figures as text."""
 
 import math
 from collections.abc import Callable
@@ -22,11 +22,11 @@ _PREFIXES = ((1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that says what it is and what it is worth.
+    """A number with its name, its unit and how reliable it is.
 
     Attributes:
-        value: None where nobody can know it yet.
-        note: how it comes about; of an unknown one, what is missing, where that is not the data.
+        value: None while it is unknown.
+        note: how it is computed; for an unknown one, what is missing if it is not the data.
     """
 
     name: str
@@ -41,10 +41,10 @@ class StagePlan:
     """One stage: what it will do and what that costs.
 
     Attributes:
-        is_reused: whether its result is there already, so that nothing of what stands here will be spent.
+        is_reused: whether its result exists already, so that none of these costs arise.
         memory: parts on one device; without a GPU, in the stage's program.
-        ladder: what is tried, in which order, after each failure that more room or fewer ranks can heal.
-        host_memory: of all ranks together, outside their GPUs; None where nobody reckoned, for it is little.
+        ladder: the fallbacks in order, for each failure that more room or fewer ranks can mend.
+        host_memory: of all ranks together, outside their GPUs; None: not estimated, since it is small.
     """
 
     stage: StageName
@@ -63,14 +63,14 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class PlanContext:
-    """What every stage's plan is made from.
+    """Input of every stage's plan.
 
     Attributes:
-        lengths: of the pairs, where some could be read.
-        reward_model: of a run that brings its own; None where one is trained, or its shape is not known.
-        reference: the reward model that judges the labels; None where none is asked, or its shape is not known.
+        lengths: of the pairs, if some could be read.
+        reward_model: from `reward_model:`; None if the run trains one, or its shape is unknown.
+        reference: the reward model that judges the labels; None if there is none, or its shape is unknown.
         reused: stages that have their result already.
-        cpu: how fast the processor is, where the run has no GPU and somebody measured it.
+        cpu: speed of the CPU, if the run has no GPU and the speed was measured.
     """
 
     config: RunConfig
@@ -87,7 +87,7 @@ class PlanContext:
 
     @property
     def missing(self) -> str:
-        """What of the model is not known, a clause; empty where nothing is missing."""
+        """A clause about what is unknown of the model; empty if nothing is."""
         return "the model's shape is not known here" if self.model is None else ""
 
     @property
@@ -97,7 +97,7 @@ class PlanContext:
 
     @property
     def scorer(self) -> FoundShape | None:
-        """The reward model that policy and suites are judged by; one that is trained has the shape of the model."""
+        """The reward model that judges policy and suites; one that the run trains has the shape of the model."""
         return self.reward_model if self.config.reward_model is not None else self.model
 
 
@@ -115,7 +115,7 @@ def work_figure(work: Work | None, *, missing: str = "") -> Figure:
     """Figure of the operations of a stage.
 
     Args:
-        work: None where nobody can know.
+        work: None: unknown.
         missing: what is not known then; empty: the data.
     """
     if work is None:
@@ -129,7 +129,7 @@ def time_figure(
     """Figure of seconds for a stage, the start of its program included.
 
     Args:
-        seconds: on a GPU, or on a processor as fast as the one that they were measured on; None: nobody can know.
+        seconds: on a GPU, or on a CPU as fast as the one that they were measured on; None: unknown.
         missing: what is not known then; empty: the data.
     """
     if seconds is None:
@@ -141,7 +141,7 @@ def time_figure(
 
 
 def size_text(count: float) -> str:
-    """Bytes: `51.5 GiB`."""
+    """Bytes as text: `51.5 GiB`."""
     unit = 0
     while count >= 1024 and unit < len(_SIZE_UNITS) - 1:
         count, unit = count / 1024, unit + 1
@@ -149,7 +149,7 @@ def size_text(count: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds: `45 s`, `12 min`, `3.2 h`, `1,062 days`."""
+    """Seconds as text: `45 s`, `12 min`, `3.2 h`, `1,062 days`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds > 72 * 3600:
@@ -158,13 +158,13 @@ def duration_text(seconds: float) -> str:
 
 
 def epochs_text(count: float) -> str:
-    """`1.4` or `0.035`; rounded down, since it may stand behind `at least`."""
+    """Epochs as text: `1.4` or `0.035`; rounded down, since `at least` may precede it."""
     parts = 10 if count >= 1 else 1000
     return f"{math.floor(parts * count) / parts:g}"
 
 
 def operations_text(count: float) -> str:
-    """Floating-point operations: `1.8 EFLOP`."""
+    """Floating-point operations as text: `1.8 EFLOP`."""
     for size, prefix in _PREFIXES:
         if count >= size:
             return f"{count / size:.1f} {prefix}FLOP"

@@ -1,4 +1,4 @@
-"""A stage whose model cannot fit on the GPUs of its profile, and the smallest change that makes it fit."""
+"""Stages that cannot fit on the GPUs of the profile, the smallest change that makes them fit, and fallbacks as text."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +24,11 @@ from tasks.plan.limits import is_on_gpu, memory_bytes
 def ladder_lines(
     config: StageConfig, profile: GpuProfile, batch: BatchPlan, *, runtime: RuntimeSection
 ) -> tuple[tuple[str, str], ...]:
-    """A name and a line for each failure that this stage can have on this profile; empty for one rank on a CPU."""
+    """A name and a line of fallbacks for each failure possible on this profile; empty for one rank on a CPU."""
     failures = {
         "if a GPU is full": (FailureKind.OUT_OF_GPU_MEMORY, profile.num_gpus > 0),
         "if /dev/shm is full": (FailureKind.SHM_EXHAUSTED, profile.num_gpus > 0),
-        "if ranks wait in vain": (FailureKind.NCCL_TIMEOUT, profile.num_processes > 1),
+        "if ranks time out": (FailureKind.NCCL_TIMEOUT, profile.num_processes > 1),
     }
     planned, host = Shape(config, profile, batch), Host(makes_shm=runtime.kind != "process")
     return tuple(
@@ -52,7 +52,7 @@ def _line(kind: FailureKind, planned: Shape, *, host: Host, runtime: RuntimeSect
 
 Planners = Mapping[StageName, Callable[[PlanContext], StagePlan]]
 
-# Estimates of memory are meant to be right within 15 %: what is refused is beyond that, what is advised fits with that.
+# Estimates of memory may be 15 % off: a stage is refused only beyond that, and advice must fit even with it.
 _ERROR = 1.15
 _TRAININGS = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
 _DIVISIBLE = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL)
@@ -66,7 +66,7 @@ _SHORTEST_TOKENS = 256
 
 @dataclass(frozen=True)
 class _Change:
-    """A change of the configuration: its key, its new value in words, and what it makes of the run."""
+    """A change of the configuration: its key, its new value as text, and the run with it."""
 
     key: str
     words: str
@@ -74,9 +74,9 @@ class _Change:
 
 
 def unfit_mistakes(context: PlanContext, stages: Sequence[StagePlan], *, planners: Planners) -> Iterator[Mistake]:
-    """The stages that need more than a GPU has in their smallest shape: one example at a time, with checkpointing.
+    """Mistakes for stages too large for a GPU in their smallest shape: one example at a time, with checkpointing.
 
-    A stage that fits in its smallest shape is no mistake: the ladder takes it there (`tasks.plan.fit`).
+    A stage that fits in its smallest shape is no mistake: its fallbacks lead there (`containers.launch.ladder`).
     """
     limit = context.profile.gpu_memory_gib * GIB
     for stage in stages:
@@ -110,10 +110,10 @@ def _mistake(
 
 
 def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
-    """What could help, the smallest first.
+    """Changes that could help, the smallest first.
 
-    A model that the ranks divide is trained to the same weights: nothing but the profile changes. Then come shorter
-    examples, adapters in place of all weights, larger GPUs.
+    A model that the ranks divide gets the same weights: only the profile changes. Then come shorter examples, adapters
+    in place of all weights, larger GPUs.
     """
     yield from _divided(context, stage)
     yield from _shorter(context, stage)
@@ -122,7 +122,7 @@ def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
 
 
 def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
-    """The model divided over the ranks that there are; not for a policy, which each rank needs whole to write."""
+    """Divide the model over the profile's ranks; not a policy, which each rank needs whole to generate."""
     profile = context.profile
     if stage not in _DIVISIBLE or profile.num_processes == 1 or profile.distribution == "fsdp":
         return
@@ -175,12 +175,13 @@ def _profiles() -> Iterator[GpuProfile]:
 
 
 def _smallest_shape(context: PlanContext, stage: StageName) -> PlanContext:
-    """The stage with one example per device and with checkpointing, as the ladder would make it."""
+    """The stage with one example per device and with checkpointing, as its fallbacks would make it."""
     if stage not in _TRAININGS:
         return context
     profile = context.profile.model_copy(update={"max_per_device_batch_size": 1})
-    # Packs of a budget of one's own become smaller with the batch.
-    packs = {} if stage is StageName.TRAIN_SFT else {"pack_tokens": None}
+    # The fallbacks shrink a configured budget of packs with the batch, at last to the longest example alone.
+    section = getattr(context.config, stage.value)
+    packs = {} if getattr(section, "pack_tokens", None) is None else {"pack_tokens": 1}
     changed = _with(context, stage, {"gradient_checkpointing": True, **packs})
     return replace(changed, profile=profile)
 

@@ -1,7 +1,6 @@
-"""What the language head takes while it judges or trains: logits are made tile by tile, never all at once.
+"""Memory and work of the language head: logits are computed tile by tile, never all at once.
 
-Completions in packs on a CPU whose head is frozen go through `containers.packing.logps`, everything else through
-TRL's own head.
+Packed completions with a frozen head on a CPU use `containers.packing.logps`, everything else TRL's own head.
 """
 
 from dataclasses import dataclass
@@ -13,16 +12,16 @@ from tasks.plan.estimates import Work
 from tasks.plan.figures import Figure
 from tasks.plan.inputs.model_shape import ModelShape
 
-# Tokens that TRL's head takes at a time.
+# Tokens that TRL's head computes at a time.
 _TILE_TOKENS = 4096
-# A tile with what is made of it at the same time. Triton works in place on a GPU; torch makes copies on a CPU.
+# Copies of a tile that exist at the same time. Triton works in place on a GPU; torch makes copies on a CPU.
 _CPU_COPIES, _FROZEN_COPIES = 9, 3
 _FLOAT_BYTES = 4
-# For each number that the head puts out: products and sums of the hidden state, forward and, for training, its
-# repetition and the gradient of its inputs, which a frozen head on a CPU needs no repetition for.
+# Operations for each logit and number of the hidden state: the forward; in training also its repetition, which a
+# frozen head on a CPU does not need, and the gradient of the inputs.
 _JUDGING_OPERATIONS, _TRAINING_OPERATIONS, _FROZEN_OPERATIONS = 2, 6, 4
-# What one core took for each number beside its products, to judge and to train: in TRL's tiles, which are too wide for
-# a processor's caches, in the narrow ones of packs, and with a frozen head.
+# Time of one core for each logit beside its products, to judge and to train: in TRL's tiles, which are too wide for
+# the caches of a CPU, in the narrow ones of packs, and with a frozen head.
 _WIDE_SECONDS, _NARROW_SECONDS, _FROZEN_SECONDS = (15e-9, 49e-9), (5e-9, 16e-9), (9e-9, 10e-9)
 _CPU_FLOPS = 8e10
 
@@ -32,9 +31,9 @@ class Head:
     """The language head of a stage that trains.
 
     Attributes:
-        tokens: that go through it in one forward, at most.
+        tokens: maximum in one forward.
         is_trained: with the weights below it; adapters leave it frozen.
-        in_packs: of completions, else TRL's rows.
+        in_packs: whether completions are packed; else TRL's rows.
     """
 
     shape: ModelShape
@@ -45,7 +44,7 @@ class Head:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the tile and its copies, the gradient to the hidden states, and a trained head's own, in float32."""
+        """Bytes of a tile and its copies, the gradient of the hidden states, and that of a trained head, in float32."""
         tokens, words = self.tile
         hidden = self.tokens * self.shape.hidden_size * _FLOAT_BYTES
         own = self.shape.vocab_size * self.shape.hidden_size * _FLOAT_BYTES if self.is_trained else 0
@@ -53,10 +52,10 @@ class Head:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Tokens and words of the vocabulary that logits are made for at a time."""
+        """Tokens, and words of the vocabulary, whose logits are computed at a time."""
         vocabulary = self.shape.vocab_size
         if self.profile.num_gpus:
-            # The whole width is set aside, however small the vocabulary.
+            # Memory for the whole width is reserved, however small the vocabulary.
             return min(self.tokens, _TILE_TOKENS), WIDEST_HEAD_TILE
         if self._is_in_one_go:
             return min(self.tokens, frozen_head_tile_tokens(vocabulary)), vocabulary
@@ -64,12 +63,12 @@ class Head:
         return min(self.tokens, _TILE_TOKENS), min(width, vocabulary)
 
     def training_work(self, *, tokens: float) -> Work:
-        """Log-probabilities of so many tokens in all, with their gradient."""
+        """Log-probabilities of `tokens`, with their gradient."""
         operations = _FROZEN_OPERATIONS if self._is_in_one_go else _TRAINING_OPERATIONS
         return self._work(tokens, operations=operations, cpu_seconds=self._cpu_seconds[1])
 
     def judging_work(self, *, tokens: float) -> Work:
-        """Log-probabilities of so many tokens in all, without one."""
+        """Log-probabilities of `tokens`, without gradient."""
         return self._work(tokens, operations=_JUDGING_OPERATIONS, cpu_seconds=self._cpu_seconds[0])
 
     def _work(self, tokens: float, *, operations: int, cpu_seconds: float) -> Work:
@@ -98,6 +97,6 @@ class Head:
 
 
 def head_figure(head: Head) -> Figure:
-    """Memory of the logits, and how many are there at a time."""
+    """Memory of the logits, and how many exist at a time."""
     tokens, words = head.tile
     return Figure("logits", head.memory_bytes, "bytes", "estimated", f"{tokens:,} tokens by {words:,} words at a time")

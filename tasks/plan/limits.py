@@ -1,4 +1,4 @@
-"""What a run would find out too late, said before it starts: data that cannot be enough, figures that cost too much.
+"""Problems found before a run starts: data that cannot be enough, figures that cost too much.
 
 Mistakes are certain, whatever the filters and the split will do; warnings are likely.
 """
@@ -18,7 +18,7 @@ from tasks.plan.figures import Figure, PlanContext, StagePlan, duration_text, ep
 from tasks.plan.inputs.data import Count
 from tasks.plan.load import sft_examples
 
-# A share of the examples whose loss is worth a warning: of tokens that were counted, and of guessed ones.
+# Share of lost examples that is worth a warning, if tokens were counted, and if they were guessed.
 _MANY, _MANY_GUESSED = 0.05, 0.25
 _MAX_BOOTSTRAP_S = 60.0
 _MANY_EPOCHS = 5
@@ -26,7 +26,7 @@ _MANY_EPOCHS = 5
 
 @dataclass(frozen=True)
 class TooLong:
-    """What of the examples looked at is left out.
+    """The examples of the sample that a stage leaves out.
 
     Attributes:
         key: the setting that decides it, inside its stage.
@@ -43,12 +43,12 @@ class TooLong:
 
     @property
     def share(self) -> float:
-        """Of those looked at."""
+        """Share of the sample that is left out."""
         return self.num_left_out / self.num_seen
 
 
 def too_long(context: PlanContext, stage: StageName) -> TooLong | None:
-    """What the stage leaves out of the examples that were looked at; None where none were, or it has no limit."""
+    """What the stage leaves out of the sample; None if there is no sample, or no limit."""
     lengths, config = context.lengths, context.config
     if lengths is None:
         return None
@@ -70,7 +70,7 @@ def too_long(context: PlanContext, stage: StageName) -> TooLong | None:
 
 
 def kept(context: PlanContext, examples: Count | None, stage: StageName) -> Count | None:
-    """The examples without those that are too long, where their tokens were counted and not guessed."""
+    """The examples without those that are too long, if their tokens were counted and not guessed."""
     found = too_long(context, stage)
     if examples is None or found is None or context.lengths is None or not context.lengths.are_counted:
         return examples
@@ -80,7 +80,7 @@ def kept(context: PlanContext, examples: Count | None, stage: StageName) -> Coun
 
 
 def too_long_figures(context: PlanContext, stage: StageName) -> Iterator[Figure]:
-    """How many of the examples looked at are too long, for a stage that has a limit."""
+    """How many examples of the sample are too long, for a stage that has a limit."""
     found = too_long(context, stage)
     if found is not None:
         note = f"{found.share:.1%} of them, left out of the training" if found.num_left_out else ""
@@ -89,7 +89,7 @@ def too_long_figures(context: PlanContext, stage: StageName) -> Iterator[Figure]
 
 
 def too_long_troubles(context: PlanContext, stage: StageName) -> Iterator[str]:
-    """A sentence where a stage leaves many examples out, or all."""
+    """A warning if a stage leaves out many examples, or all."""
     found = too_long(context, stage)
     counted = context.lengths is not None and context.lengths.are_counted
     if found is None or found.share < (_MANY if counted else _MANY_GUESSED):
@@ -108,7 +108,7 @@ def too_long_troubles(context: PlanContext, stage: StageName) -> Iterator[str]:
 
 
 def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:
-    """Floors of filter_dataset that the counted rows cannot reach, even if no filter drops one."""
+    """Minimums of filter_dataset that the counted rows cannot reach, even if no filter drops one."""
     filters, source, data = context.config.filter_dataset, context.config.dataset, context.data
     floors = {"minimum_train_pairs": filters.minimum_train_pairs}
     held_out = {"minimum_validation_pairs": filters.minimum_validation_pairs}
@@ -128,13 +128,13 @@ def _floor(floors: Mapping[str, int], source: str, found: Count | None) -> Mista
     number = found.value if found is not None else 0
     return Mistake(
         "filter_dataset",
-        f"{source} gives at most {number:,} pairs, a line being one row, and {sum(floors.values()):,} are asked for: "
-        f"{wanted}. Bring more data, or lower what is asked for.",
+        f"{source} gives at most {number:,} pairs, one for each line, and {sum(floors.values()):,} are required: "
+        f"{wanted}. Bring more data, or lower these minimums.",
     )
 
 
 def sample_mistakes(context: PlanContext) -> Iterator[Mistake]:
-    """A sample that asks for more rows than there are; a debug run asks for few whatever there is."""
+    """A `max_rows` that exceeds the rows; not in a debug run, which sets it itself."""
     wanted, rows = context.config.filter_dataset.max_rows, context.data.rows
     if wanted is None or rows is None or wanted <= rows.value or is_debug(context.config):
         return
@@ -154,7 +154,7 @@ def batch_mistake(
     """A global batch that would never be full.
 
     Args:
-        most: examples that the data give where no filter drops one; None where that is not known.
+        most: examples in the data if no filter drops one; None: unknown.
     """
     size = batch.global_batch_size
     if most is None or most.value >= size:
@@ -181,7 +181,7 @@ def short_schedule_mistake(stage: StageName, schedule: TrainingSchedule, *, step
 
 
 def likely_troubles(context: PlanContext, stages: Sequence[StagePlan]) -> Iterator[str]:
-    """Sentences about what will probably go wrong or take long."""
+    """Warnings about what will probably go wrong or take long."""
     for stage in stages:
         examples = next((figure for figure in stage.figures if figure.name == "examples an epoch"), None)
         size = stage.batch.global_batch_size if stage.batch is not None else 0
@@ -203,7 +203,7 @@ def likely_troubles(context: PlanContext, stages: Sequence[StagePlan]) -> Iterat
 
 
 def _many_epochs(context: PlanContext, stage: StagePlan) -> Iterator[str]:
-    """A number of steps that shows a training its examples again and again."""
+    """A warning if the steps of a training repeat its examples many times."""
     epochs = next((figure for figure in stage.figures if figure.name == "epochs"), None)
     if epochs is None or epochs.value is None or epochs.value <= _MANY_EPOCHS or stage.is_reused:
         return
@@ -211,12 +211,12 @@ def _many_epochs(context: PlanContext, stage: StagePlan) -> Iterator[str]:
         worth = {"at least": "at least ", "estimated": "about "}.get(epochs.origin, "")
         yield (
             f"{stage.stage.value}.schedule.max_steps: {epochs.note} are {worth}{epochs_text(epochs.value)} epochs. "
-            f"After more than {_MANY_EPOCHS} a model may know its examples by heart. Lower it, or bring more data."
+            f"After more than {_MANY_EPOCHS} a model may have memorized its examples. Lower it, or bring more data."
         )
 
 
 def _overrun(context: PlanContext, stage: StagePlan) -> Iterator[str]:
-    """A stage that would be stopped before it ends."""
+    """A warning if a stage would be stopped before it ends."""
     limit = context.config.timeouts_s[stage.stage]
     seconds = stage.time.value if stage.time is not None and not stage.is_reused else None
     if limit is not None and seconds is not None and seconds > limit:
@@ -228,7 +228,7 @@ def _overrun(context: PlanContext, stage: StagePlan) -> Iterator[str]:
 
 
 def _few_prompts(context: PlanContext) -> Iterator[str]:
-    """A number of prompts to judge the policy on that a person wrote down, and that the data cannot give."""
+    """A warning if the data cannot give the `max_prompts` that the user set."""
     config, prompts = context.config.evaluate_policy, context.data.policy_eval_prompts
     if "max_prompts" in config.model_fields_set and config.max_prompts and _fewer(prompts, config.max_prompts):
         found = prompts.value if prompts is not None else 0
@@ -240,7 +240,7 @@ def _few_prompts(context: PlanContext) -> Iterator[str]:
 
 
 def is_on_gpu(context: PlanContext, stage: StageName) -> bool:
-    """Whether the stage's memory stands on a GPU of the profile."""
+    """Whether the stage uses the memory of a GPU of the profile."""
     return stage_profile(context.profile, stage).num_gpus > 0
 
 
@@ -263,7 +263,7 @@ def _long_bootstraps(context: PlanContext) -> Iterator[str]:
 
 
 def reward_model_bootstrap_seconds(context: PlanContext) -> float:
-    """Seconds for the intervals of mean margin and loss on the validation pairs, or on as few as are allowed."""
+    """Seconds for the intervals of mean margin and loss on the validation pairs, or on their minimum if unknown."""
     pairs, config = context.data.validation_pairs, context.config.evaluate_reward_model
     count = context.config.filter_dataset.minimum_validation_pairs if pairs is None else pairs.value
     return estimates.bootstrap_seconds(values=count, num_bootstrap=config.num_bootstrap, num_means=2)
@@ -278,5 +278,5 @@ def policy_bootstrap_seconds(context: PlanContext) -> float:
 
 
 def _fewer(count: Count | None, wanted: int) -> bool:
-    """Whether there are certainly fewer; a published figure of another copy proves nothing."""
+    """Whether the count is certainly smaller; a published figure of another copy proves nothing."""
     return count is not None and count.origin in ("exact", "at most") and count.value < wanted

@@ -1,4 +1,4 @@
-"""What goes through the model at a time in a stage that trains, and how much is usual, by the lengths of the pairs."""
+"""Maximum and usual tokens of a forward in a stage that trains, from the lengths of the pairs."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from tasks.plan.inputs.model_shape import Head, lora_parameters, total_parameter
 
 
 def sft_load(context: PlanContext, config: TrainSftConfig, batch: BatchPlan) -> TrainingLoad | None:
-    """Padded rows of one conversation each."""
+    """Load of fine-tuning: padded rows of one conversation each."""
     examples = sft_examples(context, config)
     rows = [prompt + answer for prompt, answer in examples]
     answers = [answer for _, answer in examples]
@@ -30,14 +30,14 @@ def sft_load(context: PlanContext, config: TrainSftConfig, batch: BatchPlan) -> 
         head="language",
         forward_tokens=batch.per_device_batch_size * longest,
         mean_tokens=mean,
-        # On a CPU, TRL's head looks at every place.
+        # On a CPU, TRL's head computes every position.
         judged_tokens=of_answers if context.profile.num_gpus else mean,
         gradient_checkpointing=config.gradient_checkpointing,
     )
 
 
 def sft_examples(context: PlanContext, config: TrainSftConfig) -> list[tuple[int, int]]:
-    """Tokens of prompt and answer of each example that fits; empty where none could be read."""
+    """Tokens of prompt and completion of each example that fits; empty if none could be read."""
     sides = [
         (pair.prompt, answer)
         for pair in (context.lengths.pairs if context.lengths is not None else ())
@@ -47,7 +47,7 @@ def sft_examples(context: PlanContext, config: TrainSftConfig) -> list[tuple[int
 
 
 def reward_model_load(context: PlanContext, config: TrainRewardModelConfig, batch: BatchPlan) -> TrainingLoad | None:
-    """Packs of whole pairs, each prompt once; or padded rows, two for each pair."""
+    """Load of the reward model: packs of whole pairs, each prompt once; or padded rows, two for each pair."""
     pairs = _fitting(context, config.max_length)
     usual = estimates.FILLED_FRACTION * config.max_length
     rows = 2 * batch.per_device_batch_size
@@ -69,13 +69,13 @@ def reward_model_load(context: PlanContext, config: TrainRewardModelConfig, batc
 
 
 def why_padded(context: PlanContext, config: TrainRewardModelConfig) -> str:
-    """Why the pairs are computed as padded rows, a clause; empty where they are packed."""
+    """A clause about why the pairs are computed as padded rows; empty if they are packed."""
     traits = context.model.traits if context.model is not None else PLAIN
     return why_pairs_are_padded(config, traits, longest=longest_conversation(context, config.max_length))
 
 
 def pack_tokens(context: PlanContext, config: TrainRewardModelConfig, batch: BatchPlan) -> int:
-    """Tokens of the largest pack that can come: a full one, a pair that is longer, or all that a rank has in a step."""
+    """Tokens of the largest possible pack: a full one, a longer pair, or all that a rank has in a step."""
     budget = config.pack_tokens or pair_pack_tokens(
         config.max_length,
         per_device_batch_size=batch.per_device_batch_size,
@@ -88,7 +88,7 @@ def pack_tokens(context: PlanContext, config: TrainRewardModelConfig, batch: Bat
 
 
 def prompt_tokens(context: PlanContext, max_length: int) -> Sequence[int]:
-    """Tokens of the prompts that fit; empty where none could be read."""
+    """Tokens of the prompts that fit; empty if none could be read."""
     return context.lengths.fitting_prompts(max_length) if context.lengths is not None else ()
 
 
@@ -98,7 +98,7 @@ def mean_prompt_tokens(context: PlanContext, max_length: int) -> float:
 
 
 def longest_prompt(context: PlanContext, max_length: int) -> int:
-    """Tokens of the longest prompt to reckon memory with."""
+    """Tokens of the longest prompt, for estimates of memory."""
     return _longest(context, prompt_tokens(context, max_length), most=max_length)
 
 
@@ -111,7 +111,7 @@ def mean_conversation(context: PlanContext, max_length: int) -> float:
 
 
 def longest_conversation(context: PlanContext, max_length: int) -> int:
-    """Tokens of the longest conversation to reckon memory with."""
+    """Tokens of the longest conversation, for estimates of memory."""
     return _longest(context, [pair.longest for pair in _fitting(context, max_length)], most=max_length)
 
 
@@ -155,7 +155,7 @@ def _fitting(context: PlanContext, max_length: int) -> Sequence[PairTokens]:
 
 
 def _longest(context: PlanContext, lengths: Sequence[int], *, most: int) -> int:
-    """With a margin for rows that were not looked at; `most` where none was."""
+    """The longest, with a margin for rows outside the sample; `most` if there is no sample."""
     return context.lengths.with_margin(max(lengths), most=most) if context.lengths is not None and lengths else most
 
 
@@ -164,6 +164,6 @@ def _mean(lengths: Sequence[float]) -> float:
 
 
 def _padded_mean(lengths: Sequence[int], rows: int) -> float:
-    """Tokens of a sequence with its padding, where rows come together as they lie."""
+    """Mean tokens of a sequence with its padding, in batches of consecutive rows."""
     batches = [lengths[start : start + rows] for start in range(0, len(lengths), rows)]
     return sum(max(batch) * len(batch) for batch in batches) / len(lengths) if lengths else 0.0

@@ -1,4 +1,4 @@
-"""What the policy's training computes and holds: completions in packs, each prompt once, or padded rows."""
+"""Work and memory of the policy's training: completions in packs, each prompt once, or padded rows."""
 
 import math
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Completions:
     """How the completions of one rank and one step go through policy and reference.
 
     Attributes:
-        why_padded: a clause; empty where they are packed.
-        tokens: in one forward, at most.
-        predicted: of these tokens, those that are a completion's, at most.
+        why_padded: a clause; empty if they are packed.
+        tokens: maximum in one forward.
+        predicted: maximum of those that are a completion's.
         siblings: how many completions share a usual prompt in one forward, on average.
-        are_judged_late: the policy's own log-probabilities come with the loss, and need no forward of their own.
+        are_judged_late: whether the policy's log-probabilities come with the loss, and need no extra forward.
     """
 
     why_padded: str
@@ -38,13 +38,13 @@ class Completions:
 
 
 def completions_of(context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan) -> Completions:
-    """As the configuration and the model's config.json say beforehand."""
+    """Predict it from the configuration and the model's config.json."""
     own = config.max_completion_length
     longest = longest_prompt(context, config.max_prompt_length) + own
     traits = context.model.traits if context.model is not None else PLAIN
     if why := why_completions_are_padded(config, traits):
         rows = batch.per_device_batch_size
-        # On a CPU TRL's head looks at prompts as well.
+        # On a CPU TRL's head computes prompts as well.
         seen = own if context.profile.num_gpus else longest
         return Completions(why, rows * longest, rows * seen, siblings=1, are_judged_late=False)
     budget, count = _pack_budget(context, config, batch), completions_of_a_rank(batch)
@@ -79,7 +79,7 @@ def _pack_budget(context: PlanContext, config: TrainPolicyConfig, batch: BatchPl
 
 
 def _prompts_of_a_rank(config: TrainPolicyConfig, batch: BatchPlan) -> int:
-    """Prompts whose completions a rank has, at most; some of them may be another rank's."""
+    """Maximum of prompts whose completions a rank has; another rank may have some of these completions."""
     count, siblings = completions_of_a_rank(batch), config.num_generations
     starts = range(0, batch.global_batch_size, count)
     return max((start + count - 1) // siblings - start // siblings + 1 for start in starts)
@@ -88,9 +88,9 @@ def _prompts_of_a_rank(config: TrainPolicyConfig, batch: BatchPlan) -> int:
 def policy_load(
     context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan, completions: Completions
 ) -> TrainingLoad | None:
-    """A prompt, or its share among siblings, with a completion of full length."""
+    """Load of the policy: a prompt, or its share among siblings, with a completion of full length."""
     mean = _mean_tokens(context, config, siblings=completions.siblings)
-    # In padded rows on a CPU, TRL's head looks at every place.
+    # In padded rows on a CPU, TRL's head computes every position.
     looks_at_all = bool(completions.why_padded) and not context.profile.num_gpus
     return training_load(
         context,
@@ -104,14 +104,14 @@ def policy_load(
 
 
 def _mean_tokens(context: PlanContext, config: TrainPolicyConfig, *, siblings: float) -> float:
-    """Tokens that a completion is computed by, where so many share a usual prompt."""
+    """Tokens computed for a completion, if `siblings` share a usual prompt."""
     return mean_prompt_tokens(context, config.max_prompt_length) / siblings + config.max_completion_length
 
 
 def policy_memory(
     context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan, load: TrainingLoad
 ) -> tuple[Figure, ...]:
-    """What stands beside the trained policy: reward model, reference, and the cache of generation."""
+    """Memory beside the trained policy: reward model, reference, and the cache of generation."""
     parts: dict[str, int] = {}
     if context.scorer is not None:
         reward_model = total_parameters(context.scorer.shape, head="score")
@@ -145,7 +145,7 @@ def _prefilled_prompts(context: PlanContext, config: TrainPolicyConfig, batch: B
 
 
 def _room_for_completion(context: PlanContext, config: TrainPolicyConfig) -> int:
-    """Tokens that generation has room for behind a prompt; with shared prompts the room doubles whenever it is full."""
+    """Tokens that generation reserves after a prompt; with shared prompts the room doubles whenever it is full."""
     own = config.max_completion_length
     if config.rollout_engine == "continuous_batching":
         return own + 2 * PAGE_TOKENS
@@ -163,7 +163,7 @@ def policy_work(
     completions: Completions,
     head: Head,
 ) -> Work | None:
-    """Generation and what judges it, for each generated batch; then the updates."""
+    """Work of generating and judging each batch, and of the updates."""
     if schedule is None:
         return None
     config, profile = context.config.train_policy, context.profile
@@ -176,7 +176,7 @@ def policy_work(
 
 
 def _generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> Work:
-    """Every rank writes its completions, all at the same time, or one vLLM all of them on its GPUs.
+    """Work of generation: all ranks at the same time, or one vLLM on its GPUs.
 
     Siblings may share the forward of their prompt.
     """
@@ -200,9 +200,9 @@ def _generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> W
 def _judging(
     context: PlanContext, load: TrainingLoad, batch: BatchPlan, completions: Completions, *, head: Head
 ) -> Work:
-    """The forwards of reference, of the policy where it needs one of its own, and of the reward model.
+    """Work of the forwards of reference and reward model, and of the policy if it needs an extra one.
 
-    There is no reference without a KL. The reward model shares a prompt among as many as it scores at a time.
+    Without KL there is no reference. The reward model computes a prompt once for completions scored together.
     """
     config, profile = context.config.train_policy, context.profile
     count, ranks = batch.global_batch_size, context.profile.num_processes
@@ -218,6 +218,6 @@ def _judging(
 
 
 def forward_figure(completions: Completions) -> Figure:
-    """Tokens computed at a time, and how they lie."""
+    """Tokens computed at a time, and their layout."""
     how = f"padded rows: {completions.why_padded}" if completions.why_padded else "packed completions, each prompt once"
     return Figure("computed at a time", completions.tokens, "tokens", "at most", how)

@@ -1,4 +1,4 @@
-"""What a run will do, before anything is spent: stages, steps, memory, disk and time. No GPU, torch or network."""
+"""Plan a run before anything is spent: stages, steps, memory, disk and time. Needs no GPU, torch or network."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -32,15 +32,15 @@ class RunPlan:
     """The whole run.
 
     Attributes:
-        config_path: the file that describes it; None where there is none.
-        lengths: of the pairs, in words, and where these figures come from; empty where no pair could be read.
-        store_dir: where artifacts and checkpoints will lie.
-        store_free_bytes: what that disk has left; None where it cannot be asked.
-        memory: what this machine has, and a stage may take of it; None where nobody asked.
-        cpu: how fast this machine's processor is, where it was measured.
+        config_path: the file that describes it; None if there is none.
+        lengths: of the pairs, as text, and the source of these figures; empty if no pair could be read.
+        store_dir: folder of artifacts and checkpoints.
+        store_free_bytes: free on that disk; None: unknown.
+        memory: of this machine, and a stage's limit; None: not read.
+        cpu: speed of this machine's CPU, if it was measured.
         mistakes: why it cannot work, whatever the data hold.
         warnings: what will probably go wrong or take long, a sentence each.
-        absent: of data that are not here, a sentence; a run is told by its system check.
+        absent: a sentence about missing data; in a run the system check reports them.
     """
 
     name: str
@@ -61,7 +61,7 @@ class RunPlan:
 
     @property
     def disk_bytes(self) -> float:
-        """Estimated bytes that the run will write, as far as they are known; what is reused is written already."""
+        """Estimated bytes that the run will write, as far as they are known; reused artifacts exist already."""
         return sum(stage.disk.value or 0 for stage in self._to_be_made if stage.disk)
 
     @property
@@ -87,21 +87,21 @@ class RunPlan:
 def plan_run(
     loaded: LoadedConfig,
     *,
-    cached: CachedWords = lambda stage: "unknown until inputs exist",
+    cached: CachedWords = lambda stage: "not known until its inputs exist",
     artifacts: Mapping[StageName, Path] = _NO_ARTIFACTS,
     model_config: Path | None = None,
     cpu: CpuSpeed = NOT_MEASURED,
 ) -> RunPlan:
-    """The plan of a run that can work.
+    """Plan a run that can work.
 
     Args:
-        cached: says for a stage whether its result is there already.
-        artifacts: of the stages whose result is there, the folder.
+        cached: says for a stage whether its result exists already.
+        artifacts: folders of the stages whose result exists.
         model_config: a config.json to take the model's shape from.
-        cpu: how fast this machine's processor is, for a run without GPUs.
+        cpu: speed of this machine's CPU, for a run without GPUs.
 
     Raises:
-        InvalidConfigError: it cannot, for example since a schedule would never take a step, evaluate or save.
+        InvalidConfigError: the run cannot work, for example since a schedule would never take a step, evaluate or save.
         ConfigError: `model_config` cannot be read.
     """
     plan = draft_plan(
@@ -115,13 +115,13 @@ def plan_run(
 def draft_plan(
     config: RunConfig,
     *,
-    cached: CachedWords = lambda stage: "unknown until inputs exist",
+    cached: CachedWords = lambda stage: "not known until its inputs exist",
     artifacts: Mapping[StageName, Path] = _NO_ARTIFACTS,
     model_config: Path | None = None,
     cpu: CpuSpeed = NOT_MEASURED,
     config_path: Path | None = None,
 ) -> RunPlan:
-    """As `plan_run`, with the mistakes in the plan; for a configuration that may come from no file."""
+    """Like `plan_run`, but with the mistakes in the plan, and also for a configuration without a file."""
     model: FoundShape | None = None
     mistakes: list[Mistake] = []
     try:
@@ -178,12 +178,12 @@ def _assumptions(context: PlanContext) -> Iterator[str]:
         yield f"time: {context.cpu.words}"
     if context.lengths is None:
         yield (
-            f"tokens: no pair could be looked at, so conversations fill {estimates.FILLED_FRACTION:.0%} of max_length; "
-            f"memory is reckoned at the full length"
+            f"tokens: no pair could be read, so conversations fill {estimates.FILLED_FRACTION:.0%} of max_length; "
+            f"memory is estimated at the full length"
         )
     else:
         yield (
-            "tokens: the mean of those looked at that fit; memory is reckoned at the longest of them and a tenth more, "
+            "tokens: the mean of those looked at that fit; memory is estimated at the longest and a tenth more, "
             "or half more where not every pair was counted by the tokenizer, and never above the full length"
         )
     yield (
@@ -200,7 +200,7 @@ def _assumptions(context: PlanContext) -> Iterator[str]:
 
 
 def _absent_data(context: PlanContext) -> str:
-    """What the plan lacks for want of local data, the first where several are not there; empty where all are."""
+    """Message about the first local data that are missing; empty if none are."""
     problem = next(absent_data(context.config.dataset), None)
     if problem is None:
         return ""
@@ -209,7 +209,7 @@ def _absent_data(context: PlanContext) -> str:
 
 
 def _full_disk(plan: RunPlan) -> Iterator[str]:
-    """A warning where the run writes more than there is room for; the system check of the run itself refuses then."""
+    """A warning if the run writes more than the disk has free; the run's system check then refuses."""
     if plan.store_free_bytes is not None and plan.disk_bytes > plan.store_free_bytes:
         yield (
             f"run.store_dir: about {size(plan.disk_bytes)} will be written, and {plan.store_dir.absolute()} has "
@@ -224,7 +224,7 @@ def _full_memory(plan: RunPlan) -> Iterator[str]:
 
 
 def _free_bytes(folder: Path) -> int | None:
-    """What is free where the folder lies, or will lie."""
+    """Free bytes of the disk that has, or will have, the folder."""
     place = folder.absolute()
     there = next((parent for parent in (place, *place.parents) if parent.is_dir()), None)
     try:
@@ -249,7 +249,7 @@ def _build_base_model(context: PlanContext) -> StagePlan:
 
 
 def _planned(context: PlanContext, stage: StageName) -> StagePlan:
-    """The stage's figures; of one that says nothing of its cost, the start of its program."""
+    """The stage's plan; for a stage without a planner, only the start of its program."""
     planner = _PLANNERS.get(stage)
     if planner is not None:
         return planner(context)

@@ -1,4 +1,4 @@
-"""Plans of stages that train nothing: the filter, with a reference reward model where one is asked, and the judges."""
+"""Plans of stages that train nothing: the filter, with its reference reward model if there is one, and evaluations."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,10 +33,10 @@ _SUITE_BYTES_PER_TOKEN = 4.0
 
 @dataclass(frozen=True)
 class SuiteTokens:
-    """Tokens of the suites whose files lie here.
+    """Tokens of the suites whose files are here.
 
     Attributes:
-        num_unknown: suites whose files are not here; the hub is not asked.
+        num_unknown: suites whose files are not here; no request goes to the hub.
     """
 
     tokens: float
@@ -44,7 +44,7 @@ class SuiteTokens:
 
 
 def suite_tokens(suites: Sequence[SuiteFile]) -> SuiteTokens:
-    """A token for every four bytes of their text."""
+    """Count a token for every four bytes of the suites' text."""
     sizes = [_text_bytes(suite) for suite in suites]
     known = [size for size in sizes if size is not None]
     return SuiteTokens(sum(known) / _SUITE_BYTES_PER_TOKEN, len(sizes) - len(known))
@@ -61,7 +61,7 @@ def _text_bytes(suite: SuiteFile) -> float | None:
     return sum(sizes) if sizes else None
 
 
-# Reading, filtering and writing a row takes so long on one core; the language of the text is most of it.
+# Time to read, filter and write a row on one core; detecting the language is most of it.
 _SECONDS_PER_ROW = 1e-3
 _LONG_JUDGING_S = 3600.0
 # Bytes that a token of text takes on disk, uncompressed: 4 to 5 in English.
@@ -69,7 +69,7 @@ _BYTES_PER_TOKEN = 5
 
 
 def plan_filter_dataset(context: PlanContext) -> StagePlan:
-    """Rows to pairs; the reference reward model, where one judges the labels, runs on the CPU in float32."""
+    """Plan of the filter; a reference reward model that judges the labels runs on the CPU in float32."""
     data, stage = context.data, StageName.FILTER_DATASET
     work, memory = _reference(context)
     seconds = None if data.rows is None else data.rows.value * _SECONDS_PER_ROW + (work.seconds if work else 0.0)
@@ -93,7 +93,7 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
 
 
 def reference_troubles(context: PlanContext) -> Iterator[str]:
-    """A sentence where the reference reward model judges for hours."""
+    """A warning if the reference reward model judges for hours."""
     work, _ = _reference(context)
     seconds = 0.0 if work is None else work.seconds * context.cpu.slowness
     if seconds > _LONG_JUDGING_S:
@@ -104,7 +104,7 @@ def reference_troubles(context: PlanContext) -> Iterator[str]:
 
 
 def _reference(context: PlanContext) -> tuple[Work | None, tuple[Figure, ...]]:
-    """Work and memory of the reference reward model on its sample; nothing where none is asked, or of unknown shape."""
+    """Work and memory of the reference reward model on its sample; nothing without it, or if its shape is unknown."""
     if context.reference is None:
         return None, ()
     settings, profile = context.config.filter_dataset.polarity, stage_profile(context.profile, StageName.FILTER_DATASET)
@@ -132,7 +132,7 @@ def _pairs_disk(context: PlanContext) -> Figure | None:
 
 
 def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
-    """The reward model's certificate: validation pairs, and suites, guessed from the size of their files."""
+    """Plan of the reward model's certificate: validation pairs, and suites, estimated from the size of their files."""
     config, stage = context.config.evaluate_reward_model, StageName.EVALUATE_REWARD_MODEL
     pairs, scorer = context.data.validation_pairs, context.scorer
     profile = stage_profile(context.profile, stage)
@@ -176,7 +176,10 @@ def _suite_figures(suites: SuiteTokens) -> Iterator[Figure]:
 
 
 def plan_evaluate_policy(context: PlanContext) -> StagePlan:
-    """Policy and reference write, and judge what the policy wrote; the reward model judges both; one at a time."""
+    """Plan of the policy's evaluation, one model at a time.
+
+    Policy and reference generate, and judge the policy's completions; the reward model judges the completions of both.
+    """
     config, stage = context.config.evaluate_policy, StageName.EVALUATE_POLICY
     prompts = context.data.policy_eval_prompts
     if prompts is not None and config.max_prompts is not None:
@@ -223,7 +226,7 @@ def _policy_comparison(context: PlanContext, *, completions: int) -> Work | None
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
-    """The model that writes, and its cache for one batch of prompts of the longest sort."""
+    """Memory of the model that generates, and of its cache for one batch of the longest prompts."""
     if context.model is None:
         return ()
     config, shape = context.config.evaluate_policy, context.model.shape
@@ -249,14 +252,14 @@ def _scoring_figures(shape: ModelShape, profile: GpuProfile, *, tokens: int, nam
 
 
 def _host_memory(memory: tuple[Figure, ...], profile: GpuProfile) -> Figure | None:
-    """One program with all that it holds; on a GPU it is little beside that of the trainings."""
+    """One program with all that it holds; None on a GPU, since it is small beside that of the trainings."""
     if not memory or profile.num_gpus:
         return None
     held = sum(int(figure.value or 0) for figure in memory)
-    how = "the program with what stands above"
+    how = "the program with the memory above"
     return Figure("host memory", estimates.program_bytes(profile) + held, "bytes", "estimated", how)
 
 
 def _rows_name(rows: Count | None) -> str:
-    """A published set is known by the rows that its filter leaves, a file by its lines."""
+    """A published set gives the rows that its filter leaves, a file gives its lines."""
     return "rows in English" if rows is not None and rows.origin == "estimated" else "rows read"

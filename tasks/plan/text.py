@@ -1,4 +1,4 @@
-"""A plan as text for the terminal; pure. Every number stands beside what it is worth."""
+"""A plan as text for the terminal; pure. Every number says how reliable it is."""
 
 from containers.contracts.hardware import GIB
 from containers.contracts.identity import stage_profile
@@ -13,7 +13,7 @@ _UNKNOWN = "?"
 
 
 def table_lines(plan: RunPlan) -> list[str]:
-    """The table, its last line saying what the columns are and that they are estimated."""
+    """The table; its last line says what the columns are and that they are estimated."""
     rows = [_HEAD, *(_row(stage, plan) for stage in plan.stages)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     lines = [
@@ -56,7 +56,7 @@ def _text(figure: Figure | None) -> str:
 
 
 _NAME_WIDTH = 40
-# Below this share of the processor, it is said what the rest would change.
+# Below this share of the CPU, the plan also gives the time without other work.
 _MUCH_LEFT = 0.8
 
 
@@ -90,12 +90,12 @@ def render_plan(plan: RunPlan) -> str:
     if unknown:
         lines.append(f"Not in these sums, since their time is unknown: {', '.join(unknown)}.")
     lines += [f"WARNING: {warning}" for warning in (*plan.warnings, plan.absent) if warning]
-    lines += ["Estimated so:", *(f"  - {assumption}" for assumption in plan.assumptions)]
+    lines += ["Assumptions:", *(f"  - {assumption}" for assumption in plan.assumptions)]
     return "\n".join(lines)
 
 
 def _alone(plan: RunPlan) -> str:
-    """The duration without the other work that slows this machine down, where that is much."""
+    """The duration without other work on this machine, if that slows it down much."""
     if plan.cpu.share > _MUCH_LEFT:
         return ""
     return f"; {duration_text(plan.seconds * plan.cpu.share)} where nothing else works on this machine"
@@ -108,7 +108,7 @@ def _free(plan: RunPlan) -> str:
 
 
 def figure_text(figure: Figure) -> str:
-    """Value, unit, worth: `180 steps (estimated)`, `at most 2,817 rows`, `unknown before the data is read`."""
+    """Value, unit and origin: `180 steps (estimated)`, `at most 2,817 rows`, `unknown before the data is read`."""
     if figure.value is None:
         return f"unknown: {figure.note}" if figure.note else "unknown before the data is read"
     note = f"; {figure.note}" if figure.note else ""

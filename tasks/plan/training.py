@@ -25,12 +25,12 @@ from tasks.plan.policy import completions_of, forward_figure, policy_load, polic
 from tasks.plan.vllm import vllm_figures, vllm_mistakes, vllm_programs
 from tasks.plan.work import training_work
 
-# Of the file beside the checkpoints: int32, and half of that where the vocabulary has at most 65,536 words.
+# Of the token cache: int32, and half of that if the vocabulary has at most 65,536 words.
 _BYTES_PER_KEPT_TOKEN = 4
 
 
 def plan_train_sft(context: PlanContext) -> StagePlan:
-    """Supervised fine-tuning."""
+    """Plan of supervised fine-tuning."""
     config = context.config.train_sft
     if config is None:
         return StagePlan(StageName.TRAIN_SFT, "left out")
@@ -52,7 +52,7 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
 
 
 def plan_train_reward_model(context: PlanContext) -> StagePlan:
-    """Reward model training; a pair is two sequences."""
+    """Plan of reward model training; a pair is two sequences."""
     config = context.config.train_reward_model
     stage = StageName.TRAIN_REWARD_MODEL
     pairs = kept(context, context.data.train_pairs, stage)
@@ -67,7 +67,7 @@ def plan_train_reward_model(context: PlanContext) -> StagePlan:
 
 
 def plan_train_policy(context: PlanContext) -> StagePlan:
-    """Policy training; an example is a completion."""
+    """Plan of policy training; an example is a completion."""
     config = context.config.train_policy
     stage = StageName.TRAIN_POLICY
     context = dataclasses.replace(context, profile=config_profile(context.profile, config))
@@ -116,7 +116,7 @@ def _schedule(
     most: Count | None,
     multiple_of: int = 1,
 ) -> ResolvedSchedule | None:
-    """The schedule with its numbers, None where they depend on data not seen yet; notes a mistake if it cannot work."""
+    """The schedule with its numbers, None if they depend on unread data; adds a mistake if it cannot work."""
     mistake = batch_mistake(context, stage, batch, most, unit=_unit(stage))
     if mistake is not None:
         context.mistakes.append(mistake)
@@ -142,7 +142,7 @@ def _schedule(
 
 
 def _aligned(resolved: ResolvedSchedule, multiple_of: int) -> ResolvedSchedule:
-    """Saves that nobody asked for fall on whole generated batches, as the stage itself does it."""
+    """Move saves that the user did not set to whole generated batches, as the stage does."""
     raised = math.ceil(resolved.save_steps / multiple_of) * multiple_of
     return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
 
@@ -195,7 +195,7 @@ def _training_plan(
         ]
         parts = estimates.training_memory(load, context.profile)
         held = [Figure(name, count, "bytes", "estimated") for name, count in parts]
-        # What CUDA itself takes stands last.
+        # The CUDA context comes last.
         place = len(held) - (context.profile.num_gpus > 0)
         memory = (*held[:place], *more_memory, *held[place:])
         on_device = sum(int(figure.value or 0) for figure in memory)
@@ -220,7 +220,7 @@ def _training_plan(
 
 
 def _epochs_figure(num_steps: int, batch: BatchPlan, examples: Count, unit: str) -> Figure:
-    """How often so many steps go through the examples; at least so often where there are at most so many of them."""
+    """Epochs of `num_steps`; a minimum if the number of examples is a maximum."""
     origin: Origin = "at least" if examples.origin == "at most" else examples.origin
     epochs = num_steps * batch.global_batch_size / examples.value
     return Figure("epochs", epochs, "epochs", origin, f"{num_steps} steps of {batch.global_batch_size} {unit}")
@@ -232,7 +232,7 @@ def _token_figures(
     schedule: ResolvedSchedule | None,
     load: TrainingLoad,
 ) -> tuple[Figure, ...]:
-    """Tokens that the updates compute, in a step and in all."""
+    """Tokens that the updates compute, per step and in all."""
     sequences = 2 if isinstance(config, TrainRewardModelConfig) else 1
     a_step = batch.global_batch_size * sequences * load.mean_tokens
     in_all = None if schedule is None else a_step * schedule.num_steps
@@ -247,7 +247,7 @@ def _training_disk(
 ) -> Figure:
     """Checkpoints, the whole model, its adapter, and tokens of the pairs.
 
-    The older checkpoints are deleted after the new one was read back. A policy has no best one: it is not evaluated.
+    Older checkpoints are deleted after the new one was read back. A policy has no best one: it is not evaluated.
     """
     has_best = stage is not StageName.TRAIN_POLICY
     num_checkpoints = asked.save_total_limit + (2 if has_best else 1)
@@ -262,7 +262,7 @@ def _training_disk(
 
 
 def _kept_tokens_bytes(stage: StageName, load: TrainingLoad, examples: Count | None) -> float:
-    """The tokens that a training on pairs keeps for its next attempt; a policy makes those of its prompts anew."""
+    """Bytes of the token cache, which a training on pairs keeps; a policy tokenizes its prompts again."""
     if examples is None or stage is StageName.TRAIN_POLICY:
         return 0
     answers = 2 if stage is StageName.TRAIN_REWARD_MODEL else 1

@@ -1,4 +1,4 @@
-"""What a vLLM that writes the policy's completions takes, and whether it can, said before a GPU is used."""
+"""Memory of a vLLM that writes the policy's completions, and mistakes found before a GPU is used."""
 
 import math
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ _ERROR = 1.15
 
 
 def vllm_mistakes(context: PlanContext) -> Iterator[Mistake]:
-    """A model that cannot be divided over vLLM's GPUs, or that its share of them cannot hold.
+    """Mistakes for a model that vLLM cannot divide over its GPUs, or that its share of them cannot hold.
 
-    vLLM starts where its share holds the weights and one conversation of the full length; what activations take comes
-    on top and is not reckoned.
+    vLLM starts if its share holds the weights and one conversation of the full length; memory of activations is not
+    counted.
     """
     config, profile = context.config.train_policy, context.profile
     if config.rollout_engine != "vllm" or not profile.num_gpus or context.model is None:
@@ -41,15 +41,15 @@ def vllm_mistakes(context: PlanContext) -> Iterator[Mistake]:
             "train_policy.vllm_memory_fraction",
             f"vLLM has {size_text(share)}, {config.vllm_fraction:g} of {where} ({profile.gpu_memory_gib:g} GiB each); "
             f"the weights take {size_text(weights)}, and one conversation of {longest:,} tokens {size_text(cache)}. "
-            f"Raise it, give vLLM more GPUs of its own (train_policy.vllm_gpus), or use `rollout_engine: "
+            f"Raise it, give vLLM more GPUs (train_policy.vllm_gpus), or use `rollout_engine: "
             f"shared_prompts`.",
         )
 
 
 def _undivided(shape: ModelShape, num_gpus: int) -> str:
-    """What of the model vLLM 0.29 cannot divide over so many GPUs; empty where it can divide all.
+    """The parts of the model that vLLM 0.29 cannot divide over `num_gpus`; empty if it can divide all.
 
-    By what its layers assert: heads, key heads (copied where there are fewer of them than GPUs), the width of the
+    Its layers assert this for heads, key heads (copied where there are fewer of them than GPUs), the width of the
     feed-forward layers, and the vocabulary, filled up to a multiple of 64.
     """
     keys, vocabulary = shape.num_key_value_heads, -(-shape.vocab_size // _VOCABULARY_STEP) * _VOCABULARY_STEP
@@ -63,9 +63,9 @@ def _undivided(shape: ModelShape, num_gpus: int) -> str:
 
 
 def vllm_memory(context: PlanContext, load: TrainingLoad, *, sequences: int) -> int:
-    """Bytes on a rank's device of the vLLM beside it, model and cache.
+    """Bytes of the vLLM beside a rank, on the rank's device, model and cache.
 
-    On a GPU its share, whatever it needs; without one the weights, and room for all of so many sequences, in whole GiB.
+    On a GPU its share, whatever it needs; without one the weights, and a cache for all `sequences`, in whole GiB.
     """
     config, profile = context.config.train_policy, context.profile
     if profile.num_gpus:
@@ -76,7 +76,7 @@ def vllm_memory(context: PlanContext, load: TrainingLoad, *, sequences: int) -> 
 
 
 def vllm_programs(context: PlanContext) -> int:
-    """Beside the ranks: one with each of them, or one for all; that one starts another for each of several GPUs."""
+    """Number of vLLM programs: one for each rank; or one for all, which starts another for each of several GPUs."""
     config = context.config.train_policy
     if config.rollout_engine != "vllm":
         return 0
@@ -86,6 +86,6 @@ def vllm_programs(context: PlanContext) -> int:
 
 
 def vllm_figures(context: PlanContext) -> tuple[Figure, ...]:
-    """GPUs that have no rank."""
+    """The number of GPUs that have no rank, as a figure."""
     num_gpus = context.config.train_policy.vllm_gpus
     return (Figure("for vLLM alone", num_gpus, "GPUs", "exact"),) if num_gpus else ()

@@ -1,4 +1,4 @@
-"""What supervised and reward-model training compute, and how long that takes: updates and evaluations."""
+"""Operations and time of supervised and reward-model training: updates and evaluations."""
 
 import math
 
@@ -9,7 +9,7 @@ from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
 
-# One weight's share in clipping, AdamW and forgetting the gradient, on one core.
+# Time per weight of clipping, AdamW and clearing the gradient, on one core.
 _OPTIMIZER_SECONDS = 6e-9
 
 
@@ -45,9 +45,9 @@ def training_work(
 
 
 def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -> Work:
-    """What the optimizer takes on a CPU, where it reads and writes all that is trained; on a GPU it is next to nothing.
+    """Time of the optimizer on a CPU, where it reads and writes all trained weights; nothing on a GPU.
 
-    Its operations are left out: memory decides.
+    Its operations are left out: memory decides the time.
     """
     if profile.num_gpus:
         return Work()

@@ -1,7 +1,6 @@
-"""What is asked of Prefect's API beside its engine: short waits, few repeats, one kind of error.
+"""Requests to Prefect's API beside its engine: short waits, few repeats, one kind of error.
 
-The engine repeats each request for a minute and more, and then raises into the flow; a run that is at work must do
-neither.
+The engine repeats each request for a minute and more, and then raises into the flow; a working run must do neither.
 """
 
 import random
@@ -40,10 +39,10 @@ T = TypeVar("T")
 
 _UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 _ENDED = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
-# Every run of ours has had them before it asks. Heartbeats are left out: this side sends them to any server.
+# Each of our runs has had them before this request. Heartbeats are left out: the run sends them to any server.
 _STATES_OF_A_START = ("Pending", "Running")
 _AT_ONCE = 200
-# Looked through every minute; and only where the server fails at handing out runs.
+# Read every minute, and only if the server fails to list runs.
 _PAGES_OF_NEWEST = 5
 _PAGES_OF_SCHEDULED = 50
 _BUSY = 503
@@ -53,11 +52,11 @@ _PAUSES_WHEN_BUSY_S = (0.2, 0.5, 1.0)
 
 
 class PrefectAwayError(Exception):
-    """Prefect's API did not answer in time, or answered that it is broken or of another mind."""
+    """Prefect's API did not answer in time, failed, or rejected the request."""
 
 
 class PrefectApi:
-    """A client of the API that this process is pointed at; every method may raise PrefectAwayError.
+    """A client of the API that this process is set to; every method may raise PrefectAwayError.
 
     Args:
         timeout_s: longest wait for one answer.
@@ -67,7 +66,7 @@ class PrefectApi:
         self._client: SyncPrefectClient = get_client(httpx_settings={"timeout": timeout_s}, sync_client=True)
 
     def __enter__(self) -> Self:
-        """Keep the connections for the time of the block, and close them behind it."""
+        """Keep the connections during the block, and close them after it."""
         self._client.__enter__()
         return self
 
@@ -81,14 +80,14 @@ class PrefectApi:
         return str(self._client.api_url.copy_with(userinfo=b"")).rstrip("/")
 
     def flow_run(self, flow_run_id: str) -> FlowRun | None:
-        """The run as the server has it; None where the server has no such run."""
+        """Return the run as the server has it; None if the server has no such run."""
         return self._asked(lambda: self._client.read_flow_run(UUID(flow_run_id)))
 
     def had_flow_run(self, flow_run_id: str) -> bool:
         """Whether the server's database once had this run; for a run that it does not have now.
 
-        The server itself keeps an event of each state of a run, and keeps it when the run is deleted, for as long as
-        its `PREFECT_SERVER_EVENTS_RETENTION_PERIOD`. A fresh database, and one from before the run, holds none.
+        The server keeps an event of each state of a run, also after the run is deleted, for its
+        `PREFECT_SERVER_EVENTS_RETENTION_PERIOD`. A new database, and one from before the run, has none.
         """
         begun = {
             "event": {"name": [f"prefect.flow-run.{name}" for name in _STATES_OF_A_START]},
@@ -98,12 +97,12 @@ class PrefectApi:
         return answer is not None and bool(answer.json()["events"])
 
     def unfinished_flow_runs(self, flow_name: str) -> FoundRuns:
-        """All runs of that flow that the server believes to be under way."""
+        """Return all runs of that flow that the server shows as unfinished."""
         flows = FlowFilter(name=FlowFilterName(any_=[flow_name]))
         return self._all_runs(flows, _in_states(_UNFINISHED))
 
     def ended_with_open_tasks(self, flow_name: str) -> list[FlowRun]:
-        """The newest 200 runs of that flow that have ended while the server believes a task of theirs to be at work."""
+        """Return the newest 200 ended runs of that flow with a task that the server shows as unfinished."""
         flows = FlowFilter(name=FlowFilterName(any_=[flow_name]))
         open_tasks = TaskRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
         asked = self._asked(
@@ -118,13 +117,13 @@ class PrefectApi:
         return asked or []
 
     def newest_unreadable(self) -> tuple[UUID, ...]:
-        """Runs of any flow that spoil the first pages of the list of runs: those among the newest 1,000."""
+        """Return the unreadable runs of any flow among the newest 1,000; they break the first pages of the list."""
         return self._all_runs(FlowFilter(), FlowRunFilter(), most_pages=_PAGES_OF_NEWEST).unreadable
 
     def scheduled_unreadable(self) -> tuple[UUID, ...]:
-        """Runs of any flow that wait to be started, and cannot be handed out for that.
+        """Return the scheduled runs of any flow that the server cannot hand out for their start.
 
-        Those due first come first: each schedule has up to 100 later ones, which would fill the page before them.
+        Runs due first come first: each schedule has up to 100 later runs, which would fill the page.
         """
         states, due_first = _in_states([StateType.SCHEDULED]), FlowRunSort.EXPECTED_START_TIME_ASC
         return self._all_runs(FlowFilter(), states, sort=due_first, most_pages=_PAGES_OF_SCHEDULED).unreadable
@@ -137,7 +136,7 @@ class PrefectApi:
         sort: FlowRunSort = FlowRunSort.EXPECTED_START_TIME_DESC,
         most_pages: int | None = None,
     ) -> FoundRuns:
-        """The runs of the first pages, or of all where no number is given."""
+        """Return the runs of the first `most_pages` pages; None means all pages."""
         found = page = self._found_runs(flows, runs, sort=sort)
         num_pages = 1
         while page.count >= _AT_ONCE and (most_pages is None or num_pages < most_pages):
@@ -162,16 +161,16 @@ class PrefectApi:
                 "offset": offset,
                 "sort": sort.value,
             }
-            # What the page draws as bars: ids and times, without the values that cannot be written.
+            # The page draws this as bars: ids and times, without the values that the server cannot write.
             bars = self._asked(lambda: self._client.request("POST", "/ui/flow_runs/history", json=asked).json()) or []
             ids = [UUID(bar["id"]) for bar in bars]
             return read_one_by_one(ids, lambda some: self._read(lambda: listed(_only(some))) or [])
 
     def _read(self, question: Callable[[], T]) -> T | None:
-        """The answer.
+        """Return the answer to a request.
 
         Raises:
-            UnreadableError: the server fails at writing it.
+            UnreadableError: the server fails to write the answer.
         """
         try:
             return self._asked(question)
@@ -183,7 +182,7 @@ class PrefectApi:
             raise
 
     def task_runs(self, flow_run_id: str) -> list[TaskRun]:
-        """The tasks of a run as the server has them."""
+        """Return the tasks of a run as the server has them."""
         only = _only([UUID(flow_run_id)])
         return self._asked(lambda: self._client.read_task_runs(flow_run_filter=only, limit=_AT_ONCE)) or []
 
@@ -193,19 +192,19 @@ class PrefectApi:
         self._asked(lambda: self._client.update_flow_run_labels(UUID(flow_run_id), values))
 
     def set_flow_run_state(self, flow_run_id: str, state: State[Any]) -> None:
-        """Give a run a state, whatever it had before."""
+        """Set the state of a run, whatever it was before."""
         self._asked(lambda: self._client.set_flow_run_state(UUID(flow_run_id), state, force=True))
 
     def set_task_run_state(self, task_run_id: UUID, state: State[Any]) -> None:
-        """Give a task run a state, whatever it had before."""
+        """Set the state of a task run, whatever it was before."""
         self._asked(lambda: self._client.set_task_run_state(task_run_id, state, force=True))
 
     def record_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Hand over events; the same event may come twice. The server works through them after it answered."""
+        """Send events; the same event may be sent twice. The server processes them after its answer."""
         self._asked(lambda: self._client.request("POST", "/events", json=list(events)))
 
     def rename_flow_run(self, flow_run_id: str, name: str) -> None:
-        """Give a run another name."""
+        """Rename a run."""
         self._asked(lambda: self._client.update_flow_run(UUID(flow_run_id), name=name))
 
     def tag_flow_run(self, flow_run_id: str, tags: Iterable[str]) -> None:
@@ -216,7 +215,7 @@ class PrefectApi:
             self._asked(lambda: self._client.update_flow_run(UUID(flow_run_id), tags=wanted))
 
     def create_artifact(self, artifact: Mapping[str, Any]) -> None:
-        """Attach an artifact to the run that it names; what the same task shows under its key is replaced."""
+        """Attach an artifact to the run that it names; it replaces the same task's artifact of the same key."""
         wanted = ArtifactCreate.model_validate(artifact)
         self._asked(lambda: self._show(wanted))
 
@@ -226,7 +225,7 @@ class PrefectApi:
             self._client.create_artifact(artifact)
             return
         changed = ArtifactUpdate(data=artifact.data, description=artifact.description)
-        # Not through the client's own method: it makes an event of each update, with all data in it.
+        # The client's own method is not used: it makes an event of each update, with all data in it.
         self._client.request(
             "PATCH",
             "/artifacts/{id}",
@@ -235,7 +234,7 @@ class PrefectApi:
         )
 
     def _shown(self, artifact: ArtifactCreate) -> UUID | None:
-        """The artifact with that key that the same task, or outside of tasks the same flow run, shows already."""
+        """Return the id of the artifact with that key that the same task, or outside tasks the flow run, has."""
         if artifact.key is None or artifact.flow_run_id is None:
             return None
         task_run_id = artifact.task_run_id
@@ -257,9 +256,9 @@ class PrefectApi:
             raise PrefectAwayError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
 
     def _answer(self, question: Callable[[], T]) -> T:
-        """The answer; a server whose SQLite file is locked by another write at this moment is asked again.
+        """Return the answer; repeat the request while another write locks the server's SQLite file.
 
-        So is one that dropped the connection: it does that after an answer that it failed to write.
+        Also repeat it after a dropped connection: the server drops one after an answer that it failed to write.
         """
         for pause_s in _PAUSES_WHEN_BUSY_S:
             try:
@@ -269,7 +268,7 @@ class PrefectApi:
                     raise
             except _DROPPED:
                 pass
-            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that two do not meet again
+            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that two clients do not collide again
         return question()
 
 

@@ -1,4 +1,4 @@
-"""What a stage's task shows in Prefect: artifacts, assets, a certificate."""
+"""Show a stage's results in Prefect: artifacts, assets, the certificate."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ from tasks.run.provenance import find_maker
 from tasks.run.state import PipelineRun
 from tasks.store.events import read_points
 
-# What other stages start from; evaluations and reports are none.
+# Stages whose output other stages read; evaluations and reports are none.
 _ASSETS = frozenset(
     {
         StageName.FILTER_DATASET,
@@ -47,14 +47,14 @@ def show_markdown(key: str, markdown: str, *, description: str) -> None:
 
 
 def show_link(key: str, address: str, *, text: str, description: str) -> None:
-    """Attach a link to the present run; an empty address is none."""
+    """Attach a link to the present run; do nothing for an empty address."""
     if address:
         show_markdown(key, f"[{markdown_text(text)}]({address})", description=description)
 
 
 def mlflow_page_shown(run: PipelineRun) -> Callable[[], None]:
-    """Attaches a link to the run's page in MLflow to the present flow run, whenever it is called."""
-    # Where this is called counts: inside a task the link would be the task's.
+    """Return a function that attaches a link to the run's MLflow page to the present flow run."""
+    # Call this outside of tasks: inside a task the link would be the task's.
     artifact = artifact_of_present_run(
         "markdown", "mlflow", "", description="Every stage with its curves, parameters and files"
     )
@@ -68,7 +68,7 @@ def mlflow_page_shown(run: PipelineRun) -> Callable[[], None]:
 
 
 def show_stage(run: PipelineRun, stage: StageName, markdown: str, *, description: str) -> None:
-    """Attach what a stage has to say, below a line that says who made it and where MLflow has the rest."""
+    """Attach a stage's text, below links to the run that made a reused stage and to the stage in MLflow."""
     show_markdown(page_key(stage), f"{stage_links(run, stage)}\n\n{markdown}".lstrip(), description=description)
 
 
@@ -86,7 +86,7 @@ def show_training(run: PipelineRun, artifact: ArtifactRef) -> None:
 
 
 def stage_links(run: PipelineRun, stage: StageName) -> str:
-    """Markdown: that the stage was reused, and who made it; the stage's run in MLflow. May be empty."""
+    """Return Markdown with the links of a stage: the run that made it if it was reused, MLflow. May be empty."""
     record = run.record_of(stage)
     if record is None:
         return ""
@@ -97,29 +97,29 @@ def stage_links(run: PipelineRun, stage: StageName) -> str:
 
 
 def mlflow_link(run: PipelineRun, mlflow_run_id: str) -> str:
-    """Markdown link to a stage's run; empty where it has no page yet."""
+    """Return a Markdown link to a stage's run; empty if it has no page yet."""
     address = run.tracking.run_url(mlflow_run_id) if mlflow_run_id else ""
     return f"[This stage in MLflow: curves, parameters, files]({address})" if address else ""
 
 
 def prefect_link(run: PipelineRun) -> str:
-    """Markdown link to the flow run; empty outside of one."""
+    """Return a Markdown link to the flow run; empty outside of one."""
     return f"[The run in Prefect]({run.prefect_url})" if run.prefect_url else ""
 
 
 def page_key(stage: StageName) -> str:
-    """The key under which a stage shows what it has to say."""
+    """Return the key of a stage's page in Prefect."""
     return stage.value.replace("_", "-")
 
 
 def present_flow_run_id() -> str:
-    """Prefect's id of the present flow run; empty outside of one."""
+    """Return Prefect's id of the present flow run; empty outside of one."""
     context = FlowRunContext.get()
     return str(context.flow_run.id) if context and context.flow_run else ""
 
 
 def artifact_of_present_run(kind: str, key: str, data: str | float, *, description: str) -> JsonObject | None:
-    """The artifact as Prefect takes it; None outside a flow run."""
+    """Return the artifact as Prefect takes it; None outside a flow run."""
     flow_run_id, task = present_flow_run_id(), TaskRunContext.get()
     if not flow_run_id:
         return None
@@ -136,7 +136,7 @@ def artifact_of_present_run(kind: str, key: str, data: str | float, *, descripti
 
 
 def _maker_link(run: PipelineRun, record: StageRecord) -> str:
-    """Markdown link to the flow run that made what was reused, where this server knows it."""
+    """Return a Markdown link to the flow run that made a reused stage; empty if this server lacks it."""
     flow_run_id = find_maker(run.attempt_folder(record.stage, record.key, attempt=1).parent).flow_run_id
     pages, _, present = run.prefect_url.rpartition("/")
     if not flow_run_id or not present:
@@ -155,7 +155,7 @@ def _show(artifact: JsonObject | None) -> None:
 
 
 def tell_asset(run: PipelineRun, artifact: ArtifactRef, inputs: tuple[StageInput, ...]) -> None:
-    """The stage made this anew of those inputs; nothing outside a flow run, or where no other stage starts from it."""
+    """Report to Prefect that the stage made this of those inputs; only in a flow run, and only for `_ASSETS`."""
     if present_link() is None or artifact.stage not in _ASSETS:
         return
     sources = [_input_key(run, item) for item in inputs]
@@ -174,7 +174,7 @@ def _key(run: PipelineRun, stage: str) -> str:
 
 
 def _input_key(run: PipelineRun, item: StageInput) -> str:
-    """The asset of the stage that made an input, else where it came from: a hub id or a path of this machine."""
+    """Return the asset of the stage that made an input, else its origin: a hub id or a path of this machine."""
     maker = item.origin.partition(" ")[0]
     if maker in set(StageName):
         return _key(run, maker)
@@ -182,7 +182,7 @@ def _input_key(run: PipelineRun, item: StageInput) -> str:
 
 
 def show_certificate(run: PipelineRun) -> None:
-    """Attach the run's certificate; nothing where the run did not come so far."""
+    """Attach the run's certificate, if it has one."""
     verdict = next((found for found in reversed(run.gates) if found.certificate is not None), None)
     record = run.record_of(StageName.EVALUATE_REWARD_MODEL)
     if verdict is None or verdict.certificate is None or record is None:

@@ -1,7 +1,7 @@
-"""How a run ends: a thread notices that a user cancelled or deleted it in Prefect; every end has its state and words.
+"""How a run ends: a thread notices that a user cancelled or deleted it in Prefect; each end has a state and a message.
 
-A run that the server does not have is deleted only where the server's database once had it: a server that is away, or
-back with another database, stops nothing.
+A run that the server lacks counts as deleted only if the server's database once had it. A server that is away, or back
+with another database, stops nothing.
 """
 
 import threading
@@ -23,7 +23,7 @@ GOES_ON = "Nothing that was finished is lost: Retry, or the same command, goes o
 
 
 def watch_for_cancel() -> tuple[Callable[[], bool], Callable[[], None]]:
-    """Whether the present flow run was cancelled or deleted, and how to stop asking; outside a flow run nobody can."""
+    """Return `should_stop` and `close` of a watch on the present flow run; without a flow run both do nothing."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return never, lambda: None
@@ -38,26 +38,26 @@ def watch_for_cancel() -> tuple[Callable[[], bool], Callable[[], None]]:
 
 
 class RunCancelledError(Exception):
-    """Somebody cancelled the run; what it had finished stands."""
+    """A user cancelled the run; what it had finished remains."""
 
 
 def never() -> bool:
-    """For runs that nobody can cancel from outside."""
+    """Return False: the run cannot be cancelled from outside."""
     return False
 
 
 class CancelWatch:
-    """Asks for the run's own state every few seconds, until `close`.
+    """Read the run's state every few seconds, until `close`.
 
-    A server that does not answer cancels nothing; it is asked again. `is_away` says whether it did not answer last
+    A server that does not answer cancels nothing; the watch tries again. `is_away` says whether it did not answer last
     time, `was_away` whether that ever happened.
 
     Args:
-        state: the run's state; None where the server has no such run. May raise PrefectAwayError, and may take long.
-        had_run: whether the server's database once had the run; asked where it has it no more. As `state`.
-        on_forgotten: called once from the thread where it never had: it is another database.
+        state: the run's state; None if the server has no such run. May raise PrefectAwayError, and may take long.
+        had_run: whether the server's database once had the run; called when it lacks the run. May raise as `state`.
+        on_forgotten: called once from the thread if it never had the run: it is another database.
         on_return: called from the thread when the server answers again after it had not.
-        every_s: pause between two questions.
+        every_s: pause between two requests.
     """
 
     def __init__(
@@ -84,20 +84,20 @@ class CancelWatch:
         self._thread.start()
 
     def note_away(self) -> None:
-        """Somebody else got no answer: `on_return` is due with the next one."""
+        """Record that another caller got no answer; `on_return` follows the next answer."""
         self.is_away = self.was_away = True
 
     def should_stop(self) -> bool:
-        """Whether the run was cancelled or deleted; answers at once."""
+        """Whether the run was cancelled or deleted; does not wait."""
         return self._cancelled.is_set()
 
     @property
     def why(self) -> str:
-        """Why the run is to stop, in words."""
+        """The message why the run must stop."""
         return DELETED if self.was_deleted else CANCELLED
 
     def close(self) -> None:
-        """Ask no more. A question that is under way is not waited for."""
+        """Stop the watch. Does not wait for a request that is under way."""
         self._closing.set()
 
     def _work(self) -> None:
@@ -125,7 +125,7 @@ class CancelWatch:
 
 
 def end_state(error: BaseException | None) -> EndState:
-    """What Prefect calls the end of a run that ended with that error; None: it came to its end."""
+    """Return Prefect's state for a run that ended with that error; None: the run came to its end."""
     if error is None:
         return "COMPLETED"
     if isinstance(error, RunCancelledError):
@@ -136,7 +136,7 @@ def end_state(error: BaseException | None) -> EndState:
 
 
 def end_text(error: BaseException | None) -> str:
-    """The message beside that state; empty where there is nothing to say."""
+    """Return the message beside that state; empty without an error."""
     if error is None:
         return ""
     if isinstance(error, (GateWaitsError, RunCancelledError)):

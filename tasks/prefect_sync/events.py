@@ -1,6 +1,6 @@
-"""Takes what Prefect's task engine says of the tasks, keeps it in the ledger, and sends it to the server.
+"""Take the task events of Prefect's task engine, keep them in the ledger, and send them to the server.
 
-Prefect's own way sends each change over a websocket, tries eleven times where the server is gone, and forgets what was
+Prefect's own client sends each change over a websocket, tries eleven times if the server is gone, and loses what was
 not sent when the process ends.
 """
 
@@ -30,7 +30,7 @@ class LedgerEvents:
         self._thread.start()
 
     def put(self, item: tuple[str, Event]) -> None:
-        """Keep an event about a task, and send it as soon as can be."""
+        """Keep an event about a task, and send it as soon as possible."""
         event = item[1]
         data: JsonObject = event.model_dump(mode="json")
         if event.event.startswith(_TASK_EVENT):
@@ -38,7 +38,7 @@ class LedgerEvents:
         self._waiting.put(data)
 
     def close(self, *, limit_s: float) -> None:
-        """Wait until everything that was emitted so far has come and was sent, for at most so long."""
+        """Wait until all events emitted so far have come and were sent, for at most `limit_s`."""
         emit_event(_LAST_EVENT, resource={"prefect.resource.id": _LAST_EVENT})  # events come in order
         self._thread.join(timeout=limit_s)
 
@@ -46,7 +46,7 @@ class LedgerEvents:
         rest_until = 0.0
         while (event := self._waiting.get())["event"] != _LAST_EVENT:
             if time.monotonic() < rest_until:
-                continue  # it stands in the ledger, and is sent from there
+                continue  # the ledger has it, and it is sent from there
             try:
                 self._api.record_events([event])
             except PrefectAwayError:

@@ -1,7 +1,7 @@
-"""What Prefect should know of one flow run, on disk until Prefect is seen to know it.
+"""The task events, artifacts and end of one flow run, on disk until Prefect shows them.
 
-Prefect keeps what it was told about tasks in memory for a moment, and what a run wants to tell a server that is away
-is lost when the run's process ends. The ledger outlives both.
+Prefect keeps new task events in memory for a moment, and a run's messages to a server that is away are lost when the
+run's process ends. The ledger outlives both.
 """
 
 import logging
@@ -52,7 +52,7 @@ class Ledger:
 
     @property
     def record(self) -> LedgerRecord:
-        """What stands in it."""
+        """The ledger's content."""
         return self._record
 
     def add_event(self, event: JsonObject) -> None:
@@ -62,14 +62,14 @@ class Ledger:
             self._keep()
 
     def add_artifact(self, artifact: JsonObject) -> None:
-        """Keep an artifact that Prefect did not take; it replaces what the same task wanted to show under its key."""
+        """Keep an artifact that Prefect did not take; it replaces the same task's artifact of the same key."""
         with self._lock:
             others = tuple(item for item in self._record.artifacts if _place(item) != _place(artifact))
             self._record = self._record.model_copy(update={"artifacts": (*others, artifact)})
             self._keep()
 
     def artifact_taken(self, artifact: JsonObject) -> None:
-        """Prefect has it now."""
+        """Remove an artifact that Prefect has now."""
         with self._lock:
             left = tuple(item for item in self._record.artifacts if item is not artifact)
             self._record = self._record.model_copy(update={"artifacts": left})
@@ -95,7 +95,7 @@ def _place(artifact: JsonObject) -> tuple[JsonValue, ...]:
 
 
 def read_ledger(path: Path) -> LedgerRecord | None:
-    """The record in that file; None where there is none, or it cannot be read."""
+    """Return the record in that file; None if it is missing or cannot be read."""
     try:
         return LedgerRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -103,9 +103,9 @@ def read_ledger(path: Path) -> LedgerRecord | None:
 
 
 def remove_ledger(path: Path) -> None:
-    """Prefect knows it all; the folder goes with its last ledger."""
+    """Delete a ledger, and the folder with its last ledger."""
     try:
         path.unlink(missing_ok=True)
         path.parent.rmdir()
-    except OSError:  # another run's ledger lies there too
+    except OSError:  # the folder has another run's ledger
         return

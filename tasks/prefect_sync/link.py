@@ -1,8 +1,8 @@
-"""The tie between a running pipeline and its flow run in Prefect: a lost server costs the pipeline nothing.
+"""The link between a running pipeline and its flow run in Prefect: a lost server never fails the pipeline.
 
-Prefect's engine sets the flow run's last state by itself, and raises into the caller where the server is gone. So at
-the end of the pipeline it is asked whether the server is there. If not, the engine is left with `Abort`, which sets no
-state; the end stands in the ledger, and `PipelineEnd.told` or the next run tells it.
+Prefect's engine sets the flow run's last state, and raises into the caller if the server is gone. So at its end the
+pipeline checks that the server answers. If not, it leaves the engine with `Abort`, which sets no state. The ledger
+keeps the end, and `PipelineEnd.told` or the next run reports it.
 """
 
 import logging
@@ -37,22 +37,22 @@ from tasks.prefect_sync.state import LEDGER_LABEL, end_open_tasks, prefect_state
 
 logger = logging.getLogger(__name__)
 
-_LIVES = "Prefect had heard nothing of it for a while; its process lives and goes on."
-_BEFORE = "The process that was at it ended without a word; the run was started again."
+_LIVES = "Prefect got no sign of life for a while; the run's process lives and goes on."
+_BEFORE = "The process of this task ended without reporting it; the run was started again."
 _WAITS = "WaitsForDecision"
 # Set by Prefect for the process of a run that is served.
 _RUNNER_SHOWS_CANCELLED = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
 _WAIT_FOR_SERVER_S = 10.0
 _EVENTS_LIMIT_S = 5.0
-# Who serves the run waits for half a minute until its process has ended.
+# Prefect's runner waits for half a minute until the run's process has ended.
 _TASKS_LIMIT_S = 15.0
 
 
 class PipelineLeft(Abort):
-    """Leaves Prefect's engine without another word to the server; the run's end is had by `take_last_end`.
+    """Leave Prefect's engine without another request to the server; `take_last_end` returns the run's end.
 
     Attributes:
-        state: the state that the server was told, or will be.
+        state: the state that the server has, or will get.
     """
 
     def __init__(self, state: "State[Any]") -> None:
@@ -61,7 +61,7 @@ class PipelineLeft(Abort):
 
 
 class PipelineEnd:
-    """How the last pipeline of this process ended; Prefect's engine may raise something else about it."""
+    """How the last pipeline of this process ended; Prefect's engine may raise another error about it."""
 
     def __init__(self, error: BaseException | None, ledger: Ledger, *, was_deleted: bool) -> None:
         self.error = error
@@ -69,9 +69,9 @@ class PipelineEnd:
         self._was_deleted = was_deleted
 
     def told(self) -> bool:
-        """Whether Prefect shows how the run ended, told now where that is needed; asked after the engine is done.
+        """Report the run's end if Prefect lacks it; return whether Prefect shows it. Call it after the engine is done.
 
-        Of a run that somebody deleted there is nothing to tell.
+        A deleted run has nothing to report.
         """
         if self._was_deleted:
             remove_ledger(self._ledger.path)
@@ -91,23 +91,23 @@ _links: list["PrefectLink"] = []
 
 
 def take_last_end() -> PipelineEnd | None:
-    """The end of the pipeline that ended last in this process, once; None where none did since."""
+    """Return the end of the pipeline that ended last in this process, once; None if none ended since."""
     return _ends.pop() if _ends else None
 
 
 def present_link() -> "PrefectLink | None":
-    """The tie of the pipeline that runs in this process."""
+    """Return the link of the pipeline that runs in this process; None without one."""
     return _links[-1] if _links else None
 
 
 def why_stopped() -> str:
-    """Why the present run is to stop, in words."""
+    """Return the message why the present run must stop."""
     link = present_link()
     return CANCELLED if link is None else link.watch.why
 
 
 def asked_at() -> str:
-    """When somebody asked for the present flow run, UTC, ISO 8601; a retry changes nothing. Empty outside a run."""
+    """Return when the present flow run was created, UTC, ISO 8601; a retry changes nothing. Empty outside a run."""
     context = FlowRunContext.get()
     created = context.flow_run.created if context and context.flow_run else None
     return created.astimezone(UTC).isoformat(timespec="seconds") if created else ""
@@ -115,12 +115,12 @@ def asked_at() -> str:
 
 @contextmanager
 def linked_to_prefect(output_dir: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Tie the present flow run to this process for the time of the block; yields whether it was cancelled or deleted.
+    """Link the present flow run to this process during the block; yield whether it was cancelled or deleted.
 
-    Runs of dead processes are given their true end first. Outside a flow run nothing is tied.
+    Runs of dead processes get their true end first. Outside a flow run nothing is linked.
 
     Raises:
-        PipelineLeft: at the end of the block, where Prefect's engine must not tell the server about it.
+        PipelineLeft: at the end of the block, if Prefect's engine must not report it to the server.
     """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
@@ -142,7 +142,7 @@ def linked_to_prefect(output_dir: Path, *, say: Callable[[str], None]) -> Iterat
 
 
 class PrefectLink:
-    """What ties a flow run to this process: its ledger, and the watch for a cancellation."""
+    """The link of a flow run to this process: its ledger, and the watch for a cancellation."""
 
     def __init__(self, flow_run: FlowRun, folder: Path, *, flow_name: str, say: Callable[[str], None]) -> None:
         self._flow_run_id = str(flow_run.id)
@@ -150,7 +150,7 @@ class PrefectLink:
         self._folder = folder
         self._say = say
         self._is_introduced = False
-        # One for all threads: each new client costs 50 ms.
+        # One client for all threads: each new one costs 50 ms.
         self.api = PrefectApi()
         self.ledger = Ledger(folder, flow_run_id=self._flow_run_id, owner=current_owner().labels())
         self._events = LedgerEvents(self.ledger, self.api)
@@ -162,7 +162,7 @@ class PrefectLink:
         )
 
     def begin(self) -> None:
-        """Follow the tasks from now on, say who runs this, and end the runs of the dead."""
+        """Follow the tasks from now on, label the run with its owner, and end the runs of dead processes."""
         _ends.clear()
         EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=self._events)
         before = RunEnd(state="CRASHED", message=_BEFORE)
@@ -170,7 +170,7 @@ class PrefectLink:
             self._introduce()
             end_open_tasks(self.ledger.record, before, self.api)  # no task of this attempt has begun
         except PrefectAwayError as error:
-            logger.warning("Prefect could not be told who runs this: %s", error)
+            logger.warning("Prefect does not know yet which process runs this: %s", error)
             self.watch.note_away()
 
     def _introduce(self) -> None:
@@ -181,10 +181,10 @@ class PrefectLink:
         self._is_introduced = True
 
     def end(self, error: BaseException | None) -> None:
-        """Write the end down, and see that the engine can tell it; a suspended run has none yet.
+        """Record the end, and check that the engine can report it; a suspended run has no end yet.
 
         Raises:
-            PipelineLeft: it cannot, or must not.
+            PipelineLeft: the engine cannot report it, or must not.
         """
         self.watch.close()
         if isinstance(error, Pause):
@@ -214,27 +214,27 @@ class PrefectLink:
             raise PipelineLeft(state) from error
 
     def _leave_cancelled(self) -> None:
-        """Who serves the run has ended this process, and shows the run as Cancelled when it is gone.
+        """Report only the tasks: Prefect's runner has ended this process, and then sets the run to Cancelled.
 
-        Only the tasks are told here: two that told of the run would undo a Retry between them.
+        If both processes set the run's state, the second would undo a Retry between them.
         """
         self.ledger.note_end("CANCELLED", CANCELLED)
         self._events.close(limit_s=_EVENTS_LIMIT_S)
         EventsWorker.set_client_override(None)
         record = self.ledger.record
         try:
-            # A later state of ours would hide what the server has not worked through: a task's last event names it.
+            # A later state from here would hide events that the server has not processed: a task's last event names it.
             is_told = tell_tasks(record, self.api, within_s=_TASKS_LIMIT_S)
             if is_told:
                 end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self.api)
         except PrefectAwayError as error:
             logger.warning("Prefect was not told how the tasks ended: %s", error)
         else:
-            if is_told:  # else whoever serves the run looks at its ledger again
+            if is_told:  # else `rlhf serve` reads the ledger again
                 remove_ledger(self.ledger.path)
 
     def _leave_suspended(self) -> None:
-        """Nobody owns the run until it is resumed, so that no other run takes it for dead; its tasks are told."""
+        """Remove the owner until the run is resumed, so that no other run takes it for dead; report its tasks."""
         self._events.close(limit_s=_EVENTS_LIMIT_S)
         EventsWorker.set_client_override(None)
         nobody = dict.fromkeys((*self.ledger.record.owner, LEDGER_LABEL), "")
@@ -246,7 +246,7 @@ class PrefectLink:
         remove_ledger(self.ledger.path)
 
     def _show_waiting(self, error: GateWaitsError) -> "State[Any]":
-        """A run that ended for a person's decision is neither a success nor a failure to look into: named as it is."""
+        """Name the state of a run that waits for a person's decision: it is neither a success nor a failure."""
         state: State[Any] = State(type=StateType.COMPLETED, name=_WAITS, message=str(error))
         try:
             self.api.set_flow_run_state(self._flow_run_id, state)
@@ -256,8 +256,8 @@ class PrefectLink:
 
     def _say_forgotten(self) -> None:
         self._say(
-            f"Prefect at {self.api.url} has neither this run nor a trace that it ever had it: another database is "
-            "behind it. The run goes on; Prefect does not show it any more."
+            f"Prefect at {self.api.url} has neither this run nor an event of it, so it uses another database now. "
+            "The run goes on; Prefect does not show it any more."
         )
 
     def show(self, artifact: JsonObject) -> None:
@@ -278,22 +278,22 @@ class PrefectLink:
         return None if flow_run is None else flow_run.state_type
 
     def _state_while_it_lives(self) -> Any:
-        """The run's state; a server that heard nothing of it for a while, and calls it Crashed, is told otherwise."""
+        """Return the run's state; if the server got no sign of life and calls it Crashed, set it to Running."""
         state = self._state()
         if state is StateType.CRASHED:
-            logger.warning("Prefect took this run for dead; it is told that the run goes on.")
+            logger.warning("Prefect took this run for dead; its state is set to Running again.")
             self.api.set_flow_run_state(self._flow_run_id, State(type=StateType.RUNNING, message=_LIVES))
         return state
 
     def _is_cancelled(self) -> bool:
-        """Whether who stops this process does so because somebody cancelled the run; the watch may not know yet."""
+        """Whether this process is stopped because a user cancelled the run; the watch may not know yet."""
         try:
             return self.watch.should_stop() or self._state() in STOPS
         except PrefectAwayError:
             return False
 
     def _catch_up(self) -> None:
-        """Tell the server what it missed."""
+        """Send the server what it missed."""
         try:
             if not self._is_introduced:
                 self._introduce()
@@ -302,7 +302,7 @@ class PrefectLink:
                 self.api.create_artifact(artifact)
                 self.ledger.artifact_taken(artifact)
         except PrefectAwayError as error:
-            logger.warning("Prefect lacks something of the run: %s", error)
+            logger.warning("Prefect lacks some data of the run: %s", error)
 
     def _server_is_there(self, *, wait_s: float) -> bool:
         deadline = time.monotonic() + wait_s

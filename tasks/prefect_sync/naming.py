@@ -1,4 +1,4 @@
-"""Names and tags of the present run in Prefect and MLflow. A server that is away costs nothing."""
+"""Names and tags of the present run in Prefect and MLflow. A server that is away does no harm."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ def introduce_run(run: PipelineRun, tags: Iterable[str]) -> None:
 
 
 def correct_name(run: PipelineRun, guessed: str, known: str) -> None:
-    """Put what is known now into the run's name, where its name holds what was guessed: `@main` becomes `@2f1a`."""
+    """Replace the guessed part of the run's name by the known one: `@main` becomes `@2f1a`."""
     run.tracking.correct_name(guessed, known)
     context = FlowRunContext.get()
     flow_run = context.flow_run if context else None

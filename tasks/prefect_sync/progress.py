@@ -1,7 +1,7 @@
-"""Shows how far a stage is while it runs: a progress bar, the time left, and its latest figures and curves.
+"""Show how far a stage is while it runs: a progress bar, the time left, and its latest figures and curves.
 
-All of it goes out from a thread of its own, so that a server that hangs delays nothing; a server that is away is left
-alone. What the stage has to say when it has ended is shown by the task, and replaces the figures.
+A separate thread sends them, so that a server that hangs delays nothing; it sends nothing while the server is away.
+When the stage has ended, its task shows the results, which replace the figures.
 """
 
 import threading
@@ -21,7 +21,7 @@ from tasks.store.events import MetricPoint
 
 @dataclass(frozen=True)
 class Progress:
-    """How far something is: `text` says the unit and a figure, as the stage wrote it."""
+    """How far a stage is: `text` has the unit and a figure, as the stage wrote it."""
 
     done: int
     total: int
@@ -37,9 +37,9 @@ class Progress:
 
 
 class Pace:
-    """How long the rest will take, from the pace since the first progress that was told.
+    """Estimate the time left, from the pace since the first progress.
 
-    What begins anew, or counts something else, is timed anew.
+    The clock restarts when `done` falls or `total` changes.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,7 +49,7 @@ class Pace:
         self._last: Progress | None = None
 
     def note(self, progress: Progress) -> None:
-        """Something was told."""
+        """Take in a new progress."""
         last = self._last
         if last is None or progress.done < last.done or progress.total != last.total:
             self._first, self._started_s = progress, self._clock()
@@ -57,7 +57,7 @@ class Pace:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds; None where that cannot be known yet."""
+        """Seconds left; None while that is unknown."""
         if self._first is None or self._last is None or self._last.done <= self._first.done:
             return None
         each_s = (self._clock() - self._started_s) / (self._last.done - self._first.done)
@@ -68,7 +68,7 @@ class StageProgress:
     """The progress of one attempt at a stage on the present run's pages; does nothing outside a run.
 
     Args:
-        header: Markdown that stands above the figures.
+        header: Markdown above the figures.
         every_s: pause between two updates.
     """
 
@@ -93,14 +93,14 @@ class StageProgress:
             self._thread.start()
 
     def progress(self, done: int, total: int, text: str) -> None:
-        """The stage is so far."""
+        """Take in how far the stage is."""
         with self._lock:
             self._told = Progress(done, total, text)
             self._pace.note(self._told)
         self._changed.set()
 
     def metrics(self, points: Iterable[MetricPoint]) -> None:
-        """Curves went on."""
+        """Take in new points of curves."""
         with self._lock:
             for point in points:
                 self._latest[point.key] = point
@@ -109,13 +109,13 @@ class StageProgress:
         self._changed.set()
 
     def close(self, *, limit_s: float = 6.0) -> None:
-        """Update nothing more; an update that is under way is waited for."""
+        """Stop the updates; wait for one that is under way."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(timeout=limit_s)
 
     def end(self, *, succeeded: bool) -> None:
-        """Show a full bar after success, else where it stopped; the first call counts. It may wait in the ledger."""
+        """Show a full bar after success, else where it stopped; the first call counts. The ledger may hold the bar."""
         self.close()
         told, self._told = self._told, None
         if told is None or self._bar is None or self._link is None:

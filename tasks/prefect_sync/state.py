@@ -1,4 +1,4 @@
-"""Makes what Prefect shows of a run true: after the server was away, and after a run's process died."""
+"""Correct what Prefect shows of a run: after the server was away, and after a run's process died."""
 
 import logging
 import time
@@ -21,20 +21,19 @@ logger = logging.getLogger(__name__)
 LEDGER_LABEL = "rlhf.ledger"
 _SEEN_WITHIN_S = 3.0
 _FORGOTTEN_AFTER_S = 24 * 3600.0
-# Somebody pressed Retry or Resume, or is asked to: the labels are those of the process before.
+# A user pressed Retry or Resume, or still has to: the labels are those of the previous process.
 _TO_BE_STARTED = (StateType.SCHEDULED, StateType.PENDING, StateType.PAUSED)
 _STATE_NAMES = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Cancelled", "CRASHED": "Crashed"}
 
 
 def settle(record: LedgerRecord, api: PrefectApi) -> bool:
-    """Whether Prefect now shows what the record says of the run and its tasks.
+    """Send Prefect what the record says of the run and its tasks; return whether Prefect now shows it.
 
-    A run without an end is one whose process died: it becomes Crashed, and so do the tasks that it was at. A run that a
-    user cancelled becomes Cancelled, also where its process did not learn why it was told to end. An end that the
-    server has heard of meanwhile stays.
+    The process of a run without an end has died: the run and its open tasks become Crashed. A run that a user cancelled
+    becomes Cancelled, even if its process did not learn why it had to end. An end that the server already has stays.
 
     Raises:
-        PrefectAwayError: not everything could be told.
+        PrefectAwayError: not everything could be sent.
     """
     flow_run = api.flow_run(record.flow_run_id)
     if flow_run is None:  # another server's run
@@ -43,7 +42,7 @@ def settle(record: LedgerRecord, api: PrefectApi) -> bool:
     if end.state == "CRASHED" and flow_run.state_type in STOPS:
         end = end.model_copy(update={"state": "CANCELLED"})
     is_told = tell_tasks(record, api)
-    if is_told:  # else a state of ours would hide what the server has not worked through
+    if is_told:  # else a state from here would hide events that the server has not processed
         end_open_tasks(record, end, api)
     if flow_run.state_type != StateType[end.state]:
         api.set_flow_run_state(record.flow_run_id, prefect_state(end))
@@ -54,33 +53,33 @@ def settle(record: LedgerRecord, api: PrefectApi) -> bool:
 
 
 def tell_tasks(record: LedgerRecord, api: PrefectApi, *, within_s: float = _SEEN_WITHIN_S) -> bool:
-    """Send every state change of tasks that the server has not at their last; whether it shows them then.
+    """Send the state changes of tasks whose last state the server lacks; return whether it shows them then.
 
     Args:
         within_s: longest wait until it does.
 
     Raises:
-        PrefectAwayError: it does not answer.
+        PrefectAwayError: the server does not answer.
     """
     lacking = _lacking(record, api.task_runs(record.flow_run_id))
     if lacking:
         api.record_events(lacking)
     deadline = time.monotonic() + within_s
     while lacking and time.monotonic() < deadline:
-        time.sleep(0.1)  # the server works through them after it answered
+        time.sleep(0.1)  # the server processes them after its answer
         lacking = _lacking(record, api.task_runs(record.flow_run_id))
     return not lacking
 
 
 def settle_the_dead(folder: Path, api: PrefectApi, *, flow_name: str) -> list[str]:
-    """Give runs whose process died their true end: those with a ledger in the folder, and those of this host that the
-    server believes to be under way. A live run, and one of another host, is never touched.
+    """Set the true end of runs whose process died: those with a ledger in the folder, and those of this host that the
+    server shows as unfinished. A live run, and one of another host, is never touched.
 
     Returns:
-        A line for people for each run.
+        A message for each run.
 
     Raises:
-        PrefectAwayError: it does not answer.
+        PrefectAwayError: the server does not answer.
     """
     said = []
     for path in sorted(folder.glob("*.json")):
@@ -91,16 +90,16 @@ def settle_the_dead(folder: Path, api: PrefectApi, *, flow_name: str) -> list[st
 
 
 def settle_dead_runs(api: PrefectApi, *, flow_name: str) -> list[str]:
-    """Give runs of this host that the server believes to be under way, and whose process died, their true end.
+    """Set the true end of runs of this host that the server shows as unfinished, and whose process died.
 
-    So it goes with the tasks of a run that others have ended, as Prefect's runner does when a process of its dies. A
-    run that the server cannot list is named, with the command that deletes it; the others are looked at all the same.
+    The same is done for open tasks of a run that another process has ended, as Prefect's runner does when its process
+    dies. A run that the server cannot list is named, with the command that deletes it; the others are still checked.
 
     Returns:
-        A line for people for each run.
+        A message for each run.
 
     Raises:
-        PrefectAwayError: it does not answer.
+        PrefectAwayError: the server does not answer.
     """
     found = api.unfinished_flow_runs(flow_name)
     said = [unreadable_text(flow_run_id) for flow_run_id in found.unreadable]
@@ -110,19 +109,19 @@ def settle_dead_runs(api: PrefectApi, *, flow_name: str) -> list[str]:
             continue
         path, known = _ledger_of(flow_run)
         if known is None and flow_run.state_type in (StateType.COMPLETED, StateType.FAILED):
-            continue  # how its tasks ended is known to nobody
+            continue  # no record says how its tasks ended
         record = known or LedgerRecord(flow_run_id=str(flow_run.id), owner=labels)
         said += _settled(record, path, api)
     return said
 
 
 def settle_ended_runs(api: PrefectApi, flow_run_ids: Iterable[UUID]) -> tuple[list[str], set[UUID]]:
-    """Tell Prefect what the ledgers of runs hold whose process has ended; whatever state the runs are in.
+    """Send Prefect the ledgers of those runs whose process has ended, whatever state the runs are in.
 
-    A process that is told to end has half a minute, and the server may be further behind than that.
+    A process has half a minute to end, and the server may be further behind than that.
 
     Returns:
-        A line for people for each run whose state changed, and the runs of which something is left to tell.
+        A message for each run whose state changed, and the runs whose ledgers Prefect does not show yet.
 
     Raises:
         PrefectAwayError: the server does not answer.
@@ -147,14 +146,14 @@ def _labels(flow_run: FlowRun) -> dict[str, str]:
 
 
 def _ledger_of(flow_run: FlowRun) -> tuple[Path, LedgerRecord] | tuple[None, None]:
-    """The ledger that the run's process said it keeps, and where; None where there is none."""
+    """Return the path and content of the ledger that the run's label names; None if there is none."""
     path = Path(str(flow_run.labels.get(LEDGER_LABEL, "")))
     record = read_ledger(path) if path.name == f"{flow_run.id}.json" else None
     return (None, None) if record is None else (path, record)
 
 
 def prefect_state(end: RunEnd) -> "State[Any]":
-    """The end as a state of Prefect's."""
+    """Return the end as a Prefect state."""
     return State(type=StateType[end.state], name=_STATE_NAMES[end.state], message=end.message or None)
 
 
@@ -167,7 +166,7 @@ def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[s
     if before.state_type in _TO_BE_STARTED:
         return []
     if not _is_dead({**record.owner, **_labels(before)}):
-        if path is not None:  # somebody pressed Retry, and a live process is at the run now
+        if path is not None:  # a user pressed Retry, and a live process works on the run now
             remove_ledger(path)
         return []
     is_told = settle(record, api)
@@ -180,7 +179,7 @@ def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[s
 
 
 def _lacking(record: LedgerRecord, seen: Iterable[TaskRun]) -> list[JsonObject]:
-    """The events of those tasks whose last state, or a later one, the server does not show."""
+    """Return the events of tasks for which the server shows neither the last state nor a later one."""
     shown = {f"prefect.task-run.{task_run.id}": task_run.state for task_run in seen}
     last = {_task(event): event for event in record.events}
     lacking = {task for task, event in last.items() if not _is_shown(event, shown.get(task))}
@@ -199,7 +198,7 @@ def _task(event: JsonObject) -> str:
 
 
 def end_open_tasks(record: LedgerRecord, end: RunEnd, api: PrefectApi) -> None:
-    """What was at work when the run ended, ended with it; what failed because of a cancellation was cancelled.
+    """Set the run's end for its open tasks; tasks that failed because of a cancellation become Cancelled.
 
     Raises:
         PrefectAwayError: the server does not answer.
@@ -220,9 +219,9 @@ def _is_dead(owner: Mapping[str, str]) -> bool:
 
 
 def _end_of_the_dead(flow_run: FlowRun, labels: Mapping[str, str]) -> RunEnd:
-    """How a run ended whose process is gone and noted no end.
+    """Return how a run ended whose process is gone and noted no end.
 
-    Between the process's own end and what the server is told of it by others, Prefect's runner among them, lie seconds.
+    Others, Prefect's runner among them, report the end to the server seconds after the process ends.
     """
     told = flow_run.state_type
     if told in (StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED):
@@ -230,9 +229,7 @@ def _end_of_the_dead(flow_run: FlowRun, labels: Mapping[str, str]) -> RunEnd:
     owner = owner_of({STAGE_LABEL: "", **labels})
     who = f"process {owner.pid} on {owner.host.partition(' ')[0]}" if owner else "its process"
     if told is StateType.CANCELLING:
-        message = (
-            f"It was to be cancelled, and its orchestrator ({who}) has ended. Retry, or the same command, goes on."
-        )
+        message = f"It was being cancelled when its orchestrator ({who}) ended. Retry, or the same command, goes on."
         return RunEnd(state="CANCELLED", message=message)
-    message = f"Its orchestrator ({who}) died without a word. The same command goes on from the last good step."
+    message = f"Its orchestrator ({who}) died without reporting. The same command goes on from the last good step."
     return RunEnd(state="CRASHED", message=message)

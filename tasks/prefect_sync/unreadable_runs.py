@@ -1,6 +1,6 @@
-"""Flow runs that Prefect's server holds and cannot hand out, so that every list fails that one of them stands in.
+"""Find flow runs that Prefect's server has and cannot send, so that every list with one of them fails.
 
-An integer of more than 64 bits among the parameters does that, or half a character in a name. A form of ours sends
+The cause is an integer of more than 64 bits among the parameters, or half a character in a name. Our forms send
 neither; a client of the API can.
 """
 
@@ -12,27 +12,27 @@ from prefect.client.schemas.objects import FlowRun
 
 
 class UnreadableError(Exception):
-    """The server knows what was asked for, and fails at writing its answer."""
+    """The server has the data, and fails to write its answer."""
 
 
 @dataclass(frozen=True)
 class FoundRuns:
-    """Runs as the server has them, and the ids of those without which it would have listed the others."""
+    """Runs as the server has them, and the ids of those that break its lists."""
 
     runs: tuple[FlowRun, ...]
     unreadable: tuple[UUID, ...] = ()
 
     @property
     def count(self) -> int:
-        """How many the server has told of."""
+        """Number of all runs, readable or not."""
         return len(self.runs) + len(self.unreadable)
 
 
 def read_one_by_one(ids: Sequence[UUID], read: Callable[[Sequence[UUID]], Sequence[FlowRun]]) -> FoundRuns:
-    """Every run that can be read; the others are found by halving the list.
+    """Read every run that can be read; find the others by halving the list.
 
     Args:
-        read: the runs of these ids; raises UnreadableError where one of them spoils the answer.
+        read: returns the runs of these ids; raises UnreadableError if one of them breaks the answer.
     """
     if not ids:
         return FoundRuns(())
@@ -47,9 +47,9 @@ def read_one_by_one(ids: Sequence[UUID], read: Callable[[Sequence[UUID]], Sequen
 
 
 def unreadable_text(flow_run_id: UUID) -> str:
-    """What to tell people of it."""
+    """Return the message about an unreadable run."""
     return (
-        f"Prefect cannot show flow run {flow_run_id}, nor any list that it stands in: it holds a value that the server "
-        "took and cannot write again, such as a number beyond 64 bits. Delete it, and the lists are back: prefect "
+        f"Prefect cannot show flow run {flow_run_id}, nor any list that contains it: it has a value that the server "
+        "took and cannot write again, such as a number beyond 64 bits. Delete it to get the lists back: prefect "
         f"flow-run delete {flow_run_id}"
     )

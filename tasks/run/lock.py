@@ -1,7 +1,7 @@
 """One live run per output folder: a second one would overwrite its report and links, and is refused.
 
-The lock is the kernel's (flock), as that of a stage key: it is free the moment that its holder ends or dies, so a
-rerun after a crash starts at once, and a suspended run holds nothing.
+The kernel keeps the lock (flock), as for a stage key: it is free as soon as its holder ends or dies. So a rerun after a
+crash starts at once, and a suspended run holds nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tasks.store.lock import lock_path, read_holder, taken, wait_for, write_hold
 
 # `.run.lock` in the folder, and `.run.holder.json` beside it.
 _LOCKED = ".run"
-# Somebody who only looks whether the lock is free has it for a moment.
+# A process that only checks whether the lock is free holds it for a moment.
 _TAKEN_WITHIN_S = 1.0
 
 
@@ -28,15 +28,15 @@ def sole_run(
 ) -> Iterator[None]:
     """Hold the output folder for the time of the block.
 
-    Prefect may start a flow run again while the process before it still ends: that one is waited for.
+    Prefect may restart a flow run while its earlier process is still ending: the new process waits for that one.
 
     Args:
         flow_run_id: the present flow run in Prefect; empty outside one.
 
     Raises:
         RunFolderHeldError: another run holds it.
-        WaitCancelledError: `should_stop` said so while the process before it had not ended.
-        LockError: what lies in the lock's place is none.
+        WaitCancelledError: `should_stop` said so during that wait.
+        LockError: the path of the lock holds something else.
     """
     locked = output_dir / _LOCKED
     lock = FileLock(lock_path(locked))
@@ -53,11 +53,11 @@ def sole_run(
 
 
 def refuse_held_folder(output_dir: Path) -> None:
-    """Refuse a run before anything is started for it; `sole_run` has the last word.
+    """Refuse a run before anything is started for it; `sole_run` checks again.
 
     Raises:
         RunFolderHeldError: another run holds the folder.
-        LockError: what lies in the lock's place is none.
+        LockError: the path of the lock holds something else.
     """
     path = lock_path(output_dir / _LOCKED)
     if not path.exists() and not path.is_symlink():
@@ -73,6 +73,6 @@ def _held_text(output_dir: Path) -> str:
     return (
         f"{holder or 'Another run'} is at work in {output_dir}. Two runs there at once would overwrite each other's "
         "report and links, so this one does not start; nothing was spent. Wait until that run has ended, or cancel it; "
-        "or give this one a name of its own: --set run.name=…, in a form `save_as`. Stages that both want are "
+        "or give this one its own name: --set run.name=…, in a form `save_as`. Stages that both need are "
         "still made only once."
     )

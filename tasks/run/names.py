@@ -1,4 +1,4 @@
-"""What a run is called in Prefect and MLflow, so that a person can tell runs apart without opening them."""
+"""Names of a run in Prefect and MLflow, by which users can tell runs apart without opening them."""
 
 import shlex
 from itertools import pairwise
@@ -13,9 +13,8 @@ from tasks.sources.labels import SEPARATOR, dataset_label, model_label
 def run_title(config: RunConfig, *, command: str = "") -> str:
     """Model, dataset at its revision, and GPU profile: `qwen3-8b · helpsteer3@2f1a · 7x48gb`.
 
-    A run that is not called as its file has its own name behind it: `… · 7x48gb · higher-lr`. A branch stands as it is
-    written, and local data without a digest: both are known when filter_dataset has looked, which then corrects the
-    name of the run.
+    A run whose name differs from its file's gets it at the end: `… · 7x48gb · higher-lr`. A branch is shown as written,
+    and local data without a digest: filter_dataset finds out commit and digest, and corrects the name of the run.
 
     Args:
         command: how to repeat the run; names the file.

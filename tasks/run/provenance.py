@@ -44,7 +44,7 @@ def reused_note(maker: Provenance, message: str) -> str:
 
 
 def note_maker(attempt_folder: Path, maker: Provenance) -> None:
-    """Keep who made what the attempt published. A full disk is logged, never raised."""
+    """Write down which run made what the attempt published. A full disk is logged, never raised."""
     try:
         write_atomically(attempt_folder / MADE_BY_FILE, maker.model_dump_json(indent=1))
     except OSError as error:
@@ -52,7 +52,7 @@ def note_maker(attempt_folder: Path, maker: Provenance) -> None:
 
 
 def find_maker(attempt_folders: Path) -> Provenance:
-    """Who made the artifact of that key last; without a name where only the spec of an attempt is left, or nothing.
+    """The run that made the artifact of that key last; without a name if only an attempt's spec is left, or nothing.
 
     Args:
         attempt_folders: the folder that holds `attempt-1`, `attempt-2`, ….

@@ -1,4 +1,4 @@
-"""With what the stages are run: Docker image or process, and the digest that stands for their programs."""
+"""How the stages run: in a Docker image or as a process, and the digest of their programs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ _IMAGES_FOLDER = "images"
 
 @dataclass(frozen=True)
 class RuntimeChoice:
-    """With what the stages are run.
+    """How the stages run.
 
     Attributes:
-        reason: why, in words for a person.
-        advice: how to get Docker, where Docker answers and `auto` does without it; empty otherwise.
+        reason: why, as text for the user.
+        advice: how to use Docker, if Docker answers but `auto` does not use it; else empty.
     """
 
     runtime: RuntimeName
@@ -34,7 +34,7 @@ class RuntimeChoice:
 
     @property
     def text(self) -> str:
-        """Reason and advice in one."""
+        """Reason and advice in one text."""
         return f"{self.reason}. {self.advice}" if self.advice else self.reason
 
 
@@ -48,13 +48,13 @@ def choose_runtime(wanted: RuntimeKind, *, image: str) -> tuple[RuntimeName, str
 
 
 def judge_runtime(wanted: RuntimeKind, docker: DockerState, image: ImageState, *, stages_digest: str) -> RuntimeChoice:
-    """The runtime for what was found of daemon and image. Pure. A runtime that is asked for by name is taken.
+    """Choose the runtime by the state of daemon and image. Pure. A runtime that the configuration names is taken.
 
     Args:
-        stages_digest: of the sources that the orchestrator has; `auto` takes no image from others.
+        stages_digest: of the orchestrator's sources; `auto` takes no image with other sources.
     """
     if wanted != "auto":
-        return RuntimeChoice(wanted, f"{wanted}: runtime.kind asks for it")
+        return RuntimeChoice(wanted, f"{wanted}: runtime.kind names it")
     if not docker.answers:
         return RuntimeChoice("process", f"process: {docker.problem}")
     lack, advice = image.lack(stages_digest=stages_digest)
@@ -67,7 +67,7 @@ def start_runtime(name: RuntimeName, *, say: Callable[[str], None] = lambda text
     """The runtime of that name.
 
     Args:
-        say: gets a line where it takes over, or ends, what an earlier attempt left.
+        say: gets a line when the runtime takes over, or ends, what an earlier attempt left.
     """
     started: StageRuntime = RUNTIMES[name](say=say)
     return started
@@ -80,14 +80,14 @@ def present_stages_digest() -> str:
 
 @dataclass(frozen=True)
 class CodeIdentity:
-    """What runs.
+    """Identity of the code that runs.
 
     Attributes:
-        reason: why this runtime, in words for a person.
+        reason: why this runtime, as text for the user.
         image_digest: `sha256:…` of the stage image; empty for processes.
-        stages_digest: digest of the stage sources that the orchestrator knows; the image must have the same.
+        stages_digest: digest of the orchestrator's stage sources; the image must have the same.
         sources: those sources, as they were when the run began.
-        store_dir: keeps what an image said of its libraries; None: it is asked each time.
+        store_dir: keeps the libraries that an image reported; None: read them each time.
     """
 
     runtime: RuntimeName
@@ -98,14 +98,14 @@ class CodeIdentity:
     store_dir: Path | None = None
 
     def loadable_files(self, config: StageConfig) -> tuple[str, ...]:
-        """The sources that such a stage's program may load, whether they count or not."""
+        """The sources that the stage's program may load, whether they count for its key or not."""
         return tuple(sorted(self.sources.files_of(config.stage, members_of(config), counted=False)[0]))
 
     def program(self, config: StageConfig) -> Program:
-        """What the program of a stage so configured is made of here.
+        """Files and libraries of the program of a stage with this configuration.
 
         Raises:
-            DaemonUnreachableError: the image is to be asked, and no daemon answers.
+            DaemonUnreachableError: the image must be read, and no daemon answers.
         """
         files, imported = self.sources.files_of(config.stage, members_of(config))
         names = counted_libraries(imported)
@@ -120,13 +120,13 @@ class CodeIdentity:
 
 
 def code_identity(wanted: RuntimeKind, *, image: str, store_dir: Path | None = None) -> CodeIdentity:
-    """What `wanted` means on this machine, now.
+    """The code that `wanted` runs on this machine, now.
 
     Args:
         store_dir: as in `CodeIdentity`.
 
     Raises:
-        LaunchError: Docker was asked for, and its image is missing or no daemon answers.
+        LaunchError: the runtime is Docker, and its image is missing or no daemon answers.
     """
     runtime, reason = choose_runtime(wanted, image=image)
     sources = Sources()
@@ -141,7 +141,7 @@ def code_identity(wanted: RuntimeKind, *, image: str, store_dir: Path | None = N
 
 
 def required_contract(profile: GpuProfile, *, seed: int, stages_digest: str, runtime: RuntimeName) -> RequiredContract:
-    """The demands that the stage compares with what it measures.
+    """The contract that the stage compares with what it measures.
 
     Args:
         runtime: Docker enforces limits; the process runtime can only check them.

@@ -1,4 +1,4 @@
-"""One run of the pipeline: where its state lies, with what it is run, and what has happened so far."""
+"""State of one run of the pipeline: its folders, its runtime, and what has happened so far."""
 
 import logging
 import os
@@ -30,11 +30,11 @@ class PipelineRun:
     A plain class on purpose: Prefect walks through dataclasses and pydantic models that are passed to tasks.
 
     Attributes:
-        config: the run as a person described it.
+        config: the run as the user described it.
         output_dir: reports and links of this run.
         store_dir: artifacts, work in progress and logs of the stages; several runs may share it.
-        command: how to repeat this run; stands in the report.
-        config_yaml: the effective configuration as text; stands in the report.
+        command: how to repeat this run; shown in the report.
+        config_yaml: the effective configuration as text; shown in the report.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PipelineRun:
 
     @property
     def mlflow_run_id(self) -> str:
-        """Id of the run's parent run in MLflow; a handle while MLflow was not told of it."""
+        """Id of the run's parent run in MLflow; a handle until MLflow has the run."""
         return self.tracking.pipeline_run_id
 
     @property
@@ -89,7 +89,7 @@ class PipelineRun:
         return self.store_dir / "attempts" / stage / key / f"attempt-{attempt}"
 
     def next_attempt(self, stage: StageName, key: str) -> int:
-        """1 for the first attempt at this key, in any run; called by the holder of the key's lock."""
+        """Number of the next attempt at this key in any run, from 1; called by the holder of the key's lock."""
         folder = self.attempt_folder(stage, key, attempt=1).parent
         numbers = (path.name.rpartition("-")[2] for path in folder.glob("attempt-*"))
         return 1 + max((int(number) for number in numbers if number.isdigit()), default=0)
@@ -103,19 +103,19 @@ class PipelineRun:
             temporary.unlink(missing_ok=True)
             temporary.symlink_to(os.path.relpath(artifact.path, link.parent))
             temporary.replace(link)
-        except OSError as error:  # a file system without links: the artifact itself stands
+        except OSError as error:  # a file system without links: the artifact itself exists
             logger.warning("%s could not be linked to %s: %s", link, artifact.path, error)
 
     @property
     def is_at_its_end(self) -> bool:
-        """Whether the last stage that was asked for is done."""
+        """Whether the stage `run.until` is done."""
         until = self.config.run.until
         return until is not None and self.record_of(until) is not None
 
     def makes_again(self, stage: StageName, *, created_at: str) -> bool:
-        """Whether somebody asked for this stage anew, and an artifact of that age (UTC, ISO 8601) is from before.
+        """Whether `again_from` covers this stage and an artifact of that time (UTC, ISO 8601) precedes the request.
 
-        What a retry of the same run finds was made since, and is kept.
+        A retry of the same run keeps what was made since the request.
         """
         stages, again_from = self.config.stages, self.config.run.again_from
         if again_from not in stages or stage not in stages or stages.index(stage) < stages.index(again_from):
@@ -123,7 +123,7 @@ class PipelineRun:
         return datetime.fromisoformat(created_at) < datetime.fromisoformat(self.asked_at)
 
     def remember(self, record: StageRecord) -> None:
-        """Keep what happened to a stage; the last word on a stage stands."""
+        """Keep what happened to a stage; a later record of the stage replaces an earlier one."""
         self.records = [known for known in self.records if known.stage != record.stage] + [record]
 
     def record_of(self, stage: StageName) -> StageRecord | None:
@@ -131,7 +131,7 @@ class PipelineRun:
         return next((record for record in self.records if record.stage == stage), None)
 
     def as_record(self) -> PipelineRecord:
-        """What the report is written from."""
+        """The input of the report."""
         return PipelineRecord(
             run_id=self.run_id,
             run_name=self.config.run.name,

@@ -1,9 +1,8 @@
-"""Folders that hold an adapter with its base model, beside what was fetched from the hub: made, held, listed, removed.
+"""Make, hold, list and remove folders that combine an adapter with its base model, beside the hub's fetched files.
 
-Such a folder has the adapter's files and the tokenizer at its top, and the base model's files in `base/`, as links to
-what lies on this disk, or copies where links cannot be made. It is made once for the same files. A process that uses
-one holds a shared lock of the kernel (flock) on it, which is gone when the process is; who removes one must have it
-alone.
+Such a folder has the adapter's files and the tokenizer at its top, and the base model's files in `base/`. They are
+links to files on this disk, or copies if links cannot be made. The same files get one folder. A process that uses a
+folder holds a shared kernel lock (flock) on it until it ends; a process that removes it needs the exclusive lock.
 """
 
 import fcntl
@@ -29,7 +28,7 @@ from tasks.store.history import what_runs_want
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _BUILDING, _REMOVING = ".building-", ".removing-"
 _DAY_S = 86_400.0
-# A folder is unlocked for a moment after it was begun.
+# A new folder is unlocked for a moment.
 _ABANDONED_AFTER_S = 3600.0
 # Folder → the descriptor that holds its lock; closed by the kernel.
 _HELD: dict[Path, int] = {}
@@ -37,14 +36,14 @@ _HELD: dict[Path, int] = {}
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Files of one folder, and what the folder is called outside."""
+    """Files of one folder, and the folder's name for users."""
 
     folder: Path
     names: tuple[str, ...]
     origin: str
 
     def identity(self) -> list[tuple[str, str, int, int]]:
-        """What changes when a file does; reading all the weights would take minutes."""
+        """Facts that change when a file changes; reading all the weights would take minutes."""
         facts = ((name, (self.folder / name).stat()) for name in self.names)
         return [(str(self.folder), name, found.st_size, found.st_mtime_ns) for name, found in facts]
 
@@ -55,9 +54,9 @@ class AdapterFolder:
 
     Attributes:
         own_bytes: what removing it would free.
-        shared_bytes: of files that lie elsewhere too, as the base model's mostly do.
-        last_used: when a process last took it, seconds since 1970.
-        used_by: names of the runs of a store that were judged by it or trained against it last.
+        shared_bytes: of files that exist elsewhere too, as most of the base model's do.
+        last_used: when a process last used it, seconds since 1970.
+        used_by: names of the runs of a store that last used it as input.
         is_held: a process uses it now.
     """
 
@@ -70,17 +69,17 @@ class AdapterFolder:
 
     @property
     def is_leftover(self) -> bool:
-        """Whether its making or its removal was broken off."""
+        """Whether its creation or its removal was interrupted."""
         return self.path.name.startswith(".")
 
 
 def adapters_root() -> Path:
-    """Where all of them lie."""
+    """Parent of all these folders."""
     return hub_cache().parent / "rlhf-snapshots" / "adapters"
 
 
 def adapter_on_base(adapter: ModelFiles, base: ModelFiles) -> Path:
-    """The folder that holds both, made where it is not there yet, and held until this process ends.
+    """Return the folder that combines both, made if it does not exist, and held until this process ends.
 
     Raises:
         UnusableSourceError: it cannot be made.
@@ -95,33 +94,36 @@ def adapter_on_base(adapter: ModelFiles, base: ModelFiles) -> Path:
     except OSError as error:
         if not hold(folder):  # otherwise another process was faster
             raise UnusableSourceError(
-                f"The adapter {adapter.origin} cannot be put together with its base model in {folder}: {error}.",
+                f"The adapter {adapter.origin} cannot be combined with its base model in {folder}: {error}.",
                 "Free space, or set HF_HOME to a folder on another disk.",
             ) from error
     return folder
 
 
 def hold(folder: Path) -> bool:
-    """Use the folder until this process ends; False where there is none, or none any more."""
+    """Hold the folder until this process ends. Return False if there is none, or none any more."""
     held = _HELD.get(folder)
-    if held is None or not _is_at(held, folder):
+    if held is not None and not _is_at(held, folder):  # removed since, and perhaps made again
+        os.close(_HELD.pop(folder))
+        held = None
+    if held is None:
         try:
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             return False
-        with suppress(OSError):  # where a file system has no locks, only the time of its last use keeps a folder
+        with suppress(OSError):  # without locks in the file system, only the time of its last use keeps a folder
             fcntl.flock(held, fcntl.LOCK_SH)
         if not _is_at(held, folder):
             os.close(held)
             return False
         _HELD[folder] = held
-    with suppress(OSError):  # it may belong to somebody else
+    with suppress(OSError):  # it may belong to another user
         os.utime(folder)
     return True
 
 
 def list_adapter_folders(store_dir: Path) -> tuple[AdapterFolder, ...]:
-    """All of them, the one that was used last first; `used_by` knows the runs of that store only."""
+    """List all these folders, the last used first; `used_by` has the runs of that store only."""
     folders = sorted(adapters_root().glob("*"))
     users = _users(store_dir) if folders else {}
     found = []
@@ -132,7 +134,7 @@ def list_adapter_folders(store_dir: Path) -> tuple[AdapterFolder, ...]:
 
 
 def find_unused(store_dir: Path, *, older_than_days: float) -> tuple[AdapterFolder, ...]:
-    """Those that no process uses and no run of the store wants; they are made again where somebody asks for them.
+    """List the folders that no process and no run of the store uses. A run that needs one makes it again.
 
     Args:
         older_than_days: each is kept that long after it was last used.
@@ -148,12 +150,12 @@ def find_unused(store_dir: Path, *, older_than_days: float) -> tuple[AdapterFold
 
 
 def remove_adapter_folder(item: AdapterFolder) -> str:
-    """Delete it, unless a process uses it. Returns why it was left; empty: it is gone."""
+    """Delete it unless a process uses it. Return why it was kept; empty: deleted."""
     try:
         with _alone(item.path) as is_alone:
             if not is_alone:
                 return "a process uses it"
-            # Whoever waits for the lock finds nothing at its path, and makes it again.
+            # A process that waits for the lock finds nothing at the path, and makes the folder again.
             doomed = item.path.with_name(f"{_REMOVING}{os.getpid()}-{item.path.name.lstrip('.')}")
             item.path.rename(doomed)
         shutil.rmtree(doomed)
@@ -179,7 +181,7 @@ def _make(folder: Path, adapter: ModelFiles, base: ModelFiles) -> None:
 
 
 def _fill(folder: Path, adapter: ModelFiles, base: ModelFiles) -> None:
-    """Adapter at the top, base below; configuration and, where the adapter brings none, tokenizer are the base's."""
+    """Put the adapter at the top, the base below. The configuration, and a missing tokenizer, come from the base."""
     (folder / BASE_FOLDER).mkdir()
     for name in base.names:
         _link_or_copy(base.folder / name, folder / BASE_FOLDER / name)
@@ -187,7 +189,7 @@ def _fill(folder: Path, adapter: ModelFiles, base: ModelFiles) -> None:
         _link_or_copy(adapter.folder / name, folder / name)
     has_tokenizer = any(name in adapter.names for name in _TOKENIZER_FILES)
     for name in base.names:
-        # The template of one tokenizer beside the files of another would be read in the place of that one's own.
+        # Beside another tokenizer's files, the base's template would be read instead of that tokenizer's own.
         is_tokenizer = not has_tokenizer and not name.endswith((".safetensors", ".index.json", SCORE_STATISTICS_FILE))
         if (name == "config.json" or is_tokenizer) and not (folder / name).exists():
             _link_or_copy(base.folder / name, folder / name)
@@ -217,7 +219,7 @@ def _look_at(path: Path, users: dict[str, list[str]]) -> AdapterFolder:
 
 
 def _users(store_dir: Path) -> dict[str, list[str]]:
-    """Where an input came from → names of the runs that had it last; a run without output folder wants nothing."""
+    """Origin of an input → names of the runs that last used it; a run without output folder uses nothing."""
     users: dict[str, list[str]] = {}
     for run in what_runs_want(store_dir):
         for stage in run.stages.values():
@@ -228,7 +230,7 @@ def _users(store_dir: Path) -> dict[str, list[str]]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """Whether nobody else holds the folder; while the block lasts, nobody can take it then."""
+    """Yield whether no other process holds the folder; if so, none can take it during the block."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

@@ -1,4 +1,4 @@
-"""Reward models that were saved as LoRA adapters: their base model is found, and the two are put into one folder."""
+"""Reward models that were saved as LoRA adapters: find their base model, and combine the two in one folder."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tasks.sources.model_files import model_file_names, require_whole_weights, w
 
 _HUB_MODEL = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-# How a training of this project names the model that it started from, where another stage made it.
+# The name by which a training of this project names a start model that another stage made.
 _MADE_BY_STAGE = re.compile(rf"({StageName.BUILD_BASE_MODEL}|{StageName.TRAIN_SFT}) ([0-9a-f]{{12}})")
 _DEFAULT_BRANCH = "main"
 _SEEN_CHARACTERS = 120
@@ -26,14 +26,14 @@ _SEEN_CHARACTERS = 120
 
 @dataclass(frozen=True)
 class Keys:
-    """How a person names the adapter and its base model; for messages."""
+    """How the user names the adapter and its base model; for messages."""
 
     model: str
     base: str
 
     @property
     def both_ways(self) -> str:
-        """How the base model is said."""
+        """The two ways to name the base model."""
         if self.base.startswith("-"):
             return f"{self.base} FOLDER or {self.base} org/name@revision"
         return f"{self.base}: FOLDER or {self.base}: org/name@revision"
@@ -48,10 +48,10 @@ class Adapter:
     """A LoRA adapter whose files can be used.
 
     Attributes:
-        files: on this disk, or, of an adapter on the hub, where they will lie.
+        files: on this disk, or, for an adapter on the hub, where they will be.
         revision: of an adapter on the hub.
         settings: `adapter_config.json`.
-        base: the base model that a person says; None: the one that the adapter names.
+        base: the base model that the user names; None: the one that the adapter names.
     """
 
     files: ModelFiles
@@ -63,7 +63,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class HubBase:
-    """A base model on the hub; `is_pinned`: the adapter, or who says the base, names the revision."""
+    """A base model on the hub; `is_pinned`: the adapter or the user names the revision."""
 
     hub_id: str
     revision: str
@@ -71,7 +71,7 @@ class HubBase:
 
 
 def is_adapter(names: Iterable[str]) -> bool:
-    """Whether files of these names are an adapter without a model of its own."""
+    """Whether files of these names are an adapter without its own model."""
     found = set(names)
     return ADAPTER_CONFIG_FILE in found and "config.json" not in found
 
@@ -97,7 +97,7 @@ def local_adapter(folder: Path, *, base: str | None, keys: Keys) -> Adapter:
 
 
 def hub_adapter(revision: HubRevision, *, base: str | None, token: str | None, keys: Keys) -> Adapter:
-    """The same of an adapter on the hub, without its weights.
+    """Like `local_adapter`, for an adapter on the hub; fetches no weights.
 
     Raises:
         SourceError: as `local_adapter`; or the hub does not answer.
@@ -115,16 +115,16 @@ def hub_adapter(revision: HubRevision, *, base: str | None, token: str | None, k
 
 
 def put_together(adapter: Adapter, *, token: str | None) -> Path:
-    """The folder of the adapter with its base model, both fetched where they are not here yet.
+    """Return the folder of the adapter with its base model; fetch what is not on this disk.
 
     Raises:
-        SourceError: one of the two is not there, or cannot be used.
+        SourceError: one of the two is missing or cannot be used.
     """
     place = base_place(adapter)
     if isinstance(place, HubBase):
         if not place.is_pinned:
             current_display().say(
-                f"The adapter names no revision of its base model {place.hub_id}; {place.revision} is taken."
+                f"The adapter names no revision of its base model {place.hub_id}; {place.revision} is used."
             )
         found = _base_revision(place, adapter, token=token)
         names = _demand_base(model_file_names(file.path for file in found.files), found.origin, adapter)
@@ -132,9 +132,9 @@ def put_together(adapter: Adapter, *, token: str | None) -> Path:
     else:
         base = _local_base(place, adapter)
     named = str(adapter.settings.get("base_model_name_or_path") or "")
-    if adapter.base is not None and named and named not in adapter.base:
+    if adapter.base is not None and named and named not in (adapter.base, adapter.base.rpartition("@")[0]):
         current_display().say(
-            f"The adapter names {one_line(named, 80)} as its base model; {adapter.keys.base} takes {adapter.base}."
+            f"The adapter names {one_line(named, 80)} as its base model; {adapter.keys.base} {adapter.base} is used."
         )
     files = adapter.files
     if adapter.revision is not None:
@@ -143,7 +143,7 @@ def put_together(adapter: Adapter, *, token: str | None) -> Path:
 
 
 def look_at_base(adapter: Adapter, *, token: str | None, ask_hub: bool = True) -> tuple[str, int]:
-    """What its base model is, in words, and how many bytes of the two would have to be fetched; nothing is.
+    """Describe the base model, and count the bytes of the two that are still to be fetched. Fetches no weights.
 
     Raises:
         SourceError: as `put_together`.
@@ -165,10 +165,10 @@ def look_at_base(adapter: Adapter, *, token: str | None, ask_hub: bool = True) -
 
 
 def base_place(adapter: Adapter) -> Path | HubBase:
-    """Where its base model lies; the hub is not asked.
+    """Return the place of the base model, without querying the hub.
 
     Raises:
-        SourceNotFoundError: nobody says it, or nothing is there.
+        SourceNotFoundError: neither user nor adapter names it, or nothing is there.
     """
     if adapter.base is not None:
         if Path(adapter.base).expanduser().is_dir():
@@ -201,7 +201,7 @@ def base_place(adapter: Adapter) -> Path | HubBase:
 
 
 def _settings(files: ModelFiles, text: str) -> dict[str, Any]:
-    """`adapter_config.json`.
+    """Parse `adapter_config.json`.
 
     Raises:
         UnusableSourceError: it is no LoRA adapter, or has no safetensors.
@@ -213,7 +213,7 @@ def _settings(files: ModelFiles, text: str) -> dict[str, Any]:
     kind = value.get("peft_type") if isinstance(value, dict) else None
     if kind != "LORA":
         raise UnusableSourceError(
-            f"{files.origin} is an adapter of the kind {one_line(str(kind), 40)}, and only LoRA is read.",
+            f"{files.origin} is an adapter of the kind {one_line(str(kind), 40)}, and only LoRA is supported.",
             "Merge it into its base model, and name the merged model.",
         )
     if ADAPTER_WEIGHTS_FILE not in files.names:
@@ -248,13 +248,13 @@ def _demand_base(names: tuple[str, ...], origin: str, adapter: Adapter) -> tuple
 
 
 def _places(adapter: Path, named: str) -> list[Path]:
-    """Where a base model can lie that is named so: at that path, beside the adapter, or in the store that it is in."""
+    """Possible folders of a base model of that name: that path, beside the adapter, or in the adapter's store."""
     if made := _MADE_BY_STAGE.fullmatch(named):
         # <store>/artifacts/train_reward_model/<key>/adapter
         return [path / MODEL_FOLDER for path in sorted(adapter.resolve().glob(f"../../../{made[1]}/{made[2]}*"))]
     if Path(named).is_absolute():
         return [Path(named)]
-    # A hub id is looked up on the hub and nowhere else.
+    # A hub id is looked up only on the hub.
     return [] if _is_hub_id(named) else [adapter / named, adapter.parent / named]
 
 

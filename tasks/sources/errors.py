@@ -9,7 +9,7 @@ SourceError                    base: `problem` says what and why, `advice` what 
 
 
 class SourceError(Exception):
-    """Base; the message is problem and advice in one."""
+    """Base; the message is `problem` followed by `advice`."""
 
     def __init__(self, problem: str, advice: str) -> None:
         self.problem = problem

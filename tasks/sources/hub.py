@@ -1,4 +1,4 @@
-"""The model hub seen from the orchestrator: what a revision is, and its files as plain files on this disk."""
+"""Access to the model hub: resolve revisions to commits, and fetch their files as plain files on this disk."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _INFO_TIMEOUT_S = 10.0
 _LISTING_FILE = "files.json"
-# The hub that stored tokens are for, where it is another one.
+# Names the hub that stored tokens are for, if it is another one.
 TOKEN_ENDPOINT = "RLHF_HUB_TOKEN_ENDPOINT"  # noqa: S105 - the name of a variable
 _HUB = "https://huggingface.co"
 _TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -63,10 +63,10 @@ class HubRevision:
 
 
 def hub_token() -> str | None:
-    """HF_TOKEN, else Prefect's Secret block `rlhf-hub-token`, else what `hf auth login` stored; None without.
+    """Return HF_TOKEN, else Prefect's Secret block `rlhf-hub-token`, else what `hf auth login` stored, else None.
 
-    HF_TOKEN is for the hub that the same environment names; the others are for huggingface.co, or the one hub that
-    RLHF_HUB_TOKEN_ENDPOINT names: another HF_ENDPOINT does not get them.
+    HF_TOKEN is for the hub that the same environment names. The others are for huggingface.co, or for the hub that
+    RLHF_HUB_TOKEN_ENDPOINT names, and are not sent to another HF_ENDPOINT.
     """
     if any(os.environ.get(name) for name in _TOKEN_VARIABLES):
         return get_token()
@@ -78,7 +78,7 @@ def hub_token() -> str | None:
 
 
 def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | None) -> HubRevision:
-    """What `revision` is now: a commit and its files. One request; none for a commit that was fetched before.
+    """Resolve `revision` to a commit and its files. One request; none for a commit that was fetched before.
 
     Raises:
         SourceError: no such repository or revision, no access, or no hub.
@@ -89,7 +89,7 @@ def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | Non
     ask = api.model_info if kind == "model" else api.dataset_info
     try:
         info = ask(hub_id, revision=revision, files_metadata=True, timeout=_INFO_TIMEOUT_S)
-    except Exception as error:  # the hub client raises what its HTTP library raises; every one ends here as a reason
+    except Exception as error:  # the hub client raises what its HTTP library raises; each becomes a reason here
         raise _explained(error, kind, hub_id, revision, token) from tellable(error, token)
     files = tuple(HubFile(path=item.rfilename, size_bytes=item.size or 0) for item in info.siblings or ())
     if not info.sha:
@@ -98,7 +98,7 @@ def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | Non
 
 
 def read_hub_text(revision: HubRevision, path: str, *, token: str | None) -> str:
-    """One small text file of a repository.
+    """Return the text of one small file of a repository.
 
     Raises:
         SourceError: it cannot be downloaded.
@@ -120,10 +120,10 @@ def read_hub_text(revision: HubRevision, path: str, *, token: str | None) -> str
 
 
 def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | None) -> Path:
-    """A folder that holds exactly these files of the commit, as plain files.
+    """Fetch these files of the commit. Return a folder that holds exactly them, as plain files.
 
-    The hub's own cache holds links into a folder of blobs, which lead nowhere once a snapshot is mounted into a
-    container. So the files are linked a second time (hard links, no copy) into a folder of their own.
+    The hub's own cache holds links into a folder of blobs, which break once a snapshot is mounted into a container.
+    So the files are linked a second time (hard links, no copy) into a separate folder.
 
     Raises:
         SourceError: a file cannot be downloaded, or the disk is full.
@@ -153,18 +153,18 @@ def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | Non
 
 
 def flat_folder(kind: RepoKind, hub_id: str, commit: str, names: Iterable[str]) -> Path:
-    """Where `fetch_files` puts these files; the folder exists only when it is complete."""
+    """Folder where `fetch_files` puts these files; it exists only when it is complete."""
     selection = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:12]
     return flat_root(kind, hub_id, commit) / selection
 
 
 def flat_root(kind: RepoKind, hub_id: str, commit: str) -> Path:
-    """Folder of all selections of files that were fetched of a commit."""
+    """Parent folder of all selections of files that were fetched from a commit."""
     return hub_cache().parent / "rlhf-snapshots" / f"{kind}s--{hub_id.replace('/', '--')}" / commit
 
 
 def hub_cache() -> Path:
-    """The hub client's cache; the environment is read now, not when the client was imported."""
+    """Folder of the hub client's cache. Reads the environment now, unlike the client, which does at import."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser().absolute()
     if home := os.environ.get("HF_HOME"):
@@ -173,7 +173,7 @@ def hub_cache() -> Path:
 
 
 def _known_revision(kind: RepoKind, hub_id: str, commit: str) -> HubRevision | None:
-    """The listing of a commit, which never changes, from when it was fetched."""
+    """Return the saved listing of a fetched commit, which never changes; None if there is none."""
     try:
         value = json.loads((flat_root(kind, hub_id, commit) / _LISTING_FILE).read_bytes())
         return HubRevision(**{**value, "files": tuple(HubFile(**file) for file in value["files"])})
@@ -201,7 +201,7 @@ def _flatten(snapshot: Path, names: list[str], folder: Path, *, revision: HubRev
     except OSError as error:
         if not folder.is_dir():  # otherwise another process was faster; its folder is as complete as ours
             raise UnusableSourceError(
-                f"{revision.origin} cannot be laid out in {folder}: {error}.",
+                f"{revision.origin} cannot be put into {folder}: {error}.",
                 "Free space, or set HF_HOME to a folder on another disk.",
             ) from error
     finally:

@@ -1,4 +1,4 @@
-"""What the errors of the hub's client mean for a person, and nothing of the token in them."""
+"""Turn errors of the hub's client into messages for users, without the token."""
 
 import re
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 
 
 def sendable(token: str | None) -> str | Literal[False]:
-    """The token as the hub's client takes it.
+    """Return the token in the form that the hub's client takes.
 
     Raises:
-        SourceAccessError: it cannot stand in a header; the client's own error would show it.
+        SourceAccessError: it is not valid in a header; the client's own error would show it.
     """
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise SourceAccessError(
@@ -37,7 +37,7 @@ def sendable(token: str | None) -> str | Literal[False]:
 
 
 def tellable(error: BaseException, token: str | None) -> BaseException | None:
-    """The error as cause of ours; None where it, or what is behind it, repeats the token: causes end up in logs."""
+    """Return the error as cause of ours; None if it or one of its causes has the token, as causes end up in logs."""
     seen: BaseException | None = error
     while seen is not None:
         if token and (token in str(seen) or token in repr(seen)):
@@ -49,10 +49,10 @@ def tellable(error: BaseException, token: str | None) -> BaseException | None:
 def explained(
     error: Exception, kind: RepoKind, hub_id: str, *, revision: str, token: str | None, fetched: Sequence[str]
 ) -> SourceError:
-    """The same error as what, why and what to do.
+    """Convert an error of the hub's client to a `SourceError` with what, why and what to do.
 
     Args:
-        fetched: commits of the repository that lie on this disk.
+        fetched: commits of the repository that are on this disk.
     """
     what, key = f"{kind} {hub_id}@{revision}", "base_model" if kind == "model" else "dataset"
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
@@ -75,7 +75,7 @@ def explained(
     if status == _UNAUTHORIZED and token and not isinstance(error, RepositoryNotFoundError):
         return SourceAccessError(
             f"{what}: the hub refuses the token in use; it is expired or wrong.",
-            "Set HF_TOKEN to a valid one, or leave it out: a public repository wants none.",
+            "Set HF_TOKEN to a valid one, or leave it out: a public repository needs none.",
         )
     if isinstance(error, RepositoryNotFoundError) or status == _UNAUTHORIZED:
         return SourceNotFoundError(
@@ -85,7 +85,7 @@ def explained(
     if status == _TOO_MANY:
         return HubUnreachableError(f"{what}: the hub answers too many requests (429).", "Wait, or set HF_TOKEN.")
     if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
-        why = "HF_HUB_OFFLINE is set, so the hub is not asked"
+        why = "HF_HUB_OFFLINE is set, so the hub is not queried"
     elif status is not None:
         why = f"the hub answers with status {status}"
     else:
@@ -101,7 +101,7 @@ def _shown(text: str, token: str | None) -> str:
 
 
 def _without_hub(kind: RepoKind, fetched: Sequence[str], *, try_later: bool) -> str:
-    """What to do while the hub cannot be had, as one types it."""
+    """Advice for when the hub is not available, with settings as the user types them."""
     first = "Try again later" if try_later else "Check the network, proxy and HF_ENDPOINT, and start again"
     local = (
         "`--set 'base_model={path: FOLDER}'`"

@@ -1,4 +1,4 @@
-"""Short names for a run's model and dataset, as names of runs hold them: `qwen3-8b`, `helpsteer3@2f1a`. Pure."""
+"""Short names of a run's model and dataset, for names of runs: `qwen3-8b`, `helpsteer3@2f1a`. Pure."""
 
 import re
 from pathlib import PurePath
@@ -8,7 +8,7 @@ from tasks.config.sources import DatasetSource, ModelSource
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST_CHARACTERS = 4
 _MAX_NAME_CHARACTERS = 40
-# Names that say nothing: then the folder above names local data.
+# Generic names: local data with such a name gets that of the folder above.
 _GENERIC_NAMES = frozenset({"train", "training", "data", "dataset", "preference", "preferences", "pairs"})
 
 
@@ -17,9 +17,9 @@ SEPARATOR = " · "
 
 
 def corrected_name(name: str, *, guessed: str, known: str) -> str:
-    """The name with what is known of its dataset in place of the guess; as it is where its dataset is not the guess.
+    """Replace the guessed dataset in a name by the known one; another dataset stays as it is.
 
-    The dataset is the second part, behind the model: a model, profile or run of the same name keeps its own.
+    The dataset is the second part, after the model. A model, profile or run of the same name is not replaced.
     """
     model, *rest = name.split(SEPARATOR)
     if rest[:1] != [guessed]:
@@ -39,7 +39,7 @@ def dataset_label(source: DatasetSource, *, digest: str = "") -> str:
 
     Args:
         digest: of the training data, as inputs of stages name it (`hub:<commit>`, `sha256:…`). Without it a branch
-            stands as it is written, and local data has no digest.
+            is shown as written, and local data has no digest.
     """
     if source.mixture:
         return "+".join(part.name for part in source.mixture)[:_MAX_NAME_CHARACTERS]
@@ -54,7 +54,7 @@ def dataset_label(source: DatasetSource, *, digest: str = "") -> str:
 
 
 def _telling(path: str) -> str:
-    """The first name from the end of a path that says something: file, or a folder above it."""
+    """The last part of a path that is not generic: file, or a folder above it."""
     names = [_short(part) for part in reversed(PurePath(path).parts)]
     return next((name for name in names if name not in _GENERIC_NAMES), names[0])
 

@@ -1,4 +1,4 @@
-"""Files and folders that a configuration names, a custom reader too: found, plain, readable, with a content digest."""
+"""Resolve local files and folders that a configuration names, also a custom reader: check and digest their content."""
 
 import ast
 import os
@@ -20,7 +20,7 @@ _MAX_BYTES = 1024**2
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedSource:
-    """Content on this disk: `digest` names it (`sha256:…`, `hub:<commit>`), `origin` says it to people."""
+    """Content on this disk: `digest` identifies it (`sha256:…`, `hub:<commit>`), `origin` describes it to users."""
 
     path: Path
     digest: str
@@ -29,19 +29,19 @@ class ResolvedSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedInput(ResolvedSource):
-    """The same under the name of a stage's input."""
+    """A `ResolvedSource` with the name of a stage's input."""
 
     name: str
 
 
 def resolve_file(path: Path | str, *, name: str, key: str | None = None) -> ResolvedInput:
-    """A local file, or a folder of data files, as input of that name.
+    """Resolve a local file, or a folder of data files, to the input `name`.
 
     Args:
-        key: where it stands in the configuration; for messages. None: the name.
+        key: its key in the configuration, for messages; None: the name.
 
     Raises:
-        SourceError: it is not there, may not be read, or is neither a plain file nor a folder with data.
+        SourceError: it is missing or unreadable, or neither a plain file nor a folder with data.
     """
     place = data_file_or_folder(path, key=key or name)
     digest = folder_digest(place) if place.is_dir() else file_digest(place)
@@ -78,11 +78,11 @@ def readable_folder(path: Path | str, *, key: str) -> Path:
     """The absolute path of a folder of plain files that can be listed.
 
     Raises:
-        SourceError: it is none, or a link lies in it: links lead nowhere once the folder is mounted.
+        SourceError: it is none, or holds a link: links break once the folder is mounted.
     """
     place = _existing(path, key=key)
     if not place.is_dir():
-        raise UnusableSourceError(f"{key}: {place} is a file; a folder is wanted.", "Name the folder that it lies in.")
+        raise UnusableSourceError(f"{key}: {place} is a file; a folder is needed.", "Name the folder that it is in.")
     if not os.access(place, os.R_OK | os.X_OK):
         raise SourceAccessError(f"{key}: {place} cannot be listed by user {os.getuid()}.", "Change its mode or owner.")
     _files(place)
@@ -93,7 +93,7 @@ def data_files(place: Path) -> tuple[Path, ...]:
     """The file itself, or the data files below the folder that are not hidden, sorted by path.
 
     Raises:
-        SourceError: a link lies in the folder, or it cannot be read.
+        SourceError: the folder holds a link, or cannot be read.
     """
     if place.is_file():
         return (place,)
@@ -128,7 +128,7 @@ def _existing(path: Path | str, *, key: str) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All plain files below that are not hidden: .git and download caches are no content."""
+    """All plain files below that are not hidden: .git and download caches are not content."""
     try:
         files = list(regular_files(folder))
     except UnsafeFileError as error:
@@ -148,7 +148,7 @@ def _sha256(path: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> str:
-    """Hashing a large model takes minutes, and several stages ask; a changed file has another version."""
+    """Digest of one version of a file, cached: hashing a large model takes minutes, and several stages need it."""
     try:
         return file_sha256(path)
     except (UnsafeFileError, OSError) as error:
@@ -156,13 +156,13 @@ def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> s
 
 
 def find_reader(name: str, source: RowSource) -> ResolvedInput | None:
-    """The reader as input of the stage; None where the source names none. It is parsed, never run.
+    """Resolve the reader to an input of the stage; None if the source names none. It is parsed, never run.
 
     Args:
-        name: of the source in its mixture; empty where it stands alone.
+        name: of the source in its mixture; empty without a mixture.
 
     Raises:
-        SourceError: it is not there, is no Python, or has no function of that name.
+        SourceError: it is missing, is no Python, or has no function `READER_FUNCTION`.
     """
     if source.reader is None:
         return None

@@ -1,4 +1,4 @@
-"""Files of a model folder: which must be there, and weights that are whole."""
+"""Check a model folder: required files are there, and weights are complete."""
 
 import json
 from collections.abc import Callable, Collection, Iterable
@@ -26,7 +26,7 @@ _AGAIN = "Download it again, or save it again with `save_pretrained`."
 # Archives of torch, and pickles of protocol 2 to 5.
 _PICKLE_BEGINNINGS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _NO_PICKLE = "Loading pickle executes code: take a revision with safetensors, or save it again with `save_pretrained`."
-# Bits of an element: the types of safetensors that models have; others are not checked for their size.
+# Bits per element for the safetensors types that models use; the size of other types is not checked.
 _BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
@@ -36,7 +36,7 @@ _BITS = {
 
 
 def model_file_names(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of a repository's files that are fetched, sorted."""
+    """Files of a repository that are fetched, sorted."""
     return tuple(
         sorted(path for path in paths if "/" not in path and _any(path, _PATTERNS) and not _any(path, _LEFT_OUT))
     )
@@ -45,13 +45,13 @@ def model_file_names(paths: Iterable[str]) -> tuple[str, ...]:
 def require_model_files(
     names: Collection[str], read: Callable[[str], str], *, where: str, key: str = "base_model"
 ) -> None:
-    """Refuse what cannot be started from: no configuration, no safetensors, missing shards, no tokenizer or template.
+    """Refuse a model without configuration, safetensors, all its shards, tokenizer or chat template.
 
     Args:
         names: all files at the top of the folder, also those that are never loaded.
-        read: text of one of them.
+        read: returns the text of one of them.
         where: folder or repository, for the message.
-        key: where the model stands in the configuration, for the message.
+        key: key of the model in the configuration, for the message.
 
     Raises:
         UnusableSourceError: something is missing; the message names it.
@@ -59,8 +59,8 @@ def require_model_files(
     if "config.json" not in names:
         if "adapter_config.json" in names:
             raise UnusableSourceError(
-                f"{where} is an adapter, which is nothing without its base model.",
-                f"Name the merged model in {key}; one that was trained here lies in `merged` beside its adapter. "
+                f"{where} is an adapter, which cannot be used without its base model.",
+                f"Name the merged model in {key}; one that was trained here is in `merged` beside its adapter. "
                 "`rlhf certify -m` and `rlhf score -m` take the adapter itself.",
             )
         raise UnusableSourceError(f"{where} has no config.json, so it is no model folder.", f"Correct {key}.")
@@ -73,19 +73,19 @@ def require_model_files(
         )
     if _TEMPLATE_FILE not in names and not _template_in_configuration(names, read, where=where):
         raise UnusableSourceError(
-            f"{where} has no chat template ({_TEMPLATE_FILE}, or `chat_template` in tokenizer_config.json), so nobody "
-            f"knows how it wants a dialogue written.",
+            f"{where} has no chat template ({_TEMPLATE_FILE}, or `chat_template` in tokenizer_config.json), so "
+            f"the format of its dialogues is not known.",
             f"Start from an instruct model, or put a {_TEMPLATE_FILE} beside its tokenizer files.",
         )
 
 
 def weight_files(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of a folder's files that hold the weights that are loaded, sorted."""
+    """Files of a folder that hold the weights that are loaded, sorted."""
     return tuple(sorted(name for name in names if _any(name, ("*.safetensors",)) and not _any(name, _LEFT_OUT)))
 
 
 def weight_index(names: Collection[str]) -> str | None:
-    """The file that says which weight lies in which file; None where there is one file only."""
+    """Name of the file that maps weights to files; None if there is only one weight file."""
     return _INDEX if _INDEX in names else None
 
 
@@ -96,7 +96,7 @@ def _demand_weights(names: Collection[str], read: Callable[[str], str], *, where
         found = f"only {', '.join(pickled[:3])}, and loading pickle executes code" if pickled else "none"
         raise UnusableSourceError(
             f"{where} has no weights as safetensors: {found}.",
-            "Take a revision with safetensors, or convert it on a machine of no value: "
+            "Take a revision with safetensors, or convert it on a disposable machine: "
             "`AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)`.",
         )
     if _INDEX in names:
@@ -131,14 +131,14 @@ def _any(name: str, patterns: Iterable[str]) -> bool:
 
 
 def require_whole_weights(folder: Path, names: Iterable[str], *, index: str | None = None) -> None:
-    """Refuse files that are no safetensors, are cut off, or lack weights which the index looks for in them.
+    """Refuse files that are no safetensors, are cut off, or lack weights that the index assigns to them.
 
     Args:
         names: the safetensors files.
-        index: the file that says which weight lies in which of them; None where there is no such file.
+        index: the file that maps weights to these files; None if there is no such file.
 
     Raises:
-        UnusableSourceError: names the file, and what is wrong.
+        UnusableSourceError: the message names the file, and what is wrong.
     """
     tensors = {name: _tensors(folder / name) for name in names}
     if index is None:
@@ -175,7 +175,7 @@ def _tensors(path: Path) -> frozenset[str]:
             header = stream.read(length) if is_length else b""
     except OSError as error:
         raise UnusableSourceError(f"{path} cannot be read: {error}.", "Change its mode or owner.") from error
-    # A header of 1,152 bytes begins like a pickle: so first whether a header follows.
+    # The length 1,152 of a header looks like a pickle, so check first whether a header follows.
     if not header.startswith(b"{") and beginning.startswith(_PICKLE_BEGINNINGS):
         raise UnusableSourceError(f"{path} is a pickle under the name of a safetensors file.", _NO_PICKLE)
     if not is_length and beginning.startswith(b"version "):
@@ -206,7 +206,7 @@ def _entries(header: bytes) -> dict[str, Any]:
 
 
 def _end_of(entries: dict[str, Any]) -> int:
-    """Where the last tensor ends; they must lie one behind the other.
+    """Offset at which the last tensor ends. Tensors must follow each other without gaps.
 
     Raises:
         ValueError: they overlap, leave gaps, or do not have the size that type and shape give.
@@ -215,11 +215,11 @@ def _end_of(entries: dict[str, Any]) -> int:
     for (start, stop), name in sorted((_span(entry), name) for name, entry in entries.items()):
         shown = one_line(name, _REASON_CHARACTERS)
         if start != end or stop < start:
-            raise ValueError(f"{shown} lies at {start:,} to {stop:,}, and the one before ends at {end:,}")
+            raise ValueError(f"{shown} is at {start:,} to {stop:,}, but the one before ends at {end:,}")
         bits = _BITS.get(str(entries[name]["dtype"]))
         wanted = bits and _num_elements(entries[name]["shape"]) * bits // 8
         if wanted is not None and wanted != stop - start:
-            raise ValueError(f"{shown} has {stop - start:,} bytes, its type and shape want {wanted:,}")
+            raise ValueError(f"{shown} has {stop - start:,} bytes, its type and shape need {wanted:,}")
         end = stop
     return end
 
@@ -230,18 +230,18 @@ def _span(entry: Any) -> tuple[int, int]:
 
 
 def _num_elements(shape: list[int]) -> int:
-    """Of a tensor of that shape; by hand, as a forged shape may have billions of digits as a product."""
+    """Number of elements of that shape. Stops at 2**63: the product of a forged shape may have billions of digits."""
     total = 1
     for length in shape:
         total *= int(length)
         if total > 2**63:
-            raise ValueError("a shape has more elements than can be")
+            raise ValueError("a shape has more elements than possible")
     return total
 
 
 def _cut_off(path: Path, num_bytes: int, *, wanted: int) -> UnusableSourceError:
     return UnusableSourceError(
-        f"{path} is cut off: it has {num_bytes:,} bytes, its header wants {wanted:,}.", "Download it again."
+        f"{path} is cut off: it has {num_bytes:,} bytes, its header needs {wanted:,}.", "Download it again."
     )
 
 

@@ -1,7 +1,7 @@
-"""The first rows of preference data, so that a file nobody can train on is named before anything is started.
+"""Check the first rows of preference data, so that an unusable file is refused before anything is started.
 
-The stage reads with the same functions, and counts a malformed row. So what is refused here would have failed there,
-after the container was started and everything was read.
+The stage reads with the same functions, and counts malformed rows. So a file that is refused here would have failed
+there, after the container was started and everything was read.
 """
 
 import re
@@ -34,7 +34,7 @@ _AGAIN = "Make or download it again."
 
 @dataclass(frozen=True, slots=True)
 class FileSignature:
-    """`kind` ends the sentence `The file is …`."""
+    """A known type of file; `kind` ends the sentence `The file is …`."""
 
     kind: str
     advice: str
@@ -74,7 +74,7 @@ _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), foreign) for pattern, for
 
 
 def match_signature(beginning: bytes) -> FileSignature | None:
-    """What the file is, by its first `BEGINNING_BYTES`; None where that is not known.
+    """Identify a file by its first `BEGINNING_BYTES`; None if it is not known.
 
     Example: b"<!DOCTYPE html><html>" is a web page.
     """
@@ -114,11 +114,11 @@ def peek_data(files: Mapping[str, Path]) -> DataPeek:
     """Schemas and rows of data files, in seconds and bounded memory.
 
     Args:
-        files: at least one path, by the name that messages give the file.
+        files: at least one path, by the file's name in messages.
 
     Raises:
-        SourceError: a file cannot be read, is damaged, is no data file, or its first rows have no schema that is known;
-            or no file holds a row.
+        SourceError: a file cannot be read, is damaged, is no data file, or its first rows have no known schema; or no
+            file holds a row.
     """
     peeks: list[DataPeek] = []
     bytes_left = WHOLE_BYTES
@@ -166,11 +166,11 @@ def _peek_parquet(path: Path, name: str) -> DataPeek:
 
 
 def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | None) -> DataPeek:
-    """What the first lines show.
+    """Return what the first lines show.
 
     Raises:
-        UnreadableFileError: the objects among them have no schema that is known.
-        UnusableSourceError: there are lines and not one of them is an object.
+        UnreadableFileError: the objects among them have no known schema.
+        UnusableSourceError: there are lines, but no object among them.
     """
     objects = [line.value for line in head if line.value is not None]
     bad = [line for line in head if line.value is None and line.reason != "blank_line"]
@@ -200,7 +200,7 @@ def _flaw(line: Line) -> str:
 
 
 def _kind_by_name(path: Path, name: str) -> str:
-    """What the file is by its name and not by its content."""
+    """File type that the name claims and the content is not; empty: none."""
     if name.endswith(".gz"):
         return "" if file_kind(path) else "gzip"
     return "parquet" if name.endswith(".parquet") else ""

@@ -1,6 +1,6 @@
-"""Sources on the hub by their commits: a commit never changes, so its name says its content, and the hub is not asked.
+"""Identify sources on the hub by their commits, without querying the hub: the content of a commit never changes.
 
-The digests are those of `tasks.sources.resolve`, which fetches what they name.
+The digests are those of `tasks.sources.resolve`, which fetches the files.
 """
 
 import re
@@ -15,14 +15,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class BranchMayHaveMovedError(Exception):
-    """The revision is no commit, so only the hub knows what it is now."""
+    """The revision is no commit, so only the hub knows its present commit."""
 
     def __init__(self, hub_id: str, revision: str) -> None:
-        super().__init__(f"not known before the hub was asked: `{revision}` of {hub_id} may have moved")
+        super().__init__(f"not known until the hub is queried: `{revision}` of {hub_id} may have moved")
 
 
 def commit_of_now(kind: RepoKind, hub_id: str, revision: str, *, token: str | None) -> str:
-    """What the revision is now: itself where it is a commit, else what the hub says that the branch or tag is.
+    """Return the revision if it is a commit, else the commit that the hub has for the branch or tag.
 
     Raises:
         SourceError: the hub does not say.
@@ -33,7 +33,7 @@ def commit_of_now(kind: RepoKind, hub_id: str, revision: str, *, token: str | No
 
 
 def pinned_model_input(source: ModelSource, *, name: str) -> StageInput:
-    """The model of a hub commit as input of that name; whether it was fetched is not looked at.
+    """Input `name` for the model of a hub commit. Does not check whether it was fetched.
 
     Raises:
         BranchMayHaveMovedError: the source names a branch or a tag.
@@ -42,11 +42,11 @@ def pinned_model_input(source: ModelSource, *, name: str) -> StageInput:
 
 
 def pinned_dataset_inputs(source: DatasetSource) -> tuple[StageInput, ...]:
-    """The data files, under the names that `tasks.sources.resolve.resolve_dataset` gives them; the hub is not asked.
+    """Inputs for the data files, named as in `tasks.sources.resolve.resolve_dataset`. Does not query the hub.
 
     Raises:
         BranchMayHaveMovedError: a source names a branch or a tag.
-        SourceError: what is local cannot be read.
+        SourceError: a local file cannot be read.
     """
     return tuple(found for name, part in source.parts for found in _rows(name, part))
 

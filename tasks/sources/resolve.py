@@ -1,7 +1,7 @@
-"""Where base model and dataset come from, and how they become inputs of a stage: a path, a digest and an origin.
+"""Resolve base model and dataset to inputs of a stage: a path, a digest and an origin.
 
-A hub id is looked up on the hub and nowhere else, even where a folder of that name lies here; a path is never looked
-up on the hub. A branch is resolved to its commit once, and everything after works on the commit.
+A hub id is looked up only on the hub, even if a folder of that name exists here; a path is never looked up on the hub.
+A branch is resolved to its commit once, and everything after works on the commit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,17 +52,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found at a source, without fetching it; `missing_bytes` would still have to be downloaded."""
+    """What was found at a source, without fetching it; `missing_bytes` are still to be downloaded."""
 
     found: str
     missing_bytes: int = 0
 
 
 def resolve_model(source: ModelSource, *, token: str | None, key: str = "base_model") -> ResolvedSource:
-    """The model as a folder of plain files: safetensors, configuration and tokenizer, never pickle, never code.
+    """Resolve the model to a folder of plain files: safetensors, configuration and tokenizer, never pickle or code.
 
     Args:
-        key: where it stands in the configuration; for messages.
+        key: its key in the configuration, for messages.
 
     Raises:
         SourceError: it is not there, may not be read, or cannot be used.
@@ -77,10 +77,10 @@ def resolve_model(source: ModelSource, *, token: str | None, key: str = "base_mo
 
 
 def resolve_dataset(source: DatasetSource, *, token: str | None) -> tuple[ResolvedInput, ...]:
-    """`train_data` and, where configured, `validation_data` and `reader`; of a mixture, each with `_<name>` behind it.
+    """Inputs `train_data` and, if configured, `validation_data` and `reader`; in a mixture each ends in `_<name>`.
 
-    Data is a file, or a folder where a pattern matched many. What was downloaded is looked into, as `probe_dataset`
-    cannot do before.
+    Data is a file, or a folder if a pattern matched many. The first rows of downloaded data are checked here, as
+    `probe_dataset` cannot do that earlier.
 
     Raises:
         SourceError: it is not there, may not be read, or cannot be used.
@@ -89,7 +89,7 @@ def resolve_dataset(source: DatasetSource, *, token: str | None) -> tuple[Resolv
 
 
 def absent_data(source: DatasetSource) -> Iterator[str]:
-    """A sentence about each local file or folder of the data that is not there: its key, path and reason."""
+    """Yield a sentence for each local data file or folder that is missing: its key, path and reason."""
     for name, rows in source.parts:
         for part in () if rows.hub_id is not None else _parts(name, rows):
             try:
@@ -115,7 +115,7 @@ def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterato
             yield ResolvedInput(
                 name=part.input_name,
                 path=folder / files[0] if len(files) == 1 else folder,
-                # Two patterns of one commit are two contents.
+                # Two patterns of one commit have different content.
                 digest=f"hub:{revision.commit}:{part.place}",
                 origin=f"{revision.origin} {part.place}",
             )
@@ -124,7 +124,7 @@ def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterato
 
 
 def probe_model(source: ModelSource, *, token: str | None, key: str = "base_model") -> Probe:
-    """That the model exists and has what a run needs, in seconds and without its weights.
+    """Check that the model exists and has what a run needs, in seconds and without its weights.
 
     Raises:
         SourceError: as `resolve_model` would.
@@ -141,7 +141,7 @@ def probe_model(source: ModelSource, *, token: str | None, key: str = "base_mode
 
 
 def probe_dataset(source: DatasetSource, *, token: str | None) -> Probe:
-    """That the data files exist and, where they are on this disk, that their first rows can be used; no download.
+    """Check that the data files exist and, if on this disk, that their first rows can be used. No download.
 
     Raises:
         SourceError: they are not there, may not be read, or cannot be used.
@@ -174,7 +174,7 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
 
 
 def probe_file(path: Path | str, *, key: str) -> Probe:
-    """That a local file, whatever it holds, is there and can be read.
+    """Check that a local file exists and can be read, whatever it holds.
 
     Raises:
         SourceError: as `resolve_file` would.
@@ -184,7 +184,7 @@ def probe_file(path: Path | str, *, key: str) -> Probe:
 
 
 def probe_pairs(path: Path | str, *, key: str) -> Probe:
-    """That a local file, or a folder of files, holds preference data in a schema that is known, by its first rows.
+    """Check by its first rows that a local file or folder holds preference data in a known schema.
 
     Raises:
         SourceError: as `resolve_file` would; or it is damaged, no data file, or in an unknown schema.
@@ -198,7 +198,7 @@ def probe_pairs(path: Path | str, *, key: str) -> Probe:
 
 @dataclass(frozen=True)
 class _Part:
-    """One place of a source: the input that it becomes, its key in the configuration, and path or pattern."""
+    """One place of a source: its input's name, its key in the configuration, and path or pattern."""
 
     input_name: str
     key: str
@@ -206,10 +206,10 @@ class _Part:
 
 
 def _parts(name: str, source: RowSource) -> tuple[_Part, ...]:
-    """Training rows and, where there are such, validation rows.
+    """Training rows and, if configured, validation rows.
 
     Args:
-        name: of the source in its mixture; empty where it stands alone.
+        name: of the source in its mixture; empty without a mixture.
     """
     ending, section = (f"_{name}", f"dataset.mixture {name}:") if name else ("", "dataset.")
     places = (("train", source.train), ("validation", source.validation))

@@ -1,7 +1,7 @@
 """Secrets of a run: from the environment, else from Secret blocks of the Prefect server.
 
 They stay in the orchestrator: stages have no network and get none of its variables. The environment wins, so that
-somebody can use a token of his own for one run without changing everybody's.
+a user can use another token for one run without changing the shared one.
 """
 
 import logging
@@ -17,9 +17,9 @@ _LIMIT_S = 5.0
 
 
 def stored_secret(block: str) -> str | None:
-    """The text in that Secret block; None where there is none, or no Prefect server is known or answers."""
+    """Text in that Secret block; None if there is none, or no Prefect server is known or answers."""
     if not os.environ.get("PREFECT_API_URL"):
-        return None  # Prefect's client would start a server of its own
+        return None  # Prefect's client would start its own server
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -31,18 +31,18 @@ def stored_secret(block: str) -> str | None:
             found = client.read_block_document_by_name(block, "secret", include_secrets=True)
     except ObjectNotFound:
         return None
-    except Exception as error:  # whatever client and server throw: a run may not need the secret
-        logger.warning("Prefect could not be asked for the Secret block %s (%s).", block, type(error).__name__)
+    except Exception as error:  # any error of client or server: a run may not need the secret
+        logger.warning("Prefect could not be queried for the Secret block %s (%s).", block, type(error).__name__)
         return None
     value = found.data.get("value")
     return value.strip() or None if isinstance(value, str) else None
 
 
 def take_mlflow_login(uri: str) -> None:
-    """Let MLflow's client in this process log in with the Secret block, where the environment names no login.
+    """Let MLflow's client in this process log in with the Secret block, if the environment names no login.
 
     Args:
-        uri: of the MLflow that is to be told; the block's login is for that of the environment only.
+        uri: of the MLflow in use; the block's login is only for the one that the environment names.
     """
     if not is_given_for("mlflow", uri, os.environ):
         return
@@ -52,6 +52,6 @@ def take_mlflow_login(uri: str) -> None:
     if login is None:
         return
     if ":" not in login:
-        logger.warning("The Secret block %s has to read `user:password`; it is not used.", MLFLOW_LOGIN_BLOCK)
+        logger.warning("The Secret block %s must have the form `user:password`; it is not used.", MLFLOW_LOGIN_BLOCK)
         return
     os.environ.update(login_variables("mlflow", login))

@@ -1,4 +1,4 @@
-"""Where the suites of the certificate come from, and how each becomes an input of a stage, `suite_<name>`."""
+"""Resolve the suites of the certificate to inputs of a stage, `suite_<name>`."""
 
 import re
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from tasks.sources.resolve import Probe, probe_file, probe_pairs, resolve_file
 
 
 def suite_input_name(suite: SuiteFile) -> str:
-    """The name under which a stage finds the suite."""
+    """Name of the suite's input."""
     return f"suite_{suite.name}"
 
 
 def resolve_suite(suite: SuiteFile, *, token: str | None) -> StageInput:
-    """The suite's file, or a folder of files, fetched where it is not here yet.
+    """Resolve the suite to a file or a folder of files; fetch it if it is not on this disk.
 
     Raises:
         SourceError: it is not there, may not be read, or is no data file.
@@ -43,11 +43,11 @@ def resolve_suite(suite: SuiteFile, *, token: str | None) -> StageInput:
 
 
 def pinned_suite(suite: SuiteFile) -> StageInput:
-    """The same input without asking the hub; whether it was fetched is not looked at.
+    """Like `resolve_suite`, without querying the hub. Does not check whether the suite was fetched.
 
     Raises:
         BranchMayHaveMovedError: the suite names a branch or a tag of the hub.
-        SourceError: as `resolve_suite`, of a local one.
+        SourceError: as `resolve_suite`, for a local suite.
     """
     if suite.hub_id is None:
         return resolve_suite(suite, token=None)
@@ -56,7 +56,7 @@ def pinned_suite(suite: SuiteFile) -> StageInput:
 
 
 def probe_suite(suite: SuiteFile, *, token: str | None) -> Probe:
-    """That the suite exists, in seconds and without fetching it; of local pairs, that their first rows can be used.
+    """Check that the suite exists, in seconds and without fetching it; for local pairs, also their first rows.
 
     Raises:
         SourceError: as `resolve_suite` would.
@@ -75,10 +75,10 @@ def probe_suite(suite: SuiteFile, *, token: str | None) -> Probe:
 
 @contextmanager
 def _told_of(suite: SuiteFile) -> Iterator[None]:
-    """What the hub's errors say of `dataset` is said of the suite.
+    """Reword the hub's errors about `dataset` so that they name the suite.
 
     Raises:
-        SourceError: the one that was raised inside, in these words.
+        SourceError: the one that was raised inside, reworded.
     """
     try:
         yield

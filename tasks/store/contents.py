@@ -1,7 +1,7 @@
-"""What lies in the artifact store, who still wants it, and what can go.
+"""List what is in the artifact store, which runs use it, and what can be deleted.
 
-A run wants the artifacts that it made or reused last (`tasks.store.history`); reports of older runs keep their figures,
-but not the artifacts behind them. A run whose output folder was deleted wants nothing.
+A run uses the artifacts that it made or reused last (`tasks.store.history`). Reports of older runs keep their figures,
+but not the artifacts behind them. A run whose output folder was deleted uses nothing.
 """
 
 import logging
@@ -49,7 +49,7 @@ class StoredArtifact:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that can go: which key it belongs to, and why nobody misses it."""
+    """Something that can be deleted: its key, and why no run needs it."""
 
     kind: Literal["artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"]
     stage: StageName
@@ -79,9 +79,9 @@ def list_artifacts(store_dir: Path) -> tuple[StoredArtifact, ...]:
 
 
 def verify_artifacts(store_dir: Path) -> Iterator[tuple[StageName, str, str]]:
-    """Stage and key of each artifact, and what is wrong with it, after every file was compared with its manifest.
+    """Compare every file of each artifact with its manifest. Yield stage, key and problem.
 
-    Nothing is wrong with it where that is empty.
+    The problem is empty if nothing is wrong.
     """
     for stage, folder in _key_folders(store_dir / "artifacts"):
         try:
@@ -94,12 +94,12 @@ def verify_artifacts(store_dir: Path) -> Iterator[tuple[StageName, str, str]]:
 
 
 def find_garbage(store_dir: Path, *, older_than_days: float) -> tuple[Garbage, ...]:
-    """What can go without any run doing work again that it would not do anyway.
+    """Return what can be deleted without extra work for any run.
 
-    Nothing is looked for behind a link inside the store: other stores' runs may want what lies there.
+    Links inside the store are not followed: runs of other stores may use their targets.
 
     Args:
-        older_than_days: what no run wants is kept that long after it was last touched.
+        older_than_days: what no run uses is kept that long after its last change.
     """
     users = _users(store_dir)
     before = time.time() - older_than_days * _DAY_S
@@ -113,14 +113,14 @@ def find_garbage(store_dir: Path, *, older_than_days: float) -> tuple[Garbage, .
 
 
 def linked_folders(store_dir: Path) -> tuple[Path, ...]:
-    """Folders inside the store that are links to elsewhere; what lies behind them is never garbage of this store."""
+    """Folders inside the store that are links to elsewhere. Their targets are never garbage of this store."""
     parts = [store_dir / part for part in _PARTS]
     places = [*parts, *(part / stage for part in parts if not part.is_symlink() for stage in StageName)]
     return tuple(place for place in places if place.is_symlink())
 
 
 def remove(garbage: Garbage, store_dir: Path) -> str:
-    """Delete it, unless somebody works on its key; of a link, only the link. Returns why it was left; empty: gone."""
+    """Delete it unless a run works on its key; of a link, only the link. Return why it was kept; empty: deleted."""
     lock = FileLock(lock_path(store_dir / "work" / garbage.stage / garbage.key))
     try:
         if not taken(lock):
@@ -150,7 +150,7 @@ def _set_aside_artifacts(store_dir: Path, before: float) -> Iterator[Garbage]:
         for folder in sorted(parent.glob("*.replaced-*")):
             if folder.lstat().st_mtime < before:
                 key = folder.name.partition(".")[0]
-                yield _garbage("replaced artifact", stage, key, folder, "somebody had the stage made again")
+                yield _garbage("replaced artifact", stage, key, folder, "the stage was made again")
 
 
 def _work_left(
@@ -161,10 +161,10 @@ def _work_left(
         if (stage, folder.name) in published:
             if _size_bytes(checkpoints):
                 yield _garbage(
-                    "checkpoints", stage, folder.name, checkpoints, "the stage finished; its artifact stands"
+                    "checkpoints", stage, folder.name, checkpoints, "the stage finished; its artifact is there"
                 )
         elif not users[folder.name] and _last_touched(folder) < before:
-            yield _garbage("unfinished work", stage, folder.name, folder, "no run went on with it")
+            yield _garbage("unfinished work", stage, folder.name, folder, "no run continued it")
 
 
 def _old_logs(
@@ -189,7 +189,7 @@ def _garbage(
 
 
 def _users(store_dir: Path) -> dict[str, list[str]]:
-    """Key → names of the runs that want it."""
+    """Key → names of the runs that use it."""
     users: dict[str, list[str]] = defaultdict(list)
     for run in what_runs_want(store_dir):
         for stage in run.stages.values():
@@ -212,19 +212,19 @@ def _key_folders(parent: Path) -> Iterator[tuple[StageName, Path]]:
 
 
 def _own_folders(parent: Path) -> Iterator[tuple[StageName, Path]]:
-    """As `_key_folders`, without what lies behind a link."""
+    """Like `_key_folders`, without following links."""
     own = {stage for stage, _ in _own_stages(parent)}
     yield from ((stage, path) for stage, path in _key_folders(parent) if stage in own)
 
 
 def _own_stages(parent: Path) -> Iterator[tuple[StageName, Path]]:
-    """The stages' folders that lie in the store itself."""
+    """The stages' folders that are in the store itself."""
     if not parent.is_symlink():
         yield from ((stage, parent / stage) for stage in StageName if not (parent / stage).is_symlink())
 
 
 def _size_bytes(folder: Path | str) -> int:
-    """Of the files below, without following links."""
+    """Size of the files below, without following links."""
     if Path(folder).is_symlink():
         return 0
     total = 0
@@ -252,7 +252,7 @@ def _last_touched(folder: Path) -> float:
 
 
 class _WhenMade(Frozen):
-    """Of a manifest the moment alone: the rest is most of it, and is skipped."""
+    """Only the time in a manifest; the rest, most of it, is skipped."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,11 +1,11 @@
-"""What people decided at gates, and what waits for them: files in the store, so that no lost server takes them along.
+"""Decisions of people at gates, and open questions. They are files in the store, so they survive the loss of a server.
 
-`decisions/<gate>/<key>.json` holds the decision, `<key>.<run>.question.json` what a run asked. The key names the
-evaluated artifact by digest and the gate's rules, so a decision never counts for another model, other figures or other
-demands.
+`decisions/<gate>/<key>.json` holds the decision, `<key>.<run>.question.json` the question of a run. The key covers the
+evaluated artifact's digest and the gate's rules, so a decision never counts for another model, other figures or other
+rules.
 
 ApprovalError               the message says what and what to do
-├── AlreadyDecidedError     somebody decided before
+├── AlreadyDecidedError     a person decided before
 └── DamagedDecisionError    the file of a decision cannot be read; it counts as none
 """
 
@@ -34,7 +34,7 @@ class ApprovalError(Exception):
 
 
 class AlreadyDecidedError(ApprovalError):
-    """Somebody decided before; `decision` says who and what."""
+    """A person decided before; `decision` says who and what."""
 
     def __init__(self, message: str, decision: GateDecision) -> None:
         super().__init__(message)
@@ -46,18 +46,18 @@ class DamagedDecisionError(ApprovalError):
 
 
 class Question(Frozen):
-    """What a person is asked, by which run, and where an answer finds that run."""
+    """A question to a person: what a run asks, which run, and where to send the answer."""
 
     key: str
     verdict: GateVerdict = Field(description="Rules and figures, without a decision")
-    rules: dict[str, JsonValue] = Field(description="The gate's demands, as the run's configuration said them")
+    rules: dict[str, JsonValue] = Field(description="The gate's rules, as in the run's configuration")
     run_name: str
     run_id: str
     output_dir: str
     asked_at: str = Field(description="UTC, ISO 8601")
-    told_at: str = Field("", description="When people were told, UTC, ISO 8601; empty: not yet")
+    told_at: str = Field("", description="When people were notified, UTC, ISO 8601; empty: not yet")
     timeout_h: float | None = Field(None, description="Hours until silence counts as a rejection; null: never")
-    command: str = Field("", description="How the run is started again; empty where Prefect does that")
+    command: str = Field("", description="Starts the run again; empty if Prefect does that")
     report: str = Field("", description="The run's report: its page in MLflow, else the file")
     mlflow_url: str = Field("", description="Page of the parent run in MLflow; empty where it has none")
     mlflow_run_id: str = Field("", description="The parent run that waits")
@@ -67,31 +67,31 @@ class Question(Frozen):
 
     @property
     def gate(self) -> str:
-        """Which gate asks."""
+        """The gate's name."""
         return self.verdict.name
 
     @property
     def until(self) -> str:
-        """From when on silence counts as a rejection, UTC, ISO 8601; empty: never."""
+        """Deadline, UTC, ISO 8601: after it, silence counts as a rejection; empty: none."""
         if self.timeout_h is None:
             return ""
         return (datetime.fromisoformat(self.asked_at) + timedelta(hours=self.timeout_h)).isoformat()
 
     def seconds_left(self) -> float | None:
-        """Until silence counts as a rejection; negative afterwards, None without limit."""
+        """Seconds until the deadline; negative after it, None without a deadline."""
         if self.timeout_h is None:
             return None
         return (datetime.fromisoformat(self.until) - datetime.now(UTC)).total_seconds()
 
     def unanswered(self) -> GateDecision:
-        """That nobody decided: still waiting, or too late."""
+        """Build the decision `waiting` or, after the deadline, `timed_out`."""
         left_s = self.seconds_left()
         outcome = "waiting" if left_s is None or left_s > 0 else "timed_out"
         return GateDecision.model_validate({"outcome": outcome, "asked_at": self.asked_at, "until": self.until})
 
 
 def decision_key(gate: str, *, evaluation_key: str, evaluation_digest: str, rules: Mapping[str, object]) -> str:
-    """Names one evaluated artifact under one set of demands; 64 hexadecimal digits."""
+    """Key of one evaluated artifact under one set of rules; 64 hexadecimal digits."""
     identity = {
         "gate": gate,
         "evaluation_key": evaluation_key,
@@ -108,11 +108,11 @@ class Decisions:
         self._folder = store_dir / DECISIONS_FOLDER
 
     def path(self, gate: str, key: str) -> Path:
-        """Where the decision lies, if there is one."""
+        """Path of the decision, if there is one."""
         return self._folder / gate / f"{key}.json"
 
     def find(self, gate: str, key: str) -> GateDecision | None:
-        """The decision for exactly that key; None where nobody decided.
+        """Return the decision for exactly that key; None if there is none.
 
         Raises:
             DamagedDecisionError: the file does not hold a person's decision.
@@ -129,17 +129,17 @@ class Decisions:
         return decision
 
     def decide(self, question: Question, decision: GateDecision, *, replace: bool = False) -> GateDecision:
-        """Write a decision down, once; two at the same time are told apart by the file system.
+        """Write a decision, once. The file system lets only one of two simultaneous writers succeed.
 
         Args:
-            replace: take the place of an earlier decision, which is kept beside it; else it is refused.
+            replace: replace an earlier decision, which is kept beside it; else that is refused.
 
         Returns:
             What was written.
 
         Raises:
-            AlreadyDecidedError: somebody decided before, and `replace` is not given.
-            DamagedDecisionError: what lies there cannot be read, and `replace` is not given.
+            AlreadyDecidedError: a person decided before, and `replace` is not given.
+            DamagedDecisionError: the existing file cannot be read, and `replace` is not given.
         """
         path = self.path(question.gate, question.key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,28 +149,28 @@ class Decisions:
             _write_once(path, decision.model_dump_json(indent=2))
         except FileExistsError:
             before = self.find(question.gate, question.key)
-            if before is None:  # it went this moment
+            if before is None:  # it was removed just now
                 return self.decide(question, decision)
             raise AlreadyDecidedError(_already(question, before), before) from None
         return decision
 
     def set_damaged_aside(self, gate: str, key: str) -> Path:
-        """Move a file that cannot be read out of the way, so that a decision can take its place. Returns where to."""
+        """Move a file that cannot be read aside, to make room for a decision. Return its new path."""
         path = self.path(gate, key)
         return path.rename(_free_name(path, "damaged"))
 
     def asked_before(self, question: Question) -> Question | None:
-        """The same question as the same run asked it first; None where it did not."""
+        """Return the question as the same run first asked it; None if it did not."""
         return _read_question(self._question_path(question))
 
     def keep_question(self, question: Question) -> None:
-        """Write down what is asked."""
+        """Write the question."""
         path = self._question_path(question)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, question.model_dump_json(indent=2))
 
     def questions(self, gate: str, *, key: str = "*") -> tuple[Question, ...]:
-        """What runs asked at that gate, or of that key alone; decided or not, the newest first."""
+        """Questions of runs at that gate, or of that key only; decided or not, the newest first."""
         found = [_read_question(path) for path in (self._folder / gate).glob(f"{key}.*.{_QUESTION}")]
         return tuple(sorted((item for item in found if item), key=lambda item: item.asked_at, reverse=True))
 
@@ -193,7 +193,7 @@ class Decisions:
 
 
 def decision_stands(verdict: GateVerdict, store_dir: Path) -> bool:
-    """Whether the store still says what the verdict says; True where no person was asked."""
+    """Whether the store still holds the verdict's decision; True if the verdict has none."""
     if verdict.decision is None:
         return True
     try:
@@ -210,7 +210,7 @@ def _read_question(path: Path) -> Question | None:
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Put `text` into a new file, whole or not at all; raises FileExistsError where there is one."""
+    """Write `text` into a new file, whole or not at all; raise FileExistsError if it exists."""
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.draft")
     write_atomically(draft, text)
     try:
@@ -235,7 +235,7 @@ def _already(question: Question, before: GateDecision) -> str:
     reason = f": {before.reason.rstrip('.')}" if before.reason else ""
     return (
         f"The {question.verdict.model} was already {before.outcome} by {before.by} ({moment(before.at)}){reason}. "
-        "Nothing was changed. If the mind has changed, give the new decision with --replace; both stay on record."
+        "Nothing was changed. To replace that decision, give the new one with --replace; both stay on record."
     )
 
 

@@ -1,7 +1,7 @@
-"""Follows a stage's `events.jsonl` and hands on what it says; the file is the truth, MLflow is fed from it.
+"""Follow a stage's `events.jsonl` and pass its events on. The file is the truth; MLflow gets its points from it.
 
-Nothing here waits for a server, and nothing here raises into the stage: what cannot be delivered while the stage runs
-is found again in the file by `MetricsDelivery.reconcile`.
+Nothing here waits for a server, and nothing here raises into the stage. What cannot be sent while the stage runs,
+`MetricsDelivery.reconcile` later reads from the file.
 """
 
 import json
@@ -31,18 +31,18 @@ class MetricPoint(NamedTuple):
 
 
 class EventFeed:
-    """Hands each complete new line of an events file to its callback; `poll` takes milliseconds and never raises.
+    """Passes each complete new line of an events file to its callback; `poll` takes milliseconds and never raises.
 
     A half-written last line waits for its end. A line that cannot be read is skipped and counted in `num_garbage`. The
-    file may come later, may be truncated, and may be replaced: then it is read from its start.
+    file may appear later. If it is truncated or replaced, it is read from its start.
 
     Args:
         path: the events file. The stage writes it, so links, FIFOs and devices are not opened.
         on_metrics: gets the points of one line.
         on_progress: gets done, total and a text.
         on_note: gets a text for people.
-        from_end: leave out what stands there already; an earlier attempt wrote it.
-        up_to_bytes: leave out what stands behind; a later attempt wrote it.
+        from_end: skip what is there already; an earlier attempt wrote it.
+        up_to_bytes: skip what follows; a later attempt wrote it.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class EventFeed:
             self._inode, self._offset = found.st_ino, found.st_size
 
     def poll(self) -> None:
-        """Hand on the complete lines that are new, up to 4 MiB of them; the rest comes with the next call."""
+        """Pass on the complete new lines, up to 4 MiB of them; the next call continues."""
         self.poll_some()
 
     def poll_some(self) -> bool:
-        """As `poll`. Returns whether there is more to read at once."""
+        """Like `poll`. Return whether there is more to read at once."""
         try:
             data, more = self._read(_READ_LIMIT_BYTES)
         except OSError as error:
@@ -125,7 +125,7 @@ class EventFeed:
             return
         try:
             call()
-        except Exception:  # whoever listens must not stop the stage
+        except Exception:  # a listener must not stop the stage
             logger.exception("A listener to %s failed.", self._path)
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class EventFeed:
             start = line.rfind(_LINE_START)
             if start <= 0:
                 raise
-            # A killed attempt left half a line, and the next attempt wrote behind it.
+            # A killed attempt left half a line, and the next attempt appended to it.
             event = json.loads(line[start:])
             self.num_garbage += 1
         return event
@@ -152,7 +152,7 @@ def _points(event: dict[str, Any]) -> tuple[MetricPoint, ...]:
 
 
 def read_points(path: Path, *, up_to_bytes: int | None = None) -> tuple[MetricPoint, ...]:
-    """Every point of an events file, one per key and step: a step that was written twice counts as last written."""
+    """Return every point of an events file, one per key and step: of a step written twice, the last one."""
     points: dict[tuple[str, int], MetricPoint] = {}
 
     def keep(new: tuple[MetricPoint, ...]) -> None:
@@ -165,7 +165,7 @@ def read_points(path: Path, *, up_to_bytes: int | None = None) -> tuple[MetricPo
 
 
 class Reconciliation(NamedTuple):
-    """What a comparison of file and server came to, in points (one per key and step)."""
+    """Result of comparing file and server, in points (one per key and step)."""
 
     in_file: int
     delivered: int
@@ -174,10 +174,10 @@ class Reconciliation(NamedTuple):
 
 
 class PointSink(Protocol):
-    """Where points go; `tasks.mlflow_sync.tracking.Tracking`. Neither method raises."""
+    """Receiver of points: `tasks.mlflow_sync.tracking.Tracking`. Neither method raises."""
 
     def send_points(self, run_id: str, points: tuple[MetricPoint, ...]) -> bool:
-        """Whether the points need not be sent again."""
+        """Send the points. Return whether they need not be sent again."""
 
     def reconcile(self, run_id: str, events_path: Path) -> Reconciliation:
         """Deliver what the server lacks."""
@@ -187,9 +187,9 @@ class MetricsDelivery:
     """Sends points in batches from its own thread, so that `add` only puts them into a list.
 
     Args:
-        sink: where they go.
+        sink: receiver of the points.
         run_id: the stage's run.
-        interval_s: time for points to gather before they are sent.
+        interval_s: time to collect points before they are sent.
         retry_s: wait after a batch that could not be sent.
     """
 
@@ -220,13 +220,13 @@ class MetricsDelivery:
                     self._waiting[where] = point
 
     def close(self, *, limit_s: float = 8.0) -> int:
-        """Try once more what waits, for at most `limit_s`. Returns how many points were not sent."""
+        """Try once more to send what waits, for at most `limit_s`. Return how many points were not sent."""
         self._closing.set()
         self._thread.join(timeout=limit_s)
         return self.num_waiting
 
     def reconcile(self, events_path: Path) -> Reconciliation:
-        """Deliver exactly what the server lacks of the file: one point per key and step."""
+        """Deliver exactly the points of the file that the server lacks: one per key and step."""
         return self._sink.reconcile(self._run_id, events_path)
 
     def _work(self) -> None:
@@ -246,5 +246,5 @@ class MetricsDelivery:
             with self._lock:
                 for point in batch:
                     self._sent.add((point.key, point.step))
-                    # also where it was replaced meanwhile: a server keeps what it got first
+                    # also if it was replaced meanwhile: a server keeps the first value
                     self._waiting.pop((point.key, point.step), None)

@@ -1,7 +1,6 @@
-"""Which version of this package last wrote a store: one that is newer than this one is refused, never guessed at.
+"""The format version of a store. A store that a newer version of this package wrote is refused, never guessed at.
 
-An older package would not read what a newer one remembers of its runs, and `rlhf cache gc` would take their artifacts
-for unwanted.
+An older package could not read the newer one's run history, and `rlhf cache gc` would treat the artifacts as unused.
 """
 
 from importlib import metadata
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from containers.contracts.digests import write_atomically
 from tasks.config.errors import ConfigError
 
-# Raised when an older package could no longer read the store: its folders, manifests, or what runs remember.
+# Increase it when older packages can no longer read the store: its folders, manifests or run history.
 STORE_FORMAT = 1
 STORE_FILE = "STORE.json"
 
@@ -22,7 +21,7 @@ class NewerStoreError(ConfigError):
 
 
 class StoreMark(BaseModel):
-    """Who wrote the store last; a newer version may add keys, so unknown ones are passed over."""
+    """The version that last wrote the store. A newer version may add keys, so unknown ones are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -31,7 +30,7 @@ class StoreMark(BaseModel):
 
 
 def require_known_store(store_dir: Path) -> None:
-    """Return where this version can read the store; one without a mark is from before there was one.
+    """Refuse a store that this version cannot read. A store without a mark is an old one, and accepted.
 
     Raises:
         NewerStoreError: a newer version wrote it, or its mark cannot be read.
@@ -44,7 +43,7 @@ def require_known_store(store_dir: Path) -> None:
     except (OSError, ValidationError) as error:
         raise NewerStoreError(
             f"{path} says which version wrote the store, and cannot be read ({type(error).__name__}). Restore it, or "
-            f'write {{"format": {STORE_FORMAT}}} into it where this version wrote the store.'
+            f'write {{"format": {STORE_FORMAT}}} into it if this version wrote the store.'
         ) from error
     if mark.format > STORE_FORMAT:
         raise NewerStoreError(
@@ -55,7 +54,7 @@ def require_known_store(store_dir: Path) -> None:
 
 
 def mark_store(store_dir: Path) -> None:
-    """Note that this version writes the store; it was asked before whether it may."""
+    """Record that this version writes the store. Call `require_known_store` first."""
     mark = StoreMark(format=STORE_FORMAT, written_by=_own_version()).model_dump_json()
     path = store_dir / STORE_FILE
     if not path.is_file() or path.read_text(encoding="utf-8") != mark:

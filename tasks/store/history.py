@@ -1,4 +1,4 @@
-"""What a store remembers of its stages, and why one is made again."""
+"""History of the stages in a store, and why a stage runs again."""
 
 import hashlib
 import logging
@@ -19,7 +19,7 @@ from containers.contracts.spec import StageInput
 logger = logging.getLogger(__name__)
 
 _FOLDER = "runs"
-# Beside it, with the same file name, what each stage was made with: long, and read only to explain.
+# Beside it, under the same file name: what each stage was made with. Long, and read only for explanations.
 _PROGRAMS_FOLDER = "programs"
 _PROGRAMS: TypeAdapter[dict[StageName, Program]] = TypeAdapter(dict[StageName, Program])
 _MAX_SHOWN = 2
@@ -30,18 +30,18 @@ _MAX_VALUE_CHARACTERS = 40
 
 
 class StageMemory(Frozen):
-    """A stage as a run last had it: its key, what the key was made of, and who made its inputs."""
+    """A stage as a run last had it: its key, the values behind the key, and the origin of its inputs."""
 
     key: str
     identity: dict[str, JsonValue]
-    origins: dict[str, str] = Field({}, description="Input name → where it came from, in words")
+    origins: dict[str, str] = Field({}, description="Input name → its origin, as text")
     run_id: str = ""
     at: str = Field("", description="UTC, ISO 8601")
-    program: Program | None = Field(None, exclude=True, description="What it is made with; kept in a file of its own")
+    program: Program | None = Field(None, exclude=True, description="What it is made with; kept in a separate file")
 
 
 class RunHistory(Frozen):
-    """Everything that a run, told by its name and folder, last had."""
+    """All stages as a run, identified by name and folder, last had them."""
 
     run_name: str
     output_dir: str
@@ -49,7 +49,7 @@ class RunHistory(Frozen):
 
 
 class WantedStage(Frozen):
-    """Of a stage's memory what says which artifact and which inputs the run wants."""
+    """The part of a stage's memory that names the artifact and the inputs in use."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -58,7 +58,7 @@ class WantedStage(Frozen):
 
 
 class RunWants(Frozen):
-    """Of a run's history what says what it wants; the rest is skipped, which is most of it."""
+    """The part of a run's history that names what it uses; the rest, most of it, is skipped."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -68,7 +68,7 @@ class RunWants(Frozen):
 
 
 class StageHistory:
-    """The history of one run in a store. Nothing here raises for a file that cannot be read: it starts anew."""
+    """The history of one run in a store. If a file cannot be read, nothing raises: the history starts anew."""
 
     def __init__(self, store_dir: Path, *, run_name: str, output_dir: Path) -> None:
         self._run_name = run_name
@@ -78,13 +78,13 @@ class StageHistory:
         self._programs = store_dir / _PROGRAMS_FOLDER / self.path.name
 
     def last(self, stage: StageName) -> StageMemory | None:
-        """What the run had of that stage when it last got there."""
+        """Return the stage as the run last had it; None if it never did."""
         known = _read(self.path, RunHistory)
         memory = known.stages.get(stage) if known else None
         return memory and memory.model_copy(update={"program": self._made_with().get(stage)})
 
     def remember(self, stage: StageName, memory: StageMemory) -> None:
-        """Keep it; called when the stage's artifact stands."""
+        """Save the memory. Call it once the stage's artifact is published."""
         known = _read(self.path, RunHistory)
         stages = {**(known.stages if known else {}), stage: memory}
         history = RunHistory(run_name=self._run_name, output_dir=self._output_dir, stages=stages)
@@ -96,7 +96,7 @@ class StageHistory:
             write_atomically(self._programs, _PROGRAMS.dump_json(programs, indent=1).decode())
 
     def _made_with(self) -> dict[StageName, Program]:
-        """Stage → with what the run last had it; empty where that was never noted."""
+        """Stage → what it was last made with; empty if that was never recorded."""
         try:
             return _PROGRAMS.validate_json(self._programs.read_bytes())
         except FileNotFoundError:
@@ -114,7 +114,7 @@ def stage_memory(
     program: Program | None = None,
     run_id: str = "",
 ) -> StageMemory:
-    """The stage as it is asked for now."""
+    """Return the memory of the stage as it is configured now."""
     return StageMemory(
         key=key,
         identity=identity,
@@ -126,7 +126,7 @@ def stage_memory(
 
 
 def what_runs_want(store_dir: Path) -> tuple[RunWants, ...]:
-    """Of every run that is known in the store and whose output folder is still there, by name."""
+    """What each run in the store uses, sorted by name; runs without an output folder are left out."""
     read = (_read(path, RunWants) for path in sorted((store_dir / _FOLDER).glob("*.json")))
     return tuple(wants for wants in read if wants is not None and Path(wants.output_dir).is_dir())
 
@@ -145,10 +145,10 @@ def _read(path: Path, kind: type[_Kept]) -> _Kept | None:
 
 
 def why_it_runs(stage: StageName, before: StageMemory | None, now: StageMemory) -> str:
-    """One clause for people: `train_reward_model.learning_rate changed from 0.001 to 0.002`.
+    """Say why the stage runs, in a clause: `train_reward_model.learning_rate changed from 0.001 to 0.002`.
 
     Args:
-        before: what the run last had of the stage; None where it never had it.
+        before: the stage as the run last had it; None if it never did.
     """
     if before is None:
         return "this run has no result of it yet"
@@ -178,7 +178,7 @@ def _differences(stage: StageName, before: StageMemory, now: StageMemory) -> Ite
 
 
 def what_changed(before: Program | None, now: Program | None) -> str:
-    """`containers/training/loop.py changed; torch 2.12 → 2.13`; empty where one of the two is not known, or nothing."""
+    """`containers/training/loop.py changed; torch 2.12 → 2.13`; empty if a program is unknown or nothing changed."""
     if before is None or now is None:
         return ""
     files = [f"{_CONTAINERS}/{path}" for path in changed_files(before, now)]
@@ -190,13 +190,13 @@ def what_changed(before: Program | None, now: Program | None) -> str:
 
 
 def changed_files(before: Program, now: Program) -> list[str]:
-    """Files whose content differs, or that only one of the two has, in order."""
+    """Files that differ, or that only one of the two programs has, in order."""
     paths = before.files.keys() | now.files.keys()
     return sorted(path for path in paths if before.files.get(path) != now.files.get(path))
 
 
 def changed_versions(before: Program, now: Program) -> list[str]:
-    """`torch 2.12.0 → 2.13.0` for each library, in order; an image that could not be asked is one."""
+    """`torch 2.12.0 → 2.13.0` for each changed library, in order; an image of unknown content counts as one."""
     old, new = ({**item.libraries, "image": item.image} if item.image else item.libraries for item in (before, now))
     names = sorted(old.keys() | new.keys())
     return [
@@ -215,7 +215,7 @@ def _changed_inputs(before: StageMemory, now: StageMemory) -> Iterator[str]:
             origin = now.origins.get(name, "")
             yield f"its input {name} changed" + (f" ({origin})" if origin else "")
     for name in old.keys() - new.keys():
-        yield f"it reads {name} no more"
+        yield f"it no longer reads {name}"
 
 
 def _digests(memory: StageMemory) -> dict[str, str]:
@@ -227,7 +227,7 @@ def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any], *, prefix: s
     before, now = dict(_flat(old)), dict(_flat(new))
     for name in [*before, *(name for name in now if name not in before)]:
         if name not in now:
-            yield f"{prefix}{name} is no setting any more"
+            yield f"{prefix}{name} is no longer a setting"
         elif name not in before:
             yield f"{prefix}{name} is a new setting"
         elif before[name] != now[name]:

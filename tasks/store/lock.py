@@ -1,10 +1,10 @@
 """One worker per stage key, across runs and processes of this machine.
 
-The lock is the kernel's (flock): it is free the moment that its holder dies, so it needs no expiry. A file beside it
-says who holds it. On a network file system it holds as far as that passes flock on (NFSv4 and Lustre with `flock` do).
+The kernel frees the lock (flock) the moment that its holder dies, so it needs no expiry. A file beside it names the
+holder. On a network file system it works if that passes flock on (NFSv4 and Lustre with `flock` do).
 
 Exception
-├── LockError            what lies in the place of a lock cannot be taken as one
+├── LockError            the lock's path is not a file that can be locked
 └── WaitCancelledError   a run was cancelled while it waited for another
 """
 
@@ -25,7 +25,7 @@ _ASK_EVERY_S = 1.0
 
 
 class LockError(Exception):
-    """What lies in the place of a lock is no file that this user may lock; it is never followed or replaced."""
+    """The lock's path is not a file that this user may lock. It is never followed or replaced."""
 
 
 class WaitCancelledError(Exception):
@@ -33,7 +33,7 @@ class WaitCancelledError(Exception):
 
 
 class LockHolder(Frozen):
-    """Who holds a lock, for those who wait or are refused."""
+    """The holder of a lock, shown to runs that wait or are refused."""
 
     holder: str = Field(min_length=1, description="Run name and id")
     pid: int
@@ -46,7 +46,7 @@ class LockHolder(Frozen):
 
 
 def lock_path(work_folder: Path) -> Path:
-    """Where the lock of a work folder lies."""
+    """Path of a work folder's lock."""
     return work_folder.with_name(f"{work_folder.name}.lock")
 
 
@@ -59,16 +59,16 @@ def sole_worker(
     should_stop: Callable[[], bool],
     others_do: str = "is at the same work",
 ) -> Iterator[None]:
-    """Hold the work folder of a stage key for the time of the block; wait for whoever holds it now.
+    """Wait for the work folder of a stage key, and hold it during the block.
 
     Args:
-        holder: who this is, for those who wait: run name and id.
-        say: gets one line where another holds it.
-        others_do: what the other does that this one waits for.
+        holder: run name and id, shown to runs that wait.
+        say: gets one line if another run holds it.
+        others_do: what the other run does, for that line.
 
     Raises:
-        WaitCancelledError: `should_stop` said so while another held it.
-        LockError: what lies in the lock's place is none.
+        WaitCancelledError: `should_stop` returned True during the wait.
+        LockError: the lock's path is not a lock.
     """
     work_folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(lock_path(work_folder))
@@ -83,10 +83,10 @@ def sole_worker(
 
 
 def taken(lock: FileLock, *, within_s: float = 0.0) -> bool:
-    """Take the lock; whether that could be done in that time.
+    """Try to take the lock for `within_s`. Return whether that succeeded.
 
     Raises:
-        LockError: what lies in its place is a link, a folder, or nothing that this user may open.
+        LockError: its path is a link, a folder, or a file that this user may not open.
     """
     try:
         lock.acquire(timeout=within_s, poll_interval=0.1)
@@ -98,19 +98,19 @@ def taken(lock: FileLock, *, within_s: float = 0.0) -> bool:
 
 
 def wait_for(lock: FileLock, should_stop: Callable[[], bool]) -> None:
-    """Take the lock when it is free.
+    """Wait until the lock is free, and take it.
 
     Raises:
-        WaitCancelledError: `should_stop` said so meanwhile.
+        WaitCancelledError: `should_stop` returned True meanwhile.
         LockError: as `taken`.
     """
     while not taken(lock, within_s=_ASK_EVERY_S):
         if should_stop():
-            raise WaitCancelledError("It was cancelled while it waited for another run.")
+            raise WaitCancelledError("The run was cancelled while it waited for another run.")
 
 
 def write_holder(work_folder: Path, holder: str, *, flow_run_id: str = "") -> None:
-    """Say who holds the lock of that folder: this process; to be called by its holder."""
+    """Record this process as holder of the folder's lock. Call it only while holding the lock."""
     facts = LockHolder(
         holder=holder,
         pid=os.getpid(),
@@ -122,7 +122,7 @@ def write_holder(work_folder: Path, holder: str, *, flow_run_id: str = "") -> No
 
 
 def read_holder(work_folder: Path) -> LockHolder | None:
-    """Who took the lock of that folder last; None where that cannot be read."""
+    """Return the last holder of the folder's lock; None if that cannot be read."""
     try:
         return LockHolder.model_validate_json(_holder_path(work_folder).read_bytes())
     except (OSError, ValueError):
@@ -132,11 +132,11 @@ def read_holder(work_folder: Path) -> LockHolder | None:
 def _why_no_lock(path: Path, error: OSError) -> str:
     if path.is_symlink():
         return (
-            f"The lock {path} is a link to {path.readlink()}. A lock is a file of its own and no link is followed: "
+            f"The lock {path} is a link to {path.readlink()}. A lock is a plain file, and links are not followed: "
             "nothing was locked or written. Remove the link; the lock is made again, and no work is lost."
         )
     if path.is_dir():
-        return f"The lock {path} is a folder, and a file is wanted. Remove the folder; the lock is made again."
+        return f"The lock {path} is a folder, but must be a file. Remove the folder; the lock is made again."
     return (
         f"The lock {path} cannot be taken: {error.strerror or error}. Let this user read and write it, or use another "
         "folder."

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tasks.plan.run_plan import plan_run
 # Made by commands, or records of a day.
 NOT_PROSE = ("configuration.md", "proofs", "decisions")
 MAX_COLUMNS = 100
+# Texts of data, and of what the data are tested with.
+WITH_DATA = ("rows.py",)
 # What plain English has a word for; docs/glossary.md has the names of things.
 NOT_SAID = re.compile(
     r"\b(whoever|nobody|somebody|is asked|are asked|in words|the wall|rungs?|roads?|stands in|stand in)\b",
@@ -86,6 +89,19 @@ def test_docs_use_plain_words(project: Path) -> None:
         for number, line in prose_lines(page)
         for match in NOT_SAID.finditer(line)
     ]
+    assert found == []
+
+
+def test_code_uses_plain_words_in_its_docstrings_comments_and_messages(project: Path) -> None:
+    found = []
+    for folder in ("flows", "tasks", "containers", "benchmarks"):
+        for path in (project / folder).rglob("*.py"):
+            if path.name in WITH_DATA:
+                continue
+            with tokenize.open(path) as stream:
+                for token in tokenize.generate_tokens(stream.readline):
+                    if token.type in (tokenize.STRING, tokenize.COMMENT) and (said := NOT_SAID.search(token.string)):
+                        found.append(f"{path.relative_to(project)}:{token.start[0]}: {said.group()}")
     assert found == []
 
 

@@ -43,5 +43,5 @@ def test_an_image_without_our_program_says_nothing_and_a_lost_answer_is_an_error
     monkeypatch.setattr(libraries, "_COMMAND", ("python", "-m", "no_such_module"))
     assert image_libraries(digest, ["torch"], folder=None) == {}
     monkeypatch.setattr(libraries, "_COMMAND", ("python", "-c", ""))
-    with pytest.raises(DaemonInfrastructureError, match="handed out no answer"):
+    with pytest.raises(DaemonInfrastructureError, match="returned no answer"):
         image_libraries(digest, ["torch"], folder=None)

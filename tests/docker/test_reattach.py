@@ -87,8 +87,8 @@ def test_a_working_container_is_taken_over_with_log_end_and_exit_code(
     assert starts(tmp_path) == 1
     assert holders(client) == []
     (line,) = said
-    assert line.startswith(f"write_report: {NAME} of attempt 1 still works after ")
-    assert "which started it, is gone; this run goes on with it." in line
+    assert line.startswith(f"write_report: {NAME} of attempt 1 still runs after ")
+    assert "which started it, is gone; this run continues with it." in line
     log = (second.spec_folder / "stage.log").read_text().splitlines()
     assert log[0].startswith(f"[launch] {NAME} of attempt 1 still works")
     told = StageSpec.model_validate_json((second.spec_folder / SPEC_FILE).read_text())
@@ -106,7 +106,7 @@ def test_a_container_that_ended_meanwhile_is_collected_and_not_run_again(
     stage_exit = run(attempt(tmp_path, stage_image, 2), ENDS_AT_ONCE)
     assert (stage_exit.exit_code, stage_exit.container_id) == (7, left.id)
     assert stage_exit.log_tail[-1] == "up"
-    assert "while nobody watched" in stage_exit.state["taken over"]
+    assert "while no run watched" in stage_exit.state["taken over"]
     assert starts(tmp_path) == 1
     assert outcome.read_text() == "what the program left"
     assert holders(client) == []

@@ -123,5 +123,5 @@ def test_adapters_that_did_not_arrive_end_the_stage(started: Started, monkeypatc
     started.by_vllm(batch)
     monkeypatch.setattr(started.engine, "_give", lambda _: None)
     started.train(seed=9)
-    with pytest.raises(StageError, match=r"vLLM's log-probabilities are .* apart from the policy's"):
+    with pytest.raises(StageError, match=r"vLLM's log-probabilities differ by .* from the policy's"):
         started.by_vllm(batch)

@@ -1,4 +1,4 @@
-"""What build_base_model is told."""
+"""Configuration of build_base_model."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""What evaluate_policy is told."""
+"""Configuration of evaluate_policy."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ class EvaluatePolicyConfig(Frozen):
     max_prompts: Rows | None = Field(200, ge=2, description="Held-out prompts used; null: all")
     max_prompt_length: Tokens = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
     max_completion_length: Tokens = Field(256, ge=1, description="Tokens")
-    completions_per_prompt: BatchSize = Field(1, ge=1, description="Of policy and reference each; their mean counts")
+    completions_per_prompt: BatchSize = Field(1, ge=1, description="From both policy and reference; their mean counts")
     temperature: Weight = Field(1.0, description="0 is greedy")
     batch_size: BatchSize = Field(16, ge=1, description="Completions per forward, at most")
     score_batch_tokens: BatchTokens = Field(

@@ -1,4 +1,4 @@
-"""What evaluate_reward_model is told."""
+"""Configuration of evaluate_reward_model."""
 
 from typing import Literal
 
@@ -24,6 +24,6 @@ class EvaluateRewardModelConfig(Frozen):
     num_bootstrap: Resamples = Field(2000, ge=100, description=RESAMPLES)
     num_samples: Shown = Field(8, description="Pairs shown with their scores")
     num_padded_pairs: Rows = Field(
-        64, ge=0, description="Pairs of each suite whose rejected response gets filler appended; 0: no such attack"
+        64, ge=0, description="Pairs of each suite with filler appended to the rejected response; 0: no such attack"
     )
-    suites: tuple[SuiteFile, ...] = Field((), description="Judged by, beside the validation pairs")
+    suites: tuple[SuiteFile, ...] = Field((), description="Suites that judge the model, beside the validation pairs")

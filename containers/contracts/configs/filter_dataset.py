@@ -1,4 +1,4 @@
-"""What a person may set of filter_dataset, with defaults, bounds and help; one of `stages`."""
+"""Configuration of filter_dataset."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ class SourceShare(Frozen):
 
 
 class HeldOutSuite(Frozen):
-    """Data that the reward model will be judged by, so that it must not train on it."""
+    """Data that will judge the reward model, so the model must not train on it."""
 
     name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$", description="As in evaluate_reward_model.suites")
     benchmark: str = Field(min_length=1, description="How its rows are read")
@@ -26,7 +26,7 @@ REFERENCE_INPUT = "reference_reward_model"
 
 
 class ReferenceRewardModel(Frozen):
-    """A reward model that is trusted already: on the hub, or in a local folder; named as `reward_model` of a run is."""
+    """A trusted reward model, on the hub or in a local folder; the keys are as in `reward_model` of a run."""
 
     hub_id: str | None = Field(None, description="`org/name` on the hub; null: local")
     revision: str | None = Field(
@@ -38,14 +38,14 @@ class ReferenceRewardModel(Frozen):
 
 
 class PolaritySettings(Frozen):
-    """Whether the labels point to the better response, asked of a model. The other canaries need no settings."""
+    """Test with a reward model whether the labels point to the better response. Other canaries need no settings."""
 
     reference_reward_model: ReferenceRewardModel | None = Field(
         None,
-        description="Scores a sample of the pairs of each source; where it disagrees with most labels beyond chance, "
-        "the run stops. null: not asked",
+        description="Scores a sample of the pairs of each source; if it disagrees with most labels beyond chance, the "
+        "run stops. null: no such test",
     )
-    num_pairs: Rows = Field(200, ge=20, description="Pairs of each source that it scores, spread over the domains")
+    num_pairs: Rows = Field(200, ge=20, description="Pairs of each source that it scores, spread over domains")
     max_length: Tokens = Field(
         2048, ge=8, description="Tokens of prompt plus response; longer pairs are left out and counted"
     )
@@ -54,7 +54,7 @@ class PolaritySettings(Frozen):
 
 
 class FilterDatasetConfig(Frozen):
-    """Rows in, preference pairs out. Every row that is dropped is counted under one named reason."""
+    """Turn rows into preference pairs. Every dropped row is counted under one named reason."""
 
     stage: Literal["filter_dataset"] = "filter_dataset"
     languages: tuple[str, ...] = Field(
@@ -63,8 +63,8 @@ class FilterDatasetConfig(Frozen):
     check_language_on_text: bool = Field(True, description="Also detect the language of the text itself")
     code_rows: Literal["keep", "drop"] = Field(
         "drop",
-        description="Code rows carry a programming language in `language`: `keep` judges them by the language of their "
-        "prose, `drop` drops them, counted",
+        description="Code rows have a programming language in `language`: `keep` judges them by the language of their "
+        "prose, `drop` drops and counts them",
     )
     max_characters: Rows = Field(32_000, ge=1, description="Longest prompt plus response, characters")
     max_tokens: Tokens | None = Field(
@@ -81,12 +81,12 @@ class FilterDatasetConfig(Frozen):
         0.9,
         ge=0.5,
         le=1,
-        description="Shared runs of five words, over all (Jaccard), that prompt, chosen and rejected must each reach",
+        description="Share of common five-word runs (Jaccard) that prompt, chosen and rejected must each reach",
     )
     similar_prompts: Literal["drop", "report", "off"] = Field(
         "drop",
-        description="Training rows with a prompt like a validation prompt (one letter apart, the same conversation, or "
-        "most of it); every split keeps such prompts on one side. `report` lists them, keeps them and splits by prompt",
+        description="Training rows with a prompt like a validation prompt (one letter differs, the same conversation, "
+        "or most of it); every split keeps such prompts on one side. `report` lists and keeps them, splits by prompt",
     )
     similar_prompt_overlap: float = Field(
         0.9, gt=0.5, le=1, description="Share of a prompt's words, in eight-word runs, that another one must repeat"
@@ -118,7 +118,7 @@ class FilterDatasetConfig(Frozen):
     minimum_train_pairs: Rows = Field(100, ge=1, description="Fewer training pairs than this are an error")
     minimum_validation_pairs: Rows = Field(20, ge=1, description="Fewer validation pairs than this are an error")
     minimum_policy_prompts: Rows = Field(
-        2, ge=0, description="Fewer prompts than this to train the policy on, or to judge it on, are an error; 0: off"
+        2, ge=0, description="Fewer prompts than this to train or to judge the policy are an error; 0: off"
     )
     write_comparisons: bool = Field(
         False, description="Also write train_comparisons.jsonl and test_comparisons.jsonl, as NeMo-Aligner reads them"

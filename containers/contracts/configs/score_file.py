@@ -1,4 +1,4 @@
-"""What `score_file` is told: the program behind `rlhf score`, which no pipeline has."""
+"""Configuration and spec of `score_file`, the program behind `rlhf score`; no pipeline has it."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from containers.contracts.spec import StageSpec
 
 
 class ScoreFileConfig(Frozen):
-    """How the rows of a file are scored."""
+    """Settings for scoring the rows of a file."""
 
     stage: Literal["score_file"] = "score_file"
     max_length: Tokens | None = Field(
@@ -27,7 +27,7 @@ class ScoreFileConfig(Frozen):
 
 
 class ScoreFileSpec(StageSpec):
-    """The spec of `score_file`; launch, runtimes and entry program treat it as any stage's."""
+    """The spec of `score_file`; launch, runtimes and entry program treat it like a stage's spec."""
 
     stage: Literal[ToolName.SCORE_FILE] = ToolName.SCORE_FILE  # type: ignore[assignment]
     config: ScoreFileConfig  # type: ignore[assignment]
@@ -37,7 +37,7 @@ _ANY_SPEC: TypeAdapter[StageSpec] = TypeAdapter(StageSpec | ScoreFileSpec)
 
 
 def read_spec(text: bytes) -> StageSpec:
-    """The spec of a stage, or of `score_file`.
+    """Parse the spec of a stage or of `score_file`.
 
     Raises:
         ValidationError: it is neither.

@@ -1,4 +1,4 @@
-"""Every stage's configuration, told apart by `stage`; each stands in a file of its own."""
+"""Union of the stages' configurations, distinguished by `stage`; each is in its own file."""
 
 from typing import Annotated
 

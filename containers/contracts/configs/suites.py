@@ -1,4 +1,4 @@
-"""A suite that reward models are judged by."""
+"""Configuration of a suite that judges reward models."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,7 @@ else:
 
 
 class SuiteFile(Frozen):
-    """Data that the reward model is judged by, and the benchmark whose rule scores it."""
+    """Data that judges the reward model, and the benchmark whose rule scores it."""
 
     name: str = Field(
         min_length=1,

@@ -1,4 +1,4 @@
-"""What train_reward_model is told."""
+"""Configuration of train_reward_model."""
 
 from typing import Any, Literal
 
@@ -26,10 +26,10 @@ class TrainRewardModelConfig(Frozen):
     chat_template: ChatTemplate | None = Field(
         None,
         description="How conversations become text: a name in configs/chat_templates, a .jinja file, or the template "
-        "itself; it travels with the saved model. null: that of the start model",
+        "itself; it is saved with the model. null: that of the start model",
     )
     use_cls: bool = Field(
-        False, description="End each conversation with a token of its own, <|cls|>, at whose position the score is read"
+        False, description="End each conversation with a special token, <|cls|>, at whose position the score is read"
     )
     trainable: Literal["lora", "full", "head"] = Field(
         "lora", description="lora: adapters and score head; full: every weight; head: the score head on a frozen model"
@@ -42,13 +42,13 @@ class TrainRewardModelConfig(Frozen):
         0.01, description="Pull the two scores of each pair to a sum of zero; null: off"
     )
     zero_sum_penalty: Weight = Field(
-        0.0, description="Pull the mean score of each batch to zero, whatever the level of single pairs; 0: off"
+        0.0, description="Pull the mean score of each batch to zero, but not that of single pairs; 0: off"
     )
     gradient_checkpointing: bool = Field(True, description=CHECKPOINTING)
     pack: bool = Field(
         True,
-        description="Compute each prompt once for both of its answers, and no padding; models whose attention does "
-        "more, and a zero_sum_penalty, keep padded rows, and the log says so",
+        description="Compute each prompt once for both of its answers, without padding; models with another kind of "
+        "attention, and a zero_sum_penalty, keep padded rows, and the log says so",
     )
     pack_tokens: TokensPerForward | None = Field(
         None,
@@ -61,7 +61,7 @@ class TrainRewardModelConfig(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _says_once_what_trains(cls, given: Any) -> Any:
-        """`trainable: head` alone leaves the adapters out, and `lora: null` alone trains every weight."""
+        """Set the other key: `trainable: head` alone removes the adapters, `lora: null` alone trains every weight."""
         if not isinstance(given, dict):
             return given
         if given.get("trainable", "lora") != "lora" and "lora" not in given:
@@ -73,7 +73,7 @@ class TrainRewardModelConfig(Frozen):
     @model_validator(mode="after")
     def _trains_what_it_says(self) -> "TrainRewardModelConfig":
         if self.trainable == "lora" and self.lora is None:
-            raise ValueError("trainable is `lora`, and lora is null. Give lora its rank, or set trainable to `full`.")
+            raise ValueError("trainable is `lora`, and lora is null. Set lora.r, or set trainable to `full`.")
         if self.trainable != "lora" and self.lora is not None:
             raise ValueError(f"trainable is `{self.trainable}`, which has no adapters: set lora to null.")
         return self

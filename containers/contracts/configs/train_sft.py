@@ -1,4 +1,4 @@
-"""What train_sft is told."""
+"""Configuration of train_sft."""
 
 from typing import Literal
 
@@ -26,7 +26,7 @@ class TrainSftConfig(Frozen):
     max_length: Tokens = Field(1024, ge=8, description=LONGEST)
     chat_template: ChatTemplate | None = Field(
         None,
-        description="How conversations become text, as in train_reward_model; it travels with the saved model, from "
+        description="How conversations become text, as in train_reward_model; it is saved with the model, from "
         "which reward model and policy start. null: that of the base model",
     )
     lora: LoraSettings | None = Field(None, description="Train adapters only; null: every weight")

@@ -1,4 +1,4 @@
-"""What the training stages have in common: adapters, optimizer, schedule, and the help of keys that several have."""
+"""Settings that the training stages share: adapters, optimizer, schedule, and the help of shared keys."""
 
 from typing import Annotated, Literal
 
@@ -6,9 +6,9 @@ from pydantic import AfterValidator, Field
 
 from containers.contracts.base import Fraction, Frozen, Positive, Steps, Weight, Width
 
-# Ranks of adapters that vLLM keeps room for; others get the next larger.
+# Adapter ranks for which vLLM reserves memory; other ranks use the next larger one.
 VLLM_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-# Of a GPU's memory that vLLM takes where nobody says how much.
+# Default share of a GPU's memory for vLLM.
 VLLM_FRACTION_BESIDE_TRAINING = 0.3
 VLLM_FRACTION_ALONE = 0.9
 LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
@@ -21,7 +21,7 @@ RESAMPLES = "Resamples of the bootstrap behind the intervals"
 def _that_reads_messages(value: str) -> str:
     if "messages" not in value:
         raise ValueError(
-            f"`{value[:80]}` is no chat template: it never reads `messages`. Wanted is a name in "
+            f"`{value[:80]}` is no chat template: it never reads `messages`. Give a name in "
             f"configs/chat_templates, a .jinja file, or the text of a template."
         )
     return value
@@ -31,7 +31,7 @@ ChatTemplate = Annotated[str, AfterValidator(_that_reads_messages)]
 
 
 class LoraSettings(Frozen):
-    """Low-rank adapters on all linear layers. There is no dropout: TRL sets it to 0 whatever is asked."""
+    """Low-rank adapters on all linear layers. There is no dropout: TRL always sets it to 0."""
 
     r: int = Field(64, ge=1, le=1024, description="Rank; 64 on all linear layers of Qwen3-8B is 174.6M parameters")
     alpha: Width = Field(128, ge=1, description="Scale; the update is multiplied by alpha / r")
@@ -42,7 +42,7 @@ class OptimizerSettings(Frozen):
 
     learning_rate: Positive = Field(1e-5, description="Peak learning rate")
     scheduler: Literal["linear", "cosine", "cosine_with_min_lr", "constant", "constant_with_warmup"] = Field(
-        "cosine", description="How the learning rate goes on after the warm-up; `constant` has no warm-up"
+        "cosine", description="Learning rate after the warm-up; `constant` has no warm-up"
     )
     minimum_learning_rate_fraction: Fraction = Field(
         0.1, description="Share of the peak at which `cosine_with_min_lr` ends; other schedulers do not read it"
@@ -53,14 +53,14 @@ class OptimizerSettings(Frozen):
 
 
 class TrainingSchedule(Frozen):
-    """How long, how often evaluated and saved. Checked against the run's actual number of steps before it starts."""
+    """Length, evaluations and saves. Checked against the run's actual number of steps before it starts."""
 
     num_epochs: Positive = Field(1.0, description="Passes over the training data, unless max_steps is given")
     max_steps: Steps | None = Field(None, description="Optimizer steps; overrides num_epochs")
     eval_steps: Steps | None = Field(
         None,
         description="Evaluate every so many steps; null: a tenth of the run's steps, rounded down. train_policy "
-        "evaluates nothing: there it only stands in for save_steps",
+        "evaluates nothing: there it is only the default of save_steps",
     )
     save_steps: Steps | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""What write_report is told."""
+"""Configuration of write_report."""
 
 from typing import Literal
 
@@ -8,8 +8,8 @@ from containers.contracts.base import Frozen, Shown
 
 
 class WriteReportConfig(Frozen):
-    """The page at the end."""
+    """Settings of the page that a run ends with."""
 
     stage: Literal["write_report"] = "write_report"
     title: str = Field("RLHF run", description="Heading of the page")
-    num_samples: Shown = Field(8, description="Samples shown of each evaluation, at most")
+    num_samples: Shown = Field(8, description="Most samples shown of each evaluation")

@@ -35,20 +35,20 @@ _TOKEN_BATCH_ROWS = 128
 
 
 class ConversationLengths(Protocol):
-    """Counts tokens; see `containers.stages.filter_dataset`, which only a run with max_tokens needs."""
+    """Counts tokens, for runs with max_tokens; implemented in `containers.stages.filter_dataset`."""
 
     def lengths(self, conversations: Sequence[Sequence[Turn]]) -> list[int]:
-        """The tokens of each conversation; 0 where it cannot be written."""
+        """Number of tokens of each conversation; 0 where the template refuses it."""
 
     def require_no_refusal(self) -> None:
-        """Raise BadDataError where a conversation could not be written."""
+        """Raise BadDataError if the template refused a conversation."""
 
 
 class FilterChain:
     """Applies filters to rows and records each as a step of the funnel.
 
     Attributes:
-        overlaps: what was found twice.
+        overlaps: rows and prompts that repeat others.
         groups: prompts that every split keeps together.
     """
 
@@ -75,7 +75,7 @@ class FilterChain:
         )
 
     def by_detected_language(self, rows: Rows, *, judge: LanguageJudge, recorder: Recorder) -> Rows:
-        """Drop rows with a text in another language; write down the language found where the column names none."""
+        """Drop rows with a text in another language; record the language found where the column names none."""
         detected: dict[int, str] = {}
         reported = time.monotonic()
         for number, item in enumerate(rows):
@@ -112,9 +112,9 @@ class FilterChain:
         return self._drop(rows, "contradicts_annotators", against)
 
     def by_repetition(self, rows: Rows) -> Rows:
-        """Drop rows said before, rows of which another says the opposite, and train rows with a validation prompt."""
+        """Drop repeated rows, rows that contradict another, and train rows with a validation prompt."""
         again = _found_within_splits(rows, repeated)
-        rows = self._drop(rows, "duplicate", dict.fromkeys(again, "said before"))
+        rows = self._drop(rows, "duplicate", dict.fromkeys(again, "same as an earlier row"))
         opposed = _found_within_splits(rows, contradictory)
         rows = self._drop(rows, "contradictory_pair", dict.fromkeys(opposed, "another row says the opposite"))
         held_out = {item.row.prompt_id for item in rows if item.split == "validation"}
@@ -178,7 +178,7 @@ class FilterChain:
         return self._drop(rows, "similar_to_validation", seen)
 
     def by_share(self, rows: Rows) -> Rows:
-        """Keep `data_percentage` of the training rows of each source, then as many as the weights of a mixture ask."""
+        """Keep `data_percentage` of the training rows of each source, then as many as a mixture's weights allow."""
         percentage = self._config.data_percentage
         if percentage < 100:
             sizes = {name: round(count * percentage / 100) for name, count in _train_rows_by_source(rows).items()}
@@ -192,7 +192,7 @@ class FilterChain:
         return rows
 
     def _sample(self, rows: Rows, reason: str, sizes: Mapping[str, int]) -> Rows:
-        """A seeded sample of that size of the training rows of each source."""
+        """Keep a seeded sample of the training rows of each source, of the size given for it."""
         chosen: set[str] = set()
         for name, size in sizes.items():
             ids = [item.row.pair.pair_id for item in rows if item.split == "train" and item.source == name]
@@ -208,13 +208,13 @@ class FilterChain:
         return self._drop(rows, "sampled_away", _outside(rows, sample))
 
     def _prompts_of(self, rows: Rows) -> Prompts:
-        """The different prompts of the rows, of which each step has some less than the one before."""
+        """Return the different prompts of the rows; each step has a part of those of the step before."""
         turns = {item.row.prompt_id: item.row.pair.prompt for item in rows}
         self._prompts = Prompts(turns) if self._prompts is None else self._prompts.only(turns)
         return self._prompts
 
     def _drop(self, rows: Rows, reason: str, seen: Mapping[int, str]) -> Rows:
-        """The rows of which `seen` says nothing under their identity; the others are counted with what it says."""
+        """Drop and count the rows whose identity is in `seen`, which says what was wrong; return the others."""
         dropped = [item.dropped(seen[id(item)]) for item in rows if id(item) in seen] if seen else []
         self._counter.step(reason, dropped)
         return [item for item in rows if id(item) not in seen] if dropped else rows
@@ -249,7 +249,7 @@ def _found_within_splits(rows: Rows, find: Callable[[Sequence[PreferenceRow]], C
 
 
 def _over_long(rows: Rows, counter: ConversationLengths, *, max_tokens: int) -> dict[int, str]:
-    """Identities of rows whose prompt plus longer response has more tokens, with the number."""
+    """Identities of rows with more than `max_tokens` in the prompt plus one completion, with the number of tokens."""
     found: dict[int, str] = {}
     for begin in range(0, len(rows), _TOKEN_BATCH_ROWS):
         batch = rows[begin : begin + _TOKEN_BATCH_ROWS]

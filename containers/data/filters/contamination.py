@@ -1,12 +1,12 @@
-"""Prompts of evaluation suites that stand in other data: whoever trains on them is judged on what it has seen. Pure.
+"""Search for prompts of evaluation suites in other data: a model trained on them is judged on what it has seen. Pure.
 
-A prompt of eight words or more is found in another text by its runs of eight words: the share of its words that lie in
-a run which the other text has too (the rule of Tülu 3, arXiv:2411.15124, section 3.2, which takes 8 words and 50 %). A
-shorter prompt must be the whole of the other text, or of its last turn. All turns but the system's count.
+A prompt of eight words or more is found in another text by its runs of eight words: the share of its words that are in
+a run of the other text (the rule of Tülu 3, arXiv:2411.15124, section 3.2, which takes 8 words and 50 %). A shorter
+prompt must equal the other text or its last turn. All turns but the system's count.
 
-A run that five or more different prompts share, of the suites or of the data, is a turn of phrase or a template and
-says nothing; words that stand in such runs only are left out of the share. Without that, one "I like to host guests at
-my home …" of RM-Bench condemned 168 rows of HH-RLHF about other countries' kitchens.
+A run that five or more different prompts share, of the suites or of the data, is a common phrase or a template and
+does not count; words that are only in such runs are left out of the share. Without this rule, the prompt "I like to
+host guests at my home …" of RM-Bench matched 168 rows of HH-RLHF about other countries' kitchens.
 """
 
 from collections import Counter, defaultdict
@@ -20,13 +20,13 @@ from containers.data.filters.run_numbers import Flags, Numbers, in_several_place
 
 _RUN_WORDS = 8
 _COMMON_PROMPTS = 5
-# Of a table that tells most runs of the data from those of suites.
+# Size of a table that tells most runs of the data from those of suites.
 _BITS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SuitePrompt:
-    """One item of a suite; `line` is where it stands in the suite's file."""
+    """One item of a suite; `line` is its line in the suite's file."""
 
     suite: str
     item_id: str
@@ -44,7 +44,7 @@ class Contamination:
 
 @dataclass(slots=True)
 class _Text:
-    """A prompt of the data as the index sees it: the item that is the whole of it, and its runs that a suite has."""
+    """A prompt of the data: the position of the item that equals it, and its runs that a suite has."""
 
     whole: int | None = None
     runs: set[int] = field(default_factory=set)
@@ -60,18 +60,18 @@ class SuiteIndex:
         self._whole: dict[int, int] = {}
         for position in np.flatnonzero(words.lengths).tolist():
             self._whole.setdefault(numbers[position], position)
-        # Of items with the same prompt the first one.
+        # For items with the same prompt, the first one.
         self._first = [self._whole.get(number, position) for position, number in enumerate(numbers)]
         self._runs, _, self._owners = run_numbers(words.numbers, words.lengths, length=_RUN_WORDS)
         self._may_have = np.zeros(1 << _BITS, dtype=np.bool_)
         self._may_have[self._runs >> np.uint64(64 - _BITS)] = True
 
     def find(self, prompts: Prompts, *, overlap: float) -> dict[str, Contamination]:
-        """For each prompt that repeats an item the one that it repeats most of.
+        """Find, for each prompt that repeats items, the item that it repeats most of.
 
         Args:
             prompts: the different prompts of the data.
-            overlap: share of an item's words from which on it counts as repeated.
+            overlap: the least share of an item's words that counts as a repetition.
         """
         texts = self._read(prompts)
         prompts_with = Counter(run for text in texts.values() for run in text.runs)
@@ -84,7 +84,7 @@ class SuiteIndex:
         return found
 
     def _read(self, prompts: Prompts) -> dict[str, _Text]:
-        """The prompts that have a run of a suite, or are an item, whole or in their last turn."""
+        """Return the prompts that have a run of a suite, or equal an item, whole or by their last turn."""
         keys, texts = list(prompts.turns), defaultdict[str, _Text](_Text)
         known_runs, wholes = np.unique(self._runs), np.sort(np.fromiter(self._whole, dtype=np.uint64))
         for begin, words in prompts.batches():
@@ -93,7 +93,7 @@ class SuiteIndex:
             places = likely[_are_among(runs[likely], known_runs)]
             for run, owner in zip(runs[places].tolist(), owners[places].tolist(), strict=True):
                 texts[keys[begin + owner]].runs.add(run)
-            # The whole prompt counts before its last turn.
+            # A match of the whole prompt replaces one of its last turn.
             for begins in (words.last_begins, words.begins):
                 numbers = span_numbers(words.numbers, begins, words.ends)
                 for position in np.flatnonzero(_are_among(numbers, wholes)).tolist():

@@ -1,4 +1,4 @@
-"""Which rows teach nothing or teach wrongly: small pure functions over rows."""
+"""Tests for rows that teach nothing or teach wrongly: small pure functions over rows."""
 
 import re
 from collections import Counter
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from containers.data.formats.schemas import PreferenceRow
 
-# What separates turns in the chat templates in use. In a user's text they would end the turn and forge the next one.
-# Each pattern begins with one character, which the search skips to.
+# Separators of turns in common chat templates. In a user's text they would end the turn and forge the next one.
+# Each pattern begins with one fixed character, so that the search can skip to it.
 _IN_ANGLES = re.compile(
     r"<(?:[|｜][^\s<>|｜]{1,40}[|｜]>"  # <|im_start|>, <|eot_id|>, <｜begin▁of▁sentence｜>
     r"|</?SYS>>"
@@ -45,7 +45,7 @@ def has_equal_responses(row: PreferenceRow) -> bool:
     return row.pair.chosen.strip() == row.pair.rejected.strip()
 
 
-# In the order in which they are asked: the first that holds names the reason.
+# In order: the first that holds is the reason.
 FLAWS: tuple[tuple[str, Callable[[PreferenceRow], bool]], ...] = (
     ("tie", lambda row: row.is_tie),
     ("equal_responses", has_equal_responses),
@@ -55,12 +55,12 @@ FLAWS: tuple[tuple[str, Callable[[PreferenceRow], bool]], ...] = (
 
 
 def first_flaw(row: PreferenceRow) -> str:
-    """The name of the first flaw that a row has by itself; empty for a good one."""
+    """The name of the first flaw that a row has; empty for a good row."""
     return next((name for name, holds in FLAWS if holds(row)), "")
 
 
 def repeated(rows: Sequence[PreferenceRow]) -> set[int]:
-    """Positions of rows that say again what an earlier row said: same prompt, same chosen, same rejected."""
+    """Positions of rows that repeat an earlier row: same prompt, same chosen, same rejected."""
     seen: set[str] = set()
     positions = set()
     for position, row in enumerate(rows):
@@ -71,7 +71,7 @@ def repeated(rows: Sequence[PreferenceRow]) -> set[int]:
 
 
 def contradictory(rows: Sequence[PreferenceRow]) -> set[int]:
-    """Positions of rows that say the opposite of another row: same prompt, chosen and rejected exchanged. Both fall."""
+    """Positions of both rows of each contradiction: same prompt, chosen and rejected exchanged."""
     asked = Counter([row.prompt_id for row in rows])
     likely = [(position, row.prompt_id, row.pair) for position, row in enumerate(rows) if asked[row.prompt_id] > 1]
     said = {(prompt_id, pair.chosen, pair.rejected) for _, prompt_id, pair in likely}

@@ -1,4 +1,4 @@
-"""Too few pairs left: the error that shows the funnel of what fell short and says which setting took the most."""
+"""Errors for too few pairs left: they show the funnel of the short source and the setting that dropped the most."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ def check_floors(
     """Refuse to go on with fewer pairs than the config demands.
 
     Args:
-        languages: the values seen in the language column of each source, in words.
+        languages: the values seen in the language column of each source, as text.
 
     Raises:
         BadDataError: with the funnel of each source that fell short as a table, and the settings to look at.
@@ -65,7 +65,7 @@ def check_floors(
 
 
 def check_policy_prompts(config: FilterDatasetConfig, *, train_prompts: int, eval_prompts: int) -> None:
-    """Refuse to go on with too few prompts for the policy: otherwise that shows only after everything is trained.
+    """Refuse to go on with too few prompts for the policy, which would show only after all training.
 
     Raises:
         BadDataError: with the numbers, and the settings to look at.
@@ -81,7 +81,7 @@ def check_policy_prompts(config: FilterDatasetConfig, *, train_prompts: int, eva
 
 
 def _table(counter: FunnelCounter, source: Split) -> str:
-    """The funnel of one source, under its name where there is another one."""
+    """Return the funnel of one source as text, with the source's name if there are two."""
     table = funnel_table(counter.of_source[source])
     return table if len(counter.of_source) == 1 else f"The {_SOURCE_NAMES[source]}:\n{table}"
 

@@ -28,7 +28,7 @@ def filter_config(context: StageContext) -> FilterDatasetConfig:
     """The stage's configuration.
 
     Raises:
-        BadConfigError: it is another stage's, or max_tokens without a tokenizer.
+        BadConfigError: it is another stage's, or has max_tokens and no tokenizer.
     """
     config = context.spec.config
     if not isinstance(config, FilterDatasetConfig):
@@ -42,7 +42,7 @@ def filter_config(context: StageContext) -> FilterDatasetConfig:
 
 
 def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Source]:
-    """Every source: training rows and, where there are such, validation rows.
+    """Read every source: training rows and, if there are any, validation rows.
 
     Raises:
         BadDataError: a source cannot be read, or more of its rows are malformed than allowed.
@@ -53,7 +53,7 @@ def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Sou
 
 @contextlib.contextmanager
 def _no_search_for_cycles() -> Iterator[None]:
-    """Rows stay to the end and refer to nothing in circles; searching them again and again takes 10 µs a row."""
+    """Disable the garbage collector: rows stay to the end and hold no cycles, and searching them takes 10 µs a row."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -81,7 +81,7 @@ def _read_sources(context: StageContext, config: FilterDatasetConfig) -> list[So
 
 
 def checked_polarity(context: StageContext, sources: list[Source]) -> tuple[PolarityCheck, ...]:
-    """How often labels agree with the scores beside them, for each source that has such scores.
+    """Count how often labels agree with the scores beside them, for each source with such scores.
 
     Raises:
         BadDataError: a source where they mostly disagree.
@@ -137,13 +137,13 @@ _KNOWN_ROWS: dict[str, tuple[Mapping[str, Any], ...]] = {
 
 
 def check_readers(readers: Mapping[str, Callable[[Mapping[str, Any]], PreferenceRow]] | None = None) -> None:
-    """Read rows whose better answer is known, in every schema, and see that it comes out as chosen.
+    """Check in every schema that the better answer of a known row is read as chosen.
 
     Args:
         readers: the reader of each schema; None: those of `formats.schemas`.
 
     Raises:
-        RuntimeError: it does not; a fault of this program, not of the data.
+        RuntimeError: it is not; a fault of this program, not of the data.
     """
     for name, read in (known_schemas() if readers is None else readers).items():
         for known in _KNOWN_ROWS[name]:
@@ -156,7 +156,7 @@ def check_readers(readers: Mapping[str, Callable[[Mapping[str, Any]], Preference
 
 
 def check_polarity(source: str, rows: Iterable[PreferenceRow]) -> PolarityCheck | None:
-    """How often the label agrees with the mean of the scores beside it; None where no row has both.
+    """Count how often the label agrees with the mean of the scores beside it; None if no row has both.
 
     Raises:
         BadDataError: it agrees on less than half of at least ten rows.

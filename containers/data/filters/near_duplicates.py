@@ -1,9 +1,10 @@
-"""Rows that nearly repeat an earlier row: found by MinHash (rensa), then compared exactly.
+"""Search for rows that nearly repeat an earlier row: by MinHash (rensa), then by an exact comparison.
 
-Rows that share too few runs with others to be like one are left out first, part by part; few remain for an index of the
-bands of their sketches. Two texts are alike by the runs of five words that they share, over all runs that either has
-(Jaccard); two rows as their least alike part is: prompt, chosen or rejected. So another answer to the same long prompt
-is no near-duplicate, nor is a row with its sides exchanged. Why this library: benchmarks/near_duplicates.md.
+Rows that share too few runs with others are left out first, part by part; few remain for an index of the bands of
+their sketches. The similarity of two texts is the number of runs of five words that both have, over those that either
+has (Jaccard). The similarity of two rows is that of their least similar part: prompt, chosen or rejected. So another
+answer to the same long prompt is no near-duplicate, nor is a row with its sides exchanged. Why this library:
+benchmarks/near_duplicates.md.
 """
 
 import math
@@ -28,13 +29,13 @@ from containers.data.rows import PreferenceRow
 _RUN_WORDS = 5
 _NUM_PERMUTATIONS = 128
 _SEED = 1
-# Of pairs exactly as alike as asked for, at most this share is not even compared.
+# At most this share of the pairs of exactly the wanted similarity is never compared.
 _MAX_MISSED = 1e-3
-# So many rows become numbers together: more are no faster and take more memory.
+# Rows that become numbers together: more are no faster and take more memory.
 _ROWS_AT_ONCE = 500
 # Similarities are fractions of whole numbers, computed in floating point.
 _ROUNDING = 1e-9
-# The same words in another part are another run; odd factors lose no bit.
+# With these factors the same words in another part are another run; odd ones lose no bit.
 _FACTORS_OF_PARTS = np.array([1, 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)
 
 # The different runs of each part of a row, sorted.
@@ -43,7 +44,7 @@ _Parts = list[Numbers]
 
 @dataclass(frozen=True, slots=True)
 class NearDuplicate:
-    """The row at `position` nearly repeats the one at `of`, which comes first and is none itself."""
+    """The row at `position` nearly repeats the earlier one at `of`, which is no near-duplicate itself."""
 
     position: int
     of: int
@@ -53,12 +54,12 @@ class NearDuplicate:
 def near_duplicates(
     rows: Sequence[PreferenceRow], *, similarity: float, prompts: Prompts | None = None
 ) -> Iterator[NearDuplicate]:
-    """Rows at least as similar as asked to an earlier row; of several, the most similar is named.
+    """Yield rows with at least this `similarity` to an earlier row, each with the most similar one.
 
-    An earlier row that is itself found stands for nothing, so chains do not eat a whole topic.
+    Rows are not compared with near-duplicates found earlier, so chains do not remove a whole topic.
 
     Args:
-        prompts: those of the rows, where their words were made already.
+        prompts: the prompts of the rows, if their words are already numbers.
     """
     prompts = prompts or Prompts({row.prompt_id: row.pair.prompt for row in rows})
     positions = _rows_that_may_repeat(rows, prompts, similarity=similarity)
@@ -79,7 +80,7 @@ def near_duplicates(
 def _sketched(
     rows: Sequence[PreferenceRow], positions: Sequence[int], *, similarity: float
 ) -> Iterator[tuple[int, _Parts, list[bytes]]]:
-    """The rows at these positions in order: position, runs of each part, and the bands of the row's sketch."""
+    """Yield the rows at these positions in order: position, runs of each part, and the bands of the row's sketch."""
     # Imported late: a filter without this step needs no compiled library.
     from rensa import RMinHash  # type: ignore[import-untyped,unused-ignore]
 
@@ -88,7 +89,7 @@ def _sketched(
         batch = positions[begin : begin + _ROWS_AT_ONCE]
         runs, owners = _runs([text_of(rows[position]) for position in batch for text_of in _PARTS])
         ends = np.cumsum(np.bincount(owners, minlength=len(batch) * len(_PARTS)))
-        # Rows of which every part is that much alike are so as wholes; the sketch is of the whole.
+        # Rows with every part that similar are that similar as wholes, so the sketch is of the whole.
         wholes = runs * _FACTORS_OF_PARTS[owners % len(_PARTS)]
         offsets = np.append(0, ends[len(_PARTS) - 1 :: len(_PARTS)]).astype(np.uint64)
         digests = RMinHash.digest_matrix_from_flat_token_hashes(wholes, offsets, _NUM_PERMUTATIONS, _SEED).to_rows()
@@ -100,7 +101,7 @@ def _sketched(
 
 
 def _similarity(left: _Parts, right: _Parts, *, at_least: float) -> float:
-    """How alike the least alike part of two rows is; 0 where that is less than asked."""
+    """Similarity of the least similar part of two rows; 0 if it is less than `at_least`."""
     least = 1.0
     for one, other in zip(left, right, strict=True):
         if min(one.size, other.size) < at_least * max(one.size, other.size) - 1:
@@ -113,9 +114,9 @@ def _similarity(left: _Parts, right: _Parts, *, at_least: float) -> float:
 
 
 def _rows_that_may_repeat(rows: Sequence[PreferenceRow], prompts: Prompts, *, similarity: float) -> list[int]:
-    """Positions of the rows of which every part shares so many runs with other rows that one of them may be alike.
+    """Positions of rows that share enough runs with others, in every part, to be similar to one.
 
-    Part by part, so that few rows are read to their end.
+    The parts are checked in order, so that few rows are read to their end.
     """
     positions = _rows_whose_prompts_may_repeat(rows, prompts, similarity=similarity)
     for text_of in _PARTS:
@@ -125,11 +126,11 @@ def _rows_that_may_repeat(rows: Sequence[PreferenceRow], prompts: Prompts, *, si
 
 
 def _rows_whose_prompts_may_repeat(rows: Sequence[PreferenceRow], prompts: Prompts, *, similarity: float) -> list[int]:
-    """The same of the prompts, whose words are made already; one with a system turn always may."""
+    """The same by the prompts alone, whose words are already numbers; a prompt with a system turn always passes."""
     words, lengths = with_at_least(prompts.words.numbers, prompts.words.lengths, length=_RUN_WORDS)
     runs, _, _ = run_numbers(words, lengths, length=_RUN_WORDS)
     counts = lengths - _RUN_WORDS + 1
-    # The system's words count here: with them the prompt stands a second time, and may be like one without.
+    # The system's words count here: the prompt is added a second time with them, and may be like one without.
     with_system = [row for row in rows if row.pair.prompt[0]["role"] == "system"]
     wholes, counts_of_wholes = _runs_by_text([_prompt(row) for row in with_system])
     runs, counts = np.append(runs, wholes), np.append(counts, counts_of_wholes)
@@ -157,9 +158,9 @@ def _runs_by_text(texts: Sequence[str]) -> tuple[Numbers, Places]:
 
 
 def _may_repeat(runs: Numbers, counts: Places, *, similarity: float) -> Flags:
-    """Whether each text shares so many runs with other texts that it may be that similar to one of them.
+    """Whether each text shares enough runs with other texts to be that similar to one of them.
 
-    Of a text's runs a similar one has at least that share, so no more than the rest stands in one place alone.
+    A similar text has at least that share of a text's runs, so at most the rest occurs only once.
 
     Args:
         runs: of all texts in order.
@@ -172,7 +173,7 @@ def _may_repeat(runs: Numbers, counts: Places, *, similarity: float) -> Flags:
 
 
 def _runs(texts: Sequence[str]) -> tuple[Numbers, Places]:
-    """The runs of all texts, and the position of the text of each; a shorter text is one run."""
+    """The runs of all texts, and the position of each run's text; a text of fewer words than a run is one run."""
     runs, _, owners = run_numbers(*with_at_least(*word_numbers(texts), length=_RUN_WORDS), length=_RUN_WORDS)
     return runs, owners
 
@@ -191,7 +192,7 @@ _PARTS: tuple[Callable[[PreferenceRow], str], ...] = (
 
 
 def num_bands(similarity: float) -> int:
-    """Bands of the index: as few, so as selective, as still find pairs of that similarity.
+    """Number of bands of the index: the fewest, so the most selective, that still find pairs of that similarity.
 
     A pair of similarity s shares a band of r rows with probability s^r, so that 128/r bands miss it with
     (1 - s^r)^(128/r) (Leskovec et al., Mining of Massive Datasets, chapter 3.4).

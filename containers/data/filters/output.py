@@ -34,7 +34,7 @@ TEST_COMPARISONS_FILE = "test_comparisons.jsonl"
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Where the surviving rows went."""
+    """The kept rows and prompts of each split."""
 
     train: Rows
     validation: Rows
@@ -44,7 +44,7 @@ class SplitRows:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found on the way, for the records."""
+    """The findings of the checks and filters, for the records."""
 
     polarity: tuple[PolarityCheck, ...]
     reference: tuple[ReferenceCheck, ...]

@@ -1,4 +1,4 @@
-"""What was found twice: rows like others, prompts like validation prompts or of a suite; each a line of a file."""
+"""Records of repetitions: rows like others, prompts like validation prompts or of a suite; each a line of a file."""
 
 import json
 from collections import Counter
@@ -20,10 +20,10 @@ Line = dict[str, str | int | float]
 
 @dataclass
 class Overlaps:
-    """Lines of both files, and what was found of each suite; None where it was not looked for.
+    """Lines of both files, and the findings of each suite; None if there was no search.
 
     Attributes:
-        num_similar_prompts: prompts that are like another one, on whichever side.
+        num_similar_prompts: prompts that are like another one, in any split.
     """
 
     near_duplicates: list[Line] | None = None
@@ -46,7 +46,7 @@ class Overlaps:
 
 
 def near_duplicate_line(row: PlacedRow, *, of: PlacedRow, similarity: float, dropped: bool) -> Line:
-    """One line of `near_duplicates.jsonl`: where both rows lie, and how alike they are."""
+    """One line of `near_duplicates.jsonl`: the places of both rows, and their similarity."""
     return {
         **_place(row, dropped=dropped),
         "alike": "row",
@@ -68,7 +68,7 @@ def similar_prompt_line(row: PlacedRow, *, of: PlacedRow, dropped: bool) -> Line
 
 
 def contaminated_line(row: PlacedRow, found: Contamination, *, dropped: bool) -> Line:
-    """One line of `contaminated.jsonl`: where the row lies, and which item of which suite it repeats."""
+    """One line of `contaminated.jsonl`: the place of the row, and the suite's item that it repeats."""
     item = found.item
     return {
         **_place(row, dropped=dropped),

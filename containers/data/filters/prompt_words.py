@@ -12,16 +12,16 @@ from containers.data.filters.run_numbers import Flags, Numbers, Places, word_and
 
 Turns = Sequence[Mapping[str, str]]
 
-# A conversation's beginning are its first turns that have so many words together.
+# The beginning of a conversation is its first turns, until they have this many words together.
 BEGINNING_WORDS = 8
 _PROMPTS_AT_ONCE = 1000
 
 
 class PromptWords(NamedTuple):
-    """The words of some prompts; places are places among `numbers`.
+    """The words of some prompts; all places are indices of `numbers`.
 
-    Each prompt begins and ends somewhere, and so do its last turn and its beginning; the latter ends where the prompt
-    does if that has fewer words.
+    Each prompt has a begin, an end, the begin of its last turn, and the end of its beginning (`BEGINNING_WORDS`), which
+    is the prompt's end if it has fewer words.
     """
 
     numbers: Numbers
@@ -32,7 +32,7 @@ class PromptWords(NamedTuple):
 
     @property
     def lengths(self) -> Places:
-        """How many words each prompt has."""
+        """Number of words of each prompt."""
         return self.ends - self.begins
 
     def part(self, begin: int, end: int) -> "PromptWords":
@@ -54,7 +54,7 @@ class Prompts:
 
     Attributes:
         words: as numbers.
-        letters: a number for each prompt, equal where the words of two have the same letters (`run_numbers`).
+        letters: a number for each prompt, equal for prompts with the same letters in their words (`run_numbers`).
     """
 
     def __init__(self, turns: Mapping[str, Turns], *, made: "tuple[PromptWords, Numbers] | None" = None) -> None:
@@ -62,7 +62,7 @@ class Prompts:
         self.words, self.letters = made or _words_and_letters(list(turns.values()))
 
     def only(self, ids: Collection[str]) -> "Prompts":
-        """Those of the prompts that have these ids; their words are not made again."""
+        """Return the prompts that have these ids; their words are not computed again."""
         if len(ids) == len(self.turns):
             return self
         is_kept = np.array([prompt_id in ids for prompt_id in self.turns], dtype=np.bool_)
@@ -70,7 +70,7 @@ class Prompts:
         return Prompts(turns, made=(self.words.only(is_kept), self.letters[is_kept]))
 
     def batches(self) -> Iterator[tuple[int, PromptWords]]:
-        """The words of some prompts at once, each time with the position of the first."""
+        """Yield the words of some prompts at once, each time with the position of the first."""
         for begin in range(0, len(self.turns), _PROMPTS_AT_ONCE):
             yield begin, self.words.part(begin, min(begin + _PROMPTS_AT_ONCE, len(self.turns)))
 

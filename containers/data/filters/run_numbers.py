@@ -1,6 +1,6 @@
-"""Words and runs of words as numbers, of many texts at once: ten times as fast as `words_of`. Pure numpy.
+"""Words and runs of words as numbers, for many texts at once: ten times as fast as `words_of`. Pure numpy.
 
-A word or run becomes 64 bits; two that differ have the same ones with probability 2^-64. None is kept as a string.
+A word or run becomes 64 bits; two different ones are equal with probability 2^-64. None is kept as a string.
 """
 
 import functools
@@ -19,17 +19,17 @@ Numbers = NDArray[np.uint64]
 Places = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# Odd, so that multiplying by them modulo 2^64 loses nothing and can be undone.
+# Odd, so that multiplication by it modulo 2^64 loses nothing and can be inverted.
 _FACTOR = 0x9E3779B97F4A7C15
-# A character's number is its code plus one, 0 between words; the highest bits say what is peculiar about it.
+# A character's number is its code plus one, 0 between words; the highest bits mark special characters.
 _IDEOGRAPH, _FOLDS_INTO_SEVERAL = 1 << 62, 1 << 63
 _CODE = (1 << 32) - 1
-# Letters whose codes differ by a multiple of this weigh the same where only letters are counted.
+# Letters whose codes differ by a multiple of this have the same weight in sums of letters.
 _LETTER_WEIGHTS = 2**10
-# Arrays of so many numbers stay in the processor's second cache.
+# Arrays of this size stay in the processor's second-level cache.
 _CHARACTERS_AT_ONCE = 2**15
 _WORDS_AT_ONCE = 2**14
-# Places of runs in `in_several_places`: at least so many for each, and at most 2^26, which take 320 MiB.
+# Slots in `in_several_places`: at least this many for each run, and at most 2^26, which take 320 MiB.
 _PLACES_PER_RUN = 4
 _FEWEST_BITS, _MOST_BITS = 10, 26
 
@@ -63,9 +63,9 @@ def word_numbers(texts: Sequence[str]) -> tuple[Numbers, Places]:
 
 
 def word_and_letter_numbers(texts: Sequence[str]) -> tuple[Numbers, Places, Numbers]:
-    """The same, and a number for each text that is equal where its words have the same letters, however divided.
+    """Return `word_numbers`, and a number for each text that is equal for the same letters, however divided.
 
-    Other letters give another number with a probability of about 1 - 2^-10 for each, so the texts are to be compared.
+    Each other letter changes the number with a probability of about 1 - 2^-10 only, so callers must compare the texts.
     """
     found: list[tuple[Numbers, Places, Numbers]] = []
     for batch in _batches(texts):
@@ -81,7 +81,7 @@ def word_and_letter_numbers(texts: Sequence[str]) -> tuple[Numbers, Places, Numb
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The texts in order, as many at once as have about so many characters together that arrays stay in the cache."""
+    """Yield the texts in order, in batches whose arrays stay in the cache."""
     begin, size = 0, 0
     for end, text in enumerate(texts, start=1):
         size += len(text)
@@ -91,7 +91,7 @@ def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _letters(texts: Sequence[str]) -> tuple[Numbers, Places]:
-    """The number of every character of the texts, folded to one case, one character between two; where each ends."""
+    """Numbers of all characters, folded to one case, with a separator between two texts; and the end of each text."""
     letters = _number_of_characters()[_codes(texts)]
     if letters.max(initial=0) >= _FOLDS_INTO_SEVERAL:
         texts = [text.casefold() for text in texts]
@@ -113,7 +113,7 @@ def _word_numbers(letters: Numbers, ends_of_texts: Places) -> tuple[Numbers, Pla
 
 
 def _places_of_words(letters: Numbers) -> tuple[Places, Places]:
-    """Where each word begins and ends; an ideograph is a word by itself."""
+    """Return where each word begins and ends; each ideograph is a word."""
     is_word = np.zeros(letters.size + 2, dtype=np.bool_)
     np.not_equal(letters, 0, out=is_word[1:-1])
     changes = is_word[1:] != is_word[:-1]
@@ -133,9 +133,9 @@ def span_numbers(numbers: Numbers, begins: Places, ends: Places) -> Numbers:
 
 
 def _polynomials(numbers: Numbers, begins: Places, ends: Places) -> Numbers:
-    """For each span the sum of its numbers times factor to the power of their place in it, mixed.
+    """For each span, the sum of its numbers, each times the factor to the power of its place in the span, mixed.
 
-    Each place is counted from the beginning of all, and brought back to the first of the span.
+    Powers count from the first of all numbers; an inverse power then moves the span's first number to place 0.
     """
     powers, backwards = _powers(_FACTOR, numbers.size), _powers(pow(_FACTOR, -1, 2**64), numbers.size + 1)
     sums = np.zeros(numbers.size + 1, dtype=np.uint64)
@@ -167,14 +167,14 @@ def run_numbers(words: Numbers, lengths: Places, *, length: int) -> tuple[Number
     is_start = np.ones(words.size, dtype=np.bool_)
     ends = np.cumsum(lengths)
     for place in range(1, length):
-        # Of a text with fewer words, these places lie in an earlier one, where they are no starts either.
+        # For a text with fewer words, these places are in an earlier text, where they are no starts either.
         is_start[ends[ends >= place] - place] = False
     starts = np.flatnonzero(is_start[:size])
     return runs[starts], starts, np.repeat(np.arange(lengths.size), counts)
 
 
 def with_at_least(words: Numbers, lengths: Places, *, length: int) -> tuple[Numbers, Places]:
-    """The same texts, those with fewer words than `length` filled up with a word that is none."""
+    """Return the same texts, those with fewer words than `length` padded with a number of no word."""
     filled = np.maximum(lengths, length)
     if words.size == filled.sum():
         return words, lengths
@@ -185,9 +185,9 @@ def with_at_least(words: Numbers, lengths: Places, *, length: int) -> tuple[Numb
 
 
 def in_several_places(numbers: Numbers) -> Flags:
-    """Whether each number stands in several places of the array: surely where it does, else seldom.
+    """Whether each number occurs several times in the array: always True if it does, rarely True if it does not.
 
-    So who is told no stands alone. It takes a fifth of the time of sorting.
+    So a number with False occurs only once. This takes a fifth of the time of sorting.
     """
     bits = min(max((_PLACES_PER_RUN * numbers.size).bit_length(), _FEWEST_BITS), _MOST_BITS)
     slots = (numbers >> np.uint64(64 - bits)).astype(np.int64)
@@ -201,7 +201,7 @@ def in_several_places(numbers: Numbers) -> Flags:
 
 
 def _mixed(numbers: Numbers) -> Numbers:
-    """Every bit of the number in every bit of the result (the finalizer of splitmix64)."""
+    """Spread every bit of a number over every bit of the result (the finalizer of splitmix64)."""
     mixed = numbers ^ (numbers >> np.uint64(30))
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(27)
@@ -241,7 +241,7 @@ def _number_of_characters() -> Numbers:
     is_letter = np.zeros(len(every), dtype=np.bool_)
     for match in re.finditer(r"\w+", every):
         is_letter[match.start() : match.end()] = True
-    # A character stands for what it is folded to.
+    # A character counts as the one that it is folded to.
     numbers: Numbers = np.where(is_letter[codes.astype(np.int64) - 1], codes, np.uint64(0))
     for match in re.finditer(rf"[{IDEOGRAPHS}]+", every):
         numbers[match.start() : match.end()] = codes[match.start() : match.end()] | np.uint64(_IDEOGRAPH)

@@ -1,4 +1,4 @@
-"""Prompts so alike that they must not stand on two sides of a split: whoever trains on one has seen the other. Pure.
+"""Groups of prompts that must not be split: a model trained on one of them has seen the others. Pure.
 
 Two prompts are alike when
 
@@ -6,7 +6,7 @@ Two prompts are alike when
 - they begin with the same whole turns, of eight words or more together: they are of one conversation;
 - one repeats half of the other by the rule of `contamination`: eight-word runs, those of templates left out.
 
-What is alike to the same prompt is of one group.
+Prompts that are alike to the same prompt are in one group.
 """
 
 import re
@@ -29,13 +29,13 @@ from containers.data.filters.run_numbers import (
 )
 
 RUN_WORDS = 8
-# A run that so many texts share is a turn of phrase or a template, as in `contamination`.
+# A run that so many texts share is a common phrase or a template, as in `contamination`.
 COMMON_TEXTS = 5
 # "right" and "light" are five letters, "Iran" and "Iraq" four: one letter of a short word is another word.
 _MIN_LETTERS = 5
 # Half a prompt that more prompts than this share is a template; they are not compared word by word.
 _MAX_COMPARED = 100
-# From so many texts on, comparing them as numbers takes less time than word by word.
+# For this many texts or more, comparing them as numbers takes less time than word by word.
 _MANY = 8
 _DIGITS = re.compile(r"\d+")
 
@@ -43,9 +43,9 @@ Words = Sequence[str]
 
 
 def repeating_texts(words: Numbers, lengths: Places, *, overlap: float) -> Iterator[tuple[int, int]]:
-    """Positions of two texts of which the second repeats the first: that share of its words lies in shared runs.
+    """Yield positions of two texts of which the second repeats the first: shared runs hold that share of its words.
 
-    Runs that five or more texts have are left out, and so are the words that lie in such runs only.
+    Runs that five or more texts have are left out, and so are the words that are only in such runs.
 
     Args:
         words: of all texts, as `word_numbers` gives them.
@@ -53,7 +53,7 @@ def repeating_texts(words: Numbers, lengths: Places, *, overlap: float) -> Itera
         overlap: share of the words.
     """
     runs, starts, owners = run_numbers(words, lengths, length=RUN_WORDS)
-    # Most runs stand in one place alone: those need no sorting.
+    # Most runs occur only once: those need no sorting.
     is_several = in_several_places(runs)
     alone = starts[~is_several]
     runs, starts, owners = runs[is_several], starts[is_several], owners[is_several]
@@ -78,7 +78,7 @@ def repeating_texts(words: Numbers, lengths: Places, *, overlap: float) -> Itera
 
 
 def _groups_of_equal(runs: Numbers, owners: Places) -> tuple[Places, Places]:
-    """The number of each sorted run's group of equal runs, and of how many texts each group is."""
+    """Return the group of equal runs of each sorted run, and the number of texts of each group."""
     is_new = np.append(True, runs[1:] != runs[:-1])[: runs.size]
     is_new_text = is_new | np.append(True, owners[1:] != owners[:-1])[: runs.size]
     groups = np.cumsum(is_new) - 1
@@ -86,7 +86,7 @@ def _groups_of_equal(runs: Numbers, owners: Places) -> tuple[Places, Places]:
 
 
 def _runs_with_their_texts(groups: Places, owners: Places, starts: Places) -> tuple[Places, Places, Places]:
-    """Each run once for every other text that has it: its own text, the other one, and where it begins."""
+    """Return each run once for every other text that has it: its own text, the other one, and where it begins."""
     is_new_text = np.append(True, (groups[1:] != groups[:-1]) | (owners[1:] != owners[:-1]))[: groups.size]
     texts, groups_of_texts = owners[is_new_text], groups[is_new_text]
     first_text = np.searchsorted(groups_of_texts, groups)
@@ -99,7 +99,7 @@ def _runs_with_their_texts(groups: Places, owners: Places, starts: Places) -> tu
 
 
 def _num_words_covered(lengths: Places, starts: Places) -> Places:
-    """For each text its words that lie in a run which begins at one of `starts`."""
+    """Number of words of each text that are in a run which begins at one of `starts`."""
     change = np.zeros(int(lengths.sum()) + 1, dtype=np.int64)
     change[starts] += 1
     # Runs overlap, but no two of them end at the same place.
@@ -111,20 +111,20 @@ def _num_words_covered(lengths: Places, starts: Places) -> Places:
 
 
 class PromptGroups:
-    """Which prompts belong together; a prompt that is like no other one is a group by itself."""
+    """Groups of prompts that belong together; a prompt that is like no other is its own group."""
 
     def __init__(self) -> None:
         self._above: dict[str, str] = {}
 
     def join(self, one: str, other: str) -> None:
-        """Put both into one group, with whatever is in theirs already."""
+        """Merge the groups of both prompts."""
         roots = sorted({self.of(one), self.of(other)})
-        # The group's name is its smallest prompt id, which is a digest: no order of rows changes it.
+        # The group's name is its smallest prompt id, a digest, so the order of rows does not change it.
         for root in roots[1:]:
             self._above[root] = roots[0]
 
     def of(self, prompt_id: str) -> str:
-        """The name of its group: the smallest id in it."""
+        """The name of a prompt's group: the smallest id in it."""
         if prompt_id not in self._above:
             return prompt_id
         root = prompt_id
@@ -182,7 +182,7 @@ def _of_same_beginning(prompts: Prompts) -> Iterator[tuple[int, int]]:
 
 
 def _spelt_alike(prompts: Prompts) -> Iterator[tuple[int, int]]:
-    """Positions of two prompts that differ in one letter of one word: then one half of the words is the same."""
+    """Yield positions of two prompts that differ in one letter of one word, so one half of their words is the same."""
     halves = [_halves(words) for words in _batches(prompts)]
     first, second = (np.concatenate(half) for half in zip(*halves, strict=True))
     likely = (prompts.words.lengths > 1) & (_stand_twice(first) | _stand_twice(second))
@@ -193,7 +193,7 @@ def _spelt_alike(prompts: Prompts) -> Iterator[tuple[int, int]]:
 
 
 def _halves(words: PromptWords) -> tuple[Numbers, Numbers]:
-    """A number for the first and the second half of each prompt and the number of its words."""
+    """A number for each half of each prompt, which also depends on the number of its words."""
     middles, by_length = words.begins + words.lengths // 2, words.lengths.astype(np.uint64)
     return (
         span_numbers(words.numbers, words.begins, middles) + by_length,
@@ -202,13 +202,13 @@ def _halves(words: PromptWords) -> tuple[Numbers, Numbers]:
 
 
 def _batches(prompts: Prompts) -> Iterator[PromptWords]:
-    """At least one, so that there is something to join."""
+    """Yield batches of words; at least an empty one, since numpy cannot join none."""
     yield prompts.words.part(0, 0)
     yield from (words for _, words in prompts.batches())
 
 
 def _stand_twice(numbers: Numbers) -> Flags:
-    """Whether each number stands somewhere else in the array too."""
+    """Whether each number occurs more than once in the array."""
     order = np.argsort(numbers)
     is_same = np.zeros(numbers.size + 1, dtype=np.bool_)
     is_same[1:-1] = numbers[order[1:]] == numbers[order[:-1]]
@@ -244,7 +244,7 @@ def _of_nearly_the_same_words(numbers: Sequence[int], texts: Sequence[Words]) ->
 
 
 def _differ_by_a_letter(left: Words, right: Words) -> bool:
-    # Most pairs differ in more words: those are told without a step of Python for each word.
+    # Most pairs differ in more words: this check needs no step of Python for each word.
     if sum(map(ne, left, right)) != 1:
         return False
     place = list(map(ne, left, right)).index(True)

@@ -1,4 +1,4 @@
-"""The schemas of preference data by their columns, and which of them some rows have. Pure; used by check and stage.
+"""The schemas of preference data by their columns, and their detection. Pure; used by check and stage.
 
     HelpSteer3       context, response1, response2, overall_preference   negative: response 1 is better
     TRL preference   chosen, rejected, with prompt or sharing their beginning: conversations, plain texts, or
@@ -7,7 +7,7 @@
     UltraFeedback    instruction, completions                            best against worst by `overall_score`
     comparisons      text, and nothing else                              NeMo-Aligner: good line before bad line
 
-`domain` and `language` are optional everywhere else: a pair and its label are whole without them.
+`domain` and `language` are optional in all other schemas: a pair and its label are complete without them.
 """
 
 from collections import Counter
@@ -23,9 +23,9 @@ _NAME_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class PreferenceSchema:
-    """A way of writing preferences: `columns` must be there, `optional` ones are read where they are there.
+    """A schema of preferences: `columns` are required, `optional` ones are read if present.
 
-    `stands_alone`: no other column may be there, since the names alone say too little. `num_lines` make one row.
+    `stands_alone`: no other column may be there, since the names alone say too little. `num_lines` lines make one row.
     """
 
     name: str
@@ -50,14 +50,14 @@ SCHEMAS = (HELPSTEER3, TRL, ARENA, ULTRAFEEDBACK, COMPARISONS)
 
 
 def schema_of(rows: Iterable[Iterable[str]], *, file: str) -> PreferenceSchema:
-    """The schema whose columns most of `rows` have; of equals the first in `SCHEMAS`.
+    """Return the schema whose columns most of `rows` have; the first in `SCHEMAS` if several are equal.
 
     Args:
         rows: the column names of each row.
         file: how messages name the file.
 
     Raises:
-        UnknownSchemaError: not one row has the columns of any schema.
+        UnknownSchemaError: no row has the columns of any schema.
     """
     hits: Counter[str] = Counter()
     found: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""A person's own reader: a Python file with one function, `read_rows(path)`, that yields rows in a known schema.
+"""The user's own reader: a Python file with one function, `read_rows(path)`, that yields rows in a known schema.
 
-The file is an input of the stage, so its content counts in the stage's key. It runs inside the stage, with whatever
-the stage may do and nothing more: in a container, without network and credentials.
+The file is an input of the stage, so its content counts in the stage's key. It runs inside the stage, with the
+stage's rights only: in a container, without network and credentials.
 """
 
 import importlib.util
@@ -19,14 +19,14 @@ _SEEN_CHARACTERS = 80
 
 
 def read_lines_with(reader: Path, data: Path, *, name: str) -> Iterator[Line]:
-    """One item per object that the person's function yields; what is no object comes with the reason.
+    """Yield one item per value of the user's function; a value that is no object has a reason.
 
     Args:
         data: file or folder, as the stage sees it.
         name: how messages name the data.
 
     Raises:
-        BadDataError: the reader cannot be loaded, or it raises; the message has its own line and words.
+        BadDataError: the reader cannot be loaded, or it raises; the message has its line and its error.
     """
     read = _load(reader)
     number = 0
@@ -59,7 +59,7 @@ def _load(reader: Path) -> Callable[[Path], Iterator[Any]]:
 
 
 def _said(error: Exception, reader: Path) -> str:
-    """Kind and words of the error, and the line of the reader that raised it."""
+    """Type and text of the error, and the line of the reader that raised it."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(reader)]
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)

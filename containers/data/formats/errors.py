@@ -1,4 +1,4 @@
-"""Why a data file cannot be read, in two parts: what is wrong with it, and what to do."""
+"""Errors of a data file that cannot be read, in two parts: what is wrong with it, and what to do."""
 
 
 class UnreadableFileError(ValueError):
@@ -16,4 +16,4 @@ class UnreadableFileError(ValueError):
 
 
 class UnknownSchemaError(UnreadableFileError):
-    """Rows that have the columns of no schema: `problem` shows the columns found, `advice` those wanted."""
+    """The rows have the columns of no schema: `problem` shows the columns found, `advice` those wanted."""

@@ -1,7 +1,7 @@
-"""Data files to objects, line by line: jsonl, jsonl.gz and parquet. Nothing that lies in a file crashes the reader.
+"""Read data files (jsonl, jsonl.gz, parquet) line by line. No content of a file crashes the reader.
 
-The check, the plan and the stages read files here, so that they agree. The kind of a file is told by its first bytes,
-not by its name. A line that is no JSON object comes back with the reason.
+The check, the plan and the stages all use this module, so that they agree. A file's first bytes decide its kind, not
+its name. A line that is no JSON object is returned with a reason.
 """
 
 import gzip
@@ -34,10 +34,10 @@ _GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
 _READ_BYTES = 2**18
 _CHUNK_BYTES = 2**20
 _SEEN_CHARACTERS, _REASON_CHARACTERS = 80, 200
-# A blank line is one byte, and takes as long as a short row.
+# A blank line is one byte, but takes as long as a short row.
 _LEAST_LINE_BYTES = 100
 
-# `json.loads` without what it does before and after: the line is stripped, and a text.
+# `json.loads` without its steps before and after: the line is already stripped and decoded.
 _value_at: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
 
 
@@ -45,7 +45,7 @@ class Line(NamedTuple):
     """One line (parquet: one row) of a data file; numbers begin with 1.
 
     Either `value` is an object, or `reason` names why there is none, `seen` shows the beginning of the line, and `flaw`
-    says what is wrong in words. `raw` is the line as it stands in the file, where it was read fast.
+    describes the fault for messages. `raw` is the line as the file has it, if it was read fast.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Line(NamedTuple):
     flaw: str = ""
 
     def exactly(self) -> "Line":
-        """The same line as read without haste: whole numbers beyond 64 bits are no floats, and nesting ends sooner."""
+        """Parse the line again, not fast: whole numbers beyond 64 bits are no floats, and nesting ends sooner."""
         return _parse_line(self.number, self.raw) if self.raw else self
 
 
@@ -65,12 +65,12 @@ Parser = Callable[[int, bytes], Line]
 
 @dataclass
 class ReadLimit:
-    """Bytes of unpacked text that may still be read, of several files together."""
+    """The bytes of unpacked text that may still be read, over several files."""
 
     bytes_left: int
 
     def allows_more_after(self, num_bytes: int) -> bool:
-        """Whether more may be read once a line or row of so many bytes was."""
+        """Count a line or row of `num_bytes`, and return whether more may be read."""
         self.bytes_left -= max(num_bytes, _LEAST_LINE_BYTES)
         return self.bytes_left > 0
 
@@ -101,19 +101,19 @@ def data_files(path: Path) -> tuple[Path, ...]:
 
 
 def _is_shown(file: Path, folder: Path) -> bool:
-    """Hidden files, as editors leave them, are no data; the digest of a folder leaves them out as well."""
+    """Whether the file is not hidden. Editors leave hidden files; the digest of a folder skips them too."""
     return not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def read_lines(path: Path, *, fast: bool = False) -> Iterator[Line]:
-    """Every line of a data file, in order.
+    """Yield every line of a data file, in order.
 
     Args:
-        fast: by orjson, which takes half the time or less; whole numbers beyond 64 bits come as floats.
+        fast: parse with orjson, in half the time or less; whole numbers beyond 64 bits become floats.
 
     Raises:
-        BadDataError: the file is damaged; or it expands so far beyond what text does, or has so many lines without a
-            row, that it looks like a bomb.
+        BadDataError: the file is damaged, or looks like a bomb: it expands too far, or has too many lines without a
+            row.
     """
     num_without = 0
     try:
@@ -127,10 +127,10 @@ def read_lines(path: Path, *, fast: bool = False) -> Iterator[Line]:
 
 
 def some_lines(path: Path, *, limit: ReadLimit, wanted: Iterator[bool] | None = None) -> Iterator[Line]:
-    """The lines of a data file as far as the limit goes, those that are not wanted left out unparsed.
+    """Yield the lines of a data file up to the limit; lines that are not wanted are skipped unparsed.
 
     Args:
-        wanted: says of one line after the other whether it is; None: all are.
+        wanted: one flag for each line, in order; None: all lines.
 
     Raises:
         UnreadableFileError: the file is damaged, or looks like a bomb.
@@ -146,7 +146,7 @@ def file_kind(path: Path) -> str:
 
 
 def count_rows(path: Path, *, max_bytes: int) -> int | None:
-    """Lines that are not blank, or the rows of a parquet file; None where there are more unpacked bytes than that.
+    """Number of lines that are not blank, or of parquet rows; None if the text is longer than `max_bytes` unpacked.
 
     Raises:
         UnreadableFileError: the file is damaged, looks like a bomb, or nearly all of it is blank lines.
@@ -169,7 +169,7 @@ def count_rows(path: Path, *, max_bytes: int) -> int | None:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """So many bytes of the beginning; of a gzip file unpacked.
+    """Return the first `count` bytes of a file, unpacked if it is a gzip file.
 
     Raises:
         UnreadableFileError: it is a damaged gzip file.
@@ -182,10 +182,10 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 def require_rows_among(num_lines: int, *, num_rows: int, name: str) -> None:
-    """Refuse a file while it is being read, once nearly all of very many lines hold no row.
+    """Refuse a file while it is being read, once it has very many lines and nearly no row.
 
     Raises:
-        BadDataError: they do not.
+        BadDataError: it has so few rows.
     """
     try:
         _demand_rows(name, num_lines=num_lines, num_rows=num_rows)
@@ -224,7 +224,7 @@ def _lines_of(
 
 
 class _BoundedGzip(gzip.GzipFile):
-    """A gzip file that refuses to expand beyond what text does; `stream` is the packed one."""
+    """A gzip file that refuses to expand further than text does; `stream` is the packed file."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         super().__init__(fileobj=stream, mode="rb")
@@ -255,7 +255,7 @@ def _damaged_gzip(path: Path, error: Exception, *, after_line: int) -> Unreadabl
 
 
 def _json_lines(readline: Callable[[int], bytes], *, limit: ReadLimit | None) -> Iterator[tuple[int, bytes | None]]:
-    """Number and bytes of each line; None for one over the limit of a line, which is never held as a whole."""
+    """Yield number and bytes of each line; None for a line over the limit, which is never in memory as a whole."""
     number = 0
     while raw := readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -275,7 +275,7 @@ def _too_long(number: int) -> Line:
 
 
 def _parse_fast(number: int, raw: bytes) -> Line:
-    """The line by orjson; what that refuses is read as ever, which allows NaN and says what is wrong."""
+    """Parse a line with orjson; if orjson refuses it, with `_parse_line`, which allows NaN and names the fault."""
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:

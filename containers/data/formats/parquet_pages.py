@@ -1,4 +1,4 @@
-"""What the pages of a parquet file unpack to by their own headers: the footer is another part, and may say less.
+"""The unpacked size of a parquet file's pages by their headers; the footer is another part, and may say less.
 
 A reader unpacks by the page headers. They are structs of Thrift's compact protocol, each before its page.
 
@@ -28,21 +28,21 @@ Struct = dict[int, "int | Struct"]
 
 
 class PageSums(NamedTuple):
-    """What the pages of a column chunk hold by their headers: bytes without the headers, and values."""
+    """The sums over a column chunk's page headers: bytes without the headers, and values."""
 
     num_bytes: int
     num_values: int
 
 
 def page_sums(stream: BinaryIO, *, start: int, length: int) -> PageSums:
-    """Sum up the page headers of a column chunk. Pages are passed over, so memory and time go by the headers alone.
+    """Sum up the page headers of a column chunk. Pages are skipped, so only headers take memory and time.
 
     Args:
         start: where the first page begins, its dictionary if it has one.
-        length: bytes of all pages as they lie in the file, with their headers.
+        length: bytes of all pages in the file, with their headers.
 
     Raises:
-        ValueError: what lies there is no row of pages: damaged, encrypted, or forged.
+        ValueError: these bytes are no pages: damaged, encrypted, or forged.
     """
     if start < 0 or length < 0:
         raise ValueError("a chunk before the file's beginning")
@@ -59,16 +59,16 @@ def page_sums(stream: BinaryIO, *, start: int, length: int) -> PageSums:
 
 
 def group_sums(path: Path, chunks: "Iterable[pq.ColumnChunkMetaData]") -> list[PageSums]:
-    """What each column chunk of a row group unpacks to: by its page headers or by the footer, whichever says more.
+    """Unpacked size of each column chunk of a row group: by its page headers or by the footer, the larger one.
 
     Raises:
-        OSError: a chunk is damaged, encrypted, or forged; names its column.
+        OSError: a chunk is damaged, encrypted, or forged; the message names its column.
     """
     found = []
     with open(path, "rb") as stream:
         for chunk in chunks:
             start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
-            # As Arrow takes it; a chunk without values has no data page, and names none.
+            # As Arrow does; a chunk without values has no data page and no offset of one.
             if dictionary is not None and dictionary > 0 and (dictionary < start or start == 0):
                 start = dictionary
             try:
@@ -94,7 +94,7 @@ def _values(header: Struct, field: int) -> int:
 
 
 def _struct(stream: BinaryIO, *, depth: int) -> Struct:
-    """The numbers of 32 bits and the structs of a struct; all else in it is passed over."""
+    """Read the 32-bit numbers and the structs in a struct; skip its other fields."""
     if depth > _MAX_DEPTH:
         raise ValueError("a page header that nests too deep")
     found: Struct = {}
@@ -108,12 +108,12 @@ def _struct(stream: BinaryIO, *, depth: int) -> Struct:
         # Readers cut a larger number to its lower bits, and would see another field.
         if field >= 2**15:
             raise ValueError("a page header with a field of no number")
-        found.pop(field, None)  # of a field that comes twice, the last counts
+        found.pop(field, None)  # the last of two equal fields counts
         if kind == _I32:
             found[field] = _signed(stream, bits=32)
         elif kind == _STRUCT:
             found[field] = _struct(stream, depth=depth + 1)
-        elif kind not in (_TRUE, _FALSE):  # which are their value
+        elif kind not in (_TRUE, _FALSE):  # their type is their value
             _skip(stream, kind, depth=depth + 1)
     raise ValueError("a page header with too many fields")
 

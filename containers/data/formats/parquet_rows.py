@@ -1,7 +1,7 @@
-"""Reads parquet in bounded memory: what a row takes once it is decoded counts, not what the file takes on disk.
+"""Read parquet in bounded memory: limits apply to the decoded size of rows, not to the size of the file.
 
-A dictionary page holds a text once, and a row refers to it by a few bits: 1,360 bytes may stand for 4 GB. So a row
-group that could grow that far is decoded with its dictionaries left as they are, and sizes are known before texts are.
+A dictionary page holds a text once, and a row refers to it by a few bits: 1,360 bytes may become 4 GB. So a row group
+that could grow that far is read with its dictionaries kept, and sizes are known before texts are decoded.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 512
 _BATCH_BYTES = 32 * 1024**2
-# Of an entry without a text (a number, a null, an empty list): about what it takes as JSON, and as Python.
+# The approximate size of an entry without a text (a number, a null, an empty list), as JSON and in Python.
 _ENTRY_BYTES = 8
-# Of the file's footer. The parser and Arrow's schema go down by recursion: 5,000 levels are read, 20,000 end the
-# process (measured).
+# Limits of the file's footer. The parser and Arrow's schema recurse: 5,000 levels are read, 20,000 end the process
+# (measured).
 _MAX_FOOTER_TEXT_BYTES = 16 * 1024**2
 _MAX_FOOTER_ENTRIES = 10_000
 _MAX_NESTING = 100
@@ -32,9 +32,9 @@ _REASON_CHARACTERS = 200
 
 
 class RowBatch(NamedTuple):
-    """Rows that may be decoded at once, and the bytes that they take then.
+    """Rows that may be decoded at once, and their decoded size in bytes.
 
-    `is_too_long`: it is a single row, which is over the limit of a line and must not be decoded.
+    `is_too_long`: it is a single row over the limit of a line, which must not be decoded.
     """
 
     rows: "pa.RecordBatch"
@@ -44,10 +44,10 @@ class RowBatch(NamedTuple):
 
 @contextlib.contextmanager
 def opened_parquet(path: Path) -> Iterator["pq.ParquetFile"]:
-    """The file, once its footer was read within limits and promises no bomb.
+    """Open the file, after a check of its footer and page headers against the limits.
 
     Raises:
-        UnreadableFileError: it is damaged, or expands too far; also where that shows only inside the block.
+        UnreadableFileError: it is damaged, or expands too far; also if that shows only inside the block.
     """
     # Imported late: pyarrow takes 0.2 s and most files are JSON lines.
     import pyarrow as pa
@@ -62,7 +62,7 @@ def opened_parquet(path: Path) -> Iterator["pq.ParquetFile"]:
 
 
 def row_batches(path: Path) -> Iterator[RowBatch]:
-    """All rows in order, in batches that take no more than the longest line of JSON would.
+    """Yield all rows in order, in batches that take no more than the longest line of JSON may.
 
     Raises:
         UnreadableFileError: the file is damaged, or its rows expand too far.
@@ -92,7 +92,7 @@ def _parquet_file(path: Path, **options: Any) -> "pq.ParquetFile":
 
 
 def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
-    """Refuse a file that unpacks too far or nests too deep, by what its footer and its page headers say."""
+    """Refuse a file that unpacks too far or nests too deep by its footer and its page headers."""
     columns = [file.schema.column(number) for number in range(len(file.schema))]
     depths = [column.path.count(".") + 1 for column in columns]
     if max(depths, default=0) > _MAX_NESTING:
@@ -101,7 +101,7 @@ def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
         )
     if len({column.path for column in columns}) < len(columns):
         raise UnreadableFileError(path.name, "has two columns of one name.", "Rename one.")
-    # Each byte is looked at once, as page headers that stood in many chunks would be read as often.
+    # Each byte is read once: page headers that many chunks share would be read as often.
     if sum(max(0, chunk.total_compressed_size) for group in _groups(file) for chunk in _chunks(group)) > (
         path.stat().st_size
     ):
@@ -136,11 +136,11 @@ def _chunks(group: "pq.RowGroupMetaData") -> "list[pq.ColumnChunkMetaData]":
 
 @dataclass(frozen=True)
 class _Column:
-    """What a column of a row group may decode to.
+    """The limits of a decoded column of a row group.
 
     Attributes:
         widest: the longest value that it can hold, in bytes; an upper bound.
-        is_nested: so that one row may have any number of its values.
+        is_nested: one row may have any number of its values.
     """
 
     path: str
@@ -149,12 +149,12 @@ class _Column:
     is_nested: bool
 
     def most_bytes(self, num_rows: int) -> int:
-        """The most that so many rows of it can take."""
+        """The most bytes that `num_rows` of its rows can take."""
         return self.widest * (self.num_values if self.is_nested else min(num_rows, self.num_values))
 
 
 def _undecoded(file: "pq.ParquetFile", path: Path, group: int, *, allowed: int) -> "Iterator[pa.RecordBatch]":
-    """Batches of a row group: as they are where they cannot grow too large, else with texts as dictionaries."""
+    """Yield batches of a row group; if they could grow too large, with texts as dictionaries."""
     columns = _columns(file, path, group)
     mean_row = file.metadata.row_group(group).total_byte_size // max(1, file.metadata.row_group(group).num_rows)
     num_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, mean_row)))
@@ -201,7 +201,7 @@ def _columns(file: "pq.ParquetFile", path: Path, group: int) -> list[_Column]:
 
 
 def _dictionary_columns(file: "pq.ParquetFile", group: int) -> list[str]:
-    """Those that Arrow can leave as dictionaries; it cannot where a text is written as its difference to another."""
+    """Columns that Arrow can keep as dictionaries; it cannot if a text is written as its difference to another."""
     return [
         chunk.path_in_schema
         for chunk in _chunks(file.metadata.row_group(group))
@@ -210,9 +210,9 @@ def _dictionary_columns(file: "pq.ParquetFile", group: int) -> list[str]:
 
 
 def _with_dictionaries_seen(packed: "pq.ParquetFile", group: int, columns: list[_Column]) -> list[_Column]:
-    """The same columns, with the longest value of each dictionary page as the widest, where one has such a page.
+    """Return the columns; those with a dictionary page have its longest value as the widest.
 
-    Values outside of the dictionary lie in the pages as they are; the sizes of the pages bound them.
+    Values outside the dictionary are in the pages as they are; the sizes of the pages bound them.
     """
     chunks = _chunks(packed.metadata.row_group(group))
     first = next(packed.iter_batches(batch_size=1, row_groups=[group]), None)
@@ -233,7 +233,7 @@ def _with_dictionaries_seen(packed: "pq.ParquetFile", group: int, columns: list[
 
 
 def _in_small_batches(rows: "pa.RecordBatch") -> Iterator[RowBatch]:
-    """The rows, halved until what each part takes once it is decoded is no more than a line may."""
+    """Halve the rows until the decoded size of each part is within the limit of a line."""
     num_bytes = sum(_decoded_bytes(column) for column in rows.columns) + _ENTRY_BYTES * rows.num_rows
     if num_bytes <= MAX_LINE_BYTES:
         yield RowBatch(rows, num_bytes, is_too_long=False)
@@ -247,7 +247,7 @@ def _in_small_batches(rows: "pa.RecordBatch") -> Iterator[RowBatch]:
 
 
 def _decoded_bytes(array: "pa.Array") -> int:
-    """What the array takes with a text for every reference to a dictionary, and some bytes for every entry."""
+    """Bytes of the decoded array: a text for every reference to a dictionary, and some bytes for every entry."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -269,7 +269,7 @@ def _decoded_bytes(array: "pa.Array") -> int:
 
 
 def _longest_values(arrays: "list[pa.Array]") -> list[int | None]:
-    """For each leaf, in the order of the file's columns: its dictionary's longest text; None where it has none."""
+    """Longest text of each leaf's dictionary, in the order of the file's columns; None without a dictionary."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -287,7 +287,7 @@ def _longest_values(arrays: "list[pa.Array]") -> list[int | None]:
 
 
 def _inner(array: "pa.Array") -> "list[pa.Array]":
-    """The arrays that this one is made of, cut to the rows that it has; none where it holds values itself."""
+    """Return the arrays inside this one, cut to its rows; an empty list if it holds values itself."""
     import pyarrow as pa
 
     if isinstance(array, pa.ExtensionArray):

@@ -1,4 +1,4 @@
-"""One object of a file of preferences to one row, in the schema that the file has (see `columns`)."""
+"""Parsers from one object of a preference file to one row, one for each schema (see `columns`)."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ _WINNERS = {"a": "a", "b": "b", "tie": "tie", "model_a": "a", "model_b": "b", "t
 
 @dataclass(frozen=True)
 class Schema:
-    """A way of writing preferences, and the function that reads one object of it; `num_lines` give one row."""
+    """A schema of preferences, and the function that reads one object of it; `num_lines` lines make one row."""
 
     name: str
     parse: Callable[[Value], PreferenceRow]
@@ -51,7 +51,7 @@ def detect_schema(values: Iterable[Value], *, file: str) -> Schema:
     """The schema whose columns most of `values` have.
 
     Raises:
-        BadDataError: not one of them has the columns of any schema; shows the columns found.
+        BadDataError: none has the columns of any schema; the message shows the columns found.
     """
     try:
         known = schema_of(values, file=file)
@@ -127,10 +127,10 @@ def _parse_arena(value: Value) -> PreferenceRow:
 
 
 def _parse_ultrafeedback(value: Value) -> PreferenceRow:
-    """The completion with the highest `overall_score` against the one with the lowest.
+    """Pair the completion of the highest `overall_score` with that of the lowest.
 
-    The mean of the scores by aspect stands beside it: the published set has answers of 1 written as 10, whose aspects
-    say otherwise (issue of the set, found by Argilla's edition).
+    The mean scores by aspect check the label: the published set has answers of 1 written as 10, whose aspects say
+    otherwise (issue of the set, found by Argilla's edition).
     """
     prompt = read_prompt(column(value, "instruction"))
     completions = column(value, "completions")
@@ -153,7 +153,7 @@ def _parse_ultrafeedback(value: Value) -> PreferenceRow:
 
 
 def _parse_comparison(value: Value) -> PreferenceRow:
-    """Two lines as one object: `text` holds the text of the good line and that of the bad one."""
+    """Parse two joined lines: `text` holds the text of the good line and that of the bad line."""
     texts = column(value, "text")
     if not isinstance(texts, list | tuple) or len(texts) != 2 or not all(isinstance(text, str) for text in texts):
         raise MalformedRowError("comparison_not_two_texts", repr(texts)[:80])
@@ -174,7 +174,7 @@ _PARSERS: dict[str, Callable[[Value], PreferenceRow]] = {
 
 
 def _score(value: object) -> float | None:
-    """A finite number; None where there is none."""
+    """Return a finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -185,7 +185,7 @@ def _score(value: object) -> float | None:
 
 
 def _score_difference(value: Value) -> float | None:
-    """Score of the chosen side minus score of the rejected one, where both stand beside the pair."""
+    """Score of the chosen side minus score of the rejected side; None if the row lacks one."""
     for names in _SCORES_OF_SIDES:
         chosen, rejected = (_score(value.get(name)) for name in names)
         if chosen is not None and rejected is not None:
@@ -194,7 +194,7 @@ def _score_difference(value: Value) -> float | None:
 
 
 def _strength(difference: float) -> float:
-    """Scores of 1 to 10 as strength: one point is 1, two are 2, more is 3. Equal scores are a tie.
+    """Strength of a difference of scores from 1 to 10: one point is 1, two are 2, more is 3. No difference is a tie.
 
     Example: 8.5 against 7 is 2.
     """
@@ -208,7 +208,7 @@ def _turns_or_text(value: object) -> object:
 
 
 def _turns_of_prompt(value: object) -> list[Turn] | None:
-    """The turns of a transcript, which may end with the word `Assistant:`; None where it is none."""
+    """Return the turns of a transcript, which may end with the word `Assistant:`; None for any other value."""
     turns = turns_of_text(value) if isinstance(value, str) else None
     if turns and turns[-1] == {"role": "assistant", "content": ""}:
         return turns[:-1]
@@ -216,7 +216,7 @@ def _turns_of_prompt(value: object) -> list[Turn] | None:
 
 
 def _split_at_first_difference(chosen: object, rejected: object) -> tuple[object, object, object]:
-    """What two conversations or texts share, and how each goes on."""
+    """Return the shared beginning of two conversations or texts, and the rest of each."""
     left, right = _turns_or_text(chosen), _turns_or_text(rejected)
     if isinstance(left, str) and isinstance(right, str):
         return _split_texts(left, right)
@@ -229,7 +229,7 @@ def _split_at_first_difference(chosen: object, rejected: object) -> tuple[object
 
 
 def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
-    """The words that two texts begin with, and the rest of each."""
+    """Return the words that both texts begin with, and the rest of each."""
     length, longest = 0, min(len(chosen), len(rejected))
     while length < longest and chosen[length] == rejected[length]:
         length += 1
@@ -241,7 +241,7 @@ def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
 
 
 def _last_turn(value: object, prompt: Sequence[Turn]) -> str:
-    """The one assistant turn of a completion; a conversation that repeats the prompt is cut there."""
+    """Return the one assistant turn of a completion; a repeated prompt before it is cut off."""
     if not isinstance(value, list):
         return read_response(value)
     turns: list[Any] = value

@@ -12,7 +12,7 @@ from containers.data.rows import Turn
 
 _ROLES = {"Human": "user", "User": "user", "Assistant": "assistant", "System": "system"}
 
-# How a text of the form begins, and what separates its turns; of equals the first.
+# How a text of each form begins, and what separates its turns; the first form that fits counts.
 _TEMPLATE = (re.compile(r"<extra_id_[01]>"), re.compile(r"\n?<extra_id_[01]>(System|User|Assistant)\n"))
 _DIALOGUES = tuple(
     (
@@ -27,7 +27,7 @@ _MARK_OF_A_TURN = re.compile(r"(?:\A|\n\n)(?:User|Assistant):")
 
 
 def turns_of_text(text: str) -> list[Turn] | None:
-    """The turns of a text in one of the forms above; None where it has none of them.
+    """Return the turns of a text in one of the forms above; None for any other text.
 
     An empty system turn, as templates write it, is left out; any other empty turn stays, for the reader to refuse.
     """
@@ -41,9 +41,9 @@ def turns_of_text(text: str) -> list[Turn] | None:
 
 
 def comparison_text(prompt: Sequence[Turn], response: str) -> str | None:
-    """The conversation in NeMo-Aligner's form; None where it cannot be read back as it is.
+    """Return the conversation in NeMo-Aligner's form; None if it cannot be read back unchanged.
 
-    That is so with a system turn, and where a text holds the mark of a turn.
+    A system turn, or the mark of a turn in a text, prevents that.
     """
     turns = [*prompt, {"role": "assistant", "content": response}]
     if any(turn["role"] == "system" or _MARK_OF_A_TURN.search(turn["content"]) for turn in turns):

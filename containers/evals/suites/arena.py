@@ -1,10 +1,10 @@
 """Human preference: votes of people between two responses, ties included.
 
 The rule is this project's own, for votes as Chatbot Arena collects them (Chiang et al. 2024, arXiv:2403.04132): the
-score is the share of decided votes whose winner scores higher, ties left out. What the model makes of ties is told
-apart as `tie_separation`: how often the size of the margin of a decided vote is larger than that of a tie (the area
-under the ROC curve, equal sizes count half). 0.5 means that the margin does not know ties, 1 that a threshold on it
-would find them all.
+score is the share of decided votes whose winner scores higher, ties left out. Ties have their own figure,
+`tie_separation`: how often the size of the margin of a decided vote is larger than that of a tie (the area under the
+ROC curve, equal sizes count half). 0.5 means that the margin says nothing about ties, 1 that a threshold on it would
+find them all.
 """
 
 import json
@@ -56,9 +56,9 @@ _ALL = "all"
 
 
 def read(path: Path) -> SuiteRows:
-    """The votes, in any of three forms: this project's, LMSYS' human preference (flags), LMSYS' conversations.
+    """Read the votes, in any of three forms: this project's, LMSYS' human preference (flags), LMSYS' conversations.
 
-    Left out are battles whose conversations differ before the last answer: they have no common prompt.
+    Battles whose conversations differ before the last answer are left out: they have no common prompt.
 
     Raises:
         BadDataError: a file is missing or damaged, or columns are missing.
@@ -85,7 +85,7 @@ def _parse_flags(row: Row) -> SuiteItem:
 
 
 def _only_turn(value: object) -> object:
-    """The text of a JSON list with one entry; a value that is no such list is taken as it is."""
+    """Return the text of a JSON list with one entry; a value that is no JSON list stays as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return value
     try:
@@ -166,7 +166,7 @@ class _Area:
         self._right = np.searchsorted(ordered, larger, side="right")
 
     def weighted(self, of_larger: Floats, of_smaller: Floats) -> float:
-        """The area where each value counts as often as its weight says; NaN where one side weighs nothing."""
+        """The area with each value counted by its weight; NaN if all weights of one side are 0."""
         below = np.concatenate([[0.0], np.cumsum(of_smaller[self._order])])
         whole = float(of_larger.sum() * below[-1])
         return float(of_larger @ (below[self._left] + below[self._right])) / (2 * whole) if whole else np.nan

@@ -1,4 +1,4 @@
-"""What a suite is: how it is read, its columns, and how it is judged."""
+"""The types of a suite: its items, its figures, and the benchmark that reads and judges it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Comparison:
     Attributes:
         better: place of the better response in the item's responses.
         worse: place of the worse one.
-        cell: where the comparison stands in a grid, for example `concise-detailed`; empty: nowhere.
+        cell: the place of the comparison in a grid, for example `concise-detailed`; empty: no grid.
     """
 
     better: int
@@ -48,13 +48,13 @@ class SuiteItem:
 
     @property
     def prompt_id(self) -> str:
-        """The same for items that ask the same, which are no independent evidence."""
+        """The same for items with the same prompt, which are no independent evidence."""
         return prompt_identity(self.prompt)
 
 
 @dataclass(frozen=True)
 class SuiteRows:
-    """What a file gave. `left_out` counts rows by reason, `examples` shows some as `line: what was seen`."""
+    """The rows of a file. `left_out` counts rows by reason, `examples` shows some as `line: what was seen`."""
 
     items: tuple[SuiteItem, ...]
     rows_read: int
@@ -78,7 +78,7 @@ class SuiteFigures:
         score: the one figure that the suite publishes, named `score`, a fraction with interval and count.
         sections: its weighted parts, in the suite's order; empty where it has none.
         subsets: one figure per subset.
-        missing: subsets or sections that the suite has and this file has not, so that `score` is not the published one.
+        missing: subsets or sections of the suite that this file lacks, so that `score` is not the published one.
     """
 
     score: Metric | None
@@ -89,7 +89,7 @@ class SuiteFigures:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """How intervals are made: level, resamples of the bootstrap over prompts, seed."""
+    """The settings of intervals: level, resamples of the bootstrap over prompts, seed."""
 
     confidence: float
     num_bootstrap: int
@@ -104,8 +104,8 @@ class Benchmark:
         name: as configurations name it.
         title: as people write it.
         read: the rows of a file or of a folder of files; raises BadDataError where columns are missing or damaged.
-        judge: scored items to figures.
-        tie_rule: what equal scores, or equally good responses, count; one sentence for the certificate.
+        judge: computes the figures of scored items.
+        tie_rule: how equal scores, or equally good responses, count; one sentence for the certificate.
         source: paper or repository that the rule comes from.
     """
 
@@ -121,7 +121,7 @@ Row = Mapping[str, Any]
 
 
 class UnknownSubsetError(MalformedRowError):
-    """A row of a part that the benchmark has not; `seen` is its name, `known` are the names that there are."""
+    """A row of a subset that the benchmark lacks; `seen` is its name, `known` are the benchmark's names."""
 
     def __init__(self, subset: object, known: Sequence[str]) -> None:
         super().__init__("unknown_subset", subset)
@@ -129,7 +129,7 @@ class UnknownSubsetError(MalformedRowError):
 
 
 def row_id(row: Row, *names: str) -> str:
-    """The id that a row gives itself under the first of `names` that it has; empty where it has none.
+    """Return the id of a row, from the first of the columns `names` that it has; empty if it has none.
 
     Example: 12.0, as parquet writers turn integers into floats, gives `12`.
     """

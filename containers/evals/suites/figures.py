@@ -1,8 +1,8 @@
-"""Scores of items to figures with intervals: shares with Wilson's, weighted means with a bootstrap.
+"""Figures with intervals from the scores of items: shares with Wilson's, weighted means with a bootstrap.
 
-Items that ask the same prompt are no independent evidence. Wilson's interval counts them as the fewer items that say
-as much, and the bootstrap draws prompts with all their items. It is stratified: each subset is resampled by itself, as
-the published weights of the subsets are fixed.
+Items with the same prompt are no independent evidence. Wilson's interval counts them as fewer items (their effective
+count), and the bootstrap draws prompts with all their items. It is stratified: each subset is resampled separately,
+because the published weights of the subsets are fixed.
 """
 
 import math
@@ -27,7 +27,7 @@ _RESAMPLED_VALUES = 8_000_000
 
 @dataclass(frozen=True)
 class Credits:
-    """What each item counts (0 wrong, 1 right, between them a tie), and the prompt that it asks."""
+    """The credit of each item (0 wrong, 1 right, between them a tie), and its prompt."""
 
     values: tuple[float, ...]
     prompts: tuple[str, ...]
@@ -35,7 +35,7 @@ class Credits:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure, its value in every resample of the prompts, and the items that it rests on."""
+    """A figure, its value in every resample of the prompts, and the number of its items."""
 
     value: float
     draws: Floats
@@ -51,7 +51,7 @@ class Estimate:
 
 
 def mean_estimate(credits: Credits, intervals: Intervals, *, stratum: str) -> Estimate:
-    """The mean over items; the same stratum with as many prompts is resampled the same way."""
+    """The mean over items; resamples are the same for the same stratum with as many prompts."""
     sums, sizes = cluster_sums(credits.values, credits.prompts)
     draws = [
         sums[places].sum(axis=1) / sizes[places].sum(axis=1)
@@ -107,13 +107,13 @@ def section_figures(
     tie: float,
     score_of: Literal["sections", "subsets"],
 ) -> SuiteFigures:
-    """Sections that are weighted means of their subsets of pairs, and a score that is a plain mean.
+    """Compute sections as weighted means of their subsets of pairs, and the score as a plain mean.
 
-    Where a subset is missing, its section is the mean of the others.
+    If a subset is missing, its section is the mean of the others.
 
     Args:
         sections: section → subset → its weight in the section.
-        tie: what equal scores count.
+        tie: the credit of equal scores.
         score_of: what the score is the mean of.
     """
     known = [subset for weights in sections.values() for subset in weights]
@@ -137,13 +137,13 @@ def section_figures(
 
 
 def by_subset(scored: Sequence[ScoredItem], order: Sequence[str] = ()) -> dict[str, list[ScoredItem]]:
-    """Items by subset: first those of `order` that are there, then the others by name.
+    """Group items by subset: first the subsets of `order` that have items, then the others by name.
 
     Within a subset they are sorted by id, so that figures do not depend on the order of the rows.
 
     Raises:
         DivergedError: a score is not finite.
-        ValueError: an item has not as many scores as responses.
+        ValueError: an item has more or fewer scores than responses.
     """
     groups: dict[str, list[ScoredItem]] = defaultdict(list)
     for entry in sorted(scored, key=lambda entry: entry.item.item_id):
@@ -162,7 +162,7 @@ def _check(entry: ScoredItem) -> None:
     if bad is not None:
         raise DivergedError(
             f"The reward model's score of item {entry.item.item_id} ({entry.item.subset}) is {bad}. "
-            "No figure can rest on it; the model or its precision is broken. Score it in float32, or train it again "
+            "No figure can be computed; the model or its precision is broken. Score it in float32, or train it again "
             "with a lower learning rate."
         )
 

@@ -1,8 +1,8 @@
 """JudgeBench: pairs of which one response is objectively correct, from four kinds of questions.
 
-Published rule: the share of pairs whose preferred response is the correct one, over all pairs; the four kinds are told
-by the beginning of `source`. A judge is asked in both orders, and a pair counts as correct only if it wins on balance,
-so equal scores are not correct.
+Published rule: the share of pairs whose preferred response is the correct one, over all pairs; the beginning of
+`source` gives the kind. A judge compares both orders, and a pair counts as correct only if it wins on balance, so equal
+scores are not correct.
 
 Source: Tan et al. 2024, arXiv:2410.12784; ScalerLab/JudgeBench, `run_judge.py`, `utils/metrics.py`, `utils/judges.py`.
 """

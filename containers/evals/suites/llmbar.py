@@ -1,4 +1,4 @@
-"""LLMBar: does the score follow the instruction, or the more fluent text? One natural set, four adversarial ones.
+"""LLMBar: whether scores prefer following the instruction to fluent text. One natural set, four adversarial ones.
 
 Published rule: the share of instances where the better output is preferred, averaged over both orders of the outputs,
 so that equal ratings count half; Adversarial is the mean of its four sets, and the score the mean of all five.
@@ -35,7 +35,7 @@ SUBSETS = tuple(subset for weights in SECTIONS.values() for subset in weights)
 def read(path: Path) -> SuiteRows:
     """The pairs, from the published columns (`input`, `output_1`, `output_2`, `label`) or as TRL preference rows.
 
-    The published rows do not name their subset: it is the folder or the file that they lie in, such as
+    The published rows do not name their subset: their folder or file does, such as
     `Adversarial/Neighbor/dataset.json`. A column `subset` comes first.
 
     Raises:
@@ -67,14 +67,14 @@ def _parse_published(row: Row) -> SuiteItem:
 
 
 def _subset(row: Row) -> str:
-    """The subset by its published name; the adversarial ones may stand without their folder's name."""
+    """Return the subset by its published name; a row may leave out the folder's name of adversarial ones."""
     name = text_column(row, "subset")
     short = {item.casefold(): f"Adversarial/{item}" for item in ADVERSARIAL}
     return known_subset(short.get(name.casefold(), name), SUBSETS)
 
 
 def _subset_of_place(file: Path) -> Row:
-    """The subset that the nearest part of a file's path names; nothing where none does."""
+    """Return the subset that the nearest part of a file's path names; empty if none does."""
     names = {item.casefold(): item for item in (NATURAL, *ADVERSARIAL)}
     parts = (file.name.split(".")[0], *reversed(file.parent.parts))
     found = next((names[part.casefold()] for part in parts if part.casefold() in names), None)

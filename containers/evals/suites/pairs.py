@@ -12,7 +12,7 @@ from containers.evals.suites.rows import RowTally
 
 
 def read(path: Path) -> SuiteRows:
-    """The pairs that have an order; left out are malformed rows, ties, and pairs that teach nothing.
+    """Read the pairs that have an order; malformed rows, ties, and pairs that teach nothing are left out.
 
     Raises:
         BadDataError: a file is missing or damaged, or its schema is unknown.
@@ -41,7 +41,7 @@ def read(path: Path) -> SuiteRows:
 
 
 def _vote_id(pair_id: str, vote: int) -> str:
-    """The id of a pair; a file of votes may hold one more than once, and each of them counts."""
+    """Return the id of a pair; a file of votes may hold one pair more than once, and each vote counts."""
     return pair_id if vote == 1 else f"{pair_id}:{vote}"
 
 

@@ -1,4 +1,4 @@
-"""RewardBench: 23 subsets of pairs in four weighted sections. Its prior sets are no part of it here.
+"""RewardBench: 23 subsets of pairs in four weighted sections, without its prior sets.
 
 Published rule: a pair is right if chosen scores higher than rejected. A section is the mean of its subsets, weighted by
 their published number of prompts, except that `math-prm` (447 rows) weighs as much as the six code subsets together;

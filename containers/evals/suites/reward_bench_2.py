@@ -104,7 +104,7 @@ def _check_ties(name: str, num_chosen: int) -> None:
 def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     """Score, and the six subsets as sections.
 
-    Ties is missing as well where no number has both of its prompts: then its rule has nothing to compare.
+    Ties is also missing if no number has both of its prompts: then its rule has nothing to compare.
     """
     groups = by_subset(scored, SUBSETS)
     sections: dict[str, Estimate] = {}

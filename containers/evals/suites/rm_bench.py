@@ -113,7 +113,7 @@ def _shares(entry: ScoredItem) -> tuple[float, float, float]:
 
 
 def _mean(cells: dict[tuple[str, str], Estimate], domains: Sequence[str], difficulties: Sequence[str]) -> Estimate:
-    """The plain mean of some cells; it rests on the items of its domains."""
+    """The plain mean of some cells; its count is the items of its domains."""
     mean = weighted([(1.0, cells[domain, difficulty]) for domain in domains for difficulty in difficulties])
     return Estimate(mean.value, mean.draws, mean.count // len(difficulties))
 

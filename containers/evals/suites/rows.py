@@ -1,6 +1,6 @@
-"""Files of a benchmark to items: columns, ids and texts are checked here; each benchmark says what a row means.
+"""Read a benchmark's files into items: this module checks columns, ids and texts; each benchmark parses its rows.
 
-Every row comes out: as an item, or counted under the reason why there is none.
+Every row becomes an item, or is counted under the reason why there is none.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _MAX_ARRAY_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A way of writing a benchmark: the columns that must be there, and what a row of them says.
+    """A layout of a benchmark's files: the columns that must be there, and the parser of a row.
 
     `parse` raises MalformedRowError for a row that cannot be used.
     """
@@ -38,13 +38,13 @@ class Layout:
 def read_suite(
     path: Path, layouts: Sequence[Layout], *, title: str, said_by_place: Callable[[Path], Row] = lambda file: {}
 ) -> SuiteRows:
-    """The items of a file, or of all data files of a folder, in their order.
+    """Read the items of a file, or of all data files of a folder, in order.
 
     Args:
         path: jsonl, jsonl.gz or parquet; a single file may also be a JSON array of objects.
-        layouts: the ways of writing that are understood; each file has the one that most of its rows have.
+        layouts: the known layouts; each file has the one that most of its rows have.
         title: of the benchmark, for messages.
-        said_by_place: columns that the place of a file stands for; a column of the same name in the row comes first.
+        said_by_place: columns that follow from a file's path; a column of the same name in the row comes first.
 
     Raises:
         BadDataError: a file is missing or damaged, has the columns of no layout, or all its subsets are unknown.
@@ -77,7 +77,7 @@ def _read_file(file: Path, layouts: Sequence[Layout], tally: "RowTally", said: R
 
 @dataclass
 class RowTally:
-    """Items and what was left out, while a suite is being read."""
+    """The items and the left-out rows of a suite that is being read."""
 
     title: str
     items: list[SuiteItem] = field(default_factory=list)
@@ -88,7 +88,7 @@ class RowTally:
     _known: tuple[str, ...] = ()
 
     def add(self, item: SuiteItem, place: str) -> None:
-        """Keep the item, unless its id was there before: then the first one counts."""
+        """Keep the item, unless an earlier one has its id."""
         if item.item_id in self._seen_ids:
             self.leave_out("duplicate_id", place, item.item_id)
             return
@@ -108,7 +108,7 @@ class RowTally:
         self.leave_out(error.reason, place, error.seen)
 
     def rows(self) -> SuiteRows:
-        """What was read.
+        """Return what was read.
 
         Raises:
             BadDataError: there is no item, and the subset of a row is unknown: it is another benchmark's file.
@@ -135,15 +135,15 @@ def suite_item(
     comparisons: Sequence[Comparison],
     item_id: str = "",
 ) -> SuiteItem:
-    """An item whose texts can be scored, with an id made from them where the row has none.
+    """Return an item whose texts can be scored, with an id made from them if the row has none.
 
     Args:
         prompt: text, or turns that end with the user's.
         responses: each a text, or a list with one turn of the assistant.
 
     Raises:
-        MalformedRowError: a text is empty, no text, not to be written as UTF-8, or forges a turn of a chat template;
-            or two responses that are compared are equal.
+        MalformedRowError: a text is empty, no text, impossible in UTF-8, or forges a turn of a chat template; or two
+            responses that are compared are equal.
     """
     turns, texts = _texts(prompt, responses)
     for pair in comparisons:
@@ -183,18 +183,18 @@ def preference_item(row: Row, *, subset: str) -> SuiteItem:
 
 
 def digest(prompt: Sequence[Turn], responses: Sequence[str]) -> str:
-    """16 hexadecimal digits that tell one prompt with its responses from another."""
+    """Digest of a prompt with its responses, in 16 hexadecimal digits."""
     parts = [part for turn in prompt for part in (turn["role"], turn["content"])]
     return hashlib.sha256("\0".join((*parts, *responses)).encode()).hexdigest()[:16]
 
 
 def with_digest(item: SuiteItem) -> SuiteItem:
-    """The item with a digest of its texts in its id: for benchmarks whose ids may stand for more than one row."""
+    """Return the item with a digest of its texts in its id, for benchmarks where several rows may have one id."""
     return replace(item, item_id=f"{item.item_id}:{digest(item.prompt, item.responses)[:8]}")
 
 
 def _texts(prompt: object, responses: Sequence[object]) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
-    """Prompt and responses under the rules that preference pairs have: what may train may be scored."""
+    """Read prompt and responses by the rules of preference pairs: texts that may train may be scored."""
     turns, texts = read_prompt(prompt), tuple(_response(value) for value in responses)
     if len(texts) > 1 and (token := control_token_in((*(turn["content"] for turn in turns), *texts))):
         raise MalformedRowError("control_tokens", token)
@@ -211,7 +211,7 @@ def _response(value: object) -> str:
 
 
 def _layout_of(objects: Sequence[Row], layouts: Sequence[Layout], *, file: str, title: str) -> Layout:
-    """The layout that most rows have; of equals the first."""
+    """Return the layout that most rows have; the first if several are equal."""
     hits = [sum(all(name in row for name in layout.columns) for row in objects) for layout in layouts]
     if any(hits):
         return layouts[hits.index(max(hits))]
@@ -236,7 +236,7 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def _lines(file: Path) -> Iterator[Line]:
-    """The lines of a data file; of a file that is one JSON array, its entries, numbered from 1."""
+    """Yield the lines of a data file, or the entries of a file that is one JSON array, numbered from 1."""
     with open(file, "rb") as stream:
         is_array = stream.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
     if not is_array:

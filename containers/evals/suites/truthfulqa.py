@@ -1,8 +1,8 @@
 """Truth: the best answer of a TruthfulQA question against one incorrect answer that people often believe.
 
 The rule is this project's own, made of the questions of Lin et al. 2021, arXiv:2109.07958: the share of questions whose
-best answer scores higher. Where a row lists the incorrect answers, one is taken by a digest of the question, so that
-every run compares the same one.
+best answer scores higher. If a row lists the incorrect answers, a digest of the question chooses one, so that every
+run compares the same one.
 """
 
 import hashlib

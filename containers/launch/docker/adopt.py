@@ -1,13 +1,13 @@
-"""Whose is the name of the stage's container? A dead orchestrator's container is taken over, not replaced, if it can.
+"""Decide what to do when a container with the stage's name already exists: adopt, refuse or replace.
 
-| holder of the name                        | what happens                                                    |
+| container with that name                  | what happens                                                    |
 |-------------------------------------------|-----------------------------------------------------------------|
-| none                                      | a container is started                                          |
+| none                                      | this run starts one                                             |
 | not ours, or its run lives                | NameTakenError; it is not touched                               |
-| does this very work, runs                 | taken over: log, events, time-out and end, as if started here   |
-| did this very work, ended by itself       | taken over: its end is read at once                             |
-| was stopped or killed from outside        | removed; a new one goes on from its last checkpoint             |
-| other image, other spec, paused, created  | stopped in good order and removed; a new one is started         |
+| does the same work, runs                  | taken over: log, events, time-out and end, as if started here   |
+| did the same work, and ended              | taken over: its end is read at once                             |
+| was stopped or killed from outside        | removed; a new one resumes from its last checkpoint             |
+| other image, other spec, paused, created  | stopped with time to save, and removed; this run starts one     |
 """
 
 import logging
@@ -42,8 +42,8 @@ class Adopted:
     """A container that another process started for the same work.
 
     Attributes:
-        age_s: how long it has run already.
-        text: what was found, for people.
+        age_s: how long it has run so far.
+        text: what was found, as a sentence for users.
     """
 
     container: Container
@@ -61,21 +61,21 @@ def take_name(
     grace: StopGrace,
     tell: Callable[[str], None],
 ) -> Adopted | None:
-    """The container that does this work already, taken over; None where the name is free now.
+    """Take over the container that already does this work; return None where the name is free now.
 
     The caller holds the lock that `launch.labels` names, so no other run can do the same meanwhile.
 
     Args:
-        tell: gets one line for people where there was a container.
+        tell: gets one line for users where there was a container.
 
     Raises:
-        NameTakenError: a live run holds the name, or a container that is not ours.
+        NameTakenError: a container of a live run has the name, or one that is not ours.
     """
     try:
         holder = client.containers.get(container_name(launch.spec))
     except docker.errors.NotFound:
         return None
-    # The caller holds the lock of this work; a container of another store can have another.
+    # The caller holds the lock of this work; a container of another artifact store can have another lock.
     lock = lock_of(holder.labels)
     is_ours = lock is not None and str(lock) == launch.labels.get(LOCK_LABEL)
     with taken_if_free(None if is_ours else lock) as is_free:
@@ -87,7 +87,7 @@ def take_name(
             own = grace if is_ours else StopGrace(grace_s(holder.labels))
             _replace(holder, objection, grace=own, tell=tell)
             return None
-    # The attempt's own folder shows what the program was told, although another folder is mounted.
+    # The spec that the program got is in the folder of its own attempt; keep a copy in this attempt's folder.
     write_atomically(launch.spec_folder / SPEC_FILE, spec_text)
     text = _adopted_text(holder, owner=owner)
     tell(text)
@@ -95,11 +95,11 @@ def take_name(
 
 
 def _is_left(holder: Container, *, owner: Owner, is_free: bool, may_be_mine: bool) -> bool:
-    """Whether nobody works with the container any more: its owner is dead, or it is ourselves.
+    """Whether no process works with the container any more: its owner is dead, or is this process.
 
     Args:
-        may_be_mine: whether one that runs can be ours, of an attempt that lost sight of it. Without the lock of its
-            key, only one that ended can: another thread may be at work with it.
+        may_be_mine: whether a running one can be of an earlier attempt of this process. Without the lock of its key,
+            only an ended one can: another thread may work with a running one.
     """
     if owner_of(holder.labels) == owner:
         return may_be_mine or holder.status in ("exited", "dead", "created")
@@ -129,7 +129,7 @@ def _taken(holder: Container) -> NameTakenError:
 
 
 def _spec_text(holder: Container) -> str:
-    """The spec that is mounted into the container; empty where it cannot be read."""
+    """Text of the spec that is mounted into the container; empty where it cannot be read."""
     folder = _mounted(holder, INSIDE_SPEC)
     try:
         return "" if folder is None else (folder / SPEC_FILE).read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def _spec_text(holder: Container) -> str:
 
 
 def _mounted(holder: Container, inside: str) -> Path | None:
-    """The host's folder that the container has at `inside`."""
+    """Host folder that is mounted at `inside`; None where there is none."""
     sources = (mount.get("Source") for mount in holder.attrs["Mounts"] if mount.get("Destination") == inside)
     return next((Path(source) for source in sources if source), None)
 
@@ -147,7 +147,7 @@ def _mounted(holder: Container, inside: str) -> Path | None:
 def _objection(
     holder: Container, launch: LaunchRequest, *, spec_text: str, image_id: str, command: tuple[str, ...]
 ) -> str:
-    """Why the container cannot stand for this attempt; empty where it can."""
+    """Why the container cannot be used for this attempt; empty where it can."""
     if holder.status not in ("running", "exited"):
         return "it was never started" if holder.status == "created" else f"it is {holder.status}"
     if holder.attrs["Image"] != image_id:
@@ -160,7 +160,7 @@ def _objection(
 
 
 def spec_difference(spec_text: str, wanted: StageSpec) -> str:
-    """What the spec inside says otherwise than the one that is wanted now; empty where nothing that counts."""
+    """First relevant difference between the container's spec and `wanted`; empty where there is none."""
     if not spec_text:
         return "its spec is gone"
     try:
@@ -178,7 +178,7 @@ def spec_difference(spec_text: str, wanted: StageSpec) -> str:
 
 
 def _without_reason(spec: StageSpec) -> StageSpec:
-    """The spec without words for people, and without a memory limit that nobody set: it changes with the machine."""
+    """The spec without explanations, and without a memory limit derived from the machine, which may change."""
     unset = {"host_memory_bytes": 0} if spec.profile.host_memory_gib is None else {}
     return spec.model_copy(
         update={
@@ -189,7 +189,7 @@ def _without_reason(spec: StageSpec) -> StageSpec:
 
 
 def _refused_limits(inside: StageSpec, wanted: StageSpec) -> frozenset[str]:
-    """The limits that the host refused when the container was started, and that are demanded no more."""
+    """Limits that the host refused when the container was started, so that its spec does not demand them."""
     names = ("memlock", "stack")
     return frozenset(
         name
@@ -199,7 +199,7 @@ def _refused_limits(inside: StageSpec, wanted: StageSpec) -> frozenset[str]:
 
 
 def _stopped_from_outside(holder: Container, launch: LaunchRequest) -> str:
-    """Whether its end says nothing of the work: somebody stopped or killed it, or the machine went down."""
+    """Why the container's end says nothing about the work: it was stopped or killed; empty where it does."""
     state = holder.attrs["State"]
     code, outcome = int(state["ExitCode"]), read_outcome(launch.work_folder)
     if code == _SIGKILL_CODE and not state.get("OOMKilled"):
@@ -221,6 +221,6 @@ def _adopted_text(holder: Container, *, owner: Owner) -> str:
     if _ended(holder):
         code = holder.attrs["State"]["ExitCode"]
         return (
-            f"{attempt} ended with exit code {code} after {age} while nobody watched: {whose}. Its end is taken over."
+            f"{attempt} ended with exit code {code} after {age} while no run watched: {whose}. Its end is taken over."
         )
-    return f"{attempt} still works after {age}, although {whose}; this run goes on with it."
+    return f"{attempt} still runs after {age}, although {whose}; this run continues with it."

@@ -1,4 +1,4 @@
-"""Finds and removes our own leftovers: containers of dead runs that nobody took over. Never touches any other."""
+"""Find and remove containers of dead runs that no other run took over; other containers are not touched."""
 
 import logging
 import os
@@ -32,8 +32,8 @@ RUN_ID_LABEL = "rlhf.run_id"
 class Owner:
     """The process that started a container.
 
-    A process id alone comes back after a reboot or a wrap-around, and means something else in another container:
-    `start` is the boot and the process's start in it, `host` the host name and the namespace that counts the ids.
+    A process id alone is reused after a reboot or a wrap-around, and has another meaning in another container.
+    So `start` is the boot id and the process's start time, and `host` the host name and the namespace of the ids.
     """
 
     host: str
@@ -41,7 +41,7 @@ class Owner:
     start: str
 
     def labels(self) -> dict[str, str]:
-        """For a container that this process starts."""
+        """Labels for a container that this process starts."""
         return {OWNER_HOST_LABEL: self.host, OWNER_PID_LABEL: str(self.pid), OWNER_START_LABEL: self.start}
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ def current_owner() -> Owner:
 
 
 def owner_of(labels: Mapping[str, str]) -> Owner | None:
-    """Who started the container with these labels; None where it is not one of ours."""
+    """The process that started the container with these labels; None where it is not ours."""
     pid = labels.get(OWNER_PID_LABEL, "")
     if STAGE_LABEL not in labels or not pid.isdigit():
         return None
@@ -62,10 +62,10 @@ def owner_of(labels: Mapping[str, str]) -> Owner | None:
 
 
 def owner_is_dead(labels: Mapping[str, str], *, owner: Owner) -> bool:
-    """Whether the container is ours, from this host, and the process that started it is no more.
+    """Whether the container is ours, was started on this host, and its starter is dead.
 
     Args:
-        owner: this process; what another host started is not judged, since its processes cannot be seen from here.
+        owner: this process; False for another host's containers, since its processes cannot be seen from here.
     """
     starter = owner_of(labels)
     if starter is None or starter.host != owner.host:
@@ -80,11 +80,11 @@ def lock_of(labels: Mapping[str, str]) -> Path | None:
 
 
 def why_left_alone(labels: Mapping[str, str], *, owner: Owner, is_free: bool) -> str:
-    """Why a container is none that a dead run left; empty where it is one.
+    """Why the container is no leftover of a dead run; empty where it is one.
 
     Args:
-        is_free: whether nobody holds the lock of its key. The owner alone does not say: labels cannot change when
-            another run takes the container over.
+        is_free: whether no process holds the lock of its key. The owner label alone is not enough: labels cannot
+            change when another run takes the container over.
     """
     starter = owner_of(labels)
     if starter is None:
@@ -102,9 +102,9 @@ class StageContainer:
 
     Attributes:
         run: name and id.
-        owner: the process that started it, in words.
-        age_s: since its start, or since it was made where it never started.
-        left_alone: why it is not the reaper's; empty where it is a leftover.
+        owner: the process that started it, as text.
+        age_s: since its start, or since its creation where it never started.
+        left_alone: why the reaper leaves it; empty where it is a leftover.
     """
 
     name: str
@@ -127,16 +127,16 @@ def remove_leftovers(
 ) -> list[str]:
     """Stop and remove containers of dead runs; a running one gets time to save its state.
 
-    Each is removed under the lock of its key, so that no run takes it over in the same moment.
+    Each is removed under the lock of its key, so that no run takes it over at the same moment.
 
     Args:
-        stop_grace_s: for one that works, until it is killed; None: as long as its own steps and saves take.
-        concerns: which labels to look at; the others are passed over.
+        stop_grace_s: time for a running one, until it is killed; None: from the times of its own steps and saves.
+        concerns: whether to look at a container with these labels.
         dry_run: stop and remove nothing.
         tell: gets each container that was looked at, and whether it was removed.
 
     Returns:
-        The names of those that were removed.
+        The names of the removed containers.
     """
     names = []
     for container in client.containers.list(all=True, filters={"label": STAGE_LABEL}, ignore_removed=True):
@@ -157,7 +157,7 @@ def remove_leftovers(
 def processes_of_leftovers(
     client: docker.DockerClient, *, owner: Owner, concerns: Callable[[Mapping[str, str]], bool]
 ) -> frozenset[int]:
-    """Process ids, as the daemon's host counts them, of all containers at work that dead runs left."""
+    """Process ids, as the daemon's host counts them, of all running containers that dead runs left."""
     found: set[int] = set()
     for container in client.containers.list(filters={"label": STAGE_LABEL}, ignore_removed=True):
         if not concerns(container.labels):
@@ -171,7 +171,7 @@ def processes_of_leftovers(
 
 
 def remove_container(container: Container, *, stop_grace_s: float) -> bool:
-    """Stop in good order and remove. Returns False where somebody else was faster."""
+    """Stop the container with time to save, and remove it. Returns False where another process was faster."""
     try:
         if container.status in ("running", "paused"):
             if container.status == "paused":
@@ -188,13 +188,13 @@ def remove_container(container: Container, *, stop_grace_s: float) -> bool:
 
 
 def grace_s(labels: Mapping[str, str]) -> float:
-    """How long the stage of that container may take to stop; its events lie in the folder that its lock names."""
+    """Seconds that the container's stage may take to stop, from its events in the folder that its lock names."""
     lock = lock_of(labels)
     return SHORTEST_S if lock is None else stop_grace(lock.with_suffix("") / EVENTS_FILE).seconds
 
 
 def _removed(container: Container, *, stop_grace_s: float) -> bool:
-    """As `remove_container`; one that cannot be removed must not keep the others."""
+    """Remove the container; a failure is logged, so that the other containers are still removed."""
     try:
         return remove_container(container, stop_grace_s=stop_grace_s)
     except DAEMON_ERRORS as error:
@@ -203,7 +203,7 @@ def _removed(container: Container, *, stop_grace_s: float) -> bool:
 
 
 def age_s(attributes: Mapping[str, Any]) -> float:
-    """Seconds that the container has run so far, or ran in all; since it was made where it never started."""
+    """Seconds that the container has run so far, or ran in all; since its creation where it never started."""
     state = attributes.get("State") or {}
     started = _moment(state.get("StartedAt")) or _moment(attributes.get("Created"))
     ended = _moment(state.get("FinishedAt")) if state.get("Status") in ("exited", "dead") else None
@@ -224,7 +224,7 @@ def _seen(container: Container, *, owner: Owner, is_free: bool) -> StageContaine
 
 
 def _moment(text: object) -> float | None:
-    """Seconds since the epoch of Docker's time; None for its zero time, which stands for never."""
+    """Docker's time in seconds since the epoch; None for its zero time, which means never."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -247,7 +247,7 @@ def _process_start(pid: int) -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
-    # The program's name stands in brackets and may hold spaces and brackets; fields are counted after the last one.
+    # The program's name is in brackets and may hold spaces and brackets; fields are counted after the last bracket.
     fields = status.rpartition(")")[2].split()
     state, started = fields[0], fields[19]
     return "" if state in "ZX" else f"{boot}:{started}"

@@ -1,4 +1,4 @@
-"""A started container as the supervisor sees it: survives a daemon that goes away and comes back."""
+"""Follow a started container, also while its daemon restarts."""
 
 import contextlib
 import logging
@@ -14,21 +14,21 @@ from docker.models.containers import Container
 logger = logging.getLogger(__name__)
 
 INSPECT_S = 1.0
-# A daemon restart with live-restore takes some ten seconds; containers live on meanwhile.
+# A daemon restart with live-restore takes about ten seconds; containers keep running meanwhile.
 LOST_AFTER_S = 120.0
 _NEW_CONNECTION_LIMIT_S = 10
 _SLOW_CONNECTION_S = 2.0
 
-# What a client sees while a daemon goes away or comes back (a broken `wait` is a ChunkedEncodingError).
+# Errors that a client gets while a daemon stops or starts (a broken `wait` is a ChunkedEncodingError).
 DAEMON_ERRORS = (requests.exceptions.RequestException, docker.errors.DockerException)
 CONNECTION_ERRORS = (*DAEMON_ERRORS, OSError)
 
 
 class ContainerProgram:
-    """Follows one container by asking for its state; a broken connection is tried again, not taken for its death.
+    """Polls the state of one container; after a broken connection it tries again, and assumes no death.
 
     Args:
-        log_client: a client of its own, for the thread that follows the log.
+        log_client: a separate client for the thread that follows the log.
         lost_after_s: how long the daemon may be silent before the container counts as lost.
     """
 
@@ -44,13 +44,13 @@ class ContainerProgram:
         self._closed = threading.Event()
         self._has_ended = False
         self._was_asked = False
-        # The signal that the daemon has not taken yet; empty: none.
+        # The signal that the daemon has not accepted yet; empty: none.
         self._owed = ""
         self.problem = ""
         self.unreachable_s = 0.0
 
     def ended(self) -> bool:
-        """Whether the container is over or lost; asks the daemon once a second, and at once when the log ended."""
+        """Whether the container ended or is lost; asks the daemon once a second, and at once when the log ends."""
         now = time.monotonic()
         if self._has_ended or (now < self._next_inspect and not self._log_over.is_set()):
             return self._has_ended
@@ -59,7 +59,7 @@ class ContainerProgram:
         try:
             self._container.reload()
         except docker.errors.NotFound:
-            self._give_up("somebody removed the container while it ran")
+            self._give_up("the container was removed while it ran")
         except CONNECTION_ERRORS as error:
             self._wait_for_daemon(now, error)
         else:
@@ -69,37 +69,37 @@ class ContainerProgram:
         return self._has_ended
 
     def terminate(self) -> None:
-        """SIGTERM, passed on by the container's init; sent again where the daemon was away."""
+        """Send SIGTERM, which the container's init passes on; send it again if the daemon was away."""
         # Once: a second SIGTERM ends a training at once, in the middle of its step or its save.
         if not self._was_asked:
             self._was_asked, self._owed = True, "SIGTERM"
             self._send_what_is_owed()
 
     def ask_for_stacks(self) -> None:
-        """SIGUSR1, passed on by the container's init."""
+        """Send SIGUSR1, which the container's init passes on."""
         self._signal("SIGUSR1")
 
     def kill(self) -> None:
-        """SIGKILL to everything inside; sent again where the daemon was away."""
+        """Send SIGKILL to all processes of the container; send it again if the daemon was away."""
         self._owed = "SIGKILL"
         self._send_what_is_owed()
 
     def close(self) -> None:
-        """The log is followed no more."""
+        """Stop following the log."""
         self._closed.set()
 
     @property
     def lost(self) -> bool:
-        """Whether its end was never seen."""
+        """Whether the container's end was never observed."""
         return bool(self.problem)
 
     @property
     def state(self) -> dict[str, Any]:
-        """Docker's `State`, as it was read last."""
+        """Docker's `State` at the last poll."""
         return dict(self._container.attrs.get("State") or {})
 
     def chunks(self) -> Iterator[bytes]:
-        """The log from its beginning; goes on after a broken connection where it stopped."""
+        """Yield the log from its beginning; after a broken connection, continue where it stopped."""
         since: float | None = None
         while not self._closed.is_set():
             try:
@@ -124,14 +124,14 @@ class ContainerProgram:
             self._owed = ""
 
     def _signal(self, name: str) -> bool:
-        """Whether the daemon answered; one that ended by itself this moment needs no signal."""
+        """Send a signal. Returns whether the daemon answered; a container that has just ended needs no signal."""
         try:
             if self._container.status == "paused":
                 self._container.unpause()
             self._container.kill(signal=name)
         except docker.errors.APIError as error:
             logger.debug("%s to %s: %s", name, self._container.name, error)
-            # A 500 is the daemon's own trouble, as in its start; of a container that has ended it says so.
+            # A 500 is a fault of the daemon, as while it starts, unless it says that the container is not running.
             return not error.is_server_error() or "not running" in str(error)
         except CONNECTION_ERRORS as error:
             logger.debug("%s to %s: %s", name, self._container.name, error)
@@ -139,9 +139,9 @@ class ContainerProgram:
         return True
 
     def _daemon_is_leaving(self, now: float) -> bool:
-        """Whether the daemon took the container with it: on its way out it answers old connections, but no new ones.
+        """Whether the stopping daemon ended the container; it then answers old connections, but no new ones.
 
-        Without this a restart of the daemon would look as if somebody had stopped the stage.
+        Without this check, a restart of the daemon would look as if a user had stopped the stage.
         """
         if self.state.get("ExitCode") == 0:
             return False
@@ -153,7 +153,7 @@ class ContainerProgram:
             return not self._has_ended
         waited_s = time.monotonic() - began
         if waited_s > _SLOW_CONNECTION_S:
-            # systemd holds the socket of a daemon that it restarts: who connects waits instead of being refused.
+            # systemd holds the socket of a daemon that it restarts, so a client waits instead of being refused.
             self.unreachable_s += waited_s
         return False
 
@@ -176,7 +176,7 @@ class ContainerProgram:
 
 
 def removed(container: Container) -> bool:
-    """Remove a container, dead or alive. Returns False, with a warning, where the daemon could not be asked."""
+    """Remove a container, dead or alive. Returns False, with a warning, where the daemon did not answer."""
     try:
         with contextlib.suppress(docker.errors.NotFound):
             container.remove(force=True, v=True)

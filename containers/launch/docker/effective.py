@@ -1,7 +1,7 @@
-"""What a container really got, as the daemon tells it, against what was asked of the daemon; pure.
+"""Compare the container that the daemon made with the one that was requested; pure.
 
-A daemon may alter what it is asked for (an `ipc` mode of its own drops the size of /dev/shm), and an image may bring
-volumes. The daemon is asked before the program starts; the program measures again inside.
+A daemon may alter a request (its own `ipc` mode drops the size of /dev/shm), and an image may declare volumes.
+The comparison happens before the program starts; the program measures again inside.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +16,13 @@ CONTAINER_FILE = "container.json"
 
 
 class ContainerFindings(Frozen):
-    """`container.json` of an attempt: every limit of the container as the daemon has it."""
+    """`container.json` of an attempt: every limit of the container, as the daemon reports it."""
 
     findings: tuple[ContractFinding, ...]
 
     @property
     def drift(self) -> str:
-        """One sentence per demand that is not met; empty where all is well."""
+        """One sentence per unmet demand; empty where all are met."""
         return " ".join(
             f"{finding.name}: {finding.wanted} was asked for, the container has {finding.found}."
             for finding in self.findings
@@ -31,7 +31,7 @@ class ContainerFindings(Frozen):
 
 
 def container_findings(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> ContainerFindings:
-    """The container as `docker inspect` shows it, compared with the arguments of `docker create`."""
+    """Compare what `docker inspect` shows with the arguments of `docker create`."""
     return ContainerFindings(
         findings=tuple(
             ContractFinding(name=name, wanted=wanted, found=found, verdict="ok" if wanted == found else "drift")
@@ -41,7 +41,7 @@ def container_findings(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -
 
 
 def _compared(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Name, wanted and found as text."""
+    """Yield name, wanted and found as text."""
     host, config = attrs.get("HostConfig") or {}, attrs.get("Config") or {}
     yield "image", short_digest(str(arguments["image"])), short_digest(str(attrs.get("Image", "")))
     yield "user", str(arguments["user"]), str(config.get("User", ""))
@@ -90,7 +90,7 @@ def _forbids_privileges(host: Mapping[str, Any]) -> bool:
 
 
 def _shared_namespaces(host: Mapping[str, Any]) -> str:
-    """Namespaces of the host; with its `ipc`, the size of /dev/shm is the host's, whatever was asked for."""
+    """Namespaces shared with the host; with its `ipc`, /dev/shm has the host's size, whatever was requested."""
     names = {"IpcMode": "ipc", "PidMode": "pid", "UTSMode": "uts"}
     shared = [name for key, name in names.items() if str(host.get(key, "")) == "host"]
     return ", ".join(shared) or "nothing"
@@ -114,7 +114,7 @@ def _requests(requests: Any) -> str:
 
 
 def _mounts(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
-    """Destinations and whether each is writable. A folder that the image declares as a volume is one too many."""
+    """Wanted and found mount points, each with whether it is writable; a volume of the image is a difference."""
     wanted = {mount["Target"]: not mount.get("ReadOnly") for mount in arguments["mounts"]}
     found = {mount["Destination"]: bool(mount.get("RW")) for mount in attrs.get("Mounts") or ()}
     return _mounts_text(wanted), _mounts_text(found)

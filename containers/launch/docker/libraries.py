@@ -1,4 +1,4 @@
-"""Which versions of libraries an image holds: the image itself is asked, once."""
+"""Read the library versions of an image by running a program in it, once per image."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from containers.launch.docker.runtime import connect
 logger = logging.getLogger(__name__)
 
 _LIMIT_S = 120.0
-# Python without our program, or none; anything else may be another next time.
+# Python without our program, or no Python; any other exit code may differ next time.
 _CANNOT_SAY = (1, 126, 127)
 _COMMAND = ("python", "-P", "-m", "containers.contracts.programs")
 
@@ -27,11 +27,11 @@ def image_libraries(image_digest: str, names: Iterable[str], *, folder: Path | N
 
     Args:
         image_digest: of an image on the daemon's machine.
-        folder: keeps what an image said, which never changes; None: nothing does.
+        folder: cache of the answers, which never change; None: no cache.
 
     Raises:
         DaemonUnreachableError: no daemon answers.
-        DaemonInfrastructureError: it did not hand out the image's answer.
+        DaemonInfrastructureError: the daemon did not return the image's answer.
     """
     wanted = sorted(names)
     path = None if folder is None else folder / f"{image_digest.removeprefix('sha256:')}.json"
@@ -52,10 +52,10 @@ def _kept(path: Path | None) -> dict[str, str]:
 
 
 def _asked(image_digest: str, names: list[str]) -> dict[str, str]:
-    """What the image says; empty where its program cannot be run in it, which is so each time.
+    """Run the program in the image and return its answer; empty where the image can never run it.
 
     Raises:
-        DaemonInfrastructureError: it may have answered, and the daemon did not hand the answer out.
+        DaemonInfrastructureError: the image may have answered, but the daemon did not return the answer.
     """
     with closing(connect()) as client:
         try:
@@ -79,7 +79,7 @@ def _asked(image_digest: str, names: list[str]) -> dict[str, str]:
                 removed(container)
         except CONNECTION_ERRORS as error:
             raise DaemonInfrastructureError(
-                f"The image {image_digest} was not asked for its libraries: {error}"
+                f"The libraries of image {image_digest} could not be read: {error}"
             ) from error
     if code:
         logger.warning(
@@ -90,5 +90,5 @@ def _asked(image_digest: str, names: list[str]) -> dict[str, str]:
         return {str(name): str(version) for name, version in json.loads(said).items()}
     except (ValueError, AttributeError) as error:
         raise DaemonInfrastructureError(
-            f"The image {image_digest} was asked for its libraries, and the daemon handed out no answer: {error}"
+            f"The image {image_digest} was asked for its libraries, and the daemon returned no answer: {error}"
         ) from error

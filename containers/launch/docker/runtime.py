@@ -1,4 +1,4 @@
-"""Runs a stage in a container of its own, behind the policy that stands in `arguments.docker_arguments`."""
+"""Run a stage in its own container, with the limits and mounts of `arguments.docker_arguments`."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -39,10 +39,10 @@ _MAX_FACT_CHARACTERS = 300
 
 
 def connect() -> docker.DockerClient:
-    """A client of the daemon that the environment names.
+    """Return a client of the daemon that the environment names.
 
     Raises:
-        DaemonUnreachableError: none answers.
+        DaemonUnreachableError: no daemon answers.
     """
     try:
         return open_client(timeout_s=_CLIENT_TIMEOUT_S)
@@ -52,11 +52,11 @@ def connect() -> docker.DockerClient:
 
 
 def stage_image_digest(image: str) -> str:
-    """`sha256:…` of the image's configuration: what a tag means on this machine now.
+    """`sha256:…` of the image that a tag names on this machine now.
 
     Raises:
         DaemonUnreachableError: no daemon answers.
-        ImageMissingError: there is no such image here.
+        ImageMissingError: this machine has no such image.
     """
     with closing(connect()) as client:
         return _image_id(client, image)
@@ -64,10 +64,10 @@ def stage_image_digest(image: str) -> str:
 
 @dataclass(frozen=True)
 class _Started:
-    """A container to be followed.
+    """A container to follow.
 
     Attributes:
-        facts: what its exit should show.
+        facts: entries for the state of its exit.
         age_s: how long it had run before; 0 where this process started it.
     """
 
@@ -81,7 +81,7 @@ class DockerRuntime:
 
     Args:
         command: replaces the entry program; for tests of the runtime itself.
-        stop_grace_s: between SIGTERM and SIGKILL; None: as long as the stage's own steps and saves take.
+        stop_grace_s: between SIGTERM and SIGKILL; None: from the times of the stage's own steps and saves.
         lost_after_s: how long the daemon may be silent before the container counts as lost.
         say: gets one line where a container of an earlier attempt is taken over, or stopped.
     """
@@ -105,14 +105,14 @@ class DockerRuntime:
         return "docker"
 
     def run(self, launch: LaunchRequest) -> StageExit:
-        """The container's end, read before it is removed; when this returns or raises, none of its processes lives.
+        """Run the container and return how it ended; none of its processes lives when this returns or raises.
 
-        Where the daemon is away, so that the container cannot be removed, that is waited for.
+        Where the daemon is away, so that the container cannot be removed, this waits for their end.
 
-        A container of an earlier attempt that does the same work already is taken over; see `adopt`.
+        A container of an earlier attempt that already does the same work is taken over; see `adopt`.
 
         Raises:
-            LaunchError: it was not started; see the tree in `runtime.py`.
+            LaunchError: it was not started; see the tree in `launch/base.py`.
         """
         with closing(connect()) as client, closing(connect()) as log_client:
             image_id = _checked_image(client, launch)
@@ -132,9 +132,9 @@ class DockerRuntime:
     def _adopted(
         self, client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog
     ) -> _Started | None:
-        """The container that does this work already; None where the name is free.
+        """The container that already does this work; None where the name is free.
 
-        Nothing in the work folder is touched: a program may be at work there, or have left its result.
+        The work folder is not touched: a program may be working there, or have left its result.
         """
 
         def tell(text: str) -> None:
@@ -178,9 +178,9 @@ class DockerRuntime:
         user: tuple[int, int],
         log: StageLog,
     ) -> _Started:
-        """Create and start; a ulimit that the host refuses is left out, demanded no more, and said so.
+        """Create and start the container; leave out a ulimit that the host refuses, and note that in the log.
 
-        The container's name is the lock on the key, so nothing in the work folder is touched before it exists.
+        The container's name is the lock on the key, so the work folder is not touched before the container exists.
         """
         refused: frozenset[str] = frozenset()
         while True:
@@ -201,7 +201,7 @@ class DockerRuntime:
                 return _Started(container, {f"ulimit {name}": "refused by the host" for name in sorted(refused)})
             except BaseException as error:
                 if container is not None:
-                    # A refused start leaves the container in `created`, where it would block the name.
+                    # A refused start leaves the container in status `created`, where it would block the name.
                     removed(container)
                 if not isinstance(error, DAEMON_ERRORS):
                     raise
@@ -213,12 +213,12 @@ class DockerRuntime:
 
 
 def _refuse_drift(container: Container, arguments: Mapping[str, Any], launch: LaunchRequest) -> None:
-    """Keep what the container got beside its spec, and refuse where that is not what was asked for."""
+    """Write what the container got to a file beside its spec; refuse it where that differs from the request."""
     effective = container_findings(container.attrs, arguments)
     write_atomically(launch.spec_folder / CONTAINER_FILE, effective.model_dump_json(indent=2))
     if effective.drift:
         raise CreateRefusedError(
-            f"{launch.spec.stage} does not start: the Docker daemon made another container than it was asked for. "
+            f"{launch.spec.stage} does not start: the Docker daemon made a container that differs from the request. "
             f"{effective.drift} Look at the daemon's configuration (/etc/docker/daemon.json) and at the image."
         )
 
@@ -234,7 +234,7 @@ def _checked_image(client: docker.DockerClient, launch: LaunchRequest) -> str:
     if launch.image is None:
         raise ImageMissingError(
             "The docker runtime needs an image, and the launch names none. Build one with `make image` (for GPUs "
-            "with BASE_IMAGE=… too: README, On GPUs)."
+            "with BASE_IMAGE=… too: docs/hardware.md)."
         )
     image_id, wanted = _image_id(client, launch.image), launch.spec.image_digest
     if wanted and image_id != wanted:
@@ -273,13 +273,13 @@ def _stage_exit(
 
 
 def _wait_for_its_end(container: Container, launch: LaunchRequest, log: StageLog) -> None:
-    """Hold the stage's GPUs as long as a process of the container lives, or until a daemon is there to end it."""
+    """Hold the stage's GPUs until no process of the container lives, or until a daemon can remove it."""
     token, told = folder_token(launch.work_folder), False
     while (alive := processes_with(token)) and not removed(container):
         if not told:
             told = True
             log.note(
-                f"Docker's daemon is away, and processes {', '.join(map(str, alive))} of {container.name} live: the "
+                f"The Docker daemon is away, and processes {', '.join(map(str, alive))} of {container.name} live: the "
                 "GPUs stay leased until they end. Start the daemon, or end them by hand."
             )
         time.sleep(_REMOVE_AGAIN_S)

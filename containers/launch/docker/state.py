@@ -1,4 +1,4 @@
-"""What a Docker daemon and the stage image are, read once and bounded in time; every odd answer becomes a reason."""
+"""Read the state of the Docker daemon and of the stage image, within a time limit; each failure becomes a reason."""
 
 import os
 import socket
@@ -15,12 +15,12 @@ from docker.utils import parse_host
 from containers.formatting import one_line, short_digest
 
 STAGES_DIGEST_LABEL = "rlhf.stages_digest"
-# Packages beyond those of every stage image (build.sh --with), as pip was given them.
+# Packages beyond those of every stage image (build.sh --with), as they were given to pip.
 EXTRAS_LABEL = "rlhf.extras"
 WITHOUT_DOCKER = "use the process runtime (`--set runtime.kind=process`)"
 _SHOWN_CHARACTERS = 200
 _SOCKET_URL = "http+unix://"
-# The tag of images that need no base of their own.
+# The tag of images that need no BASE_IMAGE.
 _FOR_CPU = ":cpu"
 _ASK_BY_HAND = "Run `docker info` by hand; it must end without error."
 _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -31,7 +31,7 @@ class DockerState:
     """A Docker daemon, or why there is none.
 
     Attributes:
-        limits_memory: whether it can limit a container's memory; not so rootless without delegated control groups.
+        limits_memory: whether it can limit a container's memory; a rootless one needs delegated control groups.
         problem: why no daemon answers; empty where one does.
         advice: what to do about it.
     """
@@ -61,9 +61,9 @@ class ImageState:
 
     Attributes:
         digest: `sha256:…`; empty where the image is not there.
-        stages_digest: the label that says from which sources it was built; empty where it has none.
+        stages_digest: the label with the digest of its stage sources; empty where it has none.
         extras: packages that it was built with beyond those of every stage image.
-        problem: why there is none, in words that follow the image's name; empty where the image is there.
+        problem: why there is none, as text to follow the image's name; empty where the image is there.
         advice: what to do about it.
     """
 
@@ -76,11 +76,11 @@ class ImageState:
 
     @property
     def present(self) -> bool:
-        """Whether the image is there, whoever made it."""
+        """Whether the image is there, stage image or not."""
         return not self.problem
 
     def lack(self, *, stages_digest: str) -> tuple[str, str]:
-        """Why stages cannot be started from it, in words that follow its name, and what to do; empty where they can.
+        """Why it cannot start stages, as text to follow its name, and what to do; empty where it can.
 
         Args:
             stages_digest: of the sources that the orchestrator has; the image must have been built from the same.
@@ -98,14 +98,14 @@ class ImageState:
 
 
 def open_client(*, timeout_s: int) -> docker.DockerClient:
-    """A client of the daemon that DOCKER_HOST or the default socket leads to; the daemon has answered it once.
+    """Return a client of the daemon at DOCKER_HOST or the default socket, after one answer of the daemon.
 
     Raises:
-        DockerException, requests.RequestException, OSError, ValueError: none answers; `why_no_daemon` says why.
+        DockerException, requests.RequestException, OSError, ValueError: no answer; `why_no_daemon` explains it.
     """
     address = str(parse_host(os.environ.get("DOCKER_HOST")))
     if address.startswith(_SOCKET_URL):
-        # The SDK never closes a socket that nobody listens on, so that is tried before it gets the chance.
+        # The SDK never closes a socket that no daemon listens on, so this connects to the socket first.
         with socket.socket(socket.AF_UNIX) as trial:
             trial.settimeout(timeout_s)
             trial.connect("/" + address.removeprefix(_SOCKET_URL).lstrip("/"))
@@ -113,7 +113,7 @@ def open_client(*, timeout_s: int) -> docker.DockerClient:
 
 
 def read_docker(*, timeout_s: int = 5) -> DockerState:
-    """The daemon that DOCKER_HOST or the default socket leads to, or why there is none; never raises."""
+    """State of the daemon at DOCKER_HOST or the default socket, or why there is none; never raises."""
     try:
         client = open_client(timeout_s=timeout_s)
         try:
@@ -133,7 +133,7 @@ def read_docker(*, timeout_s: int = 5) -> DockerState:
 
 
 def read_image(name: str, *, timeout_s: int = 5) -> ImageState:
-    """The image of that name on the daemon's machine, or why there is none; never raises, never pulls."""
+    """State of the named image on the daemon's machine, or why there is none; never raises, never pulls."""
     try:
         client = open_client(timeout_s=timeout_s)
         try:
@@ -156,7 +156,7 @@ def read_image(name: str, *, timeout_s: int = 5) -> ImageState:
 
 
 def why_no_image(error: APIError, name: str) -> tuple[str, str]:
-    """Why the daemon does not show the image, in words that follow its name, and what to do."""
+    """Why the daemon does not show the image, as text to follow its name, and what to do."""
     if isinstance(error, ImageNotFound):
         return "is not on this machine", f"{_built_as(name)}; runtime.image names another."
     text = str(error.explanation or error).removeprefix(f"no such image: {name}: ")
@@ -167,13 +167,13 @@ def why_no_image(error: APIError, name: str) -> tuple[str, str]:
 
 
 def _built_as(name: str) -> str:
-    """The command that builds an image of that name; unless it is told another, its base is plain Python's."""
+    """The command that builds an image of that name; without BASE_IMAGE its base is the plain Python image."""
     command = f"`make image IMAGE={name}` builds it"
-    return command if name.endswith(_FOR_CPU) else f"{command} (for GPUs with BASE_IMAGE=… too: README, On GPUs)"
+    return command if name.endswith(_FOR_CPU) else f"{command} (for GPUs with BASE_IMAGE=… too: docs/hardware.md)"
 
 
 def _has_nvidia_cdi(info: Mapping[str, Any]) -> bool:
-    """Docker 28 lists the devices itself; before, CDI is on where it names folders, and the files say the rest."""
+    """Whether CDI names NVIDIA devices: Docker 28 lists devices; before, look at the files in its CDI folders."""
     listed = info.get("DiscoveredDevices") or ()
     if any(str(device.get("ID", "")).startswith("nvidia.com/gpu") for device in listed):
         return True
@@ -182,7 +182,7 @@ def _has_nvidia_cdi(info: Mapping[str, Any]) -> bool:
 
 
 def why_no_daemon(error: Exception, *, timeout_s: int) -> tuple[str, str]:
-    """Why no daemon answers, and what to do. The SDK packs the cause into the text of its own exception."""
+    """Why no daemon answers, and what to do. The SDK puts the cause into the text of its own exception."""
     text = str(error)
     causes = (
         (

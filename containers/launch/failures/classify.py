@@ -1,19 +1,19 @@
-"""What the death of a stage means: a pure function from exit, log and outcome to a classified failure.
+"""Classify how a stage ended, from its exit, log and outcome. Pure functions.
 
 | outcome | exit                               | meaning                                                          |
 |---------|------------------------------------|------------------------------------------------------------------|
 | any     | lost                               | container_lost                                                   |
-| result  | 0                                  | a true result                                                    |
+| result  | 0                                  | a valid result                                                   |
 | result  | anything else                      | unexpected: the program died after it wrote its result           |
-| failure | any                                | that failure; `cancelled` becomes `timed_out` where we stopped   |
-|         |                                    | it for that, `unexpected` is refined by OOM flag and known texts |
+| failure | any                                | that failure; `cancelled` becomes `timed_out` after a time-out,  |
+|         |                                    | `unexpected` is refined by OOM flag and known texts              |
 | none    | cancelled, timed out by us         | cancelled, timed_out                                             |
 | none    | OOM flag (exit 137, but also 1, 3) | out_of_host_memory                                               |
-| none    | 137 without the flag               | container_lost: somebody killed it                               |
+| none    | 137 without the flag               | container_lost: a user or another program killed it              |
 | none    | torchrun: a rank died of SIGKILL   | container_lost; also with `unexpected`, for that rank's peers    |
-| none    | 143                                | cancelled: somebody stopped it                                   |
+| none    | 143                                | cancelled: a user or another program stopped it                  |
 | none    | 137, 143 while the daemon was away | container_lost: the daemon restarted; also with `cancelled`      |
-| none    | a known text in the log            | what the text says                                               |
+| none    | a known text in the log            | the kind of that text                                            |
 | none    | 135 (SIGBUS)                       | shm_exhausted                                                    |
 | none    | 0 or anything else                 | unexpected: no outcome                                           |
 """
@@ -35,7 +35,7 @@ _MAX_EVIDENCE_LINES = 120
 
 @dataclass(frozen=True)
 class KnownText:
-    """A text that real programs write when they die of `kind`; `origin` says who writes it."""
+    """A text that real programs write when they fail with `kind`; `origin` names the program."""
 
     pattern: re.Pattern[str]
     kind: FailureKind
@@ -46,7 +46,7 @@ def _known(kind: FailureKind, pattern: str, origin: str) -> KnownText:
     return KnownText(pattern=re.compile(pattern), kind=kind, origin=origin)
 
 
-# In order: the first that is found counts. Shared memory stands before disk, both say "No space left on device".
+# In order: the first match counts. Shared memory comes before disk, since both say "No space left on device".
 KNOWN_TEXTS = (
     _known(
         FailureKind.SHM_EXHAUSTED,
@@ -74,7 +74,11 @@ KNOWN_TEXTS = (
         r"Timed out waiting \d+ms for (?:send|recv) operation to complete",
         "gloo transport/tcp/unbound_buffer.cc",
     ),
-    _known(FailureKind.NCCL_TIMEOUT, r"could not add up \d+ MiB: no connection within", "stages/collective_probe.py"),
+    _known(
+        FailureKind.NCCL_TIMEOUT,
+        r"could not add up \d+ MiB: no connection within",
+        "containers/distributed/probe.py",
+    ),
     _known(
         FailureKind.OUT_OF_GPU_MEMORY,
         r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
@@ -98,10 +102,10 @@ KNOWN_TEXTS = (
 
 
 def classify(spec: StageSpec, stage_exit: StageExit, outcome: StageResult | StageFailure | None) -> StageFailure | None:
-    """The failure that this end means, or None where the outcome is a true result.
+    """The failure of a stage that ended so, or None where the outcome is a valid result.
 
     Args:
-        outcome: what `collect.read_outcome` found; an outcome of another stage or key counts as none.
+        outcome: result of `collect.read_outcome`; an outcome of another stage or key counts as none.
     """
     if outcome is not None and (outcome.stage, outcome.key) != (spec.stage, spec.key):
         outcome = None
@@ -115,17 +119,17 @@ def classify(spec: StageSpec, stage_exit: StageExit, outcome: StageResult | Stag
 
 
 def _lost(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
-    reason = stage_exit.state.get("problem", "the daemon or somebody else took it away")
+    reason = stage_exit.state.get("problem", "the daemon or another program removed it")
     return _failure(spec, stage_exit, FailureKind.CONTAINER_LOST, f"the stage was lost: {reason}")
 
 
 def _died_after_result(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
-    reason = f"it wrote a result and then ended with exit code {_named_code(stage_exit)}: the result is not believed"
+    reason = f"it wrote a result and then ended with exit code {_named_code(stage_exit)}: the result is not trusted"
     return _failure(spec, stage_exit, FailureKind.UNEXPECTED, reason)
 
 
 def _refined(spec: StageSpec, stage_exit: StageExit, failure: StageFailure) -> StageFailure:
-    """The program's own failure, with what only the outside knows."""
+    """The program's own failure, refined by what only the orchestrator knows."""
     if failure.kind is FailureKind.CANCELLED and stage_exit.timed_out:
         return _failure(spec, stage_exit, FailureKind.TIMED_OUT, _time_out_reason(spec))
     if failure.kind is FailureKind.CANCELLED and _daemon_restarted(stage_exit):
@@ -135,7 +139,7 @@ def _refined(spec: StageSpec, stage_exit: StageExit, failure: StageFailure) -> S
     if stage_exit.oom_killed:
         reason = f"{_out_of_memory_reason(spec)}; the program saw: {_quoted(failure.message)}"
         return _failure(spec, stage_exit, FailureKind.OUT_OF_HOST_MEMORY, reason, before=failure.evidence)
-    # What the program itself caught comes first; the log may hold an older, survived trouble.
+    # The error that the program caught comes first; the log may hold an older error that it survived.
     if found := _find_known((failure.message, *failure.evidence)):
         known, line = found
         kind, reason = known.kind, _known_reason(spec, known.kind, line)
@@ -167,7 +171,7 @@ def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
     if code == _SIGNAL_BASE + signal.SIGKILL:
         return FailureKind.CONTAINER_LOST, "it was killed (137, not out of memory)"
     if code == _SIGNAL_BASE + signal.SIGTERM:
-        return FailureKind.CANCELLED, "somebody stopped it (143, SIGTERM) before it could write its outcome"
+        return FailureKind.CANCELLED, "it was stopped (143, SIGTERM) before it could write its outcome"
     if told := _told_by_log(spec, stage_exit):
         return told
     if code == _SIGNAL_BASE + signal.SIGBUS:
@@ -178,9 +182,9 @@ def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
 
 
 def _told_by_log(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str] | None:
-    """A rank that was killed, a known text, or a rank that a signal of its own ended; in that order.
+    """Kind and reason from the log: a killed rank, else a known text, else a rank that ended by its own signal.
 
-    A rank that NCCL's watchdog aborts has written why, so the text counts before the signal.
+    A rank that NCCL's watchdog aborts has written the reason, so the text counts before the signal.
     """
     deaths = rank_deaths(stage_exit.log_tail)
     if killed := killed_rank(deaths):
@@ -200,7 +204,7 @@ def _first_death(spec: StageSpec, death: RankDeath) -> tuple[FailureKind, str] |
 
 
 def _daemon_restarted(stage_exit: StageExit) -> bool:
-    """Whether its daemon was away meanwhile: without live-restore a restart stops every container."""
+    """Whether the daemon was away meanwhile: without live-restore, its restart stops every container."""
     return "daemon_unreachable_s" in stage_exit.state
 
 

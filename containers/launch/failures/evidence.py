@@ -1,4 +1,4 @@
-"""What a log tells of an end: the lines that explain it, and torchrun's words about its ranks."""
+"""Find evidence of how a stage ended: facts, last log lines, and torchrun's report about its ranks."""
 
 import re
 import signal
@@ -17,7 +17,7 @@ _FORCED = re.compile(r"Unable to shutdown process (\d+) via ")
 
 
 def exit_evidence(stage_exit: StageExit) -> tuple[str, ...]:
-    """How the program ended, what the runtime knows of it, and its last log lines; at most 62 short lines."""
+    """How the program ended, the runtime's facts about it, and its last log lines; at most 62 short lines."""
     code = "unknown" if stage_exit.exit_code is None else str(stage_exit.exit_code)
     facts = [f"exit code {code}", f"after {stage_exit.duration_s:.1f} s"]
     facts += [
@@ -57,12 +57,12 @@ class RankDeath:
 
     @property
     def signal(self) -> signal.Signals | None:
-        """The signal that ended it, where it was one."""
+        """The signal that ended the rank; None where no signal did."""
         return signal.Signals(-self.exit_code) if -self.exit_code in set(signal.Signals) else None
 
 
 def rank_deaths(log_lines: Iterable[str]) -> tuple[RankDeath, ...]:
-    """Every rank that torchrun reports as failed, the one that it saw first at the front; empty without a report."""
+    """Every rank that torchrun reports as failed, the first failure first; empty without a report."""
     deaths: list[RankDeath] = []
     forced: set[int] = set()
     rank: int | None = None
@@ -79,5 +79,5 @@ def rank_deaths(log_lines: Iterable[str]) -> tuple[RankDeath, ...]:
 
 
 def killed_rank(deaths: Iterable[RankDeath]) -> RankDeath | None:
-    """The rank that somebody ended with SIGKILL; torchrun's own SIGKILL, after another failure, does not count."""
+    """The first rank that SIGKILL ended; torchrun's own SIGKILL, after another failure, does not count."""
     return next((death for death in deaths if death.signal is signal.SIGKILL and not death.forced), None)

@@ -1,7 +1,7 @@
-"""Which profile of a ladder the GPUs of this machine can carry now, and why; pure.
+"""Choose the first profile of a list that fits the GPUs of this machine now, with the reason; pure.
 
-A profile fits where enough GPUs are free, healthy and large enough, and where it divides every global batch of the run.
-Where none fits the free GPUs, the healthy ones count: the stages then wait for the other run that has them.
+A profile fits if enough GPUs are free, healthy and large enough, and if it divides every global batch of the run.
+If none fits the free GPUs, all healthy ones count: the stages then wait for the run that holds them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +14,12 @@ from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_healthy
 
 
 class NoProfileFitsError(Exception):
-    """There are GPUs, and no profile of the ladder can be run on them; the message says why."""
+    """This machine has GPUs, but no profile of the list fits them; the message says why."""
 
 
 @dataclass(frozen=True)
 class ProfileChoice:
-    """The profile, and why it was taken."""
+    """The profile, and why it was chosen."""
 
     profile: GpuProfile
     reason: str
@@ -34,18 +34,18 @@ def choose_profile(
     leased: Mapping[str, str],
     divides: Callable[[GpuProfile], str] = lambda profile: "",
 ) -> ProfileChoice:
-    """The first profile that fits.
+    """Return the first profile that fits.
 
     Args:
-        ladder: profiles, the most wanted first.
-        without_gpu: for a machine that has none.
-        report: what nvidia-smi said.
-        usable: the GPUs of it that this user lets programs see.
-        leased: GPU UUID → which run has it.
-        divides: why the run's batches cannot be cut over the profile's ranks; empty where they can.
+        ladder: profiles, the preferred one first.
+        without_gpu: the profile for a machine without GPUs.
+        report: the answer of nvidia-smi.
+        usable: the GPUs in `report` that CUDA_VISIBLE_DEVICES lets programs use.
+        leased: GPU UUID → which run holds it.
+        divides: returns why the run's batches cannot be divided over the profile's ranks; empty where they can.
 
     Raises:
-        NoProfileFitsError: there are GPUs, and none of them can be used.
+        NoProfileFitsError: the GPUs cannot be read, or no profile fits them.
     """
     if report.problem == MISSING or "reports no devices" in report.problem:
         return ProfileChoice(without_gpu, f"{report.problem}, so no GPU is used")
@@ -64,7 +64,7 @@ def choose_profile(
                 continue
             return ProfileChoice(profile, _reason(fitting, profile, words, [*passed_over, *left_out]))
     raise NoProfileFitsError(
-        f"No profile fits the {len(usable)} GPU(s) that may be used here. {'. '.join([*passed_over, *left_out])}. "
+        f"No profile fits the {len(usable)} GPU(s) that programs may use here. {'. '.join([*passed_over, *left_out])}. "
         f"Name a profile (for example `{without_gpu.name}`), or repair the GPUs."
     )
 
@@ -81,7 +81,7 @@ def _too_few(fitting: Sequence[Gpu], profile: GpuProfile) -> str:
 
 
 def _left_out(usable: Sequence[Gpu], leased: Mapping[str, str]) -> list[str]:
-    """Why each GPU that does not count does not, in words."""
+    """A reason for each GPU that does not count."""
     found = []
     for gpu in usable:
         if not is_healthy(gpu):

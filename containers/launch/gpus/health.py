@@ -1,4 +1,4 @@
-"""What nvidia-smi and the kernel say of the health of each GPU."""
+"""Read the health of each GPU from nvidia-smi and from the kernel's log."""
 
 import contextlib
 import csv
@@ -21,7 +21,7 @@ _SHOWN_CHARACTERS = 200
 MISSING = "nvidia-smi is not on PATH: there is no NVIDIA driver here"
 KERNEL_LOG = Path("/dev/kmsg")
 _MAX_LOG_BYTES = 8 * 1024**2
-# Xid errors after which a card is not to be trusted before it was reset or looked at; most others are a program's own.
+# Xid errors after which a card must be reset or examined before it is trusted; most others are faults of a program.
 _TELLING_XIDS = {
     48: "double-bit ECC error",
     62: "internal micro-controller halt",
@@ -51,16 +51,16 @@ _THROTTLE_REASONS = {
     "sw_thermal_slowdown": "too hot (the driver slows it down)",
     "hw_power_brake_slowdown": "the power supply asks it to slow down",
 }
-# The older name is the one that drivers before 535 know; a driver that knows neither reports no throttling.
+# Drivers before 535 know only the second name; a driver that knows neither reports no throttling.
 _THROTTLE_PREFIXES = ("clocks_event_reasons", "clocks_throttle_reasons")
 
 
 class NvidiaSmiError(Exception):
-    """The tool gave no answer that can be believed; the message says why."""
+    """nvidia-smi gave no usable answer; the message says why."""
 
 
 def find_tool() -> str:
-    """Where nvidia-smi lies. Raises NvidiaSmiError where it is not on PATH."""
+    """Path of nvidia-smi. Raises NvidiaSmiError where it is not on PATH."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise NvidiaSmiError(MISSING)
@@ -68,7 +68,7 @@ def find_tool() -> str:
 
 
 def query(tool: str, what: Question, fields: tuple[str, ...], *, timeout_s: float) -> list[list[str]]:
-    """A row of cells for each line of the answer; only the last cell may hold commas.
+    """Run a query and return a row of cells for each line of the answer; only the last cell may hold commas.
 
     Raises:
         NvidiaSmiError: another exit code than 0, a line that cannot be read, or no answer in time.
@@ -92,7 +92,7 @@ def query(tool: str, what: Question, fields: tuple[str, ...], *, timeout_s: floa
 
 
 def _run_bounded(command: list[str], *, timeout_s: float) -> tuple[int, str, str]:
-    """Exit code and output; own process group, because a killed script's child would keep the pipes open."""
+    """Exit code, output and errors; own process group, because a killed script's child would keep the pipes open."""
     try:
         process = subprocess.Popen(
             command,
@@ -110,7 +110,7 @@ def _run_bounded(command: list[str], *, timeout_s: float) -> tuple[int, str, str
     except subprocess.TimeoutExpired as error:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # A process that waits for a dead driver cannot be killed; it is left behind rather than waited for.
+        # A process that waits for a dead driver cannot be killed; do not wait for it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_KILL_GRACE_S)
         raise NvidiaSmiError(f"nvidia-smi did not answer within {timeout_s:g} s and was killed") from error
@@ -118,10 +118,10 @@ def _run_bounded(command: list[str], *, timeout_s: float) -> tuple[int, str, str
 
 
 def number(cell: str, kind: type[Number]) -> Number | None:
-    """The figure, or None where the card does not report it.
+    """The cell as a number; None where the card does not report it.
 
     Raises:
-        NvidiaSmiError: it is anything else, which is no answer.
+        NvidiaSmiError: the cell is anything else.
     """
     if cell.strip("[]").lower() in _NOT_AVAILABLE:
         return None
@@ -132,7 +132,7 @@ def number(cell: str, kind: type[Number]) -> Number | None:
 
 
 def shortened(text: str) -> str:
-    """The beginning of what the tool said, for a message."""
+    """The beginning of a tool's output, for a message."""
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
@@ -154,13 +154,13 @@ class GpuState:
 
 @dataclass(frozen=True)
 class Health:
-    """What speaks against a GPU beside its counters of memory errors.
+    """Problems of a GPU beside its counters of memory errors.
 
     Attributes:
         throttled: why it runs slower than it could now; heat and power only.
-        remap_pending: a bad row of memory waits for a reset to be replaced.
+        remap_pending: a bad row of memory will be replaced at the next reset.
         remap_failed: a bad row of memory could not be replaced.
-        xids: Xid errors in the kernel's log that speak of the card itself, as `79 (fell off the bus)`.
+        xids: Xid errors in the kernel's log that concern the card itself, as `79 (fell off the bus)`.
     """
 
     throttled: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ def read_states(tool: str | None = None, *, timeout_s: float = 10) -> tuple[GpuS
 
 
 def read_health(tool: str, *, timeout_s: float, kernel_log: Path = KERNEL_LOG) -> dict[str, Health]:
-    """GPU UUID → what speaks against it; GPUs of which nothing is known are left out. Never raises."""
+    """GPU UUID → its health; GPUs without information are left out. Never raises."""
     states = read_states(tool, timeout_s=timeout_s)
     if not states:
         return {}
@@ -231,7 +231,7 @@ def _remapped_rows(tool: str, *, timeout_s: float) -> dict[str, Health]:
 
 
 def _xid_errors(kernel_log: Path) -> dict[tuple[int, ...], tuple[str, ...]]:
-    """Bus of the GPU → its telling Xid errors since the log begins; empty where this user may not read the log."""
+    """Bus of the GPU → its Xid errors of `_TELLING_XIDS` in the log; empty where this user may not read the log."""
     found: dict[tuple[int, ...], dict[str, None]] = {}
     for line in _log_lines(kernel_log):
         match = _XID.search(line)
@@ -242,7 +242,7 @@ def _xid_errors(kernel_log: Path) -> dict[tuple[int, ...], tuple[str, ...]]:
 
 
 def _log_lines(path: Path) -> Iterator[str]:
-    """What stands in the log now; the kernel's own gives one record per read, and blocks at its end if it may."""
+    """Yield the present lines of the log, without blocking; the kernel's log gives one record per read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -259,6 +259,6 @@ def _log_lines(path: Path) -> Iterator[str]:
 
 
 def _bus_key(text: str) -> tuple[int, ...]:
-    """Domain, bus and device as numbers: `00000000:02:00.0` and `0000:02:00` are one GPU."""
+    """Domain, bus and device as numbers: `00000000:02:00.0` and `0000:02:00` are the same GPU."""
     match = _BUS.search(text)
     return tuple(int(part, 16) for part in match.groups()) if match else ()

@@ -1,4 +1,4 @@
-"""What nvidia-smi says about the GPUs of this machine and about who holds them. Every odd answer becomes a reason."""
+"""Read the GPUs of this machine and their processes from nvidia-smi; every unusable answer becomes a reason."""
 
 import contextlib
 import os
@@ -73,8 +73,8 @@ class Gpu:
         ecc_volatile: uncorrected memory errors since the driver was loaded.
         ecc_aggregate: uncorrected memory errors over the card's life.
         retired_pages: pages retired for double-bit errors.
-        retirement_pending: a page waits to be retired at the next reboot.
-        health: what else is known of it; a driver that does not say leaves it empty.
+        retirement_pending: a page will be retired at the next reboot.
+        health: further problems; empty where the driver does not report them.
     """
 
     index: int
@@ -95,7 +95,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuReport:
-    """All GPUs, or one sentence why they are not known. With a problem there is never a partial list."""
+    """All GPUs, or one sentence why they are not known; with a problem there is no list at all."""
 
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
@@ -116,12 +116,12 @@ class GpuReport:
 
 
 def read_gpus(*, timeout_s: float = 60, kernel_log: Path = KERNEL_LOG) -> GpuReport:
-    """What nvidia-smi reports, or the reason why it cannot be believed; never raises, never hangs.
+    """The GPUs that nvidia-smi reports, or the reason why its answer is unusable; never raises, never hangs.
 
     Args:
-        timeout_s: for each call; then the tool and its children are killed. Where the driver is not kept loaded, it
-            starts each GPU for each call, in one to three seconds each.
-        kernel_log: where the driver's Xid errors stand.
+        timeout_s: for each call; then the tool and its children are killed. A driver that is not kept loaded starts
+            each GPU at each call, which takes one to three seconds per GPU.
+        kernel_log: file with the driver's Xid errors.
     """
     try:
         tool = find_tool()
@@ -171,10 +171,10 @@ def _parse_process(row: list[str]) -> tuple[str, GpuProcess]:
 
 
 def make_device_nodes() -> None:
-    """Have the driver's own helper make /dev/nvidia-uvm, without which CUDA finds no GPU; nothing where it is there.
+    """Make /dev/nvidia-uvm with the driver's helper if it is missing: without it CUDA finds no GPU.
 
-    CUDA starts that helper itself. It is set-uid root, which has no effect in the user namespace of a stage whose user
-    is not root, so it is started before. nvidia-smi does not make this node.
+    CUDA starts that helper itself, but set-uid root has no effect in the user namespace of a stage whose user is not
+    root. So the helper is started before. nvidia-smi does not make this node.
     """
     helper = shutil.which("nvidia-modprobe")
     if os.geteuid() == 0 or helper is None or _UNIFIED_MEMORY.exists():

@@ -1,9 +1,9 @@
 """Leases of GPUs, one per UUID: on one machine no two stages of this project have the same GPU.
 
-A lease is a kernel lock (flock) on a file: it ends with its holder, however that dies, so none is left behind. Beside
-it stands a record of who holds it, with a heartbeat. A holder that lives and gives no sign of life keeps its lease,
-since its stage may still compute; a waiting run is told. A program that is a process of this machine has locks of its
-own on its GPUs, since it may outlive the run that leased them: killed runs leave a stage that saves its state first.
+A lease is a kernel lock (flock) on a file: it ends with its holder, however that dies, so none is left behind. A
+file beside it names the holder, with a heartbeat. A live holder without a heartbeat keeps its lease, since its stage
+may still compute; a waiting run shows a message. A program of the process runtime also locks its GPUs itself, since
+it may outlive the run that leased them: after a run was killed, its stage still saves its state.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from containers.launch.leftovers import processes_with
 FOLDER_VARIABLE = "RLHF_GPU_LEASES"
 QUEUE = "queue"
 HEARTBEAT_S = 10.0
-# A holder that is silent for so long hangs or was stopped.
+# A holder without a heartbeat for so long hangs or was stopped.
 SILENT_AFTER_S = 90.0
-# Several users may share the folder: what one makes, the others must be able to lock.
+# Several users may share the folder: each must be able to lock the files of the others.
 _SHARED_MODE = 0o666
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease; `beat` is when its heart beat last, in seconds since the epoch."""
+    """The run that holds a lease; `beat` is the time of its last heartbeat, in seconds since the epoch."""
 
     name: str
     pid: int
@@ -55,24 +55,24 @@ class Holder:
 
 
 def lease_folder() -> Path:
-    """Where the leases lie: the folder that RLHF_GPU_LEASES names, else one for all runs of this user."""
+    """Folder of the leases: the one that RLHF_GPU_LEASES names, else one for all runs of this user."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named) if named else Path(tempfile.gettempdir()) / f"rlhf-flows-{os.getuid()}"
 
 
 def open_lease_folder() -> Path:
-    """The folder of the leases, there, with a queue's lock in it that other users of the folder may take too."""
+    """Make the folder of the leases and its queue's lock, which other users of the folder may take too."""
     folder = lease_folder()
     folder.mkdir(parents=True, exist_ok=True)
     queue = _lock_path(folder, QUEUE)
     queue.touch()
-    with contextlib.suppress(PermissionError):  # whoever made it has done so
+    with contextlib.suppress(PermissionError):  # its owner has done so
         queue.chmod(_SHARED_MODE)
     return folder
 
 
 def leased_gpus(uuids: Iterable[str], *, folder: Path) -> dict[str, str]:
-    """GPU UUID → who holds it, in words; GPUs that nobody holds are left out."""
+    """GPU UUID → its holder, as text; free GPUs are left out."""
     held = {}
     for uuid in uuids:
         with taken_if_free(_lock_path(folder, uuid)) as is_free:
@@ -83,11 +83,11 @@ def leased_gpus(uuids: Iterable[str], *, folder: Path) -> dict[str, str]:
 
 @contextmanager
 def leased(uuids: Iterable[str], *, count: int, holder: str, folder: Path) -> Iterator[tuple[str, ...] | None]:
-    """Hold the leases of the first `count` of these GPUs that nobody holds; None, and none of them, if too few.
+    """Hold the leases of the first `count` free GPUs and yield their UUIDs; yield None, without leases, if too few.
 
     Args:
-        uuids: in the order in which they are wanted.
-        holder: who this is, for those who wait.
+        uuids: in the order of preference.
+        holder: name of this run, for the messages of waiting runs.
     """
     with contextlib.ExitStack() as stack:
         taken: list[str] = []
@@ -114,11 +114,11 @@ def leased(uuids: Iterable[str], *, count: int, holder: str, folder: Path) -> It
 
 @contextmanager
 def program_locks(uuids: Iterable[str], *, folder: Path, token: str) -> Iterator[tuple[int, ...]]:
-    """Locks of a program on GPUs that its run has leased; nobody else gets these until the program is dead.
+    """Hold a program's locks on GPUs that its run has leased; no other run gets these until the program is dead.
 
     Args:
-        token: in the environment of every process of the program (`leftovers.new_token`). Kept in the lock until no
-            process has it: one may outlive everybody who holds the lock.
+        token: in the environment of every process of the program (`leftovers.new_token`). It stays in the lock's file
+            until no process has it: a process may outlive all holders of the lock.
 
     Yields:
         Descriptors for the program's supervisor to inherit.
@@ -131,9 +131,9 @@ def program_locks(uuids: Iterable[str], *, folder: Path, token: str) -> Iterator
         for uuid in uuids:
             path = _program_lock_path(folder, uuid)
             descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _SHARED_MODE))
-            with contextlib.suppress(PermissionError):  # another user made it, and has done so
+            with contextlib.suppress(PermissionError):  # another user owns it, and has done so
                 os.fchmod(descriptors[-1], _SHARED_MODE)
-            # Free, or looked at for a moment: the lease was given only where no program had the GPU.
+            # Free, or held for a moment by a check: the lease was given only where no program had the GPU.
             fcntl.flock(descriptors[-1], fcntl.LOCK_EX)
             os.ftruncate(descriptors[-1], 0)
             os.pwrite(descriptors[-1], token.encode(), 0)
@@ -188,7 +188,7 @@ def _heartbeat(uuids: Iterable[str], *, holder: str, folder: Path) -> Iterator[N
 
 
 def _write_holders(paths: Iterable[Path], facts: Mapping[str, object]) -> None:
-    """Write who holds; the lock itself does not depend on it."""
+    """Write the record of the holder; the lock itself does not depend on it."""
     text = json.dumps({**facts, "beat": time.time()})
     for path in paths:
         with contextlib.suppress(OSError):

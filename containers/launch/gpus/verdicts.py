@@ -1,10 +1,10 @@
-"""What hinders the use of one GPU, and what speaks against it: each answer a finding and what to do about it."""
+"""Judge one GPU: faulty, in use, or degraded. Each issue is a finding and what to do about it."""
 
 from collections.abc import Collection
 
 from containers.launch.gpus.inventory import Gpu
 
-# What the driver itself holds on an idle card stays below this.
+# On an idle card the driver itself holds less memory than this.
 IDLE_MIB = 1024
 # 48 GB cards report 44.99 GiB with ECC on, and 47.99 without.
 _MEMORY_TOLERANCE = 0.10
@@ -13,7 +13,7 @@ GpuIssue = tuple[str, str]
 
 
 def faulty(gpu: Gpu) -> GpuIssue | None:
-    """Memory that is wrong, or will be: nothing may be computed on it."""
+    """Issue of a GPU with memory faults, on which no stage may compute; None where there is none."""
     if gpu.ecc_volatile:
         return (
             f"GPU {gpu.index}: {gpu.ecc_volatile} uncorrected ECC errors since the driver was loaded",
@@ -39,15 +39,15 @@ def faulty(gpu: Gpu) -> GpuIssue | None:
 
 
 def is_large_enough(gpu: Gpu, memory_gib: float) -> bool:
-    """Whether the card has that memory, as far as it says how much it has."""
+    """Whether the card has that much memory; True where it does not report its memory."""
     return gpu.memory_total_mib is None or gpu.memory_total_mib / 1024 >= memory_gib * (1 - _MEMORY_TOLERANCE)
 
 
 def in_use(gpu: Gpu, *, ours: Collection[int] = ()) -> GpuIssue | None:
-    """Others hold memory on it. A container of ours that a dead run left counts as nobody.
+    """Issue of a GPU on which other programs hold memory; None where it is free.
 
     Args:
-        ours: process ids of such containers.
+        ours: process ids of containers that dead runs of ours left; they do not count.
     """
     others = [process for process in gpu.processes if process.pid not in ours]
     if gpu.processes and not others:
@@ -65,7 +65,7 @@ def in_use(gpu: Gpu, *, ours: Collection[int] = ()) -> GpuIssue | None:
 
 
 def degraded(gpu: Gpu) -> GpuIssue | None:
-    """It works, and something speaks against it. Others are taken first, and `auto` does without it."""
+    """Issue of a GPU that works with a defect: other GPUs are preferred; None where there is none."""
     if gpu.mig:
         return (
             f"GPU {gpu.index}: MIG is on; the memory of the slice is not checked",
@@ -91,7 +91,7 @@ def degraded(gpu: Gpu) -> GpuIssue | None:
 
 
 def is_healthy(gpu: Gpu) -> bool:
-    """Whether `auto` may count on it: neither broken nor throttled, no telling Xid error, whole (no MIG)."""
+    """Whether `auto` may use it: not faulty, not throttled, no Xid error of the card, no MIG."""
     return not (faulty(gpu) or gpu.mig or gpu.health.xids or gpu.health.throttled)
 
 

@@ -1,4 +1,4 @@
-"""This machine as a plan takes it: the speed of its processor, and its memory."""
+"""Speed of this machine's CPU, and its memory, for a plan."""
 
 import functools
 import math
@@ -14,13 +14,13 @@ from containers.formatting import size
 from containers.launch.host_limits import Memory, MemoryLimit, memory_for, memory_limit
 from tasks.plan import estimates
 
-# What the machine multiplied with one thread, by the program below, while the plan's seconds were measured on it.
+# Speed of one thread, by the program below, of the machine that the plan's seconds were measured on.
 REFERENCE_GFLOPS = 95.0
-# Starting a program that imports torch and TRL took so long on that machine while it was idle.
+# Time to start a program that imports torch and TRL on that machine while it was idle.
 _IDLE_START_SECONDS = 6.0
 _PATIENCE_S = 10.0
 _SIDE = 512
-# Long enough that the share of a busy processor which is left for this shows in it.
+# Long enough to show what share of a busy CPU is left.
 _SECONDS = 0.3
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PROGRAM = f"""
@@ -38,14 +38,14 @@ print(times * 2 * {_SIDE}**3 / 1e9, time.perf_counter() - start, time.process_ti
 
 @dataclass(frozen=True)
 class CpuSpeed:
-    """What the processor does for one training rank.
+    """Speed of the CPU for one training rank.
 
     Attributes:
         gflops: 10⁹ operations of a float32 matrix product in a second that the profile's threads work; None: not
             measured.
         num_threads: of a rank.
-        share: of the processor that other work left to them, in (0, 1].
-        crowding: how many times more threads all ranks have than there are cores; 1 where there are cores enough.
+        share: of the CPU, left to them by other work, in (0, 1].
+        crowding: how many times more threads all ranks have than there are cores; 1 if there are enough cores.
     """
 
     gflops: float | None = None
@@ -67,12 +67,12 @@ class CpuSpeed:
 
     @property
     def short_words(self) -> str:
-        """What a figure of seconds says of itself."""
+        """The note of a figure of seconds."""
         return "on an idle machine" if self.gflops is None else "at this machine's speed just now"
 
     @property
     def words(self) -> str:
-        """Where the seconds come from, and what they are worth."""
+        """Where the seconds come from, and how reliable they are."""
         if self.gflops is None:
             return (
                 "seconds on a processor are those of an idle machine that multiplies matrices at "
@@ -91,10 +91,10 @@ NOT_MEASURED = CpuSpeed()
 
 
 def measured_cpu_speed(profile: GpuProfile) -> CpuSpeed:
-    """The speed of this machine for a profile without GPUs, in half a second; not measured for one with GPUs.
+    """Measure the speed of this machine for a profile without GPUs, in half a second; not for one with GPUs.
 
-    It is asked of a program of its own, whose number of threads can be set; what else works on the machine takes its
-    share, as it will take it from the run.
+    A separate program measures it, since its number of threads can be set. Other work on the machine slows it down, as
+    it will slow the run.
     """
     return NOT_MEASURED if profile.num_gpus else _measured(profile.num_threads, profile.num_processes)
 
@@ -126,8 +126,8 @@ class HostMemory:
     """Memory of this machine or control group, and what a stage may take of it.
 
     Attributes:
-        limit: of the container of a stage; without one in the process runtime.
-        is_for_docker: whether it holds in Docker only, and the run does not say yet what it takes.
+        limit: of the container of a stage; the process runtime has none.
+        is_for_docker: whether it holds in Docker only, while `auto` has not chosen a runtime yet.
     """
 
     memory: Memory
@@ -136,19 +136,19 @@ class HostMemory:
 
     @property
     def words(self) -> str:
-        """What there is, and the limit with its reason. The daemon's machine may have less; the check asks it."""
+        """Free and total memory, and the limit with its reason. The daemon's machine may have less: see the check."""
         where = "in Docker, " if self.is_for_docker else ""
         found = f"{size(self.memory.available_bytes)} free of {size(self.memory.total_bytes)}"
         return f"{found}; {where}{self.limit.reason}"
 
     @property
     def most_bytes(self) -> int:
-        """What a stage can have at most here."""
+        """Maximum memory of a stage here."""
         return min(self.memory.total_bytes, self.limit.limit_bytes or self.memory.total_bytes)
 
 
 def read_host_memory(profile: GpuProfile, *, kind: RuntimeKind) -> HostMemory:
-    """This machine as a run of that runtime would use it; `auto` is taken for Docker, which has the smaller limit."""
+    """Memory of this machine for a run of that runtime; `auto` counts as Docker, which has the smaller limit."""
     runtime: RuntimeName = "process" if kind == "process" else "docker"
     memory = memory_for(profile, runtime)
     limit = memory_limit(profile, machine_bytes=memory.total_bytes, runtime=runtime)
@@ -156,7 +156,7 @@ def read_host_memory(profile: GpuProfile, *, kind: RuntimeKind) -> HostMemory:
 
 
 def short_memory(host: HostMemory, *, needed_bytes: float) -> Iterator[str]:
-    """A warning where the largest stage needs more than it can have; the system check of the run refuses then."""
+    """A warning if the largest stage needs more than it can have; the run's system check then refuses."""
     if needed_bytes > host.most_bytes:
         yield (
             f"memory: about {size(needed_bytes)} are estimated for the largest stage, and here it can have "

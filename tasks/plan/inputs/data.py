@@ -1,4 +1,4 @@
-"""What can be known about a run before anything runs: how many rows there are, and how large the model is."""
+"""Find out before a run how many rows there are, and how large the model is."""
 
 import math
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ _HELPSTEER3 = "nvidia/helpsteer3"
 # Counted in the published preference subset.
 _HELPSTEER3_ROWS, _HELPSTEER3_ENGLISH_ROWS, _HELPSTEER3_VALIDATION_ROWS = 38_459, 22_380, 2_017
 _MAX_COUNTED_BYTES = 8 * 1024**3
-# build_base_model adds to the ranks of a file: end of text, start and end of a turn.
+# build_base_model adds these tokens to the ranks of a file: end of text, start and end of a turn.
 _SPECIAL_TOKENS = 3
 
 
 @dataclass(frozen=True)
 class Count:
-    """A number of rows, pairs or prompts, and what it is worth."""
+    """A number of rows, pairs or prompts, and how reliable it is."""
 
     value: int
     origin: Origin
@@ -46,13 +46,13 @@ class Count:
         return Count(math.ceil(round(self.value * fraction, 6)), self.origin)
 
     def less(self, other: "Count") -> "Count":
-        """What is left of it without the other."""
+        """This count without the other."""
         return Count(self.value - other.value, self.origin)
 
 
 @dataclass(frozen=True)
 class DataSize:
-    """How many examples each stage will see; None where that is not known before the data is read.
+    """How many examples each stage will see; None if that is unknown before the data is read.
 
     Attributes:
         pairs: of the training source, before any is held out or set aside; no split can give more.
@@ -69,7 +69,7 @@ class DataSize:
 
 @dataclass(frozen=True)
 class FoundShape:
-    """A model's shape, where it was read, whether the counts that follow are its own, and what hinders packs."""
+    """A model's shape, where it was read, whether the counts that follow are exact, and what prevents packs."""
 
     shape: ModelShape
     words: str
@@ -78,10 +78,10 @@ class FoundShape:
 
 
 def data_size(config: RunConfig, *, filtered: Path | None = None) -> DataSize:
-    """What the dataset will give, before any filter has run: so an upper bound, or known figures of a known dataset.
+    """Size of the dataset before any filter has run: an upper bound, or the published figures of a known dataset.
 
     Args:
-        filtered: the artifact of filter_dataset, where it is there already: its counts are exact.
+        filtered: the artifact of filter_dataset, if it exists already: its counts are exact.
     """
     found = _size_before_filters(config)
     funnel = None if filtered is None else _read_funnel(filtered)
@@ -127,9 +127,9 @@ def _size_before_filters(config: RunConfig) -> DataSize:
 
 
 def local_files(source: DatasetSource) -> tuple[Path, ...]:
-    """The data files of the training rows that lie on this disk, fetched ones too; empty where a part is not here.
+    """The data files of the training rows on this disk, fetched ones too; empty if a part is not here.
 
-    Rows that a reader of one's own makes are in no file.
+    Rows of a custom reader are in no file.
     """
     together: list[Path] = []
     for _, part in source.parts:
@@ -142,7 +142,7 @@ def local_files(source: DatasetSource) -> tuple[Path, ...]:
 
 
 def _local_place(source: RowSource) -> Path | None:
-    """Where the training rows are on this disk; None where they are not, or where a pattern was fetched."""
+    """Path of the training rows on this disk; None if they are not here, or a pattern was fetched."""
     if source.hub_id is None:
         return Path(source.train)
     from huggingface_hub import try_to_load_from_cache
@@ -154,7 +154,7 @@ def _local_place(source: RowSource) -> Path | None:
 
 
 def data_files(place: Path) -> tuple[Path, ...]:
-    """Those that the stage will read; none where there are none, which the check will say."""
+    """Files that the stage will read; empty if there are none, which the system check reports."""
     try:
         return files.data_files(place)
     except (BadDataError, OSError):
@@ -162,7 +162,7 @@ def data_files(place: Path) -> tuple[Path, ...]:
 
 
 def find_scorer_shape(source: ModelSource) -> FoundShape | None:
-    """The shape of a reward model that was trained elsewhere; None where it cannot be told here."""
+    """The shape of a reward model that was trained elsewhere; None if it is unknown here."""
     if source.path is not None:
         folders = (Path(source.path), *(Path(source.path) / name for name in (MERGED_FOLDER, BASE_FOLDER)))
         source = source.model_copy(
@@ -172,12 +172,12 @@ def find_scorer_shape(source: ModelSource) -> FoundShape | None:
         )
     try:
         return _named_shape(source)
-    except ConfigError:  # the stage will say what is wrong with it
+    except ConfigError:  # the stage reports what is wrong with it
         return None
 
 
 def find_model_shape(config: RunConfig, *, model_config: Path | None = None) -> FoundShape | None:
-    """The shape of the model that the run starts from, without network; None where no config.json is at hand.
+    """The shape of the model that the run starts from, without network; None if there is no config.json here.
 
     Raises:
         ConfigError: a config.json is there and cannot be used, or `tokenizer_file` cannot be read.
@@ -243,7 +243,7 @@ def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[C
 
 
 def _mixture_rows(source: DatasetSource) -> tuple[Count | None, Count | None, str]:
-    """The rows of all sources together: weights, as filters, only take some away."""
+    """The rows of all sources together: weights and filters only remove some."""
     name = " + ".join(part.name for part in source.mixture)
     if any(part.hub_id is not None or part.reader is not None for part in source.mixture):
         return None, None, f"{name}: rows are known once all is here and read"
@@ -260,8 +260,8 @@ def _sum(counts: Sequence[Count | None]) -> Count | None:
 def count_rows(path: Path) -> Count | None:
     """Rows of a local jsonl, jsonl.gz or parquet file, or a folder of them, before any filter.
 
-    Blank lines are none. None where they cannot be counted: nothing is there, it is damaged, nearly all of it is blank,
-    or it is larger than would be counted in good time.
+    Blank lines do not count. None if rows cannot be counted: nothing is there, it is damaged, nearly all of it is
+    blank, or it is too large to be counted quickly.
     """
     try:
         counts = [files.count_rows(file, max_bytes=_MAX_COUNTED_BYTES) for file in data_files(path)]

@@ -1,4 +1,4 @@
-"""How long the pairs of a run are, in tokens: what a plan reckons with in place of max_length alone."""
+"""Lengths of a run's pairs in tokens; a plan uses them instead of max_length alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tasks.sources.hub import hub_cache
 
 TOKENIZER_FILE = "tokenizer.json"
 # Measured with a vocabulary of 151,643: 4.3 in English dialogues, 3.3 to 3.6 in a mixture of languages, sums and code.
-# With one of 480, trained on a dozen made-up facts: 4.0 on these. Texts of every kind have fewer.
+# With one of 480, trained on a dozen made-up facts: 4.0 on these. Mixed texts have fewer.
 _CHARACTERS_PER_TOKEN = 4.0
 _CHARACTERS_PER_TOKEN_OF_SMALL = 3.0
 _SMALL_VOCABULARY = 8_000
@@ -22,9 +22,9 @@ _SMALL_VOCABULARY = 8_000
 _TURN_TOKENS = 5
 END_OF_TURN_TOKENS = 2
 _TURN = "<|im_start|>{role}\n<|im_end|>\n"
-# Tokenizing so many characters takes a second or two.
+# Tokenizing this many characters takes a second or two.
 _MAX_COUNTED_CHARACTERS = 6_000_000
-# The longest row of a sample is not the longest of all, and characters are no tokens.
+# A row outside the sample may be longer, and characters are no tokens.
 _MARGIN_OF_ALL, _MARGIN_OF_SAMPLE = 1.1, 1.5
 
 
@@ -56,11 +56,11 @@ class TokenCounter:
 def find_counter(
     config: RunConfig, *, artifacts: Mapping[StageName, Path], vocabulary_size: int | None
 ) -> TokenCounter:
-    """The best counter that is at hand, without network.
+    """The best counter that is available without network.
 
     Args:
         artifacts: of stages that have their result already; build_base_model's holds the tokenizer that it made.
-        vocabulary_size: of the model; None where that is not known.
+        vocabulary_size: of the model; None: unknown.
     """
     file = _tokenizer_file(config, artifacts)
     tokenizer = None if file is None else _load(file)
@@ -87,14 +87,14 @@ def _tokenizer_file(config: RunConfig, artifacts: Mapping[StageName, Path]) -> P
 
 
 def _turn_tokens(tokenizer: Any, role: str) -> int:
-    """What ChatML adds to a turn of that role; the usual number where the tokenizer does not know ChatML."""
+    """What ChatML adds to a turn of that role; the usual number if the tokenizer does not know ChatML."""
     if tokenizer.token_to_id("<|im_start|>") is None or tokenizer.token_to_id("<|im_end|>") is None:
         return _TURN_TOKENS
     return len(tokenizer.encode(_TURN.format(role=role), add_special_tokens=False))
 
 
 def _load(file: Path) -> Any:
-    """The tokenizer; None where it cannot be read here, which the stage will explain."""
+    """The tokenizer; None if it cannot be read here, which the stage will explain."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -107,7 +107,7 @@ def _load(file: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PairTokens:
-    """Tokens of one pair; what the chat template writes before an answer is the prompt's."""
+    """Tokens of one pair; the prompt includes what the chat template writes before a completion."""
 
     prompt: int
     chosen: int
@@ -130,7 +130,7 @@ class PairLengths:
 
     Attributes:
         are_all: whether every pair was looked at.
-        words: which rows were looked at, and how their tokens were counted; a sentence without its end.
+        words: which rows were looked at, and how their tokens were counted; a sentence without its full stop.
         are_counted: by the model's tokenizer; else they are guessed from characters.
     """
 
@@ -140,24 +140,24 @@ class PairLengths:
     are_counted: bool
 
     def fitting(self, max_length: int) -> tuple[PairTokens, ...]:
-        """Those whose conversations both have at most so many tokens; a training leaves the others out."""
+        """Pairs whose conversations both have at most `max_length` tokens; a training leaves the others out."""
         return tuple(pair for pair in self.pairs if pair.longest <= max_length)
 
     def fitting_prompts(self, max_length: int) -> tuple[int, ...]:
-        """Tokens of the prompts that have at most so many."""
+        """Tokens of the prompts that have at most `max_length`."""
         return tuple(pair.prompt for pair in self.pairs if pair.prompt <= max_length)
 
     def with_margin(self, longest: int, *, most: int) -> int:
-        """Tokens to reserve memory for, where the longest row looked at has so many and none may have more than `most`.
+        """Tokens to reserve memory for, if the longest row of the sample has `longest`; never more than `most`.
 
-        Example: of all rows, counted, the longest has 900: 990 are reserved; of a sample 1,350.
+        Example: a `longest` of 900 gives 990 if all rows were counted, else 1,350.
         """
         margin = _MARGIN_OF_ALL if self.are_all and self.are_counted else _MARGIN_OF_SAMPLE
         return min(most, round(longest * margin))
 
     @property
     def spread(self) -> str:
-        """`prompts 48 (middle), 310 (95 %), 1,204 (longest); answers …`."""
+        """The lengths as text: `prompts 48 (middle), 310 (95 %), 1,204 (longest); answers …`."""
         answers = [tokens for pair in self.pairs for tokens in (pair.chosen, pair.rejected)]
         return f"prompts {_spread([pair.prompt for pair in self.pairs])}; answers {_spread(answers)}"
 
@@ -165,11 +165,11 @@ class PairLengths:
 def read_lengths(
     config: RunConfig, data: DataSize, *, vocabulary_size: int | None, artifacts: Mapping[StageName, Path]
 ) -> PairLengths | None:
-    """Lengths of the training pairs; None where they are not on this disk, or cannot be read here.
+    """Lengths of the training pairs; None if they are not on this disk, or cannot be read here.
 
     Args:
         data: how many rows there are; exact where filter_dataset counted its own.
-        artifacts: of stages that have their result already; filter_dataset's holds the very pairs.
+        artifacts: of stages that have their result already; filter_dataset's holds exactly these pairs.
     """
     filtered = artifacts.get(StageName.FILTER_DATASET)
     files: Sequence[Path]
@@ -201,7 +201,7 @@ def _is_short(pair: PairTexts, filters: FilterDatasetConfig) -> bool:
 
 
 def _up_to(texts: Sequence[PairTexts], *, num_characters: int) -> list[PairTexts]:
-    """Every pair, every second, every third …, so that they have at most so many characters, or nearly."""
+    """Every pair, every second, every third …, so that they have about `num_characters` at most."""
     total = sum(len(pair.prompt) + len(pair.chosen) + len(pair.rejected) for pair in texts)
     return list(texts[:: -(-total // num_characters) or 1])
 

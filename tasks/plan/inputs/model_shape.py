@@ -13,8 +13,8 @@ from tasks.config.yaml_reader import read_yaml_file
 
 Head = Literal["language", "score"]
 
-# What transformers takes for a type where config.json is silent, and that is not this file's own default. Kept by hand:
-# its configuration classes import torch where that is installed. A test compares.
+# Defaults of transformers for values missing in config.json, if they differ from those below. Kept by hand: the
+# configuration classes of transformers import torch if it is installed. A test compares.
 _TIED: dict[str, Any] = {"tie_word_embeddings": True}
 _GEMMA_3 = {**_TIED, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}
 TYPE_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -30,7 +30,7 @@ TYPE_DEFAULTS: dict[str, dict[str, Any]] = {
     "ernie4_5": _TIED,
     "lfm2": _TIED,
 }
-# Types that have as many heads of keys and values as of queries where config.json names only those.
+# Types with as many key and value heads as query heads if config.json names only the latter.
 UNGROUPED_TYPES = frozenset({"llama", "phi3", "olmo2", "granite", "cohere", "cohere2"})
 
 
@@ -57,7 +57,7 @@ class ModelShape(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _dtype_has_an_older_name(cls, data: Any) -> Any:
-        """`torch_dtype` before transformers 5; where neither is given, the usual type is assumed."""
+        """`torch_dtype` before transformers 5; if neither is given, the usual type is assumed."""
         if isinstance(data, dict):
             return {**data, "dtype": data.get("dtype") or data.get("torch_dtype") or "bfloat16"}
         return data
@@ -75,12 +75,12 @@ class ModelShape(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _silence_is_the_default(cls, data: Any) -> Any:
-        """What is left out, or null, is the default of the model's type. Pydantic calls the last of these first."""
+        """A missing or null value gets the default of the model's type. Pydantic calls the last of these first."""
         return with_type_defaults(data) if isinstance(data, dict) else data
 
     @property
     def is_exact(self) -> bool:
-        """Whether the counts below are this architecture's own; for others they come close."""
+        """Whether the counts below are exact for this architecture; for others they come close."""
         return self.model_type == "qwen3" and not self.attention_bias
 
     @property
@@ -104,7 +104,7 @@ class ModelShape(BaseModel):
 
 
 def text_part(content: Any) -> Any:
-    """The language model's part of a config.json; models that also see or hear keep it in `text_config`."""
+    """The language model's part of a config.json; multimodal models keep it in `text_config`."""
     nested = content.get("text_config") if isinstance(content, dict) else None
     if not isinstance(nested, dict) or content.get("hidden_size"):
         return content
@@ -113,7 +113,7 @@ def text_part(content: Any) -> Any:
 
 
 def read_packing_traits(path: Path) -> PackingTraits:
-    """The traits in a config.json, or YAML with the same names; where they cannot be read, none is assumed."""
+    """The traits in a config.json, or YAML with the same names; if they cannot be read, none is assumed."""
     try:
         content: Any = (
             read_yaml_file(path, shown=str(path))
@@ -126,7 +126,7 @@ def read_packing_traits(path: Path) -> PackingTraits:
 
 
 def with_type_defaults(content: dict[str, Any]) -> dict[str, Any]:
-    """A config.json's content with the defaults of its `model_type` where it says nothing."""
+    """A config.json's content with the defaults of its `model_type` for missing values."""
     model_type = content.get("model_type")
     filled = {**TYPE_DEFAULTS.get(str(model_type), {}), **_said(content)}
     if model_type in UNGROUPED_TYPES and "num_attention_heads" in filled:
@@ -183,7 +183,7 @@ def shape_of_built_model(config: BuildBaseModelConfig, *, vocabulary_size: int) 
 
 
 def read_model_shape(path: Path) -> ModelShape:
-    """The shape in a config.json (or YAML with the same names); of a model that also sees, its language model's alone.
+    """The shape in a config.json (or YAML with the same names); of a multimodal model, only its language model's.
 
     Raises:
         ConfigError: the file cannot be read, or lacks a number.
@@ -202,7 +202,7 @@ def read_model_shape(path: Path) -> ModelShape:
     except ValidationError as error:
         keys = ", ".join(f"`{'.'.join(map(str, item['loc']))}`" for item in error.errors())
         raise ConfigError(
-            f"{path} does not describe a decoder language model; missing or wrong: {keys}. Wanted is the config.json "
+            f"{path} does not describe a decoder language model; missing or wrong: {keys}. Give the config.json "
             f"beside the model's weights."
         ) from error
 

@@ -1,7 +1,7 @@
-"""Texts of some pairs of data files, evenly spread over them, for the lengths in a plan.
+"""A sample of the pairs of data files, evenly spread over them, for the lengths in a plan.
 
-They are read as the stage reads them; a row that cannot be used, and a file that cannot be read, are left out: the
-check says what is wrong with them.
+Pairs are read as the stage reads them. Unusable rows and unreadable files are left out: the system check says what is
+wrong with them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from containers.data.reader import rows_of_lines
 from containers.data.rows import Pair
 from containers.harness.errors import BadDataError
 
-# A sample of so many places percentiles to a percent, and takes less than a second to read.
+# A sample of this size gives percentiles to a percent, and takes less than a second to read.
 SAMPLE_ROWS = 1000
 _MAX_READ_BYTES = 256 * 1024**2
-# Text in gzip and parquet is about so many times as long.
+# Text in gzip and parquet is about this many times as long as its file.
 EXPANSION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PairTexts:
-    """The texts of a pair; the turns of the prompt are joined, and `num_turns` says how many they were."""
+    """The texts of a pair; the turns of the prompt are joined; `num_turns` is their number."""
 
     prompt: str
     chosen: str
@@ -33,7 +33,7 @@ class PairTexts:
 
     @property
     def num_characters(self) -> int:
-        """Of the prompt with the longer answer."""
+        """Characters of the prompt with the longer completion."""
         return len(self.prompt) + max(len(self.chosen), len(self.rejected))
 
 
@@ -44,7 +44,7 @@ def sample_pairs(files: Sequence[Path], *, num_rows: int | None) -> Iterator[Pai
     whatever the data are.
 
     Args:
-        num_rows: of all files together; None where they were not counted: the first ones are taken.
+        num_rows: of all files together; None: not counted, so the first ones are taken.
     """
     every = 1 if num_rows is None else max(1, int(num_rows * _share_read(files)) // SAMPLE_ROWS)
     return islice(_pairs(files, every=every), 2 * SAMPLE_ROWS)
@@ -65,7 +65,7 @@ def _pairs(files: Sequence[Path], *, every: int) -> Iterator[PairTexts]:
 
 
 def _lines(file: Path, *, limit: ReadLimit, wanted: Iterator[bool]) -> Iterator[Line]:
-    """Up to where the file is damaged."""
+    """Lines up to the first damage of the file."""
     try:
         yield from some_lines(file, limit=limit, wanted=wanted)
     except UnreadableFileError:
@@ -78,7 +78,7 @@ def are_all_taken(files: Sequence[Path], *, num_rows: int | None) -> bool:
 
 
 def _share_read(files: Sequence[Path]) -> float:
-    """About how much of the files the limit lets be read."""
+    """Approximate share of the files that is within the limit."""
     sizes = [file.stat().st_size * (1 if file.suffix == ".jsonl" else EXPANSION) for file in files if file.is_file()]
     return min(1.0, _MAX_READ_BYTES / max(1, sum(sizes)))
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.docker]
 
 @pytest.mark.parametrize(
     ("command", "message"),
-    [("docker kill", "killed (137, not out of memory)"), ("docker rm -f", "somebody removed the container")],
+    [("docker kill", "killed (137, not out of memory)"), ("docker rm -f", "the container was removed")],
     ids=["kill", "rm"],
 )
 def test_somebody_takes_the_container_away(

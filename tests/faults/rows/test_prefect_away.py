@@ -157,7 +157,7 @@ def test_a_killed_flow_run_is_crashed_at_the_next_start(
     assert again.wait() == 0, again.text
     killed, later = prefect.shown(name)
     assert (killed.state, later.state) == ("Crashed", "Completed")
-    assert "died without a word" in (killed.run.state.message if killed.run.state else "")
+    assert "died without reporting" in (killed.run.state.message if killed.run.state else "")
     assert killed.tasks[POLICY] == ["Crashed"]
     assert killed.tasks[REWARD] in FINISHED
     repeated = assert_went_on(work, tiny.artifact(POLICY, name), POLICY, undisturbed)

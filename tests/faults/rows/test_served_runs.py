@@ -60,7 +60,7 @@ def test_kill_9_of_the_serving_and_its_run(served: ServedProject, undisturbed: R
     fault.recovery_starts()
     served.serve()
     assert served.state(run) == "Crashed"
-    assert "died without a word" in served.message(run)
+    assert "died without reporting" in served.message(run)
     before = served.stages(run)
     assert before[-1] == (REWARD.value, "Crashed")
     served.press("AwaitingRetry", run)

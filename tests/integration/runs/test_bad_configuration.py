@@ -10,7 +10,7 @@ from short_runs import CONFIG, rlhf, traces
     ("text", "said"),
     [
         ("run:\n  name: x\n  seed: [1, 2\n", "is no valid YAML: line 4, column 1"),
-        ("run:\n\tname: x\n", "A tab stands there: YAML indents with spaces."),
+        ("run:\n\tname: x\n", "YAML indents with spaces, not tabs."),
         ("", "holds nothing"),
         ("run: {name: a, name: b}\n", "run.name: given twice"),
         ("run: !!python/object/apply:os.system [touch hacked]\n", "stands for no value of a configuration"),
@@ -72,7 +72,7 @@ def test_what_the_data_are_too_few_for_is_told_at_once_before_anything_starts(fo
     assert "train_reward_model.schedule: eval_steps 5000 would never evaluate" in ended.stderr
     assert "train_sft.global_batch_size: 8192 is more than the " in ended.stderr
     assert "validation.jsonl gives at most " in ended.stderr
-    assert "5,000 are asked for: minimum_validation_pairs (5,000)" in ended.stderr
+    assert "5,000 are required: minimum_validation_pairs (5,000)" in ended.stderr
     assert traces(folder) == set()
 
 

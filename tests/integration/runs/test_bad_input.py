@@ -50,7 +50,7 @@ def test_the_check_says_what_it_found_also_where_the_data_are_too_few_to_plan_wi
     found = failures(ended)
     assert "empty.jsonl is empty (0 bytes)" in found
     assert "nowhere.tiktoken does not exist" in found
-    assert "filter_dataset: empty.jsonl gives at most 0 pairs, a line being one row" in ended.stderr
+    assert "filter_dataset: empty.jsonl gives at most 0 pairs, one for each line" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_a_plan_of_pinned_commits_says_what_is_reused_and_asks_no_hub(run: Run) 
     assert [stage for stage in STAGES if f"{stage}   [reused, made " in planned.stdout] == made, planned.stdout
     unpinned = run.place.rlhf("plan", pinned[1])
     assert "filter_dataset   [reused, made " in unpinned.stdout
-    unknown = f"[not known before the hub was asked: `main` of {MODEL} may have moved]"
+    unknown = f"[not known until the hub is queried: `main` of {MODEL} may have moved]"
     assert f"train_reward_model   {unknown}" in unpinned.stdout
     assert run.place.hub.requests == asked
 

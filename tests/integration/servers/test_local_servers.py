@@ -294,6 +294,6 @@ def test_serving_lasts_until_ctrl_c_or_says_which_server_died(
             assert (holder.returncode, errors) == (0, "")
         else:
             assert holder.returncode == 1
-            assert re.search(r"ServerError: The MLflow server \(pid \d+\) has ended by itself", errors)
+            assert re.search(r"ServerError: The MLflow server \(pid \d+\) has ended unexpectedly", errors)
     finally:
         end(holder)

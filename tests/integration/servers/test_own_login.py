@@ -83,7 +83,7 @@ def test_nobody_gets_in_without_the_login_which_only_its_owner_can_read(
     assert path.parent.stat().st_mode & 0o777 == 0o700
     user, _, password = own_login(settings.state_dir).partition(":")
     assert (user, len(password)) == ("rlhf", 32)
-    assert [text for text in said if f"Prefect's login was made now and lies in {path}." in text]
+    assert [text for text in said if f"Prefect's login was made now and is in {path}." in text]
 
 
 def test_the_password_stands_in_no_command_no_log_and_no_record(
@@ -122,7 +122,7 @@ def test_whoever_names_the_address_in_the_same_folder_need_not_name_the_login(
         assert os.environ["PREFECT_API_AUTH_STRING"] == own_login(settings.state_dir)
     assert known_login(settings.state_dir, running.prefect_api_url)
     assert known_login(settings.state_dir, "http://127.0.0.1:1/api") == {}, "a login goes to its own server only"
-    refused = "it wants a login.*lies in outputs/.servers/prefect/login"
+    refused = "it demands a login.*is in outputs/.servers/prefect/login"
     with pytest.raises(ServerError, match=refused), local_servers(replace(named, state_dir=tmp_path), say=print):
         pass
 

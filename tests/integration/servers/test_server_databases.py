@@ -151,7 +151,7 @@ def test_a_password_in_the_command_is_refused_with_where_to_put_it(
     url = "postgresql://me:secret@127.0.0.1:9/x"
     monkeypatch.setattr(sys, "argv", ["rlhf", "serve", f"--mlflow-database={url}"])
     said = why_not(only("mlflow", tmp_path, healthy, mlflow_database=url))
-    assert "the password of postgresql://127.0.0.1:9/x stands in the command" in said
+    assert "the password of postgresql://127.0.0.1:9/x is in the command" in said
     assert "Set MLFLOW_BACKEND_STORE_URI to the URL instead" in said
 
 

@@ -241,7 +241,7 @@ def test_who_comes_to_running_servers_with_a_wrong_login_is_told_which_variable(
 @pytest.mark.parametrize(
     ("login", "expected"),
     [
-        (None, r"it wants a login \(HTTP 401 Unauthorized\); set PREFECT_API_AUTH_STRING"),
+        (None, r"it demands a login \(HTTP 401 Unauthorized\); set PREFECT_API_AUTH_STRING"),
         ("team:wrong", r"it refuses the login in PREFECT_API_AUTH_STRING \(HTTP 401 Unauthorized\); set it to one"),
     ],
 )
@@ -313,7 +313,7 @@ def test_beyond_loopback_everything_that_is_missing_is_said_at_once(
             {"PREFECT_SERVER_API_AUTH_STRING": "secretword"},
             "PREFECT_SERVER_API_AUTH_STRING has to read `user:password`",
         ),
-        ({"PREFECT_SERVER_API_AUTH_STRING": "admin:pass"}, "has 4 characters; 12 are the least"),
+        ({"PREFECT_SERVER_API_AUTH_STRING": "admin:pass"}, "has 4 characters; at least 12 are needed"),
         ({"MLFLOW_TRACKING_PASSWORD": "pässwörter-viele"}, "not printable ASCII"),
         ({"PREFECT_API_AUTH_STRING": "team:another"}, "PREFECT_API_AUTH_STRING, by which clients log in, differs"),
     ],

@@ -127,8 +127,8 @@ def test_silence_rejects_and_a_late_word_still_counts(place: Place) -> None:
     assert place.rlhf("run", "silence", rules=rules).returncode == EXIT_WAITS
     late = place.rlhf("run", "silence", rules=rules)
     assert late.returncode == EXIT_CLOSED
-    assert "Nobody decided about the reward model by" in late.stdout
-    assert "Nobody decided about the reward model in time" in place.page("silence")
+    assert "No decision about the reward model came by" in late.stdout
+    assert "No decision about the reward model came in time" in place.page("silence")
     word = place.rlhf("approve", "silence", "--waive", "--by", "Ada", "--reason", "a smoke test", rules=rules)
     assert word.returncode == 0, word.stderr
     assert place.rlhf("run", "silence", rules=rules).returncode == 0
@@ -195,8 +195,8 @@ def test_a_suspended_run_that_nobody_answers_fails_and_a_retry_says_why(place: P
         env=place.environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert retry.returncode == 0, retry.stdout + retry.stderr
-    wait_for(lambda: "Nobody decided" in (place.flow_run(run_id).state.message or ""), timeout_s=LIMIT_S)  # type: ignore[union-attr]
-    assert "Nobody decided about the reward model in time" in place.page("forgotten")
+    wait_for(lambda: "No decision about" in (place.flow_run(run_id).state.message or ""), timeout_s=LIMIT_S)  # type: ignore[union-attr]
+    assert "No decision about the reward model came in time" in place.page("forgotten")
 
 
 def test_a_suspended_run_that_is_cancelled_asks_again_when_it_is_retried(place: Place, deployment: None) -> None:
@@ -261,7 +261,7 @@ def test_people_are_told_once_with_figures_and_trouble_with_that_stops_no_run(pl
     receiver.status = 500
     troubled = place.rlhf("run", "told", rules=rules)
     assert troubled.returncode == EXIT_WAITS, troubled.stdout + troubled.stderr
-    assert "Nobody was told by custom-webhook/people" in troubled.stdout
+    assert "custom-webhook/people notified no one" in troubled.stdout
     assert "secret-path" not in troubled.stdout + troubled.stderr
     receiver.status = 200
     receiver.received.clear()

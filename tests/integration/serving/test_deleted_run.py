@@ -109,7 +109,7 @@ def test_a_server_that_comes_back_with_another_database_stops_no_run(
     with pytest.raises(ObjectNotFound):  # the engine has nobody to tell the end
         run_linked(tmp_path, swap_and_wait, say=said.append)
     assert stopped == [False]
-    assert len([line for line in said if "another database is behind it. The run goes on" in line]) == 1
+    assert len([line for line in said if "so it uses another database now. The run goes on" in line]) == 1
     ended = take_last_end()
     assert ended is not None
     assert ended.error is None

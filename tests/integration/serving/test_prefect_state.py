@@ -85,7 +85,7 @@ def test_only_runs_of_dead_processes_of_this_host_become_crashed(
     nobodys = run_of(prefect, {})
     lines = settle_the_dead(tmp_path, api, flow_name="rlhf")
     name, message = state_of(api, dead)
-    assert (name, "died without a word" in message) == ("Crashed", True)
+    assert (name, "died without reporting" in message) == ("Crashed", True)
     assert [state_of(api, other)[0] for other in (alive, elsewhere, nobodys)] == ["Running"] * 3
     assert [line for line in lines if dead in line and "now Crashed" in line]
     assert settle_the_dead(tmp_path, api, flow_name="rlhf") == []

@@ -136,5 +136,5 @@ def test_the_training_that_is_replaced_is_no_stage_to_end_after(tmp_path: Path) 
 
 def test_a_retraining_with_a_reward_model_from_elsewhere_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path, reward_model={"hub_id": "org/model", "revision": "main"})
-    with pytest.raises(InvalidConfigError, match="a retraining trains a reward model of its own"):
+    with pytest.raises(InvalidConfigError, match="a retraining trains its own reward model"):
         load_retraining(str(run))

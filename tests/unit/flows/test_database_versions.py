@@ -51,7 +51,7 @@ def test_an_older_database_is_said_to_be_migrated_with_a_backup_first(tmp_path: 
     before = file.read_bytes()
     (line,) = database_upgrade_lines(tmp_path, [name])
     assert f"{len(migrations_of(name)) - 1} migrations behind" in line
-    assert "brings it up to date when it starts" in line
+    assert "upgrades it when it starts" in line
     assert ("mlflow db upgrade" in line) == (name == "mlflow")
     assert "copy the file first" in line
     assert file.read_bytes() == before

@@ -50,7 +50,7 @@ def test_the_plan_names_the_versions_that_changed_the_stages_and_the_cost(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, *rest = plan(config, capsys).splitlines()
-    assert first.startswith("UPGRADE: what stages are made with changed since this run's last: ")
+    assert first.startswith("UPGRADE: sources, packages or image of stages changed since the last run: ")
     assert f"torch 0.0.1 → {metadata.version('torch')}, 1 source file. So" in first
     assert "trl" not in first.replace("rlhf", "")
     assert "So 2 of its stages are not reused (train_reward_model, train_policy): " in first
@@ -73,7 +73,7 @@ def test_what_an_earlier_version_did_not_note_is_still_told(config: Path, capsys
     for file in Path("outputs/store/programs").iterdir():
         file.write_text("{", encoding="utf-8")
     first = plan(config, capsys).splitlines()[0]
-    assert "sources, packages or image; an earlier version did not note which" in first
+    assert "stages changed since the last run: an earlier version did not record which. So" in first
 
 
 def test_a_store_of_a_newer_version_is_said_by_the_plan_and_refused_by_run_and_cache(

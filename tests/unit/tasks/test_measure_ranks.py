@@ -50,7 +50,7 @@ def test_ranks_without_their_gpus_are_a_failure_that_says_so(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("shm_gib", "size_gib", "end"),
     [
-        (0, 16, "is there for data loaders."),
+        (0, 16, "is for data loaders."),
         (0.1, 0.5, "is too little: set it to 1 in the GPU profile."),
         (0.1, 1, "is enough."),
         (1.2, 2, "is too little: set it to 2.5 in the GPU profile."),

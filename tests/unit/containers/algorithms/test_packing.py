@@ -112,5 +112,5 @@ def test_the_note_says_what_packing_saves_in_tokens_that_can_be_counted(tmp_path
     rows: list[Row] = [{"chosen_ids": [*ids, *[11] * 12], "rejected_ids": [*ids, *[12] * 7]} for ids in prompts]
     plan_packing(context, config, model("qwen3", {}), rows)
     packed, apart = 120 + 4 * 19, 2 * 120 + 4 * 19
-    wanted = f"so an epoch is {packed} tokens; with each answer in a row of its own it would be {apart}"
+    wanted = f"so an epoch is {packed} tokens; with each answer in its own row it would be {apart}"
     assert wanted in (context.work / "events.jsonl").read_text()

@@ -18,7 +18,7 @@ def _profile(**changes: Any) -> GpuProfile:
     [
         ({"distribution": "fsdp", "num_gpus": 1, "num_processes": 1}, "divides a model over ranks"),
         ({"precision": "float32"}, "would refuse the model. Set tf32 to false"),
-        ({"distribution": "fsdp2"}, "torch's second one already"),
+        ({"distribution": "fsdp2"}, "already is torch's second version"),
         ({"distribution": "ZeRO3"}, "`distribution: fsdp` divides weights, gradients and optimizer states"),
         ({"launcher": "accelerate"}, "starts the same ranks as torchrun"),
         ({"distribution": "pipeline"}, "Input should be 'ddp' or 'fsdp'"),
@@ -32,7 +32,7 @@ def _profile(**changes: Any) -> GpuProfile:
         ({"environment": {"OMP_NUM_THREADS": "9"}}, "Set num_threads instead"),
         ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "is set by the launcher"),
         ({"environment": {"TORCH_NCCL_BLOCKING_WAIT": "1"}}, "switches TORCH_NCCL_ASYNC_ERROR_HANDLING off"),
-        ({"environment": {"AWS_PROFILE": "x"}}, "nothing to do with the hardware"),
+        ({"environment": {"AWS_PROFILE": "x"}}, "is no hardware variable"),
         ({"environment": {"HF_TOKEN": "hf_x"}}, "is a secret"),
     ],
 )

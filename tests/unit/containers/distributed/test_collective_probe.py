@@ -53,7 +53,7 @@ def test_two_ranks_measure_the_way_between_them(tmp_path: Path) -> None:
 def test_a_rank_that_never_answers_is_noticed_and_says_what_to_change(tmp_path: Path) -> None:
     said = first_rank(tmp_path, "apart")
     assert said.startswith(f"{FailureKind.NCCL_TIMEOUT}: Before the training, 2 ranks of profile `cpu-2` could not add")
-    assert said.endswith("check that `lo` is up, and that no firewall shuts it.")
+    assert said.endswith("check that `lo` is up, and no firewall blocks it.")
 
 
 def test_sums_that_are_wrong_are_no_gradients_to_train_on(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_a_lock_of_a_gpu_that_is_a_link_is_refused_with_the_advice(
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     (tmp_path / "GPU-a.program.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CreateRefusedError, match=r"locks of the GPUs cannot be kept in .* remove that"):
+    with pytest.raises(CreateRefusedError, match=r"locks of the GPUs cannot be kept in .* remove it"):
         run(tmp_path, "print('up')", gpu_ids=("GPU-a",))
     assert not (tmp_path / "elsewhere").exists()
 

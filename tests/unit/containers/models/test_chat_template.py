@@ -74,7 +74,7 @@ def test_a_template_that_loops_is_stopped_and_named(template: str) -> None:
     assert time.monotonic() - started < 5
     assert str(caught.value) == (
         "The chat template of org/name@abc (tokenizer_config.json) did not finish four short messages within 0.3 s: it "
-        "loops for ever, or for too long. Put a chat_template.jinja that works beside the tokenizer files, or start "
+        "loops forever, or for too long. Put a chat_template.jinja that works beside the tokenizer files, or start "
         "from another model."
     )
 
@@ -262,6 +262,6 @@ def test_counting_tokens_in_filter_dataset_says_of_how_many_rows_the_template_ma
     with pytest.raises(BadDataError) as caught:
         run_filter_dataset(context)
     assert str(caught.value).startswith(
-        "filter_dataset.max_tokens counts by the chat template of the base model. The chat template refuses 4 of 200 "
+        "filter_dataset.max_tokens counts with the chat template of the base model. The chat template refuses 4 of 200 "
         "conversations, so they have no tokens: `No reasons` (4; the first has the turns user, assistant). "
     )

@@ -135,7 +135,7 @@ def test_pairs_that_spell_a_token_without_a_row_are_left_out_of_the_training_and
     assert (info.num_examples, info.examples_left_out, info.examples_without_row) == (46, 0, 2)
     assert ("Left out for a token without a row", "2") in training_facts(info)
     assert (
-        "2 of 48 training pairs are left out: they spell a token that the model's embedding of 259 rows has none for, "
+        "2 of 48 training pairs are left out: they spell a token without a row in the model's embedding of 259 rows, "
         "the first <image_soft_token> (id 259)."
     ) in notes_of(context)
 

@@ -32,7 +32,10 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTION = {"role": "user", "content": "Name a colour."}
 ANSWER = {"role": "assistant", "content": "Blue."}
 SHORT = TrainingSchedule(max_steps=1)
-WAY_OUT = "Set chat_template, of train_sft where there is one (it stays with the model) and else of train_reward_model"
+WAY_OUT = (
+    "Set train_sft.chat_template (it stays with the model), or train_reward_model.chat_template if there is no "
+    "train_sft"
+)
 
 
 def _rows(*, num_with_system: int = 0, num_with_two_questions: int = 0) -> list[dict[str, Any]]:
@@ -81,7 +84,7 @@ def test_fine_tuning_with_gemma_says_how_many_rows_it_refuses_and_why() -> None:
         "first has the turns system, user, assistant); `Conversation roles must alternate "
         "user/assistant/user/assistant/...` (1; the first has the turns user, user, assistant). "
         f"{WAY_OUT}, to a template that writes every turn, by name (chatml, say) or as a .jinja file; a policy "
-        "without train_sft keeps its model's own. Or leave such rows out of the data."
+        "without train_sft keeps its model's own template. Or leave such rows out of the data."
     )
 
 

@@ -48,7 +48,7 @@ def test_polarity_near_duplicates_and_suites_are_said_in_the_report() -> None:
         "60.8 %), which says nothing about the sign of the labels.",
         "2 rows nearly repeat another one (near_duplicates.jsonl).",
         "5 prompts are like another prompt; every split keeps them together.",
-        "Suite rm_bench: 5 of its 482 prompts stand in 12 rows (contaminated.jsonl).",
+        "Suite rm_bench: 5 of its 482 prompts are in 12 rows (contaminated.jsonl).",
     )
 
 

@@ -103,7 +103,7 @@ def test_a_champion_that_stays_is_told_with_why_and_is_no_alarm(made: MadeRun) -
 
 
 def test_a_challenger_that_missed_its_gate_is_told_below_that(made: MadeRun) -> None:
-    why = "version 1 stays champion: the challenger was compared with nothing, for it did not pass its gate."
+    why = "version 1 stays champion: the challenger was not compared, since it did not pass its gate."
     refused = decided(kind="refused", text=why, challenger=None, champion_after=1, comparison=None)
     page, markdown = report(made, written(refused), verdict=gate("reward_model", passed=False), stopped="gate")
     assert page.banner.startswith("bad: The reward model did not pass its gate")

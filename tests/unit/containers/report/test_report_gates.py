@@ -62,7 +62,7 @@ def test_a_rejection_is_the_headline_although_the_rules_passed(made: MadeRun) ->
 
 def test_silence_is_told_apart_from_a_rejection(made: MadeRun) -> None:
     page = ended_at_the_gate(made, gate("reward_model", decision=decided("timed_out")))
-    assert page.banner == "bad: Nobody decided about the reward model in time: policy training was not started."
+    assert page.banner == "bad: No decision about the reward model came in time: policy training was not started."
     assert "silence counts as a rejection" in page.text
 
 
@@ -102,9 +102,9 @@ def test_a_run_that_broke_outside_a_stage_says_why_at_the_top(made: MadeRun) -> 
 def test_a_run_that_was_to_end_early_is_no_failure(made: MadeRun) -> None:
     part = with_stages(made.pipeline, until=LAST).model_copy(update={"gates": (gate("reward_model"),), "until": LAST})
     page = render(made, part)
-    assert page.banner == "plain: The run went up to evaluate_reward_model, as it was asked to."
+    assert page.banner == "plain: The run went up to evaluate_reward_model, as requested."
     assert "The reward model passed its gate." in page.text
-    assert "Nothing to show: not asked for in this run." in page.text
+    assert "Nothing to show: not requested in this run." in page.text
 
 
 def test_the_short_report_carries_who_decided_and_what_waits(made: MadeRun) -> None:

@@ -36,7 +36,7 @@ PAD = 0
 NEW_TOKENS = 12
 LENGTHS = (1, 7, 40, 130)
 ADAPTERS = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-LOGGED = "Completions are generated with the prompt computed "
+LOGGED = "Completions are generated with each prompt computed "
 
 
 def policy(*, lora: bool = False, dtype: torch.dtype = torch.float32) -> Any:
@@ -199,7 +199,7 @@ def test_the_log_says_how_completions_are_generated(tmp_path: Path) -> None:
     shares, text = logged("qwen3", {})
     assert shares and LOGGED + "once for all" in text
     shares, text = logged("mistral", {"sliding_window": 16})
-    assert not shares and LOGGED + "for each of them: it attends over a window of 16 tokens" in text
+    assert not shares and LOGGED + "for each of its completions: it attends over a window of 16 tokens" in text
     assert logged("qwen3", {}, rollout_engine="transformers") == (False, "")
 
 

@@ -87,7 +87,7 @@ def test_prompts_that_the_reward_model_has_no_row_for_are_left_out_and_counted(t
     train_policy.run(context)
     info = TrainingInfo.model_validate_json((context.output / TRAINING_INFO_FILE).read_text())
     assert (info.num_examples, info.examples_left_out, info.examples_without_row) == (10, 0, 1)
-    assert "1 of 11 prompts are left out: they spell a token that the reward model's embedding" in _notes(context)
+    assert "1 of 11 prompts are left out: they spell a token without a row in the reward model's" in _notes(context)
 
 
 def test_a_lost_turn_and_the_date_are_told(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_prompts_that_spell_a_token_without_a_row_are_counted_out_unless_they_ar
     assert (len(found.prompts), found.num_over_long, found.num_without_row) == (11, 1, 1)
     assert found.left_out_text == (
         "1 of 13 prompts are left out: longer than 40 tokens (train_policy.max_prompt_length). 1 of 12 prompts are "
-        f"left out: they spell a token that the policy's embedding of {ROWS} rows has none for, the first <image> "
+        f"left out: they spell a token without a row in the policy's embedding of {ROWS} rows, the first <image> "
         f"(id {ROWS})."
     )
     pairs = write_prompts(tmp_path, train=["See <image>", "Hi", "Hello"])

@@ -127,6 +127,7 @@ def test_a_policy_is_trained(tmp_path: Path, kind: str) -> None:
     context = bfloat16_context(tmp_path, StageName.TRAIN_POLICY, config, inputs)
     assert values_of(train_policy.run(context))["num_steps"] == 2
     assert ("Completions are packed" in notes_of(context)) == config.pack
-    assert ("computed once for all of its own." in notes_of(context)) == (config.rollout_engine == "shared_prompts")
+    shares = "computed once for all of its completions." in notes_of(context)
+    assert shares == (config.rollout_engine == "shared_prompts")
     saved = load_file(context.output / "model" / "model.safetensors")
     assert {weight.dtype for weight in saved.values()} == {torch.bfloat16}

@@ -128,7 +128,7 @@ def test_a_rank_file_becomes_a_tokenizer_with_special_tokens_behind_the_ranks(tm
         (b"not base64 at all\n", "ranks.tiktoken:1"),
         (b"YQ== 0\nYg== x\n", "ranks.tiktoken:2"),
         (b"YQ== 0\nYg== 5\n", "each once"),
-        (b"YQ== 0\nYg== 1\n", "254 of the 256 bytes are no token"),
+        (b"YQ== 0\nYg== 1\n", "254 of the 256 bytes have no token"),
         (b"", "256 of the 256 bytes"),
     ],
 )

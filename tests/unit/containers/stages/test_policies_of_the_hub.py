@@ -222,7 +222,7 @@ def test_a_pad_token_below_zero_is_taken_out_and_the_rest_of_a_generation_config
     context = trained(tmp_path, inputs, start)
     saved = json.loads((context.output / "model" / "generation_config.json").read_text())
     assert (saved["do_sample"], saved["temperature"], saved["top_p"]) == (True, 0.9, 0.6)
-    assert "token ids below zero are taken out" in (context.work / "events.jsonl").read_text()
+    assert "token ids below zero were removed" in (context.work / "events.jsonl").read_text()
 
 
 def test_a_generation_config_that_nothing_mends_keeps_its_token_ids(tmp_path: Path, inputs: dict[str, Path]) -> None:

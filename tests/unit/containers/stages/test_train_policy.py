@@ -229,7 +229,7 @@ def test_a_learning_rate_that_explodes_is_a_failure_that_names_the_step(
 def test_a_policy_that_ranks_would_divide_is_refused(tmp_path: Path, inputs: dict[str, Path]) -> None:
     profile = CPU.model_copy(update={"num_processes": 2, "distribution": "fsdp"})
     context = make_context(tmp_path, StageName.TRAIN_POLICY, CONFIG, inputs, profile=profile)
-    with pytest.raises(BadConfigError, match="each rank needs the whole of it"):
+    with pytest.raises(BadConfigError, match="each rank needs the whole model"):
         train_policy.run(context)
 
 

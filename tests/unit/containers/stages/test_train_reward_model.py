@@ -163,7 +163,7 @@ def test_a_saved_copy_that_scores_otherwise_fails_the_stage(tmp_path: Path, monk
         return merged
 
     monkeypatch.setattr("containers.scoring.reload.save_merged", save_with_another_head)
-    with pytest.raises(StageError, match=r"merged/, loaded from disk, scores up to .* away from the trained model"):
+    with pytest.raises(StageError, match=r"merged/, loaded from disk, gives scores up to .* away from the trained"):
         train_reward_model.run(reward_model_context(tmp_path))
 
 

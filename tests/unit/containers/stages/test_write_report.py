@@ -136,7 +136,7 @@ def test_the_page_says_with_which_command_its_links_open(passed: Page, made: Mad
 
 
 def test_both_losses_of_the_reward_model_say_what_they_are(passed: Page) -> None:
-    assert "it includes the pull of the mean score to zero (center_rewards_coefficient)" in passed.text
+    assert "it includes the penalty on mean scores off zero (center_rewards_coefficient)" in passed.text
     assert "The log loss is that of the score difference alone." in passed.text
 
 

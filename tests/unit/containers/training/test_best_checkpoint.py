@@ -60,5 +60,5 @@ def test_a_best_step_without_a_checkpoint_is_an_error_and_no_older_model(
 
     with monkeypatch.context() as patch:
         patch.setattr(program, "train", best_was_elsewhere)
-        with pytest.raises(StageError, match=r"those of checkpoint-2, .* found at step 3, of which there is no"):
+        with pytest.raises(StageError, match=r"those of checkpoint-2, .* was at step 3, which has no"):
             train_reward_model.run(context)

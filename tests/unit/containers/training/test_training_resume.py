@@ -136,13 +136,13 @@ def _with_checkpoint_at(tmp_path: Path, step: int, *, claimed: int) -> StageCont
 
 def test_a_resume_that_would_do_nothing_is_an_error(tmp_path: Path) -> None:
     context = _with_checkpoint_at(tmp_path, 16, claimed=16)
-    with pytest.raises(StageError, match="checkpoint-16 lies behind the last step, 12, so a resume would do nothing"):
+    with pytest.raises(StageError, match="checkpoint-16 is past the last step, 12, so a resume would do nothing"):
         train_reward_model.run(context)
 
 
 def test_a_resume_that_begins_elsewhere_than_its_checkpoint_ended_is_an_error(tmp_path: Path) -> None:
     context = _with_checkpoint_at(tmp_path, 0, claimed=11)
-    with pytest.raises(StageError, match="was to go on from checkpoint-11 and began at step 0"):
+    with pytest.raises(StageError, match="should resume from checkpoint-11 but began at step 0"):
         train_reward_model.run(context)
 
 

@@ -52,7 +52,7 @@ def test_the_list_has_adapters_with_what_they_take_and_what_they_share(store: Pa
     assert "holds no artifact" in text
     (row,) = [line.split() for line in text.splitlines() if line.startswith("my-adapter")]
     assert row[0] == "my-adapter-0123456789abcdef"
-    assert row[3:] == ["2.00", "KiB", "4.00", "KiB", "nobody"]
+    assert row[3:] == ["2.00", "KiB", "4.00", "KiB", "none"]
 
 
 def test_garbage_is_told_first_and_deleted_only_when_that_is_said(store: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
         (["trian"], "there is no command `trian`. Did you mean `retrain`? The commands are run, check, plan"),
         (["--versoin"], "unknown option. Did you mean --version?"),
         (["run"], "-c/--config is missing: the run (example: configs/runs/demo.yaml)."),
-        (["run", "-c"], "-c/--config wants a value behind it: the run"),
+        (["run", "-c"], "-c/--config needs a value after it: the run"),
         (
             ["run", "-c", "configs/runs/demo.yaml", "--untl", "x"],
             "rlhf run: --untl: unknown option. Did you mean --until?",
@@ -130,13 +130,13 @@ def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
         ),
         (
             ["plan", "-c", "configs/runs/demo.yaml", "--set", "gpu_profile.environment.NCCL_TIMEOUT=5"],
-            "gpu_profile.environment: NCCL_TIMEOUT: is read by nobody. The collective time-out is collective_timeout_s "
-            "in the GPU profile. (from --set gpu_profile.environment.NCCL_TIMEOUT=5)",
+            "gpu_profile.environment: NCCL_TIMEOUT: is read by no library. The collective time-out is "
+            "collective_timeout_s in the GPU profile. (from --set gpu_profile.environment.NCCL_TIMEOUT=5)",
         ),
         (
             ["plan", "-c", "configs/runs/demo.yaml", "--set", "environment.NCCL_TIMEOUT=5"],
-            "NCCL_TIMEOUT is read by nobody. The collective time-out is collective_timeout_s in the GPU profile. (from "
-            "--set environment.NCCL_TIMEOUT=5)",
+            "NCCL_TIMEOUT is read by no library. The collective time-out is collective_timeout_s in the GPU profile. "
+            "(from --set environment.NCCL_TIMEOUT=5)",
         ),
         (
             ["plan", "-c", "configs/runs/demo.yaml", "--set", "gpu_profile.nccl.timeout=5"],
@@ -181,3 +181,13 @@ def test_missing_demo_data_says_what_writes_it(project: Path, tmp_path: Path) ->
     for name in ("dataset.train", "evaluate_reward_model.suites"):
         (line,) = (line for line in ran.stdout.splitlines() if line.strip().startswith(name))
         assert line.endswith("does not exist. `rlhf demo-data --folder outputs/demo/data` writes it."), ran.stdout
+
+
+def test_check_asks_the_servers_that_a_run_would_use(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:2")
+    own = ["--set", "tracking.prefect_api_url=http://127.0.0.1:3/api"]
+    ran = rlhf("check", "-c", "configs/runs/demo.yaml", *own, cwd=project)
+    assert ran.returncode == 1, ran.stderr
+    assert "127.0.0.1:3" in ran.stdout and "127.0.0.1:1" not in ran.stdout
+    assert "127.0.0.1:2" in ran.stdout

@@ -143,7 +143,7 @@ def test_an_unknown_word_ends_with_2_and_a_near_match(word: str, hint: str, caps
     assert main(["keys", word]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith(f"`{word}`: no section is called so, and no key has it in its name. {hint}")
+    assert told.err.startswith(f"`{word}`: no section has this name, and no key contains it. {hint}")
 
 
 def test_it_loads_nothing_heavy() -> None:

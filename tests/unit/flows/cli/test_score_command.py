@@ -46,7 +46,7 @@ def test_a_file_without_rows_is_named_before_the_model_is_looked_at(
 def test_the_place_of_the_scores_is_looked_at_first(tmp_path: Path, rows: Path) -> None:
     for out, problem in (
         (tmp_path, "is a folder"),
-        (rows, "is the file that is to be scored"),
+        (rows, "is the file to score"),
         (tmp_path / "no" / "scores.jsonl", "is no folder that can be written"),
     ):
         with pytest.raises(ConfigError, match=f"--out: .*{problem}"):
@@ -72,7 +72,7 @@ def test_profiles_are_known_by_name_or_by_file(project: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert named_profile("cpu").num_gpus == 0
     assert named_profile(str(project / "configs" / "gpu_profiles" / "1x48gb.yaml")).num_gpus == 1
-    with pytest.raises(ConfigError, match=r"--profile: `cpuu`: no such profile\. Did you mean `cpu`\? Or a YAML file"):
+    with pytest.raises(ConfigError, match=r"`cpuu`: no such profile\. Did you mean `cpu`\? Or name your own YAML file"):
         named_profile("cpuu")
     (tmp_path / "bad.yaml").write_text("name: bad\nnum_gpus: -1\n")
     with pytest.raises(ConfigError, match=r"bad\.yaml has 1 mistake:\n  num_gpus"):

@@ -49,5 +49,5 @@ def test_variables_of_the_shell_are_said_to_reach_nobody_with_what_is_wrong_abou
     )
     assert row.verdict == "warning"
     assert row.found.startswith("CUDA_LAUNCH_BLOCKING, NCCL_P2P_LEVEL, NCCL_SHM_DISABLE, NCCL_TIMEOUT in the")
-    for part in ("They reach no stage", "NCCL_TIMEOUT: is read by nobody", "over TCP", "makes every kernel wait"):
+    for part in ("They reach no stage", "NCCL_TIMEOUT: is read by no library", "over TCP", "makes every kernel wait"):
         assert part in row.advice

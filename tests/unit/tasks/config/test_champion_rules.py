@@ -53,7 +53,7 @@ def test_a_pair_file_of_which_nothing_is_left_decides_nothing() -> None:
 def test_without_a_clean_frozen_pair_the_champion_stays() -> None:
     comparison = _comparison(Contest(name="the frozen pairs", measure="accuracy", count=0, seen_in_training=380))
     assert not wins(comparison)
-    assert "on nothing that neither was trained on" in judgement(comparison)
+    assert "no data are left that neither was trained on" in judgement(comparison)
 
 
 def test_a_pair_file_may_have_a_budget_of_its_own() -> None:

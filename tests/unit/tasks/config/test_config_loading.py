@@ -217,7 +217,7 @@ def test_a_profile_on_the_command_line_wins_and_its_keys_can_be_changed(tmp_path
 def test_an_unknown_profile_is_one_mistake_with_a_near_match(tmp_path: Path) -> None:
     said = message(write_run(tmp_path), profile="4x48g")
     assert "1 mistake:" in said
-    own = "Or a YAML file of your own: docs/hardware.md."
+    own = "Or name your own YAML file: docs/hardware.md."
     assert f"gpu_profile: `4x48g`: no such profile. Did you mean `4x48gb`? {own}" in said
     assert "1 mistake:" in message(write_run(tmp_path), profile="4x48g", overrides=("gpu_profile.num_threads=2",))
 

@@ -118,7 +118,7 @@ def test_a_policy_that_writes_something_else_gets_no_advice_to_move_more() -> No
     for evaluation in (_policy(-0.5, low=-1, identical=0.5), _policy(-0.5, low=-1)):
         verdict = judge_policy(evaluation, PolicyGate())
         assert verdict.advice == ""
-        with pytest.raises(GateClosedError, match="Better data or training is the way"):
+        with pytest.raises(GateClosedError, match="Improve the data or the training"):
             demand(verdict)
 
 
@@ -160,7 +160,7 @@ def test_a_rejected_model_is_named_with_who_and_why() -> None:
 
 
 def test_silence_is_named_as_such_with_the_key_that_says_so() -> None:
-    with pytest.raises(GateClosedError, match="Nobody decided about the reward model by 21 November 2026, 11:29 UTC"):
+    with pytest.raises(GateClosedError, match="No decision about the reward model came by 21 November 2026, 11:29 UTC"):
         demand(_decided("timed_out", passed=True))
 
 

@@ -27,7 +27,7 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
         ({"base_model": {"path": "m"}}, "base_model: both base_model and build_base_model are given."),
         (
             {"tokenizer_file": "x.tiktoken"},
-            "build_base_model.vocabulary_size: 512 beside tokenizer_file, which brings its own vocabulary.",
+            "build_base_model.vocabulary_size: 512 beside tokenizer_file, which has its own vocabulary.",
         ),
         (
             {"build_base_model": {"vocabulary_size": None}},
@@ -58,7 +58,7 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
         ),
         (
             {"train_policy": {"rollout_engine": "vllm", "lora": None}},
-            "train_policy.rollout_engine: vllm is given the adapters before every batch, and `lora: null` trains none.",
+            "train_policy.rollout_engine: vllm gets the adapters before every batch, and `lora: null` trains none.",
         ),
         (
             {"train_policy": {"rollout_engine": "vllm", "lora": {"r": 600}}, "build_base_model": {"hidden_size": 1024}},
@@ -66,7 +66,7 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
         ),
         (
             {"train_policy": {"vllm_gpus": 1, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
-            "train_policy.vllm_gpus: 1 GPUs are kept for vLLM, and rollout_engine is shared_prompts, so nobody would",
+            "train_policy.vllm_gpus: 1 GPUs are kept for vLLM, and rollout_engine is shared_prompts, so they would",
         ),
         (
             {"train_policy": {"rollout_engine": "vllm", "vllm_gpus": 2, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
@@ -78,7 +78,7 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
         ),
         (
             {"gpu_profile": {**TWO_GPUS, "num_processes": 1, "num_rollout_gpus": 1}},
-            "gpu_profile.num_rollout_gpus: which GPUs have no rank is up to the stage that trains the policy.",
+            "gpu_profile.num_rollout_gpus: train_policy decides which GPUs have no rank.",
         ),
         # One of nine GPUs has no rank.
         (

@@ -83,7 +83,7 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tab_is_named_with_line_and_column(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"line 2, column 1: .*A tab stands there: YAML indents with spaces"):
+    with pytest.raises(ConfigError, match=r"line 2, column 1: .*YAML indents with spaces, not tabs"):
         read(tmp_path, "run:\n\tname: a\n")
 
 

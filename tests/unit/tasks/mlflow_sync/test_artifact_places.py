@@ -75,7 +75,7 @@ def test_a_place_that_is_not_the_servers_own_gets_neither_login_nor_file(
     assert stranger.requests == [] and not outside.exists()
     assert outbox.pending == 0
     (reason,) = outbox.refused
-    assert f"{tracking_server.url} wants them at {place}." in reason and "--artifacts-destination" in reason
+    assert f"{tracking_server.url} names {place} as their place." in reason and "--artifacts-destination" in reason
     assert len(tracking_server.requests) == 1, "one question for each run, not for each file"
 
 
@@ -89,7 +89,7 @@ def test_the_registry_shows_a_champion_without_files_where_their_place_is_not_th
     book = make_book(tmp_path / "store", num_versions=1, champions=(1,))
     problem = Registry(tracking_server.url, experiment="demo").reconcile(book, book.read())
     assert stranger.requests == [] and not outside.exists()
-    assert "without the files of version 1" in problem and f"wants them at {place}" in problem
+    assert "without the files of version 1" in problem and f"names {place} as their place" in problem
 
 
 @pytest.mark.parametrize("scheme", ["mlflow-artifacts:/1", "mlflow-artifacts://{host}/1", "http://{host}/1"])
@@ -147,7 +147,7 @@ def test_own_places_and_others(address: str, may: bool) -> None:
     if may:
         require_own_place(OWN, address)
         return
-    with pytest.raises(OtherPlaceError, match="wants them at"):
+    with pytest.raises(OtherPlaceError, match="as their place"):
         require_own_place(OWN, address)
 
 

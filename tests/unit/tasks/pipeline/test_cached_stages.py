@@ -121,7 +121,7 @@ def test_a_branch_of_the_model_hides_only_what_starts_from_the_model(hub: FakeHu
     asked = list(hub.requests)
     found = cached_stages(config)
     assert found[StageName.FILTER_DATASET].startswith("reused, made ")
-    unknown = "not known before the hub was asked: `main` of org/tiny may have moved"
+    unknown = "not known until the hub is queried: `main` of org/tiny may have moved"
     assert {found[stage] for stage in STAGES_OF_THE_MODEL} == {unknown}
     assert hub.requests == asked
 
@@ -140,7 +140,7 @@ def test_a_branch_of_the_dataset_hides_everything(hub: FakeHub, tmp_path: Path) 
     model = hub.commit("models", "org/tiny", MODEL_FILES)
     config = run_from_hub(tmp_path, model=model, data="v1.0")
     found = cached_stages(config)
-    unknown = "not known before the hub was asked: `v1.0` of org/pairs may have moved"
+    unknown = "not known until the hub is queried: `v1.0` of org/pairs may have moved"
     assert {found[stage] for stage in (StageName.FILTER_DATASET, *STAGES_OF_THE_MODEL)} == {unknown}
     assert found[StageName.WRITE_REPORT] == "runs"
     assert hub.requests == []

@@ -144,10 +144,10 @@ def test_only_the_cards_that_the_user_lets_programs_see_are_taken(monkeypatch: p
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
-        ("49140", "asks for 2 GPUs of 48 GiB, and 1 of the 1 that are here now can be used"),
-        ("49140 49140:3:5", r"1 of the 2 that are here now can be used \(GPU 1: 5 uncorrected ECC errors"),
-        ("49140 24564", r"1 of the 2 that are here now can be used \(GPU 1: 24.0 GiB"),
-        ("mig", r"1 of the 2 that are here now can be used \(GPU 0: MIG is on"),
+        ("49140", "asks for 2 GPUs of 48 GiB, but only 1 of the 1 visible can be used"),
+        ("49140 49140:3:5", r"1 of the 2 visible can be used \(GPU 1: 5 uncorrected ECC errors"),
+        ("49140 24564", r"1 of the 2 visible can be used \(GPU 1: 24.0 GiB"),
+        ("mig", r"1 of the 2 visible can be used \(GPU 0: MIG is on"),
     ],
 )
 def test_a_card_that_vanished_or_broke_since_the_check_ends_the_wait(machine: Path, mode: str, reason: str) -> None:
@@ -159,7 +159,7 @@ def test_a_card_that_vanished_or_broke_since_the_check_ends_the_wait(machine: Pa
 def test_a_driver_that_is_gone_ends_the_wait_with_its_own_words(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 0.2)
     machine.write_text("gone")
-    with pytest.raises(GpuUnavailableError, match=r"cannot be had now: .*GPU is lost.*reboot"), _turn(ONE_GPU, "late"):
+    with pytest.raises(GpuUnavailableError, match=r"not available now: .*GPU is lost.*reboot"), _turn(ONE_GPU, "late"):
         pytest.fail("It has a GPU that is lost.")
 
 

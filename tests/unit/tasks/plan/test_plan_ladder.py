@@ -22,7 +22,7 @@ def test_each_failure_that_a_change_can_heal_has_its_line() -> None:
     assert lines(FOUR, RuntimeSection(kind="docker")) == {
         "if a GPU is full": "per-device batch 2 → 1, accumulation 12 → 24",
         "if /dev/shm is full": f"shm_size_gib 16 → 32; then shm_size_gib 32 → 64; then {without_shm}",
-        "if ranks wait in vain": "; then ".join(("NCCL_DEBUG=INFO, and the flight recorder", *fewer)),
+        "if ranks time out": "; then ".join(("NCCL_DEBUG=INFO, and the flight recorder", *fewer)),
     }
 
 
@@ -52,4 +52,4 @@ def test_what_cannot_be_changed_is_said_to_fail_and_why() -> None:
 def test_a_ladder_that_is_switched_off_is_said_to_be() -> None:
     found = lines(FOUR, RuntimeSection(ladder=LadderSettings(enabled=False)))
     assert found["if a GPU is full"] == "the stage fails (runtime.ladder.enabled is false)"
-    assert found["if ranks wait in vain"] == "tried again unchanged, 2 times (runtime.ladder.enabled is false)"
+    assert found["if ranks time out"] == "tried again unchanged, 2 times (runtime.ladder.enabled is false)"

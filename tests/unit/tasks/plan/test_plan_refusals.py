@@ -85,7 +85,7 @@ def test_a_batch_that_is_probably_never_full_is_a_warning(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("num_train", "sections", "expected"),
     [
-        (103, {}, "gives at most 103 pairs, a line being one row, and 104 are asked for: minimum_train_pairs (100), "),
+        (103, {}, "gives at most 103 pairs, one for each line, and 104 are required: minimum_train_pairs (100), "),
         (200, {"filter_dataset": {"max_rows": 50}}, "gives at most 50 pairs"),
         (125, {"filter_dataset": {"minimum_validation_pairs": 21}}, "validation.jsonl gives at most 20 pairs"),
     ],

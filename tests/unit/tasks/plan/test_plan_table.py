@@ -33,7 +33,7 @@ def test_every_stage_has_a_line_with_steps_tokens_work_memory_disk_and_time(
     assert legend.startswith("All but `result` is estimated")
     text = render_plan(plan)
     assert f"{plan.operations / 1e18:.1f} EFLOP (estimated)" in text
-    assert "Estimated so:" in text and "  - work (FLOP): 2 a weight and token forward" in text
+    assert "Assumptions:" in text and "  - work (FLOP): 2 a weight and token forward" in text
 
 
 def test_what_is_reused_is_in_no_sum(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_steps_that_a_person_gave_are_said_in_epochs_and_many_are_a_warning(tmp_
     assert figure_text(figure_of(plan, POLICY, "epochs")) == "at least 7.4 (100 steps of 8 completions)"
     assert plan.warnings == (
         "train_policy.schedule.max_steps: 100 steps of 8 completions are at least 7.4 epochs. After more than 5 a "
-        "model may know its examples by heart. Lower it, or bring more data.",
+        "model may have memorized its examples. Lower it, or bring more data.",
     )
     assert plan_of(tmp_path, train_policy=training(max_steps=40)).warnings == ()
     debug = {"name": "small", "tags": ["debug"]}

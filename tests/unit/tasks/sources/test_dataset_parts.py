@@ -83,7 +83,7 @@ def test_a_mixture_with_a_mistake_is_refused_with_what_to_change(
     [
         ({}, "train"),
         ({"train": ""}, "several sources under `mixture`"),
-        ({"train": "x.jsonl", "mixture": [{"name": "a", "train": "a.jsonl"}]}, "train stands beside a mixture"),
+        ({"train": "x.jsonl", "mixture": [{"name": "a", "train": "a.jsonl"}]}, "train is set beside a mixture"),
         ({"validation": "x.jsonl", "mixture": [{"name": "a", "train": "a.jsonl"}]}, "validation stands beside"),
     ],
 )

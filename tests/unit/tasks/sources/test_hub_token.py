@@ -69,4 +69,4 @@ def test_a_prefect_that_does_not_answer_costs_the_run_no_token(
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert hub_token() == "hf_stored"
-    assert "Prefect could not be asked for the Secret block rlhf-hub-token" in caplog.text
+    assert "Prefect could not be queried for the Secret block rlhf-hub-token" in caplog.text

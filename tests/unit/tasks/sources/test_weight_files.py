@@ -38,7 +38,7 @@ def test_weights_that_are_cut_off_are_named_with_both_sizes(tmp_path: Path, num_
     save_file({f"layer.{number}": torch.zeros(4, 4) for number in range(300)}, path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-num_lost])
-    assert f"is cut off: it has {len(whole) - num_lost:,} bytes, its header wants {len(whole):,}." in refusal(path)
+    assert f"is cut off: it has {len(whole) - num_lost:,} bytes, its header needs {len(whole):,}." in refusal(path)
 
 
 def forged(entry: dict[str, object]) -> bytes:
@@ -60,10 +60,10 @@ def pickled() -> bytes:
         ((9).to_bytes(8, "little") + b"[1, 2, 3]", "its header is no JSON object"),
         ((4).to_bytes(8, "little") + b"{]]]", "is a damaged safetensors file: "),
         (weight_bytes(b"abc") + b"more", "it has 75 bytes, its header 71"),
-        (weight_bytes(b"abc").replace(b'"U8"', b'"I8"').replace(b"[3]", b"[9]"), "type and shape want 9"),
-        (weight_bytes(b"abc").replace(b"[0, 3]", b"[1, 4]"), "lies at 1 to 4, and the one before ends at 0"),
-        (forged({"dtype": "U8", "shape": [10**12] * 3, "data_offsets": [0, 3]}), "more elements than can be"),
-        (forged({"dtype": "U8", "shape": [3], "data_offsets": [0, 10**15]}), "type and shape want 3"),
+        (weight_bytes(b"abc").replace(b'"U8"', b'"I8"').replace(b"[3]", b"[9]"), "type and shape need 9"),
+        (weight_bytes(b"abc").replace(b"[0, 3]", b"[1, 4]"), "is at 1 to 4, but the one before ends at 0"),
+        (forged({"dtype": "U8", "shape": [10**12] * 3, "data_offsets": [0, 3]}), "more elements than possible"),
+        (forged({"dtype": "U8", "shape": [3], "data_offsets": [0, 10**15]}), "type and shape need 3"),
         (forged({"dtype": "F4", "shape": [3], "data_offsets": [0]}), "is a damaged safetensors file"),
     ],
     ids=lambda item: item[:30] if isinstance(item, str) else "",

@@ -164,7 +164,7 @@ def test_a_verdict_whose_decision_was_replaced_stands_no_more(tmp_path: Path) ->
         ("waived", False, "Ada", " ", "has no reason. To waive a gate"),
         ("waived", True, "Ada", "why not", "nothing to waive"),
         ("rejected", True, "Ada", "", "has no reason. To reject a model"),
-        ("rejected", False, " ", "bad", "names nobody"),
+        ("rejected", False, " ", "bad", "names no person"),
     ],
 )
 def test_a_decision_that_does_not_fit_is_refused_with_what_it_lacks(

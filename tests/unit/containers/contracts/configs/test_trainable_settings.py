@@ -28,7 +28,7 @@ def test_one_of_the_two_keys_is_enough(given: dict[str, object], trainable: str,
     [
         ({"trainable": "head", "lora": {"r": 4}}, "trainable is `head`, which has no adapters: set lora to null"),
         ({"trainable": "full", "lora": {}}, "trainable is `full`, which has no adapters: set lora to null"),
-        ({"trainable": "lora", "lora": None}, "Give lora its rank, or set trainable to `full`"),
+        ({"trainable": "lora", "lora": None}, "Set lora.r, or set trainable to `full`"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(given: dict[str, object], message: str) -> None:

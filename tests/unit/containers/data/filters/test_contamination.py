@@ -138,7 +138,7 @@ def test_a_benchmark_that_nobody_knows_is_refused_by_name(tmp_path: Path) -> Non
         "train_data": write(tmp_path / "train.jsonl", [helpsteer3(number) for number in range(40)]),
         "suite_farm": write_suite(tmp_path, LONG),
     }
-    with pytest.raises(BadConfigError, match="of the benchmark `no_bench`, which is not known"):
+    with pytest.raises(BadConfigError, match="names the benchmark `no_bench`, which is not known"):
         Run(tmp_path, inputs, suites=({"name": "farm", "benchmark": "no_bench"},))
 
 

@@ -99,7 +99,7 @@ def test_the_programs_own_failure_is_kept() -> None:
             FailureKind.CONTAINER_LOST,
             "daemon was away for 12 s",
         ),
-        ({"exit_code": 143, "signal": 15}, FailureKind.CANCELLED, "somebody stopped it"),
+        ({"exit_code": 143, "signal": 15}, FailureKind.CANCELLED, "it was stopped (143"),
         ({"exit_code": 135, "signal": 7}, FailureKind.SHM_EXHAUSTED, "64 MiB"),
         ({"exit_code": 139, "signal": 11}, FailureKind.UNEXPECTED, "139 (SIGSEGV)"),
         ({"exit_code": 137, "timed_out": True}, FailureKind.TIMED_OUT, "timeout_s of 60"),
