@@ -87,7 +87,7 @@ class RunPlan:
 def plan_run(
     loaded: LoadedConfig,
     *,
-    cached: CachedWords = lambda stage: "not known until its inputs exist",
+    cached: CachedWords = lambda stage: "unknown until inputs exist",
     artifacts: Mapping[StageName, Path] = _NO_ARTIFACTS,
     model_config: Path | None = None,
     cpu: CpuSpeed = NOT_MEASURED,
@@ -115,7 +115,7 @@ def plan_run(
 def draft_plan(
     config: RunConfig,
     *,
-    cached: CachedWords = lambda stage: "not known until its inputs exist",
+    cached: CachedWords = lambda stage: "unknown until inputs exist",
     artifacts: Mapping[StageName, Path] = _NO_ARTIFACTS,
     model_config: Path | None = None,
     cpu: CpuSpeed = NOT_MEASURED,

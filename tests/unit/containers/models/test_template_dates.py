@@ -113,5 +113,5 @@ def test_fine_tuning_says_which_date_it_writes(tmp_path: Path) -> None:
     train_sft.run(context)
     events = (context.work / "events.jsonl").read_text()
     assert "Warning: The start model's chat template writes the date of the day." in events
-    assert "it is 26 July 2024 here" in events
+    assert "the date is fixed to 26 July 2024" in events
     assert "set train_sft.chat_template" in events

@@ -129,7 +129,7 @@ def test_a_model_whose_configuration_says_nothing_shows_it_when_it_is_tried(monk
     monkeypatch.setattr(packed_scoring, "packing_traits", lambda content: PLAIN)
     found = scorer("gemma2", attn_logit_softcapping=1.0, query_pre_attn_scalar=8, sliding_window=4096)
     scores = found.score_tokens(conversations())
-    assert "apart from" in found.padded_since
+    assert "from packed rows differ by" in found.padded_since
     assert scores == pytest.approx(single_scores(found.model, conversations()), abs=1e-4)
 
 

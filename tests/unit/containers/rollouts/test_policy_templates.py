@@ -94,6 +94,6 @@ def test_a_lost_turn_and_the_date_are_told(tmp_path: Path) -> None:
     context = _context(tmp_path, of_policy=DATED, of_reward_model=LOSING)
     train_policy.run(context)
     notes = _notes(context)
-    assert "it is 26 July 2024 here" in notes
+    assert "the date is fixed to 26 July 2024" in notes
     assert "Prompts, as the reward model sees them: Warning: The chat template leaves out" in notes
     assert "Prompts, as the start model sees them" not in notes

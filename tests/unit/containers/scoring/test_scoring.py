@@ -154,7 +154,7 @@ def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
 
 def test_a_head_of_another_shape_is_refused(tmp_path: Path) -> None:
     _save(tmp_path, **{"score.weight": torch.zeros(1, 7)})
-    with pytest.raises(MissingPrerequisiteError, match=r"score\.weight has the shape \(1, 7\).* wants \(1, 32\)"):
+    with pytest.raises(MissingPrerequisiteError, match=r"score\.weight has the shape \(1, 7\).* needs \(1, 32\)"):
         _scorer(tmp_path)
 
 

@@ -21,12 +21,12 @@ pytestmark = pytest.mark.shared_data
 
 SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs.jsonl.gz"}
 RECORDED = {
-    "human_rows_and_suites": "88211413623fec27",
+    "human_rows_and_suites": "143ef77e07145227",
     "transcripts": "46fb42a2516a9940",
     "transcripts_beside_validation": "fe5fdcab175b572d",
-    "every_defect": "d1ddf6ab72838bc4",
-    "nearly_the_same_rows": "a73ef0fe31514c65",
-    "a_mixture": "b2cfe3a156725aba",
+    "every_defect": "b6a6466d47ab1c37",
+    "nearly_the_same_rows": "c3efd4d2e1cfa220",
+    "a_mixture": "037558e87db3db10",
 }
 Inputs = dict[str, Path]
 

@@ -87,7 +87,7 @@ def test_a_broken_driver_is_a_mistake_of_the_configuration(smi: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("tree", "reason"),
     [
-        ({"ladder": ["7x48bg"], "without_gpu": "cpu"}, "its fallback `7x48bg`: no such profile. .*7x48gb"),
+        ({"ladder": ["7x48bg"], "without_gpu": "cpu"}, "its ladder names `7x48bg`: no such profile. .*7x48gb"),
         ({"ladder": [], "without_gpu": "cpu"}, "ladder"),
         ({"ladder": ["cpu"]}, "without_gpu"),
         ({"ladder": ["auto"], "without_gpu": "cpu"}, "auto"),

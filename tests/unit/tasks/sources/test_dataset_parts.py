@@ -84,7 +84,7 @@ def test_a_mixture_with_a_mistake_is_refused_with_what_to_change(
         ({}, "train"),
         ({"train": ""}, "several sources under `mixture`"),
         ({"train": "x.jsonl", "mixture": [{"name": "a", "train": "a.jsonl"}]}, "train is set beside a mixture"),
-        ({"validation": "x.jsonl", "mixture": [{"name": "a", "train": "a.jsonl"}]}, "validation stands beside"),
+        ({"validation": "x.jsonl", "mixture": [{"name": "a", "train": "a.jsonl"}]}, "validation is set beside"),
     ],
 )
 def test_a_dataset_is_one_source_or_a_mixture(given: dict[str, Any], said: str) -> None:
