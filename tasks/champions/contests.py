@@ -16,7 +16,7 @@ from containers.contracts.names import (
     TRAIN_PAIRS_FILE,
 )
 from containers.data.rows import prompt_identity
-from containers.evals.paired import clustered_difference
+from containers.evals.statistics import clustered_difference
 from tasks.config.retrain import RetrainRules
 
 FROZEN_PAIRS = "the frozen pairs"

@@ -10,6 +10,7 @@ from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateRule, GateVerdict
+from containers.evals.statistics import clustered_difference
 from tasks.champions.book import ChampionBook
 from tasks.champions.record import ChampionRecord, Decision, ModelVersion, StoredArtifact
 
@@ -52,19 +53,19 @@ def contest(
     better: int, worse: int, *, both: int = 0, name: str = "the frozen pairs", budget: float | None = None
 ) -> Contest:
     """Items that only the challenger, only the champion, or both get right; the interval is made of the counts."""
-    from containers.evals.paired import mcnemar_p_value, paired_difference
-
     differences = [1.0] * better + [-1.0] * worse + [0.0] * both
+    prompts = [str(number) for number in range(len(differences))]
+    found = clustered_difference(differences, prompts, confidence=0.95, num_bootstrap=2000)
     return Contest(
         name=name,
         measure="accuracy",
         count=len(differences),
         champion=(worse + both) / len(differences),
         challenger=(better + both) / len(differences),
-        difference=paired_difference(differences, confidence=0.95, num_bootstrap=2000),
+        difference=found.difference,
         num_better=better,
         num_worse=worse,
-        p_value=mcnemar_p_value(better, worse),
+        p_value=found.p_value,
         budget=budget,
     )
 

@@ -6,7 +6,14 @@ import statistics
 
 import pytest
 
-from containers.evals.paired import mcnemar_p_value, paired_difference
+from containers.contracts.outcome import Metric
+from containers.evals.statistics import clustered_difference, mcnemar_p_value
+
+
+def paired_difference(differences: list[float], *, confidence: float, num_bootstrap: int) -> Metric:
+    """Each item with a prompt of its own."""
+    prompts = [str(number) for number in range(len(differences))]
+    return clustered_difference(differences, prompts, confidence=confidence, num_bootstrap=num_bootstrap).difference
 
 
 def _exact_binomial(better: int, worse: int) -> float:
