@@ -38,13 +38,17 @@ class ListSink:
 
     def __init__(self) -> None:
         self.up = True
-        self.delay_s = 0.0
+        # Cleared, the server answers no request until it is set again.
+        self.answers = threading.Event()
+        self.answers.set()
+        self.is_busy = threading.Event()
         self.got: list[MetricPoint] = []
         self.batches: list[int] = []
         self.tried = threading.Event()
 
     def send_points(self, run_id: str, points: tuple[MetricPoint, ...]) -> bool:
-        time.sleep(self.delay_s)
+        self.is_busy.set()
+        assert self.answers.wait(timeout=60)
         self.tried.set()
         if self.up:
             self.got.extend(points)
@@ -195,14 +199,14 @@ def test_the_last_word_on_a_step_that_was_logged_twice_wins(tmp_path: Path) -> N
 
 def test_adding_points_never_waits_for_a_slow_server() -> None:
     sink = ListSink()
-    sink.delay_s = 0.5
+    sink.answers.clear()
     delivery = MetricsDelivery(sink, "run", interval_s=0.01)
     delivery.add([MetricPoint("loss", 1.0, 1, 0)])
-    time.sleep(0.1)  # now the thread is in the middle of sending
-    began = time.monotonic()
-    for step in range(1, 500):
+    assert sink.is_busy.wait(timeout=60)
+    for step in range(1, 500):  # would hang if it waited
         delivery.add([MetricPoint("loss", 1.0, 1, step)])
-    assert time.monotonic() - began < 0.2
+    assert not sink.tried.is_set()
+    sink.answers.set()
     assert delivery.close() == 0
     assert sorted(point.step for point in sink.got) == list(range(500))
 
@@ -241,9 +245,10 @@ def test_closing_with_a_dead_server_says_how_much_was_not_sent() -> None:
 
 def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
     sink = ListSink()
-    sink.delay_s = 5.0
+    sink.answers.clear()
     delivery = MetricsDelivery(sink, "run", interval_s=0.01)
     delivery.add([MetricPoint("loss", 1.0, 1, 1)])
-    began = time.monotonic()
-    delivery.close(limit_s=0.3)
-    assert time.monotonic() - began < 2
+    assert sink.is_busy.wait(timeout=60)
+    assert delivery.close(limit_s=0.1) == 1
+    assert not sink.tried.is_set()
+    sink.answers.set()
