@@ -1,6 +1,8 @@
-"""The code path through the wall, with real processes: what is reused, what is tried again, what a failure leaves."""
+"""One stage through the container boundary, with real processes: what is reused, what is tried again, what a failure leaves."""
 
+import errno
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -196,3 +198,20 @@ def test_a_person_may_let_a_stage_start_over_and_that_changes_neither_its_key_no
     assert spec.start_over_if_damaged
     run_stage(plain, FilterDatasetConfig(), ())
     assert [record.status for record in plain.records] == ["reused"]
+
+
+def test_a_full_disk_is_said_with_what_is_free_and_the_next_run_goes_on(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(launch: LaunchRequest) -> StageExit:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(launch.work_folder))
+
+    run = make_run("good")
+    with monkeypatch.context() as patch:
+        patch.setattr(run.runtime, "run", full)
+        with pytest.raises(StageFailedError, match=r"store has [\d,]+ MiB free, which was not enough") as failed:
+            run_stage(run, FilterDatasetConfig(), ())
+    assert failed.value.failure.kind is FailureKind.DISK_FULL
+    assert not list(run.store_dir.glob("artifacts/*/*"))
+    run_stage(make_run("good", name="two"), FilterDatasetConfig(), ())
+    assert len(list(run.store_dir.glob("artifacts/*/*/MANIFEST.json"))) == 1
