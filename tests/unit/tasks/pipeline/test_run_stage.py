@@ -1,4 +1,4 @@
-"""One stage through the container boundary, with real processes: what is reused, what is tried again, what a failure leaves."""
+"""One stage through the container boundary, with real processes: what is reused, retried and left by a failure."""
 
 import errno
 import json
