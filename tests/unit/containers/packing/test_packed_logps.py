@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
+from containers.packing import logps as packed_logps_module
 from containers.packing.attention import packed
 from containers.packing.logps import add_packed_logps, causal_of, completion_packs, without_padding
 from tests.unit.factories.tiny_policy import tiny_causal_model, tiny_tokenizer
@@ -115,3 +116,27 @@ def test_prompts_that_are_not_alike_are_computed_each_by_itself() -> None:
     (pack,) = completion_packs([[1, 2], [1, 3], [1, 2]], [[4], [5], [6, 7]], max_tokens=100)
     assert pack.input_ids.numel() == (2 + 1 + 2) + (2 + 1)
     assert sorted(len(tree.branches) for tree in pack.trees) == [1, 2]
+
+
+@pytest.mark.parametrize("is_trained", [False, True], ids=["frozen head", "trained head"])
+def test_the_logits_of_a_frozen_head_are_computed_once_on_a_cpu(
+    is_trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+    real = packed_logps_module.FrozenHeadLogps
+
+    class Frozen(real):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+            used.append("frozen")
+            return real.forward(ctx, *arguments)
+
+    monkeypatch.setattr(packed_logps_module, "FrozenHeadLogps", Frozen)
+    asked = model(lora=True)
+    causal_of(asked).get_output_embeddings().weight.requires_grad_(is_trained)
+    add_packed_logps(causal_of(asked), temperature=TEMPERATURE)
+    prompts, completions = rows()
+    (pack,) = completion_packs(prompts[:K], completions[:K], max_tokens=1000)
+    with packed(causal_of(asked)):
+        asked(pack=pack)
+    assert used == ([] if is_trained else ["frozen"])

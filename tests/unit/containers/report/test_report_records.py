@@ -15,10 +15,11 @@ from containers.contracts.names import (
     POLICY_EVALUATION_FILE,
     StageName,
 )
-from containers.contracts.records import FunnelStep
+from containers.contracts.records import CheckFinding, FunnelStep
 from containers.report.figures import running_mean
-from containers.report.inputs import read_curves
+from containers.report.inputs import load_report_inputs, read_curves
 from containers.report.sections import unaccounted_rows
+from containers.report.verdict import dag_nodes
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_factory import MadeRun, make_run
 from tests.unit.factories.report.report_page_factory import render
@@ -116,3 +117,25 @@ def test_stages_that_found_different_hardware_are_shown_apart(made: MadeRun) -> 
     assert "AMD EPYC 7B13, 2 usable" in page.text
     assert "AMD EPYC 7B13, 64 usable" in page.text
     assert "not enforced" in page.text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status", "tone"),
+    [
+        ((), "not recorded", "plain"),
+        (("ok", "ok"), "ok", "good"),
+        (("ok", "warning", "warning"), "2 warned", "warn"),
+        (("warning", "failure"), "failed", "bad"),
+    ],
+)
+def test_the_system_check_is_shown_as_it_was_recorded(
+    made: MadeRun, verdicts: tuple[str, ...], status: str, tone: str
+) -> None:
+    checks = tuple(
+        CheckFinding.model_validate({"name": "disk", "found": "1 GiB", "wanted": "2 GiB", "verdict": verdict})
+        for verdict in verdicts
+    )
+    pipeline = made.pipeline.model_copy(update={"checks": checks})
+    node = dag_nodes(load_report_inputs(made.context(pipeline=pipeline)))[0]
+    assert (node.title, node.status, node.tone) == ("check_system", status, tone)
+    assert node.detail == (f"{len(verdicts)} checks" if verdicts else "")

@@ -12,6 +12,7 @@ from tasks.plan.text import figure_text, render_plan
 from tests.unit.factories.plan_runs import figure_of, pair, run_on, stage_of
 
 POLICY, REWARD_MODEL = StageName.TRAIN_POLICY, StageName.TRAIN_REWARD_MODEL
+CERTIFICATE = StageName.EVALUATE_REWARD_MODEL
 
 
 def plan_of(folder: Path, **sections: Any) -> RunPlan:
@@ -94,3 +95,17 @@ def _tokens_of_an_epoch(plan: RunPlan, stage: StageName) -> float:
     a_step, examples = (figure_of(plan, stage, name).value for name in ("tokens a step", "examples an epoch"))
     assert batch is not None and a_step and examples
     return a_step / batch.global_batch_size * examples
+
+
+def test_judging_pairs_is_work_for_the_prompt_with_each_of_its_answers(tmp_path: Path) -> None:
+    def work(prompt: int, chosen: int, rejected: int) -> float:
+        planned = stage_of(plan_run(run_on(tmp_path, [pair(prompt, chosen, rejected)] * 150)), CERTIFICATE)
+        assert planned.work is not None and planned.work.value is not None
+        return planned.work.value
+
+    base = work(40, 10, 10)
+    for_an_answer = work(40, 20, 10) - base
+    assert for_an_answer > 0
+    assert work(40, 10, 20) - base == pytest.approx(for_an_answer)
+    # The prompt is there twice, once for each answer.
+    assert work(50, 10, 10) - base == pytest.approx(2 * for_an_answer)
