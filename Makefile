@@ -11,7 +11,7 @@ PORTS += $(if $(MLFLOW_PORT),--set tracking.mlflow_port=$(MLFLOW_PORT))
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker test-vllm faults chaos proofs test-browser lint check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker test-vllm faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -72,7 +72,17 @@ TIMES ?= 40
 chaos: setup  ## Faults at random moments of whole runs, two minutes of them; what each costs, and whether all comes out the same
 	$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --seed $(SEED) --ranks $(RANKS)
 
-proofs: setup  ## An hour of faults at random moments: of the demo, of long trainings, on one and two ranks; writes docs/proofs/
+# Of each area; cosmic-ray wants another SQLAlchemy than Prefect.
+MUTANTS ?= 12
+MUTANTS_ENV := $(VENV)-mutants
+mutants: setup  ## Change single places of core files and see whether the tests notice: MUTANTS=… of each area
+	$(PYTHON) -m venv $(MUTANTS_ENV)
+	$(MUTANTS_ENV)/bin/pip install --quiet cosmic-ray==8.7.0
+	$(BIN)/python -m benchmarks.mutants --cosmic-ray $(MUTANTS_ENV)/bin/cosmic-ray --mutants $(MUTANTS) --seed $(SEED) $(WRITE)
+
+proofs: setup  ## The long proofs: faults one by one and at random moments, mutants; writes docs/proofs/ (three hours)
+	$(MAKE) faults
+	$(MAKE) mutants MUTANTS=25 WRITE=--write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --demo --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --times $(TIMES) --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --ranks 2 --times $(TIMES) --write

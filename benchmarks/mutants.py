@@ -1,0 +1,269 @@
+"""Do the tests notice when a line is wrong? Change single places of core files, and run the tests beside them.
+
+    make mutants [MUTANTS=12] [SEED=7]
+
+cosmic-ray makes every mutation of a file; of each area so many are drawn by the seed. It runs in an environment of its
+own (`--cosmic-ray`), because it wants another SQLAlchemy than Prefect. A mutation counts as killed if the tests named
+beside its file fail, or take four times as long as without it; what cannot be imported at all is no mutation and is
+left out. Exit code 1 if fewer than 85 % are killed.
+
+    --write    put what is printed into docs/proofs/mutants.md
+"""
+
+import argparse
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.provenance import PROJECT, commit, when_and_where
+from containers.evals.statistics import wilson_interval
+
+PAGE = PROJECT / "docs" / "proofs" / "mutants.md"
+WANTED = 0.85
+UNIT = "tests/unit"
+# Area → file → the tests beside it.
+AREAS: Mapping[str, Mapping[str, str]] = {
+    "contracts": {
+        "containers/contracts/schedule.py": f"{UNIT}/containers/contracts {UNIT}/tasks/config/test_run_rules.py",
+        "containers/contracts/hardware.py": f"{UNIT}/containers/contracts",
+        "containers/contracts/stop_grace.py": f"{UNIT}/containers/contracts/test_stop_grace.py",
+        "containers/contracts/variables.py": f"{UNIT}/containers/contracts/test_gpu_profile.py",
+    },
+    "launch": {
+        "containers/launch/arguments.py": f"{UNIT}/containers/launch/test_arguments.py",
+        "containers/launch/environment.py": f"{UNIT}/containers/launch/test_environment.py",
+        "containers/launch/ladder.py": f"{UNIT}/containers/launch/test_ladder.py",
+        "containers/launch/failures/classify.py": f"{UNIT}/containers/launch/failures",
+        "containers/launch/host_limits.py": f"{UNIT}/containers/launch/test_host_limits.py "
+        f"{UNIT}/containers/launch/test_memory_limit.py",
+    },
+    "store": {
+        "tasks/store/contents.py": f"{UNIT}/tasks/store {UNIT}/flows/cli/test_cache_command.py",
+        "tasks/store/decisions.py": f"{UNIT}/tasks/store/test_approval_store.py",
+        "tasks/store/events.py": f"{UNIT}/tasks/store/test_event_feed.py",
+        "tasks/store/history.py": f"{UNIT}/tasks/store",
+    },
+    "keys": {
+        "containers/contracts/digests.py": f"{UNIT}/containers/contracts",
+        "containers/contracts/identity.py": f"{UNIT}/containers/contracts",
+        "containers/contracts/programs.py": f"{UNIT}/containers/contracts/test_programs.py",
+    },
+    "packing": {
+        "containers/packing/logps.py": f"{UNIT}/containers/packing/test_packed_logps.py",
+        "containers/packing/scoring.py": f"{UNIT}/containers/packing/test_packed_scoring.py",
+        "containers/packing/trees.py": f"{UNIT}/containers/packing",
+        "containers/packing_traits.py": f"{UNIT}/containers/packing {UNIT}/tasks/plan",
+    },
+    "losses": {
+        "containers/algorithms/reward_model.py": f"{UNIT}/containers/algorithms/test_packing.py "
+        f"{UNIT}/containers/algorithms/test_packed_training.py",
+        "containers/algorithms/rloo_packed.py": f"{UNIT}/containers/algorithms/test_packed_policy.py",
+    },
+    "statistics": {
+        "containers/evals/statistics.py": f"{UNIT}/containers/evals",
+        "containers/evals/length_bias.py": f"{UNIT}/containers/evals/test_certificate_length.py",
+        "containers/evals/suites/figures.py": f"{UNIT}/containers/evals",
+    },
+    "gates": {
+        "tasks/config/gates.py": f"{UNIT}/tasks/config/test_gates.py",
+        "tasks/config/retrain.py": f"{UNIT}/tasks/champions {UNIT}/tasks/config",
+        "tasks/decide_champion.py": f"{UNIT}/tasks/champions",
+        "containers/report/verdict.py": f"{UNIT}/containers/report",
+    },
+}
+# The others are of one kind with these, or change annotations and signatures.
+OPERATORS = (
+    "core/ReplaceComparisonOperator",
+    "core/ReplaceBinaryOperator_Add_Sub",
+    "core/ReplaceBinaryOperator_Sub_Add",
+    "core/ReplaceBinaryOperator_Mul_Div",
+    "core/ReplaceBinaryOperator_Div_Mul",
+    "core/ReplaceBinaryOperator_FloorDiv_Mul",
+    "core/ReplaceBinaryOperator_Mod_Mul",
+    "core/ReplaceAndWithOr",
+    "core/ReplaceOrWithAnd",
+    "core/ReplaceTrueWithFalse",
+    "core/ReplaceFalseWithTrue",
+    "core/ReplaceBreakWithContinue",
+    "core/ReplaceContinueWithBreak",
+    "core/AddNot",
+    "core/NumberReplacer",
+    "core/ZeroIterationForLoop",
+    "core/RemoveDecorator",
+    "core/ReplaceUnaryOperator_Delete_Not",
+)
+_STILLBORN = ("SyntaxError", "ERROR collecting", "ImportError while loading")
+_LONGER_BY, _AT_LEAST_S = 4.0, 20.0
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed place, and what the tests said: killed, survived, or stillborn."""
+
+    area: str
+    file: str
+    line: int
+    function: str
+    operator: str
+    outcome: str
+
+
+class Files:
+    """A copy of the checkout in which files are changed.
+
+    Args:
+        cosmic_ray: the program.
+        folder: a new folder for the copy.
+    """
+
+    def __init__(self, cosmic_ray: Path, folder: Path) -> None:
+        self._cosmic_ray = cosmic_ray
+        self._copy = folder / "copy"
+        self._session = folder / "session"
+        subprocess.run(["git", "clone", "--quiet", str(PROJECT), str(self._copy)], check=True)  # noqa: S607
+
+    def mutants(self, area: str, drawn: Mapping[str, int], *, seed: int) -> Iterator[Mutant]:
+        """So many mutants of each of these files of an area."""
+        for file, count in drawn.items():
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *AREAS[area][file].split()]
+            took_s = self._time(command)
+            config = self._session.with_suffix(".toml")
+            config.write_text(
+                f'[cosmic-ray]\nmodule-path = "{file}"\nexcluded-modules = []\n'
+                f"timeout = {max(_AT_LEAST_S, _LONGER_BY * took_s):.0f}.0\n"
+                f'test-command = "{" ".join(command)}"\n[cosmic-ray.distributor]\nname = "local"\n'
+            )
+            database = self._session.with_suffix(".sqlite")
+            database.unlink(missing_ok=True)
+            self._run("init", config, database)
+            draw(database, count, seed=seed)
+            self._run("exec", config, database)
+            yield from outcomes(area, self._run("dump", database).splitlines())
+
+    def _time(self, command: list[str]) -> float:
+        began = time.monotonic()
+        ended = subprocess.run(
+            command, cwd=self._copy, env=self._environment(), capture_output=True, text=True, check=False
+        )
+        if ended.returncode:
+            raise SystemExit(f"{' '.join(command)} fails without a mutation:\n{ended.stdout[-3000:]}")
+        return time.monotonic() - began
+
+    def _run(self, *words: str | Path) -> str:
+        command = [str(self._cosmic_ray), *map(str, words)]
+        return subprocess.run(
+            command, cwd=self._copy, env=self._environment(), capture_output=True, text=True, check=True
+        ).stdout
+
+    def _environment(self) -> dict[str, str]:
+        # The tests find the copy before the installed project; a file that is changed twice in a second keeps no code.
+        return {**os.environ, "PYTHONPATH": str(self._copy), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def draw(database: Path, count: int, *, seed: int) -> None:
+    """Leave so many mutations of a session, drawn among those of `OPERATORS`."""
+    with sqlite3.connect(database) as session:
+        known = session.execute("SELECT job_id, operator_name FROM mutation_specs ORDER BY rowid").fetchall()
+        wanted = [job for job, operator in known if operator.startswith(OPERATORS)]
+        kept = set(random.Random(seed).sample(wanted, min(count, len(wanted))))  # noqa: S311
+        for job, _ in known:
+            if job not in kept:
+                session.execute("DELETE FROM mutation_specs WHERE job_id = ?", (job,))
+                session.execute("DELETE FROM work_items WHERE job_id = ?", (job,))
+    session.close()
+
+
+def outcomes(area: str, lines: Iterable[str]) -> Iterator[Mutant]:
+    """The mutants of a session as `cosmic-ray dump` prints them."""
+    for line in lines:
+        job, result = json.loads(line)
+        (place,) = job["mutations"]
+        yield Mutant(
+            area=area,
+            file=place["module_path"],
+            line=place["start_pos"][0],
+            function=place["definition_name"] or "",
+            operator=place["operator_name"].removeprefix("core/"),
+            outcome=_outcome(result),
+        )
+
+
+def _outcome(result: Mapping[str, Any]) -> str:
+    output = str(result.get("output"))
+    if any(sign in output for sign in _STILLBORN) and "assert" not in output:
+        return "stillborn"
+    return str(result["test_outcome"])
+
+
+def shares(area: str, total: int) -> dict[str, int]:
+    """How many mutants each file of an area gives: by its lines, at least one."""
+    lines = {file: len((PROJECT / file).read_text(encoding="utf-8").splitlines()) for file in AREAS[area]}
+    return {file: max(1, round(total * count / sum(lines.values()))) for file, count in lines.items()}
+
+
+def report(mutants: list[Mutant], measured: str, *, seed: int) -> str:
+    """The page."""
+    lived = [mutant for mutant in mutants if mutant.outcome == "survived"]
+    counted = [mutant for mutant in mutants if mutant.outcome != "stillborn"]
+    killed = len(counted) - len(lived)
+    low, high = wilson_interval(killed, len(counted), confidence=0.95)
+    lines = [
+        "# Mutants\n",
+        f"    make mutants MUTANTS={max(1, round(len(mutants) / len(AREAS)))} SEED={seed}\n",
+        f"{when_and_where(measured)}.\n",
+        "Single places of core files were changed by cosmic-ray, drawn by a fixed seed; a mutation is killed if the",
+        f"tests beside its file notice. Killed: **{killed} of {len(counted)}, {killed / len(counted):.0%}** (95 % "
+        f"interval {low:.0%} to {high:.0%}).\n",
+        "| area | drawn | killed | survived |\n| --- | ---: | ---: | ---: |",
+    ]
+    for area in AREAS:
+        of_area = [mutant for mutant in counted if mutant.area == area]
+        survived = sum(mutant.outcome == "survived" for mutant in of_area)
+        lines.append(f"| {area} | {len(of_area)} | {len(of_area) - survived} | {survived} |")
+    lines.append("\n## Survived\n\n| place | function | mutation |\n| --- | --- | --- |")
+    for mutant in sorted(lived, key=lambda item: (item.file, item.line)):
+        lines.append(f"| `{mutant.file}:{mutant.line}` | `{mutant.function}` | {mutant.operator} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Print the page; 1 if too few were killed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cosmic-ray", type=Path, required=True, metavar="PROGRAM")
+    parser.add_argument("--mutants", type=int, default=12, help="of each area; 12 unless given")
+    parser.add_argument("--area", choices=tuple(AREAS), action="append", help="only this one; may be repeated")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    measured = commit()
+
+    def of_area(area: str) -> list[Mutant]:
+        with tempfile.TemporaryDirectory() as folder:
+            files = Files(given.cosmic_ray.absolute(), Path(folder))
+            found = list(files.mutants(area, shares(area, given.mutants), seed=given.seed))
+        survived = sum(mutant.outcome == "survived" for mutant in found)
+        print(f"{area}: {survived} of {len(found)} survived", file=sys.stderr, flush=True)
+        return found
+
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2 * 2)) as pool:
+        mutants = [mutant for found in pool.map(of_area, given.area or AREAS) for mutant in found]
+    page = report(mutants, measured, seed=given.seed)
+    print(page)
+    if given.write:
+        PAGE.write_text(page, encoding="utf-8")
+    counted = [mutant for mutant in mutants if mutant.outcome != "stillborn"]
+    return 0 if sum(mutant.outcome != "survived" for mutant in counted) >= WANTED * len(counted) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
