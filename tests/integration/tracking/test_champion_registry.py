@@ -70,4 +70,4 @@ def test_a_database_without_a_server_serves_as_well(
 
 def test_a_registry_that_is_away_costs_seconds_and_is_told_where_the_truth_stands(book: ChampionBook) -> None:
     problem = Registry("http://127.0.0.1:9", experiment="demo").reconcile(book, book.read())
-    assert "could not be told" in problem and str(book.path) in problem
+    assert "could not be updated" in problem and str(book.path) in problem
