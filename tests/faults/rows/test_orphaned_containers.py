@@ -42,7 +42,7 @@ def test_kill_9_of_the_orchestrator_while_its_container_works(scene: Scene, cont
     assert container.status == "running", "the container lives on"
     fault.recovery_starts()
     again = scene.drive()
-    wait_for(lambda: "still works" in said(again), of=again, what="the take-over")
+    wait_for(lambda: "still runs" in said(again), of=again, what="the take-over")
     at_full_speed(container)
     assert again.wait() == 0, again.text
     scene.assert_exact(contained)
@@ -91,7 +91,7 @@ def test_kill_9_of_the_orchestrator_while_a_stage_without_checkpoints_works(
     driven.kill()
     fault.recovery_starts()
     again = judging.drive()
-    wait_for(lambda: "still works" in said(again), of=again, what="the take-over")
+    wait_for(lambda: "still runs" in said(again), of=again, what="the take-over")
     at_full_speed(container)
     assert again.wait() == 0, again.text
     assert scene.tiny.content_of(JUDGE, scene.name) == scene.tiny.content_of(JUDGE, "contained")

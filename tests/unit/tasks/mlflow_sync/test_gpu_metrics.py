@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.launch.gpus.health import GpuState, read_states
+from tasks.mlflow_sync import gpu_metrics
 from tasks.mlflow_sync.gpu_metrics import gpus_watched
 from tasks.store.events import MetricPoint
 
@@ -68,8 +70,40 @@ def test_heat_and_new_memory_errors_are_said_once_when_they_begin(smi: pytest.Mo
 
 def test_a_driver_that_gives_nothing_stops_no_stage(smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", "mismatch")
-    with gpus_watched((A,), on_points=pytest.fail, say=pytest.fail, interval_s=0.01):
-        pass
+    asked, is_asked_twice = [], threading.Event()
+
+    def read() -> tuple[GpuState, ...]:
+        asked.append(1)
+        if len(asked) > 2:
+            is_asked_twice.set()
+        return read_states()
+
+    smi.setattr(gpu_metrics, "read_states", read)
+    heard = _Listener()
+    with gpus_watched((A,), on_points=heard.take, say=heard.say, interval_s=0.01):
+        assert is_asked_twice.wait(timeout=WAIT_S)
+    assert heard.samples == []
+    assert heard.said == []
+
+
+def test_a_sample_that_comes_after_the_stage_is_not_delivered(smi: pytest.MonkeyPatch) -> None:
+    smi.setenv("FAKE_SMI", "ok")
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def read() -> tuple[GpuState, ...]:
+        is_asked.set()
+        assert may_answer.wait(timeout=WAIT_S)
+        return read_states()
+
+    smi.setattr(gpu_metrics, "read_states", read)
+    heard = _Listener()
+    with gpus_watched((A,), on_points=heard.take, say=heard.say, interval_s=0.01):
+        assert is_asked.wait(timeout=WAIT_S)
+    may_answer.set()
+    for thread in threading.enumerate():
+        if thread.name == "gpu-metrics":
+            thread.join(timeout=WAIT_S)
+    assert heard.samples == []
 
 
 def test_a_stage_without_gpus_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
