@@ -8,6 +8,7 @@
 | failure | any                                | that failure; `cancelled` becomes `timed_out` after a time-out,  |
 |         |                                    | `unexpected` is refined by OOM flag and known texts              |
 | none    | cancelled, timed out by us         | cancelled, timed_out                                             |
+| none    | silent for too long, killed by us  | stalled                                                          |
 | none    | OOM flag (exit 137, but also 1, 3) | out_of_host_memory                                               |
 | none    | 137 without the flag               | container_lost: a user or another program killed it              |
 | none    | torchrun: a rank died of SIGKILL   | container_lost; also with `unexpected`, for that rank's peers    |
