@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import TrainingSchedule
+from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.identity import SINGLE_BATCH, stage_batch
 from containers.contracts.schedule import ScheduleError, plan_batch, resolve_schedule
 
 FILES = sorted((Path(__file__).resolve().parents[4] / "configs" / "gpu_profiles").glob("*.yaml"))
@@ -52,3 +56,12 @@ def test_groups_of_completions_stay_whole_on_every_profile() -> None:
     seven = next(profile for profile in PROFILES if profile.name == "7x48gb")
     with pytest.raises(ScheduleError, match=r"must be a multiple of 28\. Nearest: 84 or 112"):
         plan_batch(98, seven, multiple_of=4)
+
+
+def test_a_step_of_the_policy_has_whole_groups_of_completions_and_other_steps_need_none() -> None:
+    cpu = next(profile for profile in PROFILES if profile.num_processes == 1)
+    with pytest.raises(ScheduleError):
+        stage_batch(TrainPolicyConfig(num_generations=4, global_batch_size=6), cpu)
+    assert stage_batch(TrainPolicyConfig(num_generations=4, global_batch_size=8), cpu).global_batch_size == 8
+    assert stage_batch(TrainSftConfig(global_batch_size=6), cpu).global_batch_size == 6
+    assert stage_batch(WriteReportConfig(), cpu) == SINGLE_BATCH
