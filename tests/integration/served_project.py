@@ -184,12 +184,15 @@ class ServedProject:
         self.wait_for(lambda: step in self.steps(run_name, stage), what=f"step {step} of {stage}", timeout_s=timeout_s)
 
     @contextlib.contextmanager
-    def held(self, stage: StageName, *, timeout_s: float = 240) -> Iterator[psutil.Process]:
-        """Wait for the stage's process and stop it (SIGSTOP) for as long as this is open."""
+    def held(self, stage: StageName, *, run: UUID, timeout_s: float = 240) -> Iterator[psutil.Process]:
+        """Wait for the process of a run's stage and stop it (SIGSTOP) for as long as this is open."""
 
         def found() -> psutil.Process | None:
             programs = self.processes(STAGE_PROGRAM)
-            return next((process for process in programs if f"/{stage}/" in " ".join(process.cmdline())), None)
+            process = next((process for process in programs if f"/{stage}/" in " ".join(process.cmdline())), None)
+            if process is None and (state := self.state(run)) in _ENDED:
+                raise AssertionError(f"The run is {state}, and {stage} was not seen:\n" + "\n".join(self.logs(run)))
+            return process
 
         process = self.wait_for(found, what=f"the process of {stage}", timeout_s=timeout_s)
         process.suspend()

@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from PIL import Image
 from playwright.sync_api import BrowserContext, Locator, Page, expect
@@ -100,14 +101,24 @@ class PrefectPages:
         dialog = self.page.get_by_role("dialog")
         (dialog if dialog.count() else self.page).get_by_role("button", name="Submit").click()
 
-    def submit_run(self) -> None:
-        """Press Submit; from the deployment's page, which follows a form that was taken, to the new run's page."""
+    def send_form(self) -> UUID:
+        """Press Submit, and return the id of the run that the server made."""
         with self.page.expect_response(re.compile(r"/create_flow_run$")) as answer:
             self.submit()
-        run = answer.value.json()["id"]  # the page may still list earlier runs alone
+        return UUID(answer.value.json()["id"])
+
+    def open_new_run(self, run: UUID) -> None:
+        """From the deployment's page, which follows a form that was taken, to the new run's page.
+
+        The list there may take a minute to show the run, which works meanwhile.
+        """
         self.page.wait_for_url(re.compile(r"/deployments/deployment/[^/]+(\?tab=.*)?$"))
         self.page.locator(f"[role=tabpanel] a[href$='/runs/flow-run/{run}']").first.click()
         self.page.wait_for_url(f"**/runs/flow-run/{run}*")
+
+    def submit_run(self) -> None:
+        """Press Submit and open the page of the new run."""
+        self.open_new_run(self.send_form())
 
     @property
     def told(self) -> Locator:

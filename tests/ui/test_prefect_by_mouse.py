@@ -77,8 +77,9 @@ def finished(browser: Browser, served: ServedProject, screenshots: Path) -> str:
     prefect.add_setting(SHORT)
     prefect.field("start_from").scroll_into_view_if_needed()
     prefect.shot("02-form")
-    prefect.submit_run()
-    with served.held(TRAIN, timeout_s=RUN_LIMIT_S):  # the page asks every few seconds, the training may take less
+    run = prefect.send_form()
+    with served.held(TRAIN, run=run, timeout_s=RUN_LIMIT_S):  # the training may take less time than the pages
+        prefect.open_new_run(run)
         prefect.expect_state("Running", within_s=STATE_LIMIT_S)
         prefect.open_tab("Task Runs")
         prefect.expect_task(TRAIN, "Running", within_s=STATE_LIMIT_S)
@@ -186,9 +187,10 @@ def test_cancel_stops_the_training_and_retry_reuses_what_was_finished(
         prefect.fill(title, value)
     for setting in ("run.store_dir=outputs/stopped-store", "train_reward_model.schedule.max_steps=120"):
         prefect.add_setting(setting)
-    prefect.submit_run()
+    run = prefect.send_form()
     served.wait_for_step("stopped", TRAIN, step=5, timeout_s=RUN_LIMIT_S)
-    with served.held(TRAIN) as training:  # or a fast machine would end the training before the cancel is there
+    with served.held(TRAIN, run=run) as training:  # or a fast machine would end the training before the cancel is there
+        prefect.open_new_run(run)
         prefect.open_tab("Task Runs")
         prefect.expect_task(TRAIN, "Running", within_s=STATE_LIMIT_S)
         prefect.confirm("Cancel")

@@ -239,7 +239,7 @@ def test_a_flow_process_that_is_killed_is_crashed_and_its_stage_ends_too(served:
 def test_a_flow_process_that_is_killed_while_it_is_cancelled_leaves_no_stage_running(served: ServedProject) -> None:
     """Prefect's runner kills a process that has not ended 30 s after it was told to."""
     run = in_training(served, "cancelled-and-killed")
-    with served.held(REWARD):  # so that the stop takes long
+    with served.held(REWARD, run=run):  # so that the stop takes long
         served.press("Cancelling", run)
         served.wait_for(lambda: "cancel" in "".join(served.logs(run)).lower(), what="the cancellation", timeout_s=60)
         for process in served.processes(FLOW_PROCESS):
