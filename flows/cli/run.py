@@ -29,8 +29,8 @@ from tasks.config.errors import InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
 from tasks.display import install_display
-from tasks.mlflow_sync.spool import SPOOL_FOLDER
 from tasks.mlflow_sync.start import install_mlflow_start
+from tasks.mlflow_sync.state_file import PENDING_FOLDER
 from tasks.pipeline.reward_models import probe_reward_model
 from tasks.plan.run_plan import plan_run
 from tasks.prefect_sync.ledger import LEDGER_FOLDER
@@ -89,7 +89,7 @@ def _standing(loaded: LoadedConfig) -> StandingReport | None:
 
 def something_waits(output_dir: Path) -> bool:
     """Whether an earlier run left records that MLflow or Prefect does not have yet."""
-    return any(any((output_dir / folder).glob("*.json*")) for folder in (SPOOL_FOLDER, LEDGER_FOLDER))
+    return any(any((output_dir / folder).glob("*.json")) for folder in (PENDING_FOLDER, LEDGER_FOLDER))
 
 
 def require_folders(loaded: LoadedConfig) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-import time
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ from containers.contracts.names import (
     POLICY_EVALUATION_FILE,
 )
 from containers.contracts.records import Funnel, Message, PolicyEvaluation, SamplePrediction
-from tasks.mlflow_sync.operations import LogFile, LogText, SetTags
 from tasks.mlflow_sync.outbox import Outbox
+from tasks.mlflow_sync.undelivered import FileSource
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,8 @@ class RunFiles:
 
     def log_text(self, run_id: str, text: str, file: str) -> None:
         """Keep a text as an artifact file."""
-        self._outbox.do(LogText(run=run_id, text=text, file=file))
+        with self._outbox.change(run_id) as run:
+            run.files[file] = FileSource(text=text)
 
     def log_json(self, run_id: str, value: object, file: str) -> None:
         """Keep a value as a JSON file."""
@@ -58,13 +59,14 @@ class RunFiles:
         tables = self._tables.setdefault(run_id, [])
         if file not in tables:
             tables.append(file)
-        shown = json.dumps([{"path": path, "type": "table"} for path in tables])
-        self._outbox.do(SetTags(run=run_id, tags=(("mlflow.loggedArtifacts", shown),)))
+        with self._outbox.change(run_id) as run:
+            run.tags["mlflow.loggedArtifacts"] = json.dumps([{"path": path, "type": "table"} for path in tables])
 
     def log_file(self, run_id: str, path: Path, *, folder: str = "") -> None:
         """Upload a file if it exists and is not too large."""
         if _size_bytes(path) <= self._largest_file_bytes and path.is_file() and not path.is_symlink():
-            self._outbox.do(LogFile(run=run_id, path=str(path.resolve()), folder=folder))
+            with self._outbox.change(run_id) as run:
+                run.files[posixpath.join(folder, path.name)] = FileSource(path=str(path.resolve()))
 
     def log_artifact_folder(self, run_id: str, folder: Path, *, under: str = "output") -> None:
         """Upload an artifact, and show its tables; `NOT_UPLOADED.txt` lists the paths of files that are too large.
@@ -76,21 +78,18 @@ class RunFiles:
         except (UnsafeFileError, OSError) as error:
             self._outbox.refuse(f"{folder} is not uploaded: {error}")
             return
-        deadline = time.monotonic() + self._upload_limit_s
-        left_out = []
+        sources, left_out = {}, []
         for path in files:
-            relative = path.relative_to(folder)
-            size = _size_bytes(path)
+            relative, size = path.relative_to(folder), _size_bytes(path)
             if size > self._largest_file_bytes and ADAPTER_FOLDER not in relative.parts[:-1]:
                 left_out.append(f"{size:>16,} bytes  {path.resolve()}")
-                continue
-            parent = relative.parent.as_posix()
-            target = under if parent == "." else f"{under}/{parent}"
-            operation = LogFile(run=run_id, path=str(path.resolve()), folder=target)
-            self._outbox.do(operation, now=time.monotonic() < deadline)
+            else:
+                sources[f"{under}/{relative.as_posix()}"] = FileSource(path=str(path.resolve()))
         if left_out:
             head = f"Larger than {self._largest_file_bytes / MIB:.0f} MiB each, so they stay where they are:"
-            self.log_text(run_id, "\n".join((head, *left_out, "")), f"{under}/NOT_UPLOADED.txt")
+            sources[f"{under}/NOT_UPLOADED.txt"] = FileSource(text="\n".join((head, *left_out, "")))
+        with self._outbox.change(run_id, limit_s=self._upload_limit_s) as run:
+            run.files |= sources
         for table in tables_of(folder):
             self.log_table(run_id, table.columns, table.rows, f"tables/{table.name}.json")
 

@@ -1,26 +1,29 @@
-"""Deliver operations to MLflow, or keep them: a stage never fails because MLflow is away, and never waits long for it.
+"""Make MLflow show what a run's records say: a stage never fails because MLflow is away, and never waits long for it.
 
-A server that is away, broken or slow costs one short wait; then nothing is sent for a while. Its operations go into the
-spool, and are delivered in order when the server answers again.
+A server that is away, broken or slow costs one short wait; then nothing is sent for a while. What it lacks stays on
+disk, and is delivered when the server answers again, by this process or by the next run in the folder.
 """
 
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.mlflow_sync.artifact_places import OtherPlaceError
-from tasks.mlflow_sync.operations import CreateRun, EndRun, RunOperation, SendCurves
+from tasks.mlflow_sync.parts import create_run, send_part
 from tasks.mlflow_sync.sending import can_be_sent_later, send_points
-from tasks.mlflow_sync.spool import Spool
+from tasks.mlflow_sync.state_file import StateFile
+from tasks.mlflow_sync.undelivered import HANDLE_PREFIX, Curves, Part, UndeliveredRun
 from tasks.store.events import MetricPoint, Reconciliation, read_points
 
 logger = logging.getLogger(__name__)
 
-HANDLE_PREFIX = "pending-"
-_DRAIN_LIMIT_S = 10.0
-_FINAL_DRAIN_LIMIT_S = 15.0
+_CREATION = Part("run")
+_PAIRS = ("params", "tags", "figures")
+_DELIVERY_LIMIT_S = 10.0
+_FINAL_DELIVERY_LIMIT_S = 15.0
 # After one answer slower than _SLOW_S, or _PATIENCE_S of slow answers in all, nothing is sent for a while.
 _SLOW_S = 3.0
 _QUICK_S = 0.5
@@ -28,13 +31,13 @@ _PATIENCE_S = 8.0
 
 
 class Outbox:
-    """The operations of one pipeline run for MLflow. No method raises.
+    """The MLflow runs of one pipeline run, and what the server lacks of them. No method raises.
 
-    Runs are named by their id or, before the server gave one, by the handle with which they were created.
+    Runs are named by their id or, before the server gave one, by the handle with which they were opened.
 
     Args:
         uri: tracking URI.
-        spool_folder: for what cannot be delivered; files of dead processes there are taken over.
+        folder: for what cannot be delivered; files of dead processes there are taken over.
         request_timeout_s: longest wait for one answer.
         rest_after_failure_s: how long nothing is sent to a server that failed or was slow.
         is_up: False while the server still starts; nothing is sent until it is up.
@@ -44,7 +47,7 @@ class Outbox:
         self,
         uri: str,
         *,
-        spool_folder: Path,
+        folder: Path,
         request_timeout_s: int,
         rest_after_failure_s: float,
         is_up: Callable[[], bool] = lambda: True,
@@ -63,35 +66,60 @@ class Outbox:
         self._rest_after_failure_s = rest_after_failure_s
         self._is_up = is_up
         self._rest_until = 0.0
-        self._spool = Spool(spool_folder)
-        self._aside: list[CreateRun | RunOperation] = []
         self._waited_s = 0.0
-        self._ids: dict[str, str] = {}
-        self._sent: dict[str, dict[tuple[str, int], float]] = {}
         self._warned = False
+        self._file = StateFile(folder)
+        self._runs = {run.handle: run for run in self._file.taken_over}
+        self._may_exist = set(self._runs)
+        self._refused_runs: set[str] = set()
+        self._failing: set[tuple[str, Part]] = set()
+        # Also read from other threads: handle → id, and the points of each id that are known to have arrived.
+        self._ids = {run.handle: run.run_id for run in self._runs.values() if run.run_id}
+        self._sent: dict[str, dict[tuple[str, int], float]] = {}
 
     @property
-    def spool_path(self) -> Path:
-        """File with the operations that wait."""
-        return self._spool.path
+    def state_path(self) -> Path:
+        """File with what MLflow lacks."""
+        return self._file.path
 
     @property
     def pending(self) -> int:
-        """Number of operations that wait."""
-        return len(self._spool)
+        """Number of parts that wait: a run's creation, parameters, tags, curves, end, each file."""
+        return sum(len(list(run.parts())) for run in self._runs.values())
 
     @property
     def pending_points(self) -> int:
         """Number of points of curves that wait, without those that this process saw arrive."""
-        return sum(self._unsent(item) for item in self._spool.operations if isinstance(item, SendCurves))
+        return sum(self._num_unsent(run) for run in self._runs.values())
 
     def real_id(self, run: str) -> str:
-        """Return MLflow's id of a run, or its handle if there is none yet."""
+        """Return MLflow's id of a run, or its handle if there is none yet. Callable from another thread."""
         return self._ids.get(run, run)
 
-    def do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> bool:
-        """Deliver an operation after those that wait, or keep it. Returns whether it was sent or refused."""
-        return self._do(operation, now=now)[0]
+    def open(self, run: UndeliveredRun) -> str:
+        """Take a new run, which `change` has to close. Returns its id, or its handle if there is none yet."""
+        self._runs[run.handle] = run
+        self._deliver()
+        return self.real_id(run.handle)
+
+    @contextmanager
+    def change(self, run: str, *, limit_s: float = _DELIVERY_LIMIT_S) -> Iterator[UndeliveredRun]:
+        """Give the record of a run to be changed, and deliver the change, or keep it.
+
+        Args:
+            limit_s: longest time for the delivery of all that waits; the rest waits on.
+        """
+        changed = self._record(run)
+        yield changed
+        if changed.handle in self._refused_runs:
+            self._drop(changed)
+        self._deliver(limit_s=limit_s)
+
+    def close_open_runs(self, *, but: str, time_ms: int) -> None:
+        """End the runs that are still open as KILLED, all but one."""
+        for run in self._runs.values():
+            if run.is_open and but not in (run.handle, run.run_id):
+                run.close("KILLED", time_ms)
 
     def reconcile(self, run: str, events_path: Path) -> Reconciliation:
         """Deliver the points of an events file that the run lacks; keep them for later if that fails."""
@@ -99,14 +127,13 @@ class Outbox:
             size_bytes = events_path.stat().st_size
         except OSError:  # the stage died before its first event
             return Reconciliation(in_file=0, delivered=0, pending=0, conflicting=0)
-        operation = SendCurves(run=self.real_id(run), events_path=str(events_path.resolve()), size_bytes=size_bytes)
-        done, result = self._do(operation)
-        if result is not None:
-            return result
+        with self.change(run) as changed:
+            changed.curves = Curves(events_path=str(events_path.resolve()), size_bytes=size_bytes)
+            self._reconciled: Reconciliation | None = None
+        if changed.curves is None and self._reconciled is not None:
+            return self._reconciled
         in_file = len(read_points(events_path, up_to_bytes=size_bytes))
-        return Reconciliation(
-            in_file=in_file, delivered=0, pending=0 if done else self._unsent(operation), conflicting=0
-        )
+        return Reconciliation(in_file=in_file, delivered=0, pending=self._num_unsent(changed), conflicting=0)
 
     def send_points(self, run: str, points: tuple[MetricPoint, ...]) -> bool:
         """Send points. Returns True if they need not be sent again. Callable from another thread."""
@@ -119,21 +146,20 @@ class Outbox:
         except Exception as error:  # whatever MLflow throws, the stage goes on
             return not self._can_wait(error, f"{len(points)} points")
         self._sent.setdefault(run_id, {}).update({(point.key, point.step): point.value for point in points})
-        self._spool.sign_of_life()
+        self._file.sign_of_life()
         self._rest_if_slow(began)
         return True
 
     def deliver_pending(self) -> int:
-        """Try to deliver the waiting operations now. Returns how many still wait."""
-        if not self._is_up():
-            return self.pending
-        self._aside = []
-        self._drain(limit_s=_FINAL_DRAIN_LIMIT_S, rests=False)
+        """Try to deliver now what waits. Returns how many parts still wait."""
+        if self._is_up():
+            self._failing.clear()
+            self._deliver(limit_s=_FINAL_DELIVERY_LIMIT_S, rests=False)
         return self.pending
 
     def close(self) -> None:
-        """Leave the waiting operations to the next process."""
-        self._spool.close()
+        """Leave what waits to the next process."""
+        self._file.close()
 
     def refuse(self, reason: str) -> None:
         """Record and log what will never be delivered."""
@@ -145,46 +171,49 @@ class Outbox:
     def _resting(self) -> bool:
         return not self._is_up() or time.monotonic() < self._rest_until
 
-    def _do(self, operation: CreateRun | RunOperation, *, now: bool = True) -> tuple[bool, Reconciliation | None]:
-        may_go = now and not self._resting and self._drain(limit_s=_DRAIN_LIMIT_S)
-        if may_go and not self._waits_for_run(operation):
-            done, result = self._attempt(operation, is_new=True)
-            if done:
-                return True, result
-        self._spool.append(self._with_real_id(operation))
-        return False, None
+    def _record(self, run: str) -> UndeliveredRun:
+        for record in self._runs.values():
+            if run in (record.handle, record.run_id):
+                return record
+        # Another process opened it, and ends it.
+        return self._runs.setdefault(run, UndeliveredRun(handle=run, run_id=run, is_open=False))
 
-    def _drain(self, *, limit_s: float, rests: bool = True) -> bool:
-        """Deliver what waits, oldest first, until the server fails or time is up. Returns whether all were tried.
+    def _deliver(self, *, limit_s: float = _DELIVERY_LIMIT_S, rests: bool = True) -> None:
+        """Deliver what the runs lack, files last, until the server fails or time is up; keep the rest on disk.
 
-        An operation that fails although the server answers others is set aside until the end, so that it does not
-        block the rest for ever.
+        A part that fails although the server answers others is left out until the end, so that it does not block the
+        rest for ever.
         """
-        waiting = [item for item in self._spool.operations if item not in self._aside]
-        if not waiting:
-            return True
+        self._file.write(self._runs.values())
         deadline = time.monotonic() + limit_s
-        while waiting and time.monotonic() < deadline and not (rests and self._resting):
+        waiting = [(run, part) for run in self._runs.values() for part in run.parts()]
+        for run, part in sorted(waiting, key=lambda item: item[1].name == "files"):
+            if rests and self._resting:
+                break
+            if (run.handle, part) in self._failing or self._waits_for_creation(run, part) or self._is_refused(run):
+                continue
+            if time.monotonic() > deadline:
+                self._rest()
+                break
             began = time.monotonic()
-            if not self._waits_for_run(waiting[0]) and not self._attempt(waiting[0])[0]:
+            if not self._attempt(run, part):
                 if time.monotonic() - began > _SLOW_S or not self._answers():
                     break
                 self._rest_until = 0.0
-                self._aside.append(waiting[0])
-            elif self._waits_for_run(waiting[0]):
-                self._aside.append(waiting[0])
-            waiting.pop(0)
-        if waiting:
-            self._rest()
-        left = [item for item in self._spool.operations if item in waiting or item in self._aside]
-        self._aside = [self._with_real_id(item) for item in self._aside]
-        self._spool.replace([self._with_real_id(item) for item in left])
-        return not waiting
+                self._failing.add((run.handle, part))
+                if part.name in _PAIRS:  # so that one bad pair does not hold up those that are added later
+                    run.one_by_one.add(part.name)
+        self._file.write(self._runs.values())
 
-    def _waits_for_run(self, operation: CreateRun | RunOperation) -> bool:
-        """Whether the operation belongs to a run whose creation was set aside."""
-        needed = operation.parent if isinstance(operation, CreateRun) else operation.run
-        return any(isinstance(item, CreateRun) and item.run == needed for item in self._aside)
+    def _waits_for_creation(self, run: UndeliveredRun, part: Part) -> bool:
+        """Whether the server does not know yet the run, or for its creation the parent."""
+        if part != _CREATION:
+            return not run.run_id
+        parent = self._runs.get(run.parent)
+        return parent is not None and not parent.run_id and not self._is_refused(parent)
+
+    def _is_refused(self, run: UndeliveredRun) -> bool:
+        return run.handle in self._refused_runs
 
     def _answers(self) -> bool:
         try:
@@ -193,44 +222,48 @@ class Outbox:
             return False
         return True
 
-    def _attempt(
-        self, operation: CreateRun | RunOperation, *, is_new: bool = False
-    ) -> tuple[bool, Reconciliation | None]:
-        """Send an operation. Returns whether it was sent or refused, and the result of a reconciliation.
-
-        Args:
-            is_new: True if it was never sent before.
-        """
+    def _attempt(self, run: UndeliveredRun, part: Part) -> bool:
+        """Send a part. Returns whether the server took or refused it."""
         began = time.monotonic()
-        result = None
         try:
-            result = self._send(operation, is_new=is_new)
+            if part == _CREATION:
+                self._create(run)
+            elif (result := send_part(self._client, run, part, sent=self._sent.get(run.run_id, {}))) is not None:
+                self._reconciled = result
         except Exception as error:  # whatever MLflow throws, the stage goes on
-            if self._can_wait(error, operation.kind):
-                return False, None
-        if isinstance(operation, EndRun):
-            self._spool.run_ended(self.real_id(operation.run))
+            if self._can_wait(error, part.name):
+                return False
+            if part == _CREATION:
+                self._refused_runs.add(run.handle)
+                self._drop(run)
+        run.empty(part)
         self._rest_if_slow(began)
-        return True, result
+        return True
 
-    def _send(self, operation: CreateRun | RunOperation, *, is_new: bool) -> Reconciliation | None:
-        if isinstance(operation, CreateRun):
-            parent_id = self.real_id(operation.parent)
-            parent_id = "" if parent_id.startswith(HANDLE_PREFIX) else parent_id  # its parent was refused
-            known = self.experiment_id if operation.experiment == self._experiment else ""
-            self._ids[operation.run], self.experiment_id = operation.create(
-                self._client, parent_id=parent_id, experiment_id=known, may_exist=not is_new
-            )
-            self._experiment = operation.experiment
-            self._spool.run_opened(self._ids[operation.run])
-            return None
-        run_id = self.real_id(operation.run)
-        if run_id.startswith(HANDLE_PREFIX):
-            raise LookupError("its run was refused")
-        if isinstance(operation, SendCurves):
-            return operation.send(self._client, run_id, sent=self._sent.get(run_id, {}))
-        operation.send(self._client, run_id)
-        return None
+    def _create(self, run: UndeliveredRun) -> None:
+        may_exist = run.handle in self._may_exist
+        self._may_exist.add(run.handle)
+        parent_id = self.real_id(run.parent)
+        run.run_id, self.experiment_id = create_run(
+            self._client,
+            run,
+            parent_id="" if parent_id.startswith(HANDLE_PREFIX) else parent_id,  # its parent was refused
+            experiment_id=self.experiment_id if run.experiment == self._experiment else "",
+            may_exist=may_exist,
+        )
+        self._experiment = run.experiment
+        self._ids[run.handle] = run.run_id
+        for child in self._runs.values():  # the record of a parent may be gone before those of its children
+            if child.parent == run.handle:
+                child.parent = run.run_id
+
+    def _drop(self, run: UndeliveredRun) -> None:
+        """Forget what waits of a run that the server does not take."""
+        run.is_open = False
+        for part in list(run.parts()):
+            if part != _CREATION:
+                self.refuse(f"{part.name}: its run was refused")
+            run.empty(part)
 
     def _can_wait(self, error: Exception, what: str) -> bool:
         if not can_be_sent_later(error):
@@ -246,7 +279,7 @@ class Outbox:
                 self._uri,
                 what,
                 error,
-                self.spool_path,
+                self.state_path,
             )
         return True
 
@@ -261,14 +294,9 @@ class Outbox:
         if took_s > _SLOW_S or self._waited_s > _PATIENCE_S:
             self._rest()
 
-    def _with_real_id(self, operation: CreateRun | RunOperation) -> CreateRun | RunOperation:
-        if isinstance(operation, CreateRun):
-            return operation.model_copy(update={"parent": self.real_id(operation.parent)})
-        return operation.model_copy(update={"run": self.real_id(operation.run)})
-
-    def _unsent(self, operation: SendCurves) -> int:
-        sent = self._sent.get(self.real_id(operation.run), {})
+    def _num_unsent(self, run: UndeliveredRun) -> int:
+        sent = self._sent.get(run.run_id, {})
         try:
-            return sum((point.key, point.step) not in sent for point in operation.points())
+            return sum((point.key, point.step) not in sent for point in run.curves.points()) if run.curves else 0
         except OSError:
             return 0

@@ -1,20 +1,26 @@
-"""Split messages so that MLflow takes as much of them as possible, and classify its errors."""
+"""Send points and pairs so that MLflow takes as many of them as possible, and classify its errors."""
 
+import math
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from tasks.store.events import MAX_POINTS_PER_BATCH, MetricPoint
+from tasks.store.events import MAX_POINTS_PER_BATCH, MetricPoint, Reconciliation
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _MAX_KEY_CHARACTERS = 250
+_MAX_TAG_CHARACTERS = 5000
 _BAD_REQUEST = 400
 _MAX_SPLITS = 40
+_LARGEST_FLOAT = 1.7976931348623157e308
+_CURVES_LIMIT_S = 10.0
 
 T = TypeVar("T")
+Sent = Mapping[tuple[str, int], float]
 
 
 class RefusedError(Exception):
@@ -30,10 +36,67 @@ def send_points(client: "MlflowClient", run_id: str, points: Sequence[MetricPoin
     from mlflow.entities import Metric
 
     metrics = [Metric(mlflow_name(item.key), item.value, item.timestamp_ms, item.step) for item in points]
-    send_what_is_taken(metrics, lambda part: client.log_batch(run_id, metrics=part), num_at_once=MAX_POINTS_PER_BATCH)
+    send_what_is_taken(metrics, lambda some: client.log_batch(run_id, metrics=some), MAX_POINTS_PER_BATCH)
 
 
-def send_what_is_taken(items: Sequence[T], send: Callable[[Sequence[T]], object], *, num_at_once: int) -> None:
+def send_curves(client: "MlflowClient", run_id: str, points: Sequence[MetricPoint], *, sent: Sent) -> Reconciliation:
+    """Send the points that the run lacks. A point that the run has with another value stays, and is counted.
+
+    Args:
+        sent: the points known to have arrived, key and step → value.
+
+    Raises:
+        RefusedError: the server refuses some points, and has the others.
+        TimeoutError: the server is too slow for all points; those that were sent stay.
+    """
+    unsure: dict[str, list[MetricPoint]] = {}
+    for point in points:
+        arrived = sent.get((point.key, point.step))
+        if arrived is None or not _same(arrived, point.value):
+            unsure.setdefault(point.key, []).append(point)
+    delivered, conflicting, refused = _send_missing(client, run_id, unsure)
+    if odd := [f"{point.key}@{point.step}={point.value}" for point in points if not math.isfinite(point.value)]:
+        client.set_tag(run_id, "rlhf.non_finite", ", ".join(odd)[:_MAX_TAG_CHARACTERS])
+    if refused:
+        raise RefusedError("; ".join(refused))
+    return Reconciliation(in_file=len(points), delivered=delivered, pending=0, conflicting=conflicting)
+
+
+def _send_missing(
+    client: "MlflowClient", run_id: str, curves: Mapping[str, Sequence[MetricPoint]]
+) -> tuple[int, int, list[str]]:
+    """Return how many points were sent, how many the run has with another value, and the refusals."""
+    deadline = time.monotonic() + _CURVES_LIMIT_S
+    known = client.get_run(run_id).data.metrics if curves else {}
+    delivered = conflicting = 0
+    refused: list[str] = []
+    # Curves that the run lacks come first, so that each call gets further with a slow server.
+    for key in sorted(curves, key=lambda key: (mlflow_name(key) in known, key)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{delivered} points were sent in {_CURVES_LIMIT_S:g} s; the others wait.")
+        history = client.get_metric_history(run_id, mlflow_name(key)) if mlflow_name(key) in known else ()
+        stored = {item.step: item.value for item in history}
+        missing = [point for point in curves[key] if point.step not in stored]
+        try:
+            send_points(client, run_id, missing)
+            delivered += len(missing)
+        except RefusedError as error:
+            refused.append(str(error))
+        conflicting += sum(point.step in stored and not _same(point.value, stored[point.step]) for point in curves[key])
+    return delivered, conflicting, refused
+
+
+def _same(left: float, right: float) -> bool:
+    if math.isnan(left) or math.isnan(right):
+        return math.isnan(left) and math.isnan(right)
+    return math.isclose(_clipped(left), _clipped(right), rel_tol=1e-12)
+
+
+def _clipped(value: float) -> float:
+    return max(-_LARGEST_FLOAT, min(_LARGEST_FLOAT, value))
+
+
+def send_what_is_taken(items: Sequence[T], send: Callable[[Sequence[T]], object], num_at_once: int) -> None:
     """Send the items in batches; halve a refused batch, so that a bad item does not cost the others.
 
     Raises:

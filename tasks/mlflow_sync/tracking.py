@@ -16,21 +16,11 @@ from containers.contracts.names import REPORT_HTML_FILE, REPORT_MARKDOWN_FILE, S
 from containers.contracts.outcome import Metric
 from containers.contracts.spec import StageInput, StageSpec
 from tasks.mlflow_sync.files import MIB, RunFiles
-from tasks.mlflow_sync.operations import (
-    CreateRun,
-    EndRun,
-    LogFigures,
-    LogInputs,
-    LogParams,
-    RunStatus,
-    SetTags,
-    dataset_use,
-    flat_params,
-)
-from tasks.mlflow_sync.outbox import HANDLE_PREFIX, Outbox
+from tasks.mlflow_sync.outbox import Outbox
 from tasks.mlflow_sync.pages import FOR_TRAINING
-from tasks.mlflow_sync.spool import SPOOL_FOLDER
 from tasks.mlflow_sync.start import mlflow_start
+from tasks.mlflow_sync.state_file import PENDING_FOLDER
+from tasks.mlflow_sync.undelivered import HANDLE_PREFIX, RunStatus, UndeliveredRun, dataset_use, flat_params
 from tasks.sources.labels import corrected_name
 from tasks.store.events import MetricPoint, Reconciliation
 
@@ -79,13 +69,12 @@ class Tracking(RunFiles):
         self._once_up: list[Callable[[], None]] = []
         outbox = Outbox(
             uri,
-            spool_folder=output_dir / SPOOL_FOLDER,
+            folder=output_dir / PENDING_FOLDER,
             request_timeout_s=request_timeout_s,
             rest_after_failure_s=rest_after_failure_s,
             is_up=lambda: self._start.is_up,
         )
         super().__init__(outbox, upload_limit_s=upload_limit_s, largest_file_bytes=largest_file_bytes)
-        self._open_stages: list[str] = []
         self._parent = ""
         self._name = ""
         # Runs begin and end by one clock, so that a change of the system clock makes no duration wrong.
@@ -98,7 +87,7 @@ class Tracking(RunFiles):
 
     @property
     def pending(self) -> int:
-        """Number of messages that wait for delivery."""
+        """Number of parts of runs that wait for delivery."""
         return self._outbox.pending
 
     @property
@@ -176,9 +165,7 @@ class Tracking(RunFiles):
     def start_stage(self, stage: StageName, *, attempt: int, tags: Mapping[str, str] | None = None) -> str:
         """Open a child run for one attempt at a stage; attempt 0 reuses an artifact. Returns its id."""
         own = {"rlhf.stage": stage.value, "rlhf.attempt": str(attempt)}
-        run_id = self._create(stage.value, parent=self._parent, tags={**own, **(tags or {})})
-        self._open_stages.append(run_id)
-        return run_id
+        return self._create(stage.value, parent=self._parent, tags={**own, **(tags or {})})
 
     def start_attempt(self, spec: StageSpec, *, tags: Mapping[str, str], note: str) -> str:
         """Call `start_stage`; log the stage's settings as parameters, its inputs as datasets with digests."""
@@ -193,29 +180,26 @@ class Tracking(RunFiles):
 
     def finish_stage(self, run_id: str, *, succeeded: bool) -> None:
         """Close a child run."""
-        self._open_stages = [item for item in self._open_stages if item != run_id]
         self._end(run_id, "FINISHED" if succeeded else "FAILED")
 
     def finish_pipeline(self, status: RunStatus) -> None:
         """Close the parent run and child runs still open; deliver what waits, and log what could not be delivered."""
-        for run_id in self._open_stages:
-            self._end(run_id, "KILLED")
-        self._open_stages = []
+        self._outbox.close_open_runs(but=self._parent, time_ms=self._now_ms())
         self._end(self._parent, status)
         self._start.wait(limit_s=_START_LIMIT_S)
         if self.deliver_pending():
             logger.warning(
-                "MLflow at %s was not told everything: %d messages with %d points of curves wait in %s. They go out "
-                "with the next run in this folder.",
+                "MLflow at %s was not told everything: %d parts of runs with %d points of curves wait in %s. They go "
+                "out with the next run in this folder.",
                 self.uri,
                 self.pending,
                 self.pending_points,
-                self._outbox.spool_path,
+                self._outbox.state_path,
             )
         self._outbox.close()
 
     def deliver_pending(self) -> int:
-        """Try to deliver waiting messages, also those of an earlier process. Returns how many still wait."""
+        """Try to deliver what waits, also what an earlier process left. Returns how many parts still wait."""
         return self._outbox.deliver_pending()
 
     def send_points(self, run_id: str, points: tuple[MetricPoint, ...]) -> bool:
@@ -228,11 +212,13 @@ class Tracking(RunFiles):
 
     def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
         """Log parameters; a nested mapping becomes dotted names."""
-        self._outbox.do(LogParams(run=run_id, params=flat_params(params)))
+        with self._outbox.change(run_id) as run:
+            run.params |= flat_params(params)
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags."""
-        self._outbox.do(SetTags(run=run_id, tags=tuple(tags.items())))
+        with self._outbox.change(run_id) as run:
+            run.tags |= tags
 
     def set_note(self, run_id: str, markdown: str) -> None:
         """Show a text on top of the run's page."""
@@ -240,8 +226,8 @@ class Tracking(RunFiles):
 
     def log_inputs(self, run_id: str, inputs: Sequence[StageInput]) -> None:
         """Name what a stage reads, with digests, as datasets of the run."""
-        if inputs:
-            self._outbox.do(LogInputs(run=run_id, datasets=tuple(dataset_use(item) for item in inputs)))
+        with self._outbox.change(run_id) as run:
+            run.datasets += tuple(dataset_use(item) for item in inputs)
 
     def log_lineage(self, run_id: str, lineage: Iterable[LineageEntry], *, output_digest: str) -> None:
         """Tag the run with the whole digests of its inputs and its output."""
@@ -254,21 +240,20 @@ class Tracking(RunFiles):
         The prefix keeps them apart from curves of the same name.
         """
         known = tuple(metrics)
-        figures = [
-            (f"final/{metric.name}{suffix}", value)
+        figures = {
+            f"final/{metric.name}{suffix}": value
             for metric in known
             for suffix, value in (("", metric.value), ("_ci_low", metric.ci_low), ("_ci_high", metric.ci_high))
             if value is not None
-        ]
+        }
         if figures:
-            self._outbox.do(LogFigures(run=run_id, figures=tuple(figures), timestamp_ms=self._now_ms()))
+            self._log_figures(run_id, figures)
             columns = list(Metric.model_fields)
             self.log_table(run_id, columns, [[getattr(m, name) for name in columns] for m in known], "figures.json")
 
     def log_headline(self, figures: Mapping[str, float]) -> None:
         """Put the figures that runs are compared by on the parent run, where the table of runs shows them."""
-        if figures:
-            self._outbox.do(LogFigures(run=self._parent, figures=tuple(figures.items()), timestamp_ms=self._now_ms()))
+        self._log_figures(self._parent, figures)
 
     def log_report(self, folder: Path) -> None:
         """Put the report on the parent run: as files, and its Markdown on top of the page."""
@@ -286,24 +271,27 @@ class Tracking(RunFiles):
         return f"{self.uri}/#/experiments/{self._outbox.experiment_id}/runs/{real}{below}?{FOR_TRAINING}"
 
     def _create(self, name: str, *, parent: str, tags: Mapping[str, str]) -> str:
-        handle = f"{HANDLE_PREFIX}{uuid.uuid4().hex}"
         own = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL", "mlflow.source.name": "rlhf-flows"}
-        operation = CreateRun(
-            run=handle,
+        run = UndeliveredRun(
+            handle=f"{HANDLE_PREFIX}{uuid.uuid4().hex}",
             experiment=self._experiment,
             name=name,
             parent=parent,
             start_time_ms=self._now_ms(),
-            tags=tuple({**own, **tags}.items()),
+            tags={**own, **tags},
         )
-        self._outbox.do(operation)
-        return self._outbox.real_id(handle)
+        return self._outbox.open(run)
+
+    def _log_figures(self, run_id: str, figures: Mapping[str, float]) -> None:
+        with self._outbox.change(run_id) as run:
+            run.figures |= {name: (value, self._now_ms()) for name, value in figures.items()}
 
     def _now_ms(self) -> int:
         return self._clock_starts_ms + int(time.monotonic() * 1000)
 
     def _end(self, run_id: str, status: RunStatus) -> None:
-        self._outbox.do(EndRun(run=run_id, status=status, end_time_ms=self._now_ms()))
+        with self._outbox.change(run_id) as run:
+            run.close(status, self._now_ms())
 
 
 def _shortened(note: str) -> str:

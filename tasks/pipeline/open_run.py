@@ -11,8 +11,8 @@ from tasks.config.gates import GateWaitsError
 from tasks.config.logins import require_given_for
 from tasks.config.run import RunConfig
 from tasks.display import current_display
-from tasks.mlflow_sync.operations import RunStatus
 from tasks.mlflow_sync.tracking import Tracking
+from tasks.mlflow_sync.undelivered import RunStatus
 from tasks.pipeline.reap import leftovers_reaped
 from tasks.prefect_sync.cancellation import RunCancelledError
 from tasks.prefect_sync.link import asked_at, linked_to_prefect
@@ -109,6 +109,6 @@ def _finish(tracking: Tracking, status: RunStatus) -> None:
     tracking.finish_pipeline(status)
     if tracking.pending or tracking.pending_points:
         current_display().say(
-            f"MLflow at {tracking.uri} was not told everything: {tracking.pending} messages with "
+            f"MLflow at {tracking.uri} was not told everything: {tracking.pending} parts of runs with "
             f"{tracking.pending_points} points wait on disk; the next run in this folder delivers them."
         )

@@ -11,7 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
 
-Fault = Literal["none", "refuse", "hang", "error 500", "reset", "slow", "lose answers", "refuse a value"]
+Fault = Literal[
+    "none", "refuse", "hang", "error 500", "reset", "slow", "lose answers", "lose each answer once", "refuse a value"
+]
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length"}
 _SLOW_S = 4.0
@@ -22,14 +24,15 @@ class FaultProxy:
 
     refuse: nobody listens. hang: a request is taken and never answered. error 500: for everything. reset: the
     connection breaks before the answer. slow: four seconds for each answer. lose answers: the server does its work, and
-    the connection breaks before it can say so. refuse a value: `refused_status` for each message that holds
-    `refused_text`.
+    the connection breaks before it can say so. lose each answer once: the same, until the same request comes again.
+    refuse a value: `refused_status` for each message that holds `refused_text`.
     """
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.refused_text, self.refused_status = "", 400
         self.num_faults = 0
+        self.requests_seen: set[tuple[str, str, bytes]] = set()
         self._fault: Fault = "none"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -86,6 +89,10 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.owner.fault
         if fault == "refuse a value" and self.owner.refused_text.encode() not in body:
             fault = "none"
+        if fault == "lose each answer once":
+            request = (self.command, self.path, body)
+            fault = "none" if request in self.owner.requests_seen else "lose answers"
+            self.owner.requests_seen.add(request)
         self.owner.num_faults += fault != "none"
         if fault == "error 500":
             self._answer(500, [], b'{"error_code": "INTERNAL_ERROR", "message": "the fault proxy says so"}')

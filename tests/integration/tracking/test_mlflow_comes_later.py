@@ -126,7 +126,7 @@ def test_an_mlflow_that_cannot_start_does_not_end_the_run_and_is_told_by_the_nex
     assert "The MLflow server does not start: its database" in ended.stdout
     assert f"Its log: {database.parent / 'server.log'}" in ended.stdout
     assert ended.stdout.count(WITHOUT_MLFLOW) == 1
-    assert re.search(r"was not told everything: \d+ messages with \d+ points wait on disk", ended.stdout)
+    assert re.search(r"was not told everything: \d+ parts of runs with \d+ points wait on disk", ended.stdout)
     report = json.loads(next((folder / "outputs").glob("*/reports/*/pipeline.json")).read_text())
     assert report["stopped_because"] == ""
     (events,) = (folder / "outputs/store/work/train_sft").glob("*/events.jsonl")

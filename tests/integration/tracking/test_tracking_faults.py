@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from containers.contracts.names import StageName
 from containers.harness.recorder import Recorder
-from tasks.mlflow_sync.spool import ENDED_TAG, SPOOL_FOLDER
+from tasks.mlflow_sync.state_file import ENDED_TAG, PENDING_FOLDER
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.store.events import EventFeed, MetricsDelivery
 
@@ -83,7 +83,7 @@ def test_a_fault_to_the_end_delays_it_by_less_than_half_a_minute_and_the_next_ru
     with fault_proxy(mlflow_uri) as proxy:
         _, delay_s = run_with_fault(proxy, tmp_path, fault, steps=range(20, NUM_STEPS + 1))
     assert delay_s < 30
-    assert list((tmp_path / SPOOL_FOLDER).glob("*.jsonl"))
+    assert list((tmp_path / PENDING_FOLDER).glob("*.json"))
     assert Tracking(mlflow_uri, output_dir=tmp_path, experiment=tmp_path.name).deliver_pending() == 0
     assert_told_once(mlflow_uri, tmp_path.name)
 
@@ -166,7 +166,7 @@ def test_runs_that_a_killed_process_left_open_are_closed_as_killed_by_the_next(m
         "alongside": "FINISHED",
         "later": "FINISHED",
     }
-    assert not (tmp_path / SPOOL_FOLDER).exists()
+    assert not (tmp_path / PENDING_FOLDER).exists()
 
 
 def statuses(uri: str) -> dict[str, str]:

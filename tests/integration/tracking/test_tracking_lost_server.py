@@ -13,7 +13,7 @@ from curve_files import history, one_point_each, record_steps
 from mlflow import MlflowClient
 
 from containers.contracts.names import StageName
-from tasks.mlflow_sync.spool import SPOOL_FOLDER
+from tasks.mlflow_sync.state_file import PENDING_FOLDER
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.store.events import EventFeed, MetricPoint, MetricsDelivery
 
@@ -45,13 +45,13 @@ def test_a_server_killed_in_mid_run_costs_seconds_and_no_point(mortal_mlflow: "M
     tracking.finish_pipeline("FINISHED")
     assert time.monotonic() - began < 10
     assert tracking.pending_points == 20
-    assert tracking.pending == 6
-    assert list((tmp_path / SPOOL_FOLDER).glob("*.jsonl"))
+    assert tracking.pending == 7
+    assert list((tmp_path / PENDING_FOLDER).glob("*.json"))
     record_steps(events, range(31, 40))  # a later attempt writes into the same file
 
     mortal_mlflow.start()
     assert Tracking(mortal_mlflow.uri, output_dir=tmp_path).deliver_pending() == 0  # another process
-    assert not list((tmp_path / SPOOL_FOLDER).glob("*.jsonl"))
+    assert not list((tmp_path / PENDING_FOLDER).glob("*.json"))
     assert history(mortal_mlflow.uri, run_id) == one_point_each(range(1, 31))
     runs = MlflowClient(mortal_mlflow.uri).search_runs(["1"])
     assert {run.info.run_name: run.info.status for run in runs} == {

@@ -56,7 +56,7 @@ def test_a_process_whose_libraries_wait_for_a_lost_server_ends_within_seconds(pr
     assert ended.stdout.endswith("labelled_pairs.jsonl\n")
 
 
-@pytest.mark.parametrize("file", ["mlflow_pending/1-2-abc.jsonl", "prefect_pending/0a.json"])
+@pytest.mark.parametrize("file", ["mlflow_pending/1-2-abc.json", "prefect_pending/0a.json"])
 def test_what_a_server_was_not_told_yet_is_something_to_do(tmp_path: Path, file: str) -> None:
     assert not something_waits(tmp_path)
     (tmp_path / file).parent.mkdir()

@@ -10,8 +10,9 @@ from mlflow import MlflowClient
 
 from tasks.champions.registry import Registry
 from tasks.mlflow_sync.artifact_places import OtherPlaceError, require_own_place
-from tasks.mlflow_sync.operations import LogFile, LogText
 from tasks.mlflow_sync.outbox import Outbox
+from tasks.mlflow_sync.parts import send_part
+from tasks.mlflow_sync.undelivered import FileSource, UndeliveredRun
 from tests.unit.factories.champion_factory import make_book
 
 RUN, MODEL = "a1" * 16, "m-" + "b2" * 16
@@ -54,6 +55,12 @@ def name_place(server: RecordingServer, place: str) -> None:
     server.answer = json.dumps(answer)
 
 
+def send_text(client: MlflowClient, file: str) -> None:
+    run = UndeliveredRun(handle=RUN, run_id=RUN, files={file: FileSource(text="a text")})
+    for part in run.parts():
+        send_part(client, run, part, sent={})
+
+
 def places(stranger: RecordingServer, folder: Path) -> list[str]:
     host = stranger.url.removeprefix("http://")
     return [f"{stranger.url}/x", f"mlflow-artifacts://{host}/x", folder.as_uri(), f"file:{folder}", str(folder)]
@@ -67,11 +74,11 @@ def test_a_place_that_is_not_the_servers_own_gets_neither_login_nor_file(
     place = places(stranger, outside)[which]
     name_place(tracking_server, f"{place}/{RUN}/artifacts")
     (tmp_path / "data.json").write_text("{}")
-    outbox = Outbox(
-        tracking_server.url, spool_folder=tmp_path / "spool", request_timeout_s=5, rest_after_failure_s=60.0
-    )
-    assert outbox.do(LogText(run=RUN, text="a text", file="config/run.yaml"))
-    assert outbox.do(LogFile(run=RUN, path=str(tmp_path / "data.json")))
+    outbox = Outbox(tracking_server.url, folder=tmp_path / "waiting", request_timeout_s=5, rest_after_failure_s=60.0)
+    with outbox.change(RUN) as run:
+        run.files["config/run.yaml"] = FileSource(text="a text")
+    with outbox.change(RUN) as run:
+        run.files["data.json"] = FileSource(path=str(tmp_path / "data.json"))
     assert stranger.requests == [] and not outside.exists()
     assert outbox.pending == 0
     (reason,) = outbox.refused
@@ -95,8 +102,7 @@ def test_the_registry_shows_a_champion_without_files_where_their_place_is_not_th
 @pytest.mark.parametrize("scheme", ["mlflow-artifacts:/1", "mlflow-artifacts://{host}/1", "http://{host}/1"])
 def test_the_servers_own_place_gets_the_file(tracking_server: RecordingServer, tmp_path: Path, scheme: str) -> None:
     name_place(tracking_server, scheme.format(host=tracking_server.url.removeprefix("http://")) + "/files")
-    client = MlflowClient(tracking_server.url)
-    LogText(run=RUN, text="a text", file="config/run.yaml").send(client, RUN)
+    send_text(MlflowClient(tracking_server.url), "config/run.yaml")
     sent = [item["path"] for item in tracking_server.requests if item["method"] == "PUT"]
     assert len(sent) == 1 and sent[0].endswith("/1/files/config/run.yaml")
 
@@ -106,9 +112,9 @@ def test_a_server_that_changes_its_answer_is_not_asked_again(
 ) -> None:
     name_place(tracking_server, "mlflow-artifacts:/1")
     client = MlflowClient(tracking_server.url)
-    LogText(run=RUN, text="a text", file="one.txt").send(client, RUN)
+    send_text(client, "one.txt")
     name_place(tracking_server, f"{stranger.url}/x")
-    LogText(run=RUN, text="a text", file="two.txt").send(client, RUN)
+    send_text(client, "two.txt")
     assert stranger.requests == []
 
 
