@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForSequenceClassification
 from trl import RewardConfig
 
-from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer, make_packs
+from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer, empty_pack, make_packs
 from containers.packing.attention import packed
 from containers.packing.trees import common_prefix, lay_out
 from containers.stages.build_base_model import tokenizer_from_texts
@@ -178,3 +178,13 @@ def test_each_branch_keeps_a_token_of_its_own(conversations: list[list[int]], tr
     assert tree.trunk == trunk
     assert [tokens[last] for last in tree.lasts] == [conversation[-1] for conversation in conversations]
     assert [positions[last] for last in tree.lasts] == [len(conversation) - 1 for conversation in conversations]
+
+
+def test_an_empty_pack_costs_nothing_and_moves_no_weight_whatever_its_scores_are(tmp_path: Path) -> None:
+    """A model whose head is still zero scores its dummy pair as 0."""
+    made = trainer(PackedPairTrainer, tmp_path, pairs(), lora=False, margin=False)
+    scores = torch.zeros(1, 2, requires_grad=True)
+    loss = made._pack_loss(scores, {}, empty_pack(3))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert scores.grad is not None and scores.grad.tolist() == [[0.0, 0.0]]

@@ -72,6 +72,13 @@ def test_answers_of_one_length_say_nothing_about_length() -> None:
     assert [(metric.name, metric.count) for metric in bias.by_length_difference] == [("within 50", 40)]
 
 
+def test_a_resample_whose_pairs_have_one_difference_of_lengths_says_nothing_about_the_slope() -> None:
+    pairs = pairs_of_lengths([(100, 50)] * 3 + [(200, 50)], [1.0, 1.0, 1.0, 2.0])
+    slope = length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack()).slope
+    assert slope is not None
+    assert (slope.value, slope.ci_low, slope.ci_high) == pytest.approx((1.0, 1.0, 1.0))
+
+
 def test_an_empty_answer_has_a_length_too() -> None:
     pairs = [scored_pair(place, "", "x" * place, (1.0, 0.0)) for place in range(1, 9)]
     assert length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack()).slope is not None

@@ -36,7 +36,7 @@ def test_typed_settings_become_the_names_that_are_really_read() -> None:
         num_processes=2,
         precision="bf16",
         nccl=NcclSettings(debug="INFO", p2p_disable=True, socket_ifname="eth0"),
-        torch=TorchSettings(nccl_dump_on_timeout=False, nccl_trace_buffer_size=5),
+        torch=TorchSettings(nccl_async_error_handling=False, nccl_dump_on_timeout=False, nccl_trace_buffer_size=5),
     )
     variables = dict(stage_environment(profile, seed=0))
     assert "CUDA_VISIBLE_DEVICES" not in variables
@@ -44,6 +44,8 @@ def test_typed_settings_become_the_names_that_are_really_read() -> None:
     assert variables["NCCL_P2P_DISABLE"] == "1"
     assert variables["NCCL_SOCKET_IFNAME"] == "eth0"
     assert "NCCL_SHM_DISABLE" not in variables, "a switch that is off is not set to 0, which some releases take as on"
+    assert variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert dict(stage_environment(GPU, seed=0))["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
     assert variables["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0"
     assert variables["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "5"
     assert variables["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"

@@ -15,6 +15,7 @@ from tasks import decide_champion
 from tasks.champions.book import ChampionBook, ChampionMovedError, promoted_by_hand
 from tasks.champions.record import Decision
 from tasks.config.retrain import RetrainRules
+from tasks.store.history import StageMemory
 from tests.unit.factories.champion_factory import contest, make_book, record_of
 
 PASSED = GateVerdict(name="reward_model", passed=True, rules=())
@@ -129,3 +130,25 @@ def test_a_champion_that_was_changed_during_the_comparison_is_left(
     record = record_of(book)
     assert record.champion is not None
     assert record.champion.number == 3
+
+
+def test_a_version_keeps_the_requests_whose_results_its_run_used(tmp_path: Path) -> None:
+    """A stage that was left out since has an older request, and one that was not run has none."""
+    keys = {StageName.FILTER_DATASET: "a" * 64, StageName.TRAIN_SFT: "b" * 64, StageName.TRAIN_REWARD_MODEL: "c" * 64}
+    memories = {stage: StageMemory(key="".join(key), identity={}) for stage, key in keys.items()}
+    used = keys | {
+        StageName.TRAIN_SFT: "0" * 64,
+        StageName.EVALUATE_REWARD_MODEL: "d" * 64,
+        StageName.TRAIN_POLICY: "e" * 64,
+    }
+    memories[StageName.TRAIN_POLICY] = StageMemory(key="e" * 64, identity={})  # after the judgement of a reward model
+    run: Any = SimpleNamespace(
+        history=SimpleNamespace(last=memories.get),
+        record_of=lambda stage: (
+            SimpleNamespace(key="".join([*used[stage]]), digest=f"of {stage}") if stage in used else None
+        ),
+    )
+    asked = decide_champion._asked(run, make_book(tmp_path))
+    assert {stage: item.digest for stage, item in asked.items()} == {
+        stage: f"of {stage}" for stage in (StageName.FILTER_DATASET, StageName.TRAIN_REWARD_MODEL)
+    }

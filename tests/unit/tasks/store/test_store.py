@@ -74,6 +74,18 @@ def test_young_things_and_wanted_artifacts_stay(store: Path) -> None:
     assert garbage(store, older_than_days=60) == {"checkpoints": WANTED}
 
 
+def test_old_logs_of_attempts_that_no_run_wants_can_go_and_young_ones_stay(store: Path) -> None:
+    for key in (WANTED, UNWANTED, UNFINISHED):
+        folder = store / "attempts" / STAGE / key / "attempt-1"
+        folder.mkdir(parents=True)
+        (folder / "stage.log").write_text("hello")
+        age(folder.parent)
+    (store / "attempts" / STAGE / UNWANTED).rename(store / "attempts" / STAGE / ("e" * 64))
+    logs = [item.key for item in find_garbage(store, older_than_days=7) if item.kind == "logs"]
+    assert sorted(logs) == sorted(("e" * 64, UNFINISHED))
+    assert [item for item in find_garbage(store, older_than_days=60) if item.kind == "logs"] == []
+
+
 def test_a_run_whose_folder_was_deleted_wants_nothing(store: Path) -> None:
     (store.parent / "demo").rmdir()
     artifacts = {item.key for item in find_garbage(store, older_than_days=7) if item.kind == "artifact"}
