@@ -109,7 +109,7 @@ lint: setup  ## Lint, format, types, layers
 	$(BIN)/lint-imports
 
 check: lint  ## The same and the fast tests; before each commit
-	$(BIN)/pytest -q $(PARALLEL) tests/unit tests/architecture -m 'not docker and not browser and not slow and not stages'
+	$(BIN)/pytest -q $(PARALLEL) tests/unit tests/architecture -m 'not docker and not browser and not slow and not stages and not waits'
 
 format: setup  ## Let ruff format and fix
 	$(BIN)/ruff format .

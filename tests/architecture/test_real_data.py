@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # Parameters that name the data, tests that take the fixture, and tests that need neither.
 FILES = ("tests/unit/tasks/config/test_debug_run.py", "tests/unit/tasks/config/test_shipped_configs.py")
 
@@ -17,6 +19,7 @@ def run_pytest(project: Path, *arguments: str, data: Path) -> str:
     ).stdout
 
 
+@pytest.mark.waits
 def test_without_the_data_every_test_that_needs_it_is_skipped_aloud(project: Path, tmp_path: Path) -> None:
     said = run_pytest(project, "-q", data=tmp_path / "nowhere")
     assert "failed" not in said and "error" not in said, said
@@ -24,6 +27,7 @@ def test_without_the_data_every_test_that_needs_it_is_skipped_aloud(project: Pat
     assert "4 skipped" in said, said
 
 
+@pytest.mark.waits
 def test_the_mark_finds_every_test_that_needs_the_data_and_no_other(project: Path, tmp_path: Path) -> None:
     said = run_pytest(project, "--collect-only", "-q", "-m", "shared_data", data=tmp_path / "nowhere")
     found = sorted(line.rpartition("::")[2] for line in said.splitlines() if "::" in line)

@@ -133,6 +133,7 @@ def test_a_check_that_breaks_is_a_row_and_the_others_still_speak(
     assert rows["dataset"].verdict == "ok"
 
 
+@pytest.mark.waits
 def test_hanging_servers_cost_seconds_together(config: RunConfig, server: HealthServer) -> None:
     server.status = 0
     started = time.monotonic()

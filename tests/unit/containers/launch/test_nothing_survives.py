@@ -25,6 +25,8 @@ GRACE_S = 1.0
 # locked, so that no other signal reaches it. One leaves a grandchild that closes everything and whose parent ends.
 RANKS = """
 import ctypes, faulthandler, os, signal, subprocess, sys, time
+
+pytestmark = pytest.mark.waits
 rank = os.environ.get("LOCAL_RANK")
 if rank is None:
     ranks = [

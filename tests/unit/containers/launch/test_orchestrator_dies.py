@@ -91,6 +91,8 @@ def test_orchestrator_and_supervisor_killed_together_leave_nothing_in_a_namespac
 # A supervisor with a grace of a second, whose parent prints when the program is up.
 ORPHANED = """
 import subprocess, sys
+
+pytestmark = pytest.mark.waits
 code = "import containers.contracts.stop_grace as grace; grace.SHORTEST_S = 1.0; "
 code += "from containers.harness.supervisor import main; raise SystemExit(main())"
 supervisor = subprocess.Popen([sys.executable, "-c", code, *sys.argv[1:]], stdout=subprocess.PIPE, text=True)

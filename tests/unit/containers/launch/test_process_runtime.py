@@ -94,6 +94,7 @@ def test_lines_and_ticks_arrive_while_the_stage_runs(tmp_path: Path) -> None:
     assert stage_exit.log_tail == ("step 0", "step 1", "step 2")
 
 
+@pytest.mark.waits
 def test_the_end_of_a_stage_is_noticed_without_waiting_for_the_next_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +141,7 @@ def test_the_programs_gpus_can_be_leased_by_nobody_until_it_is_dead(
         assert taken == ("GPU-a",)
 
 
+@pytest.mark.waits
 def test_the_supervisor_holds_the_programs_gpus_without_its_orchestrator(tmp_path: Path) -> None:
     source = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[4])!r})\n"
@@ -254,6 +256,7 @@ waits_for_ever()
 """
 
 
+@pytest.mark.waits
 def test_a_stage_that_gives_no_sign_of_life_is_killed_with_its_stacks_in_the_log(tmp_path: Path) -> None:
     stage_exit, launch = run(tmp_path, HANGS, silence_limit_s=5)
     failure = classify(launch.spec, stage_exit, None)
@@ -266,6 +269,7 @@ def test_a_stage_that_gives_no_sign_of_life_is_killed_with_its_stacks_in_the_log
 
 
 @pytest.mark.parametrize("sign", ["print(step, flush=True)", "open('events.jsonl', 'a').write('{}\\n')"])
+@pytest.mark.waits
 def test_log_lines_and_events_are_signs_of_life(tmp_path: Path, sign: str) -> None:
     program = f"import time\nfor step in range(16):\n    {sign}\n    time.sleep(0.5)"
     stage_exit, _ = run(tmp_path, program, silence_limit_s=6)
@@ -316,6 +320,7 @@ def test_a_program_whose_log_cannot_be_followed_is_not_left_behind(
 
 
 @pytest.mark.parametrize(("ends_after_s", "is_memory"), [(0.0, True), (3.0, False)])
+@pytest.mark.waits
 def test_a_kill_is_for_memory_only_where_the_kernel_killed_for_memory_just_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_after_s: float, is_memory: bool
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.unit.factories.tiny_policy import tiny_tokenizer
 
 _PROGRAM = """
@@ -20,6 +22,7 @@ print(repr(sys.stdin.read()))
 """
 
 
+@pytest.mark.waits
 def test_code_beside_a_tokenizer_is_neither_run_nor_asked_about(tmp_path: Path) -> None:
     folder, canary = tmp_path / "model", tmp_path / "canary"
     tiny_tokenizer().save_pretrained(folder)

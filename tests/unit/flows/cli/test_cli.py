@@ -183,6 +183,7 @@ def test_missing_demo_data_says_what_writes_it(project: Path, tmp_path: Path) ->
         assert line.endswith("does not exist. `rlhf demo-data --folder outputs/demo/data` writes it."), ran.stdout
 
 
+@pytest.mark.waits
 def test_check_asks_the_servers_that_a_run_would_use(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:2")

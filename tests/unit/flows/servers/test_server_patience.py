@@ -40,6 +40,8 @@ while time.monotonic() - began < {AT_WORK_S}:
 """
 LETS_COMPUTE = f"""
 import subprocess
+
+pytestmark = pytest.mark.waits
 subprocess.run([sys.executable, "-c", "import time; began = time.monotonic()" + {COMPUTES!r}])
 """
 DOES_NOTHING = "print('last words', flush=True); time.sleep(600)"

@@ -32,6 +32,7 @@ def _nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.waits
 def test_clients_of_a_command_send_none(tmp_path: Path) -> None:
     asked = subprocess.run([sys.executable, "-c", CLIENTS], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert asked.stdout.splitlines()[-1] == "found True False False", asked.stderr

@@ -86,6 +86,7 @@ def test_packages_are_compared_with_the_stages_extra(tmp_path: Path, monkeypatch
     assert (row.verdict, row.found) == ("warning", "other versions than tested: beta-lib 2.5 (wanted <2,>=1)")
 
 
+@pytest.mark.waits
 def test_checking_packages_imports_none_of_them() -> None:
     code = "import sys, tasks.check_system as c; c.package_findings(); print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())

@@ -16,6 +16,7 @@ def _rlhf(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.waits
 def test_the_plan_of_a_debug_run_shows_that_it_is_one(project: Path) -> None:
     ran = _rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", "--debug", cwd=project)
     assert ran.returncode == 0, ran.stderr
@@ -30,6 +31,7 @@ def test_a_debug_run_says_at_its_start_what_it_is(project: Path, tmp_path: Path)
     assert ran.stdout.startswith("Debug run small-debug: 2 steps of each training")
 
 
+@pytest.mark.waits
 def test_commands_that_move_a_champion_know_no_debug(project: Path) -> None:
     for command in ("retrain", "promote", "approve"):
         assert "--debug" not in _rlhf(command, "--help", cwd=project).stdout

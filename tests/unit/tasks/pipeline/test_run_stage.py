@@ -147,6 +147,7 @@ def test_a_stage_that_dies_without_progress_is_given_up_after_the_configured_att
     assert not (run.store_dir / "artifacts").exists()
 
 
+@pytest.mark.waits
 def test_progress_between_deaths_gives_new_patience(make_run: MakeRun) -> None:
     run = make_run("killed", "checkpoint 10", "killed", "checkpoint 20", "killed", "good", retries=2)
     run_stage(run, FilterDatasetConfig(), ())

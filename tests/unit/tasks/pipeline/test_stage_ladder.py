@@ -122,6 +122,7 @@ def specs(run: PipelineRun) -> list[StageSpec]:
     return [StageSpec.model_validate_json(path.read_bytes()) for path in paths]
 
 
+@pytest.mark.waits
 def test_a_full_gpu_gets_smaller_batches_and_then_gradient_checkpointing(make_run: MakeRun) -> None:
     run = make_run(TooSmall("out_of_memory", room=1))
     train(run)
@@ -163,6 +164,7 @@ def test_the_artifact_is_that_of_the_planned_work_and_says_how_it_was_made(make_
     assert record.message.endswith("as planned but for: per-device batch 4 → 2, accumulation 2 → 4")
 
 
+@pytest.mark.waits
 def test_a_new_run_begins_in_the_shape_of_the_last_attempt(make_run: MakeRun) -> None:
     first = make_run(TooSmall("out_of_memory", room=2), ladder=LadderSettings(max_fallbacks=1))
     with pytest.raises(StageFailedError, match="max_fallbacks is 1"):
@@ -172,6 +174,7 @@ def test_a_new_run_begins_in_the_shape_of_the_last_attempt(make_run: MakeRun) ->
     assert [spec.batch.per_device_batch_size for spec in specs(second)] == [4, 2, 2, 1]
 
 
+@pytest.mark.waits
 def test_a_ladder_that_ends_says_what_was_tried_and_what_was_not(make_run: MakeRun) -> None:
     run = make_run(TooSmall("out_of_memory", room=0))
     with pytest.raises(StageFailedError) as failed:

@@ -20,6 +20,8 @@ from flows.demo.rows import write_demo_data
 from tasks.config.loading import LoadedConfig, load_run_config
 from tasks.pipeline.lookup import look_up_stages
 
+pytestmark = pytest.mark.waits
+
 NUM_RUNS, OWN_ARTIFACTS = 100, 5
 _OPENED: list[str] | None = None
 
