@@ -19,14 +19,14 @@ from containers.launch.process import ProcessRuntime
 from tests.unit.factories.launch_factory import Watcher, make_launch, make_spec
 from tests.unit.factories.stage_processes import alive, command_of, namespaces_of, rank_of
 
+pytestmark = pytest.mark.waits
+
 GRACE_S = 1.0
 
 # As torchrun and its ranks: each rank has a session of its own, catches SIGUSR1, and computes in C with the interpreter
 # locked, so that no other signal reaches it. One leaves a grandchild that closes everything and whose parent ends.
 RANKS = """
 import ctypes, faulthandler, os, signal, subprocess, sys, time
-
-pytestmark = pytest.mark.waits
 rank = os.environ.get("LOCAL_RANK")
 if rank is None:
     ranks = [

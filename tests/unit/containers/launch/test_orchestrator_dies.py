@@ -19,6 +19,8 @@ from containers.launch.process import ProcessRuntime
 from tests.unit.factories.launch_factory import Watcher, make_launch, make_spec
 from tests.unit.factories.stage_processes import alive, command_of
 
+pytestmark = pytest.mark.waits
+
 SAVES_SLOWLY = """
 import pathlib, signal, sys, time
 def save(*_):
@@ -91,8 +93,6 @@ def test_orchestrator_and_supervisor_killed_together_leave_nothing_in_a_namespac
 # A supervisor with a grace of a second, whose parent prints when the program is up.
 ORPHANED = """
 import subprocess, sys
-
-pytestmark = pytest.mark.waits
 code = "import containers.contracts.stop_grace as grace; grace.SHORTEST_S = 1.0; "
 code += "from containers.harness.supervisor import main; raise SystemExit(main())"
 supervisor = subprocess.Popen([sys.executable, "-c", code, *sys.argv[1:]], stdout=subprocess.PIPE, text=True)

@@ -80,6 +80,7 @@ def test_a_kill_from_outside_is_no_memory_kill(tmp_path: Path) -> None:
     assert failure.kind is FailureKind.CONTAINER_LOST
 
 
+@pytest.mark.waits
 def test_lines_and_ticks_arrive_while_the_stage_runs(tmp_path: Path) -> None:
     arrived: list[tuple[float, str]] = []
     watcher = Watcher()
@@ -239,6 +240,7 @@ def test_a_stage_is_stopped_at_its_time_out_and_may_save_first(tmp_path: Path) -
     assert (launch.work_folder / "saved").is_file()
 
 
+@pytest.mark.waits
 def test_a_stage_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(60)"
     stage_exit, _ = run(tmp_path, program, timeout_s=1, grace_s=1)
@@ -288,6 +290,7 @@ def test_cancel_stops_the_stage(tmp_path: Path) -> None:
     assert failure.kind is FailureKind.CANCELLED
 
 
+@pytest.mark.waits
 def test_an_interrupt_after_a_cancel_leaves_the_stage_to_save(tmp_path: Path) -> None:
     """The cancel is seen by the watch and, a moment later, by who runs the flow."""
     watcher, cancelled_at = Watcher(), []
@@ -333,6 +336,7 @@ def test_a_kill_is_for_memory_only_where_the_kernel_killed_for_memory_just_befor
     assert (stage_exit.exit_code, stage_exit.oom_killed) == (137, is_memory)
 
 
+@pytest.mark.waits
 def test_a_flood_of_log_lines_does_not_hold_up_the_time_out(tmp_path: Path) -> None:
     watcher = Watcher()
     stage_exit, _ = run(tmp_path, "while True: print('y' * 70)", watcher=watcher, timeout_s=2)

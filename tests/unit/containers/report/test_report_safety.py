@@ -83,6 +83,7 @@ def test_control_characters_are_made_visible_and_long_texts_say_how_long_they_we
     assert not set(page.source) & {"\x07", "\x1b", "\u202e"}
 
 
+@pytest.mark.waits
 def test_the_page_stays_small_with_many_long_samples_and_long_curves(made: MadeRun) -> None:
     plant(made, "word " * 40_000, copies=200)
     lines = [

@@ -213,6 +213,7 @@ def test_a_stage_that_is_told_to_stop_says_that_it_was_cancelled(tmp_path: Path)
     assert not (Path(spec.work_path) / "output" / "MANIFEST.json").exists()
 
 
+@pytest.mark.waits
 def test_what_every_rank_says_stands_in_the_log_once_and_what_fails_under_its_rank(tmp_path: Path) -> None:
     spec = _spec(tmp_path, _rows(40))
     (tmp_path / "work/output").mkdir()

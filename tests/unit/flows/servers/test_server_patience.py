@@ -17,6 +17,8 @@ from flows.servers.settings import ServerSettings
 from flows.servers.start import StartedServer, entry_of, wait_until_healthy
 from flows.servers.use import ServersUse
 
+pytestmark = pytest.mark.waits
+
 # Longer than the limit that the tests set for doing nothing.
 AT_WORK_S, IDLE_LIMIT_S = 5.0, 3.0
 SERVE = """
@@ -40,8 +42,6 @@ while time.monotonic() - began < {AT_WORK_S}:
 """
 LETS_COMPUTE = f"""
 import subprocess
-
-pytestmark = pytest.mark.waits
 subprocess.run([sys.executable, "-c", "import time; began = time.monotonic()" + {COMPUTES!r}])
 """
 DOES_NOTHING = "print('last words', flush=True); time.sleep(600)"

@@ -109,6 +109,7 @@ def test_the_same_work_is_done_once_and_linked_into_every_run_that_wants_it(make
         assert (run.output_dir / "artifacts" / STAGE / "made.txt").read_text() == "content"
 
 
+@pytest.mark.waits
 def test_two_runs_at_once_start_the_program_once_and_both_have_its_artifact(make_run: MakeRun) -> None:
     runs = [make_run("slow", name=name) for name in ("one", "two", "three")]
     found: list[str] = []

@@ -17,13 +17,13 @@ from tasks.prefect_sync.cancellation import never
 from tasks.run.lock import RunFolderHeldError, refuse_held_folder, sole_run
 from tasks.store.lock import LockError, WaitCancelledError
 
+pytestmark = pytest.mark.waits
+
 HOLD = """
 import sys, time
 from pathlib import Path
 from tasks.prefect_sync.cancellation import never
 from tasks.run.lock import sole_run
-
-pytestmark = pytest.mark.waits
 with sole_run(Path(sys.argv[1]), name="demo", run_id="20260101-1", flow_run_id=sys.argv[2], should_stop=never):
     print("held", flush=True)
     time.sleep(600)

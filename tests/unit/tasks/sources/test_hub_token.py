@@ -61,6 +61,7 @@ def test_the_environment_comes_before_what_was_stored_by_a_login(
     assert hub_token() == "hf_of_the_environment"
 
 
+@pytest.mark.waits
 def test_a_prefect_that_does_not_answer_costs_the_run_no_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

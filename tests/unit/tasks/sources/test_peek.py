@@ -209,6 +209,7 @@ def test_a_gzip_bomb_costs_neither_memory_nor_time(tmp_path: Path) -> None:
     assert peak_bytes < 32 * 1024**2
 
 
+@pytest.mark.waits
 def test_a_parquet_bomb_is_named_by_its_footer(tmp_path: Path) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"chosen": ["x" * 4 * 1024**2] * 60}), sink, compression="zstd", use_dictionary=False)

@@ -70,6 +70,7 @@ with leased(["GPU-a"], count=1, holder="victim 1, train_policy", folder=folder) 
 """
 
 
+@pytest.mark.waits
 def test_a_card_is_not_free_while_the_program_of_a_killed_run_still_has_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ORPHANING, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
