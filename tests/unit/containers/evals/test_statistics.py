@@ -87,6 +87,12 @@ def test_calibration_judges_the_side_that_the_model_prefers() -> None:
     assert expected_calibration_error(bins) == pytest.approx(0.0)
 
 
+def test_ten_bins_divide_one_half_to_one_evenly() -> None:
+    sure = (0.52, 0.58, 0.97)
+    bins = calibration_bins([math.log(chance / (1 - chance)) for chance in sure])
+    assert [item.mean_predicted for item in bins] == pytest.approx(sure)
+
+
 def test_a_sure_and_wrong_model_has_a_large_calibration_error() -> None:
     assert expected_calibration_error(calibration_bins([-20.0] * 10)) == pytest.approx(1.0, abs=1e-6)
 
