@@ -73,6 +73,7 @@ class Outbox:
         self._may_exist = set(self._runs)
         self._refused_runs: set[str] = set()
         self._failing: set[tuple[str, Part]] = set()
+        self._reconciled: dict[str, Reconciliation] = {}
         # Also read from other threads: handle → id, and the points of each id that are known to have arrived.
         self._ids = {run.handle: run.run_id for run in self._runs.values() if run.run_id}
         self._sent: dict[str, dict[tuple[str, int], float]] = {}
@@ -129,9 +130,9 @@ class Outbox:
             return Reconciliation(in_file=0, delivered=0, pending=0, conflicting=0)
         with self.change(run) as changed:
             changed.curves = Curves(events_path=str(events_path.resolve()), size_bytes=size_bytes)
-            self._reconciled: Reconciliation | None = None
-        if changed.curves is None and self._reconciled is not None:
-            return self._reconciled
+            self._reconciled.pop(changed.handle, None)
+        if changed.handle in self._reconciled:
+            return self._reconciled[changed.handle]
         in_file = len(read_points(events_path, up_to_bytes=size_bytes))
         return Reconciliation(in_file=in_file, delivered=0, pending=self._num_unsent(changed), conflicting=0)
 
@@ -229,7 +230,7 @@ class Outbox:
             if part == _CREATION:
                 self._create(run)
             elif (result := send_part(self._client, run, part, sent=self._sent.get(run.run_id, {}))) is not None:
-                self._reconciled = result
+                self._reconciled[run.handle] = result
         except Exception as error:  # whatever MLflow throws, the stage goes on
             if self._can_wait(error, part.name):
                 return False
