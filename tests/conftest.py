@@ -1,8 +1,11 @@
 """What all tests share: where the real data lies, and a quiet numeric environment."""
 
 import logging
+import operator
 import os
+import random
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,15 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 PROJECT = Path(__file__).resolve().parents[1]
 SHARED_DATA = Path(os.environ.get("RLHF_SHARED_DATA") or PROJECT.parent / "shared" / "data")
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures of a module make their models
+def pytest_runtest_setup() -> None:
+    """The same random weights each time: an unseeded model passes a gate by luck once in a while."""
+    random.seed(0)
+    for library, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
+        if library in sys.modules:
+            operator.attrgetter(seed)(sys.modules[library])(0)
 
 
 @pytest.fixture(autouse=True)
