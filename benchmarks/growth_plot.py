@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from containers.report.plot import tick_number
+from containers.document.plot_style import tick_number
 
 _COLOURS = ("#2a78d6", "#eb6834", "#1baf7a", "#9d4edd", "#6c757d", "#d1495b")
 _INK = "#52514e"

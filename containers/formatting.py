@@ -2,7 +2,6 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 
@@ -178,28 +177,6 @@ def markdown_text(text: str, *, limit: int = 300) -> str:
     """Foreign text for Markdown: one line, shortened, without HTML, links, images, code or cell borders."""
     escaped = escape(one_line(text, limit), quote=False)
     return "".join(f"\\{character}" if character in _MARKDOWN_SPECIALS else character for character in escaped)
-
-
-def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> str:
-    """A Markdown table with escaped cells; columns in `right` are aligned right. Empty text where there are no rows.
-
-    Raises:
-        ValueError: a row has more or fewer cells than there are headers.
-    """
-    aligned = set(right)
-    lines = [
-        _markdown_row(headers),
-        "|" + "|".join("--:" if i in aligned else "---" for i in range(len(headers))) + "|",
-    ]
-    for row in rows:
-        if len(row) != len(headers):
-            raise ValueError(f"A row has {len(row)} cells, the table {len(headers)} columns: {row!r}")
-        lines.append(_markdown_row(row))
-    return "\n".join(lines) if len(lines) > 2 else ""
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
 
 
 def _visible(character: str) -> str:

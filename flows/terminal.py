@@ -5,9 +5,12 @@ import time
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
 
 from containers.contracts.names import StageName
 from containers.contracts.records import StageRecord
+from containers.document.model import Table, Text, text_of
 
 _PLAIN_PROGRESS_EVERY_S = 15.0
 _MARKS = {"ran": "[green]✔[/]", "reused": "[cyan]↺[/]", "failed": "[red]✘[/]", "skipped": "[yellow]–[/]"}
@@ -16,6 +19,21 @@ _MARKS = {"ran": "[green]✔[/]", "reused": "[cyan]↺[/]", "failed": "[red]✘[
 def printable(text: str) -> str:
     """Replace control characters except line ends: data must not control the terminal."""
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def print_table(console: Console, table: Table, *, lines: bool = False) -> None:
+    """Print a table of a document; a second line of a cell stands below its first.
+
+    Args:
+        lines: draw lines between rows.
+    """
+    shown = RichTable(show_lines=True) if lines else RichTable(box=None, pad_edge=False)
+    for column in table.columns:
+        shown.add_column(column.title, justify="right" if column.is_number and not lines else "left")
+    for row in table.rows:
+        texts = [(text_of(value), value.sub if isinstance(value, Text) else "") for value in row]
+        shown.add_row(*(RichText(printable("\n".join(part for part in pair if part))) for pair in texts))
+    console.print(shown)
 
 
 class TerminalDisplay:

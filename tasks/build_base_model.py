@@ -2,7 +2,7 @@
 
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef
-from tasks.pages.markdown import stage_markdown
+from containers.report.stages import stage_section
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
@@ -15,5 +15,5 @@ def build_base_model(run: PipelineRun, *, pairs: ArtifactRef) -> ArtifactRef:
     artifact = make(run, StageName.BUILD_BASE_MODEL, pairs=pairs)
     run.base_model_origin = f"random weights, built by this run ({artifact.key[:12]})"
     if record := run.record_of(artifact.stage):
-        show_stage(run, artifact.stage, stage_markdown(record), description="A model with random weights")
+        show_stage(run, artifact.stage, stage_section(record), description="A model with random weights")
     return artifact

@@ -29,16 +29,16 @@ from containers.launch.preflight import (
     network_finding,
     shm_finding,
 )
+from containers.report.machines import checks_section
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.config.run import RunConfig
 from tasks.display import current_display
 from tasks.gates.notice import block_finding, notify_blocks
-from tasks.pages.markdown import system_check_markdown
 from tasks.pipeline.inputs import REFERENCE_KEY, reference_source
 from tasks.pipeline.reward_models import probe_reward_model
 from tasks.plan.run_plan import RunPlan, draft_plan
-from tasks.prefect_sync.artifacts import show_markdown
+from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
 from tasks.sources.resolve import (
@@ -77,7 +77,7 @@ def check_system(run: PipelineRun) -> tuple[CheckFinding, ...]:
     rows = [[getattr(row, name) for name in columns] for row in run.checks]
     run.tracking.log_table(mlflow_run, columns, rows, "system_check.json")
     run.tracking.finish_stage(mlflow_run, succeeded=not hindrances)
-    show_markdown("check-system", system_check_markdown(run.checks), description="Found, wanted, what to do")
+    show_blocks("check-system", checks_section(run.checks), description="Found, wanted, what to do")
     record = StageRecord(
         stage=StageName.CHECK_SYSTEM,
         status="failed" if hindrances else "ran",

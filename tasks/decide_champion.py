@@ -14,7 +14,8 @@ from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, VALIDATION_PAIR
 from containers.contracts.pipeline import JUDGED_BY, TRAINED_BY
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef
-from containers.report.decision_text import contest_text, decision_markdown
+from containers.document.markdown import markdown
+from containers.report.champions import contest_text, decision_section
 from tasks.champions.book import ChampionBook, ChampionMovedError, now
 from tasks.champions.comparison import compare_policies, compare_reward_models
 from tasks.champions.contests import training_prompts
@@ -24,7 +25,7 @@ from tasks.champions.run_decisions import keep_decision, run_decision
 from tasks.champions.text import decision_line
 from tasks.config.retrain import RetrainRules, judgement, wins
 from tasks.display import current_display
-from tasks.prefect_sync.artifacts import show_markdown
+from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.state import PipelineRun
 
 Compare = Callable[[ChampionRecord, ModelVersion], Comparison]
@@ -218,9 +219,9 @@ def _show(
         say(problem)
     told = run_decision(record, decision, registry_problem=problem)
     keep_decision(run, told)
-    markdown = decision_markdown(told)
-    show_markdown(f"{record.name}-decision", markdown, description=decision.text[:300])
+    section = decision_section(told)
+    show_blocks(f"{record.name}-decision", section, description=decision.text[:300])
     champion = f"version {decision.champion_after}" if decision.champion_after else "none"
     tags = {"kind": decision.kind, "reason": decision.text, "champion": champion}
     run.tracking.set_tags(run.mlflow_run_id, {f"rlhf.{book.kind}.{key}": value for key, value in tags.items()})
-    run.tracking.log_text(run.mlflow_run_id, markdown, f"champion/{record.name}.md")
+    run.tracking.log_text(run.mlflow_run_id, markdown(section), f"champion/{record.name}.md")

@@ -5,8 +5,9 @@ from pathlib import Path
 from containers.contracts.names import POLICY_EVALUATION_FILE, StageName
 from containers.contracts.records import GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef, StageInput
+from containers.report.gates import gate_section
+from containers.report.policy import policy_section
 from tasks.config.gates import judge_policy
-from tasks.pages.markdown import policy_markdown
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
@@ -34,5 +35,6 @@ def evaluate_policy(
     evaluation = PolicyEvaluation.model_validate_json((Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes())
     verdict = judge_policy(evaluation, run.config.gates.policy)
     run.gates.append(verdict)
-    show_stage(run, artifact.stage, policy_markdown(evaluation, verdict), description="Policy against reference")
+    shown = (gate_section(verdict), policy_section(evaluation))
+    show_stage(run, artifact.stage, *shown, description="Policy against reference")
     return verdict

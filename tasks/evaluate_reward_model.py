@@ -7,9 +7,8 @@ from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, 
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.gates import judge_reward_model
-from tasks.pages.markdown import reward_model_markdown
 from tasks.pipeline.run_stage import make
-from tasks.prefect_sync.artifacts import show_stage
+from tasks.prefect_sync.artifacts import certificate_blocks, show_stage
 from tasks.run.state import PipelineRun
 from tasks.stage_task import stage_task
 
@@ -25,8 +24,8 @@ def evaluate_reward_model(
         update={"certificate": artifact}
     )
     run.gates.append(verdict)
-    shown = reward_model_markdown(certificate, verdict, page=_page(run))
-    show_stage(run, artifact.stage, shown, description="The certificate, its gate")
+    shown = certificate_blocks(certificate, verdict, page=_page(run))
+    show_stage(run, artifact.stage, *shown, description="The certificate, its gate")
     return verdict
 
 

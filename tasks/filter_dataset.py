@@ -5,7 +5,7 @@ from pathlib import Path
 from containers.contracts.names import FUNNEL_FILE, StageName
 from containers.contracts.records import Funnel
 from containers.contracts.spec import ArtifactRef
-from tasks.pages.funnel import funnel_markdown
+from containers.report.data import data_section
 from tasks.pipeline.run_stage import run_stage
 from tasks.pipeline.stages import BY_NAME, required_config
 from tasks.prefect_sync.artifacts import show_stage
@@ -31,5 +31,5 @@ def filter_dataset(run: PipelineRun, *, checked: object = None) -> ArtifactRef:
     correct_name(run, dataset_label(dataset), dataset_label(dataset, digest=inputs[0].digest))
     artifact = run_stage(run, required_config(run.config, StageName.FILTER_DATASET), inputs)
     funnel = Funnel.model_validate_json((Path(artifact.path) / FUNNEL_FILE).read_bytes())
-    show_stage(run, artifact.stage, funnel_markdown(funnel), description="What became of every row")
+    show_stage(run, artifact.stage, data_section(funnel), description="What became of every row")
     return artifact

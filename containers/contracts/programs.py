@@ -46,7 +46,7 @@ NOT_COUNTED = frozenset(
     }
 )
 # Draws pages, which no later stage reads; counts only for a stage whose result is a page.
-_PAGES = "containers.report"
+_PAGES = frozenset({"containers.report", "containers.document"})
 _DRAWS_PAGES = frozenset({"write_report"})
 # Libraries that check values or draw.
 _LIBRARIES_NOT_COUNTED = frozenset({"pydantic", "matplotlib", "markupsafe"})
@@ -181,7 +181,7 @@ def _imports(text: bytes) -> Iterator[str]:
 def _not_counted(stage: str) -> frozenset[str]:
     """Modules that change no result of the stage; also other stages' configurations, which shared code imports."""
     others = {f"containers.contracts.configs.{other}" for other in StageName if other != stage}
-    return NOT_COUNTED | others if stage in _DRAWS_PAGES else NOT_COUNTED | others | {_PAGES}
+    return NOT_COUNTED | others if stage in _DRAWS_PAGES else NOT_COUNTED | others | _PAGES
 
 
 def _is_below(module: str, names: Collection[str]) -> bool:

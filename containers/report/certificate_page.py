@@ -1,30 +1,32 @@
-"""The certificate as one self-contained page, in the style of the report."""
+"""The certificate of a reward model: a page of its own, and its sections for the pages of a run."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from containers.contracts.certificate import VALIDATION, Certificate, LengthBias, SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateVerdict
-from containers.formatting import interval, number, one_line, percent, short_digest
-from containers.report.figures import score_distribution_plot
-from containers.report.gates import Statement, gate_outcome, sentence
-from containers.report.glossary import GLOSSARY
-from containers.report.page import page_environment
-from containers.report.plot import Plot
-from containers.report.plots import suite_plots, suite_scores_plot
-from containers.report.verdict import Card
-
-_NAVIGATION = (
-    ("rules", "Gate"),
-    ("suites", "Suites"),
-    ("length", "Length bias"),
-    ("scores", "Scores and calibration"),
-    ("parity", "Score parity"),
-    ("parts", "Suite by suite"),
-    ("model", "Which model"),
-    ("samples", "Samples"),
-    ("glossary", "Glossary"),
+from containers.document.model import (
+    Banner,
+    Block,
+    Card,
+    Definitions,
+    Facts,
+    Fold,
+    Note,
+    Page,
+    Plot,
+    Plots,
+    Section,
+    Table,
+    Text,
+    Value,
+    heads,
 )
+from containers.formatting import interval, number, one_line, percent, short_digest
+from containers.report.gates import gate_outcome, gate_section, sentence
+from containers.report.samples import scored_samples
+from containers.report.suites import bare_interval, length_table, part_blocks, suites_table
+
 _WORDS = (
     "suite",
     "pair",
@@ -42,61 +44,90 @@ _WORDS = (
     "gate",
     "digest",
 )
-# Suites whose plots are shown; the figures of all are in the tables.
+# Suites whose plots the page shows; the figures of all are in the tables.
 _MAX_PLOTTED = 6
-_TEXT_LIMIT = 900
-_MAX_TURNS = 6
+_MAX_OPEN = 3
+_FOOTER = (
+    "Written by rlhf-flows. The same figures, and more digits, are in certificate.json; the scores of every pair are "
+    "beside it. The page needs no network and runs no script."
+)
 
 
-@dataclass(frozen=True)
-class _Plots:
-    """The plots of each section."""
-
-    scores: tuple[Plot, ...]
-    length: tuple[Plot, ...]
-    calibration: tuple[Plot, ...]
-
-
-def certificate_html(certificate: Certificate, verdict: GateVerdict | None = None) -> str:
-    """Return the whole page as one document: no script, no request, nothing from outside.
+def certificate_page(certificate: Certificate, verdict: GateVerdict | None = None) -> Page:
+    """Return the page.
 
     Args:
         verdict: of one run's gate; None: the page shows only figures, which any gate may judge.
     """
-    environment = page_environment()
-    environment.filters.update(short_digest=short_digest, bare_interval=_bare_interval)
-    shown = {"rules": verdict is not None, "samples": bool(certificate.samples)}
-    html = environment.get_template("certificate.html.jinja").render(
-        certificate=certificate,
+    model = certificate.model
+    return Page(
+        "Certificate of a reward model",
+        facts=(
+            ("Model", model.origin),
+            ("Digest", short_digest(model.digest)),
+            ("Score head", f"sha256:{model.score_head_sha256[:12]}"),
+        ),
         banner=_banner(certificate, verdict),
         cards=_cards(certificate),
-        rules=verdict.rules if verdict else (),
-        lengths=_lengths(certificate),
-        plots=_plots(certificate),
-        suite_facts=_suite_facts,
-        model_facts=_model_facts(certificate),
-        navigation=[item for item in _NAVIGATION if shown.get(item[0], True)],
-        glossary=GLOSSARY,
-        words={word: GLOSSARY[word] for word in _WORDS},
-        text_limit=_TEXT_LIMIT,
-        max_turns=_MAX_TURNS,
+        sections=(
+            *certificate_sections(certificate, verdict),
+            Section("Glossary", (Definitions(_WORDS),), anchor="glossary", short="Glossary"),
+        ),
+        footer=_FOOTER,
     )
-    return html.strip() + "\n"
 
 
-def _banner(certificate: Certificate, verdict: GateVerdict | None) -> Statement:
+def certificate_sections(
+    certificate: Certificate, verdict: GateVerdict | None = None, *, num_plotted: int = _MAX_PLOTTED
+) -> tuple[Section, ...]:
+    """Return everything that was measured of the model, each subject in a section.
+
+    Args:
+        num_plotted: suites with plots.
+    """
+    from containers.report.plots import suite_plots, suite_scores_plot
+
+    suites = [suite for suite in certificate.suites if suite.num_pairs][:num_plotted]
+    plots = {suite.name: suite_plots(suite, with_scores=True) for suite in suites}
+    drawn = [plot for found in plots.values() for plot in found]
+    by_suite = suite_scores_plot(certificate.suites)
+    first = _titled(plots.get(VALIDATION, ()), "by subset", "of preference")
+    gate = (_with_anchor(gate_section(verdict), "rules", "Gate"),) if verdict else ()
+    samples = (
+        Section("Sample predictions", (scored_samples(certificate.samples),), anchor="samples", short="Samples"),
+    )
+    return (
+        *gate,
+        _suites(certificate, (*((by_suite,) if by_suite else ()), *first)),
+        _length(certificate, _titled(drawn, "length difference")),
+        _scores(certificate, _titled(drawn, ": scores", ": calibration")),
+        _parity(certificate),
+        Section("Suite by suite", tuple(_parts(certificate.suites)), anchor="parts", short="Suite by suite"),
+        Section("Which model", (_model_facts(certificate),), anchor="model", short="Which model"),
+        *(samples if certificate.samples else ()),
+    )
+
+
+def _titled(plots: Iterable[Plot], *endings: str) -> tuple[Plot, ...]:
+    return tuple(plot for plot in plots if plot.title.endswith(endings))
+
+
+def _with_anchor(section: Section, anchor: str, short: str) -> Section:
+    return Section(section.title, section.blocks, section.outcome, anchor, short)
+
+
+def _banner(certificate: Certificate, verdict: GateVerdict | None) -> Banner:
     suites = f"{len(certificate.suites)} suite" + ("" if len(certificate.suites) == 1 else "s")
     pairs = sum(suite.num_pairs for suite in certificate.suites)
     measured = f"Judged by {suites} with {pairs:,} pairs; every code path gives the same scores."
     if verdict is not None:
-        words, tone = gate_outcome(verdict)
-        return Statement(tone, f"The gate: {words}.", f"{_last_word(verdict)} {measured}".lstrip())
+        outcome, tone = gate_outcome(verdict)
+        return Banner(tone, f"The gate: {outcome}.", (f"{_last_word(verdict)} {measured}".lstrip(),))
     missed = [suite.name for suite in certificate.suites if _misses(suite)]
     if missed:
-        return Statement("bad", f"Below its minimum on {one_line(', '.join(missed), 200)}.", measured)
-    return Statement(
-        "plain", "Measured; no gate has judged it on this page.", f"{measured} The report of a run holds its verdict."
-    )
+        return Banner("bad", f"Below its minimum on {one_line(', '.join(missed), 200)}.", (measured,))
+    note = f"{measured} The report of a run holds its verdict."
+    return Banner("plain", "Measured; no gate has judged it on this page.", (note,))
 
 
 def _last_word(verdict: GateVerdict) -> str:
@@ -148,78 +179,85 @@ def _card(label: str, term: str, metric: Metric | None) -> Card:
     if metric.unit == "fraction":
         return Card(label, term, value=percent(metric.value), interval=interval(metric), detail=count)
     # The unit is too long for large letters.
-    spread = f"{_bare_interval(metric)} {metric.unit}"
+    spread = f"{bare_interval(metric)} {metric.unit}"
     return Card(label, term, value=number(metric.value, signed=True), interval=spread, detail=count)
 
 
-def _lengths(certificate: Certificate) -> tuple[tuple[str, LengthBias], ...]:
-    each = tuple((suite.name, suite.length) for suite in certificate.suites if suite.num_pairs)
-    return (("All suites together", certificate.length), *each) if len(each) > 1 else each
+def _suites(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
+    lead = (
+        "Each suite scores by its own published rule; pair accuracy counts every comparison of a better with a worse "
+        f"answer, and a tie as half. Intervals are at {percent(certificate.confidence)} and over prompts: rows with "
+        "the same prompt are no independent evidence."
+    )
+    blocks = (Note(lead, "lead", ("suite",)), suites_table(certificate.suites), Plots(plots))
+    return Section("Suites", blocks, anchor="suites", short="Suites")
 
 
-def _plots(certificate: Certificate) -> _Plots:
-    suites = [suite for suite in certificate.suites if suite.num_pairs][:_MAX_PLOTTED]
-    by_name = {suite.name: suite_plots(suite) for suite in suites}
-    length = [plot for plots in by_name.values() for plot in plots if "length difference" in plot.title]
-    calibration = [
-        plot
-        for suite in suites
-        for plot in (
-            score_distribution_plot(suite, salt=f"{suite.name} scores"),
-            *(found for found in by_name[suite.name] if found.title.endswith(": calibration")),
+def _length(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
+    each: tuple[tuple[str, LengthBias], ...] = tuple(
+        (suite.name, suite.length) for suite in certificate.suites if suite.num_pairs
+    )
+    rows = (("All suites together", certificate.length), *each) if len(each) > 1 else each
+    lead = (
+        "Whether the model prefers long answers over good ones. Lengths are in characters; differences are between "
+        "answers to the same prompt."
+    )
+    blocks = (Note(lead, "lead"), length_table(rows), Plots(plots))
+    return Section("Length bias", blocks, anchor="length", short="Length bias")
+
+
+def _scores(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
+    lead = (
+        f"Over all suites the scores have mean {number(certificate.score_mean)} and standard deviation "
+        f"{number(certificate.score_std)}. A difference of scores is a probability by the Bradley-Terry model: "
+        "calibration says whether that probability is right."
+    )
+    shown, others = plots[:4], plots[4:]
+    more = (Fold("The same for other suites", (Plots(others),)),) if others else ()
+    blocks = (Note(lead, "lead", ("calibration",)), Plots(shown), *more)
+    return Section("Scores and calibration", blocks, anchor="scores", short="Scores and calibration")
+
+
+def _parity(certificate: Certificate) -> Section:
+    parity = certificate.parity
+    lead = (
+        f"{parity.num_conversations:,} conversations, scored on every code path that a score can take, against what "
+        f"was {parity.reference}. At most {number(parity.bound)} is rounding ({parity.precision}); a model that "
+        "differs by more gets no certificate."
+    )
+    same, differs = Text("the same", tone="good"), Text("differs", tone="bad")
+    rows: list[tuple[Value, ...]] = [
+        (
+            f"{path.name[:1].upper()}{path.name[1:]}",
+            path.max_difference,
+            same if path.max_difference <= parity.bound else differs,
         )
-        if plot is not None
+        for path in parity.paths
     ]
-    scores = suite_scores_plot(certificate.suites) if len(certificate.suites) > 1 else None
-    first = [plot for plot in by_name.get(VALIDATION, ()) if plot.title.endswith(("by subset", "of preference"))]
-    return _Plots(
-        scores=tuple(plot for plot in (scores, *first) if plot is not None),
-        length=tuple(length),
-        calibration=tuple(calibration),
+    columns = (*heads("Code path", "Largest difference", numbers=1), *heads("Verdict"))
+    return Section(
+        "Score parity", (Note(lead, "lead"), Table(columns, tuple(rows))), anchor="parity", short="Score parity"
     )
 
 
-def _suite_facts(suite: SuiteEvaluation) -> tuple[tuple[str, str], ...]:
-    reasons = ", ".join(f"{reason.replace('_', ' ')}: {count:,}" for reason, count in suite.left_out_because)
-    rows = (
-        ("Benchmark", suite.title),
-        ("Data", " ".join(part for part in (suite.origin, short_digest(suite.digest)) if part)),
-        ("Rule", suite.source),
-        ("Ties", suite.tie_rule),
-        ("Rows read", f"{suite.rows_read:,}"),
-        ("Rows used", _rows_used(suite)),
-        ("Over-long", f"{suite.num_over_long:,}" if suite.num_over_long else ""),
-        ("Left out", reasons),
-        ("Wanted", f"at least {percent(suite.minimum_accuracy)}" if suite.minimum_accuracy is not None else ""),
-    )
-    return tuple((label, value) for label, value in rows if value)
+def _parts(suites: Iterable[SuiteEvaluation]) -> Iterable[Block]:
+    for index, suite in enumerate(suites):
+        score = f": {percent(suite.score.value)}" if suite.score else ""
+        yield Fold(f"{suite.name}{score}", part_blocks(suite), is_open=index < _MAX_OPEN)
 
 
-def _rows_used(suite: SuiteEvaluation) -> str:
-    """Return the number of rows used, with a note if several rows have the same prompt."""
-    if not 0 < suite.num_prompts < suite.num_items:
-        return f"{suite.num_items:,}"
-    return f"{suite.num_items:,}, with {suite.num_prompts:,} prompts; the intervals are over prompts"
-
-
-def _model_facts(certificate: Certificate) -> tuple[tuple[str, str], ...]:
+def _model_facts(certificate: Certificate) -> Facts:
     model = certificate.model
-    rows = (
-        ("Model", model.origin),
-        ("Digest", model.digest),
-        ("Score head", f"sha256:{model.score_head_sha256}"),
-        ("Architecture", model.architecture),
-        ("Parameters", f"{model.num_parameters:,}" if model.num_parameters else ""),
-        ("Trained by", model.algorithm),
-        ("Training pairs", f"{model.num_training_examples:,}" if model.num_training_examples else ""),
-        ("Scored in", model.precision),
-        ("Longest conversation", f"{model.max_length:,} tokens" if model.max_length else ""),
+    return Facts(
+        (
+            ("Model", model.origin),
+            ("Digest", model.digest),
+            ("Score head", f"sha256:{model.score_head_sha256}"),
+            ("Architecture", model.architecture),
+            ("Parameters", model.num_parameters or ""),
+            ("Trained by", model.algorithm),
+            ("Training pairs", model.num_training_examples or ""),
+            ("Scored in", model.precision),
+            ("Longest conversation", f"{model.max_length:,} tokens" if model.max_length else ""),
+        )
     )
-    return tuple((label, value) for label, value in rows if value)
-
-
-def _bare_interval(metric: Metric) -> str:
-    """The interval without the unit, for a table whose heading names it."""
-    if metric.unit == "fraction" or metric.ci_low is None or metric.ci_high is None:
-        return interval(metric)
-    return f"{number(metric.ci_low, signed=True)} to {number(metric.ci_high, signed=True)}"

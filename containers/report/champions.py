@@ -1,34 +1,27 @@
-"""The page's texts about a retraining: which version is champion now, and the figures that decided."""
+"""A retraining's decisions: which version is champion now, why, and the figures that decided."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from containers.contracts.champions import Comparison, RunDecision
-from containers.formatting import number
-from containers.report.decision_text import (
-    CONTEST_HEADERS,
-    DECISION_WORDS,
-    contest_rows,
-    how_compared,
-    left_out_lines,
-    points,
-)
-from containers.report.gates import Statement, Tone, sentence
+from containers.contracts.champions import Comparison, Contest, DecisionKind, RunDecision
+from containers.document.model import Block, Note, Quantity, Section, Table, Text, Tone, Value, heads
+from containers.formatting import MISSING, number, percent
+from containers.report.gates import Statement, sentence
 from containers.report.inputs import ReportInputs
 
 _TONES: dict[str, Tone] = {"first": "good", "won": "good"}
-
-
-@dataclass(frozen=True)
-class DecisionBlock:
-    """One decision in the section about champions; without `rows`, nothing was compared."""
-
-    title: str
-    outcome: str
-    tone: Tone
-    text: str
-    registry: str
-    rows: tuple[tuple[tuple[str, str], ...], ...] = ()
-    notes: tuple[str, ...] = ()
+DECISION_WORDS: dict[DecisionKind, str] = {
+    "first": "first champion",
+    "won": "new champion",
+    "lost": "champion stays",
+    "same": "champion stays",
+    "refused": "refused at its gate",
+    "promoted": "promoted by hand",
+    "rolled_back": "rolled back by hand",
+}
+_COLUMNS = heads(
+    "Compared on", "n", "Challenger", "Champion", "Difference", "Interval", "Better", "Worse", "p", "Budget", numbers=9
+)
 
 
 @dataclass(frozen=True)
@@ -41,17 +34,27 @@ class DecisionFigure:
     detail: str
 
 
+def decision_section(decision: RunDecision) -> Section:
+    """Return the decision in a sentence, what MLflow shows, and the table of figures behind it."""
+    outcome, tone = decision_outcome(decision)
+    blocks: list[Block] = [Note(sentence(decision.text))]
+    if decision.registry:
+        blocks.append(Note(decision.registry))
+    if decision.comparison is None:
+        blocks.append(Note("Nothing was compared, so there is no table.", "quiet"))
+    else:
+        blocks.append(Table(_COLUMNS, tuple(map(_row, decision.comparison.contests))))
+        notes = (*left_out_lines(decision.comparison), how_compared(decision.comparison))
+        blocks += [Note(note, "quiet") for note in notes]
+    return Section(decision.model, tuple(blocks), outcome=Text(outcome, tone=tone if tone != "plain" else None))
+
+
 def decision_statements(inputs: ReportInputs) -> list[Statement]:
     """Return a sentence for each decision that names the champion, with the reason behind it."""
     return [
         Statement(_tone(item), _who_reigns(item), " ".join((_why(item), item.registry)).strip())
         for item in inputs.decisions
     ]
-
-
-def decision_blocks(inputs: ReportInputs) -> tuple[DecisionBlock, ...]:
-    """Every decision of the run, in order."""
-    return tuple(_block(item) for item in inputs.decisions)
 
 
 def decision_figures(inputs: ReportInputs) -> tuple[DecisionFigure, ...]:
@@ -82,16 +85,6 @@ def _why(decision: RunDecision) -> str:
     return sentence(decision.text.partition(": ")[2] or decision.text)
 
 
-def _block(decision: RunDecision) -> DecisionBlock:
-    rows: tuple[tuple[tuple[str, str], ...], ...] = ()
-    notes: tuple[str, ...] = ()
-    if decision.comparison is not None:
-        rows = tuple(tuple(zip(CONTEST_HEADERS, row, strict=True)) for row in contest_rows(decision.comparison))
-        notes = (*left_out_lines(decision.comparison), how_compared(decision.comparison))
-    outcome, tone = decision_outcome(decision)
-    return DecisionBlock(decision.model, outcome, tone, sentence(decision.text), decision.registry, rows, notes)
-
-
 def _figure(decision: RunDecision, comparison: Comparison) -> DecisionFigure:
     first = comparison.contests[0]
     label = f"Version {comparison.challenger} against champion {comparison.champion}"
@@ -103,4 +96,64 @@ def _figure(decision: RunDecision, comparison: Comparison) -> DecisionFigure:
         f"{points(found.value)} points",
         f"{points(found.ci_low)} to {points(found.ci_high)}",
         f"{first.measure} on {first.name}, n = {first.count:,}, p = {number(first.p_value)}",
+    )
+
+
+def points(share: float | None) -> str:
+    """A difference of shares in percentage points with its sign. Example: -0.0123 gives `−1.2`."""
+    if share is None:
+        return MISSING
+    found = round(100 * share, 1)
+    return f"{found:+.1f}".replace("-", "−") if found else "0.0"
+
+
+def contest_text(contest: Contest) -> str:
+    """One line of figures."""
+    found = contest.difference
+    if found is None or contest.champion is None or contest.challenger is None:
+        return f"{contest.name}: nothing was left to compare on"
+    return (
+        f"{contest.measure} on {contest.name} ({contest.count:,}): challenger {percent(contest.challenger)}, champion "
+        f"{percent(contest.champion)}, difference {points(found.value)} points ({points(found.ci_low)} to "
+        f"{points(found.ci_high)}), {contest.num_better:,} better and {contest.num_worse:,} worse, "
+        f"p = {contest.p_value:.2g}"
+    )
+
+
+def left_out_lines(comparison: Comparison) -> Iterator[str]:
+    """A sentence for each contest from which items were left out, and why."""
+    for item in comparison.contests:
+        reasons = []
+        if item.seen_in_training:
+            reasons.append(f"{item.seen_in_training:,} whose prompt one of the two was trained on")
+        if item.not_in_both:
+            reasons.append(f"{item.not_in_both:,} that were not judged for both")
+        if reasons:
+            yield f"Left out for both, of {item.name}: {' and '.join(reasons)}."
+
+
+def how_compared(comparison: Comparison) -> str:
+    """Explain the figures, and what the challenger needs to win."""
+    others = " and keep within its budget on the others" if len(comparison.contests) > 1 else ""
+    return (
+        f"Differences in percentage points, with a paired bootstrap interval ({percent(comparison.confidence)}); p is "
+        f"McNemar's exact test. The challenger must win on the first line (interval above 0, p below "
+        f"{comparison.alpha:g}){others}."
+    )
+
+
+def _row(item: Contest) -> tuple[Value, ...]:
+    found = item.difference
+    budget = "" if item.budget is None else f"{points(item.budget).lstrip('+')} points"
+    return (
+        f"{item.name} ({item.measure})",
+        item.count,
+        Quantity(item.challenger, "fraction"),
+        Quantity(item.champion, "fraction"),
+        points(found.value) if found else None,
+        f"{points(found.ci_low)} to {points(found.ci_high)}" if found else None,
+        item.num_better,
+        item.num_worse,
+        item.p_value,
+        f"{budget} — fell further" if item.regresses else budget or None,
     )

@@ -9,8 +9,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, Perce
 from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import CalibrationBin, Funnel, Histogram
-from containers.formatting import humanize, number, percent
-from containers.report.plot import (
+from containers.document.model import Plot
+from containers.document.plot_style import (
     AQUA,
     BLUE,
     GREY,
@@ -18,18 +18,18 @@ from containers.report.plot import (
     INK_2,
     MUTED,
     ORANGE,
-    Plot,
     axes,
     axis_label,
     tick_number,
 )
+from containers.formatting import humanize, number, percent
 
 Points = Sequence[tuple[int, float]]
 
 _MAX_POINTS = 400
 _SMOOTH_FROM = 40
 _MAX_ROWS = 14
-_COLOURS = (BLUE, ORANGE, AQUA)
+_COLOURS = (BLUE, ORANGE, AQUA, INK_2, GREY)
 
 
 def curve_plot(
@@ -115,6 +115,32 @@ def accuracy_plot(
         parts = (note, "Dashed: chance." + (" Orange: the gate's minimum." if any(minimums) else ""))
         more = f"{left_out:,} smaller groups are not drawn." if left_out > 0 else ""
         return Plot(title, svg(), note=" ".join(part for part in (*parts, more) if part))
+
+
+def side_by_side_plot(
+    title: str, models: Sequence[str], rows: Sequence[tuple[str, Sequence[Metric | None]]], *, salt: str
+) -> Plot:
+    """A dot with its interval for each suite and model, from 0 to 100 %; the models below each other."""
+    height = len(models) + 1
+    with axes(0.9 + 0.16 * height * len(rows), salt=salt) as (ax, svg):
+        for index, model in enumerate(models):
+            colour = _COLOURS[index % len(_COLOURS)]
+            found = [(place, scores[index]) for place, (_, scores) in enumerate(rows)]
+            for place, score in ((row * height + index, metric) for row, metric in found if metric is not None):
+                if score.ci_low is not None and score.ci_high is not None:
+                    ax.plot([score.ci_low, score.ci_high], [place, place], color=colour, linewidth=2.2, alpha=0.45)
+                ax.plot([score.value], [place], "o", color=colour, markersize=5.5, clip_on=False)
+                ax.annotate(percent(score.value), (1.02, place), va="center", annotation_clip=False)
+            ax.plot([], [], "o", color=colour, label=axis_label(model))
+        ax.set_yticks(
+            [row * height + (len(models) - 1) / 2 for row in range(len(rows))], [axis_label(name) for name, _ in rows]
+        )
+        ax.set_ylim(len(rows) * height - 1, -1)
+        ax.set_xlim(0, 1)
+        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        ax.grid(axis="y", visible=False)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderaxespad=0.2, columnspacing=1.4)
+        return Plot(title, svg())
 
 
 def histogram_plot(title: str, histogram: Histogram | None, *, unit: str, count_of: str, salt: str) -> Plot | None:

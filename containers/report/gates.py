@@ -1,15 +1,14 @@
 """The page's texts about each gate: its rules, who decided, when and why, and decisions that are still open."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from containers.contracts.names import StageName
 from containers.contracts.pipeline import JUDGED_BY
 from containers.contracts.records import GateDecision, GateRule, GateVerdict
-from containers.formatting import humanize, moment, one_line
+from containers.document.model import Facts, Note, Pairs, Section, Table, Text, Tone, heads
+from containers.formatting import moment, one_line
 from containers.report.inputs import ReportInputs
-
-Tone = Literal["good", "warn", "bad", "plain"]
 
 GATE_STAGES = {stage: model for model, stage in JUDGED_BY.items()}
 MESSAGE_LIMIT = 600
@@ -31,18 +30,6 @@ class Statement:
     tone: Tone
     text: str
     detail: str = ""
-
-
-@dataclass(frozen=True)
-class GateBlock:
-    """One gate in the section about gates; `facts` are label and value, `caveat` is a warning."""
-
-    title: str
-    outcome: str
-    tone: Tone
-    rules: tuple[GateRule, ...]
-    facts: tuple[tuple[str, str], ...] = ()
-    caveat: str = ""
 
 
 def gate_outcome(verdict: GateVerdict) -> tuple[str, Tone]:
@@ -72,19 +59,34 @@ def gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> Statement:
     return Statement("bad", f"{name} did not pass its gate{_stopped(inputs, verdict)}.", " ".join(detail.split()))
 
 
-def gate_blocks(inputs: ReportInputs) -> tuple[GateBlock, ...]:
-    """Every gate that was reached, in order."""
-    return tuple(_block(verdict) for verdict in inputs.pipeline.gates)
+def gate_section(verdict: GateVerdict) -> Section:
+    """Return a gate with its rules, who decided, when and why, and what to do while it waits."""
+    outcome, tone = gate_outcome(verdict)
+    decision = verdict.decision
+    caveat = ""
+    if decision is None and verdict.opens and not verdict.passed:
+        caveat = _waiver(verdict)
+    elif decision is not None and decision.outcome == "waiting":
+        caveat = f"{_how_to_decide(verdict)} {_deadline(decision)}"
+    elif decision is not None and decision.outcome == "timed_out":
+        caveat = "Silence counts as a rejection. A late decision still counts: rlhf approve, then start the run again."
+    return Section(
+        f"Gate of the {verdict.model}",
+        (
+            rules_table(verdict.rules),
+            *((Note(caveat, "caveat"),) if caveat else ()),
+            *((Note(verdict.advice),) if verdict.advice else ()),
+            *((Facts(_facts(decision)),) if decision is not None else ()),
+        ),
+        outcome=Text(outcome, tone=tone),
+    )
 
 
-def gate_lines(inputs: ReportInputs) -> tuple[tuple[str, str], ...]:
-    """Return each gate and its outcome, with who decided, when and why, for the short report."""
-    lines = []
-    for block in gate_blocks(inputs):
-        facts = "; ".join(f"{label.lower()}: {value}" for label, value in block.facts)
-        facts = f"{facts[:1].upper()}{facts[1:]}"
-        lines.append((block.title, ". ".join(part for part in (block.outcome, facts, block.caveat) if part)))
-    return tuple(lines)
+def rules_table(rules: Sequence[GateRule]) -> Table:
+    """What a gate demands, and the figures found."""
+    passed, missed = Text("passed", tone="good"), Text("missed", tone="bad")
+    rows = tuple((rule.name, rule.wanted, rule.found, passed if rule.passed else missed) for rule in rules)
+    return Table(heads("Rule", "Wanted", "Found", "Verdict"), rows)
 
 
 def sentence(text: str) -> str:
@@ -116,24 +118,10 @@ def _decided(inputs: ReportInputs, verdict: GateVerdict, decision: GateDecision,
     return Statement("bad", f"{name} was {decision.outcome} against its figures: the gate stays closed.", figures)
 
 
-def _block(verdict: GateVerdict) -> GateBlock:
-    outcome, tone = gate_outcome(verdict)
-    decision = verdict.decision
-    caveat = ""
-    if decision is None and verdict.opens and not verdict.passed:
-        caveat = _waiver(verdict)
-    elif decision is not None and decision.outcome == "waiting":
-        caveat = f"{_how_to_decide(verdict)} {_deadline(decision)}"
-    elif decision is not None and decision.outcome == "timed_out":
-        caveat = "Silence counts as a rejection. A late decision still counts: rlhf approve, then start the run again."
-    facts = _facts(decision) if decision is not None else ()
-    return GateBlock(humanize(verdict.name), outcome, tone, verdict.rules, facts, caveat)
-
-
-def _facts(decision: GateDecision) -> tuple[tuple[str, str], ...]:
+def _facts(decision: GateDecision) -> Pairs:
     earlier = decision.earlier[-_MAX_EARLIER:]
     deadline = moment(decision.until) if decision.until else "none"
-    rows = (
+    return (
         ("Decided by", decision.by),
         ("Reason", decision.reason),
         ("On", moment(decision.at) if decision.at else ""),
@@ -142,7 +130,6 @@ def _facts(decision: GateDecision) -> tuple[tuple[str, str], ...]:
         ("Deadline", "" if decision.by else deadline),
         *(("Before that", _earlier(old)) for old in reversed(earlier)),
     )
-    return tuple((label, value) for label, value in rows if value)
 
 
 def _earlier(old: GateDecision) -> str:

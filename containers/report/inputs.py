@@ -1,6 +1,5 @@
 """The records that the report is written from. The page names missing and unreadable ones; none stops the report."""
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from containers.contracts.records import (
 )
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
+from containers.report.curves import Curves, read_curves
 
 logger = logging.getLogger(__name__)
 
@@ -39,18 +39,6 @@ PIPELINE_INPUT = "pipeline"
 TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
 
 Record = TypeVar("Record", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Curves of one training: `points[name]` holds (step, value), steps rising."""
-
-    points: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
-    non_finite: tuple[str, ...] = ()
-
-    def get(self, name: str) -> tuple[tuple[int, float], ...]:
-        """The curve of that name; empty where none was recorded."""
-        return self.points.get(name, ())
 
 
 @dataclass(frozen=True)
@@ -100,11 +88,7 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
 
     training = {stage: record(stage, TRAINING_INFO_FILE, TrainingInfo) for stage in TRAINING_STAGES}
     manifests = {stage: record(stage, MANIFEST_FILE, Manifest) for stage in folders}
-    curves = {
-        stage: read_curves(folders[stage] / CURVES_FILE)
-        for stage in TRAINING_STAGES
-        if stage in folders and (folders[stage] / CURVES_FILE).is_file()
-    }
+    curves = {stage: read_curves(folders[stage] / CURVES_FILE) for stage in TRAINING_STAGES if stage in folders}
     return ReportInputs(
         pipeline=pipeline,
         seed=context.spec.seed,
@@ -117,29 +101,6 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         measured=_measured(pipeline, problems),
         decisions=_decisions(context, problems),
         problems=tuple(problems),
-    )
-
-
-def read_curves(path: Path) -> Curves:
-    """Read the curves of `curves.jsonl`. Lines cut short by a kill are skipped; NaN and infinity are kept as text.
-
-    A resumed training writes steps again; the last value of a step counts.
-    """
-    points: dict[str, dict[int, float]] = {}
-    non_finite: list[str] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-            step, values = int(event["step"]), dict(event.get("values", {}))
-            finite = {str(name): float(value) for name, value in values.items()}
-            words = {str(name): str(value) for name, value in dict(event.get("non_finite", {})).items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        for name, value in finite.items():
-            points.setdefault(name, {})[step] = value
-        non_finite += [f"{name} was {value} at step {step}" for name, value in words.items()]
-    return Curves(
-        points={name: tuple(sorted(by_step.items())) for name, by_step in points.items()}, non_finite=tuple(non_finite)
     )
 
 

@@ -24,6 +24,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import SamplePrediction, TrainingInfo
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import join_ranks, leave_ranks
+from containers.document.html import page_html
 from containers.evals.length_bias import length_bias
 from containers.evals.plots import write_reward_model_plots
 from containers.evals.sample_predictions import NUM_RELOAD_PAIRS
@@ -33,7 +34,7 @@ from containers.evals.suites.base import Intervals
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.models.loading import max_positions, parameter_counts, reward_model_folder
-from containers.report.certificate_page import certificate_html
+from containers.report.certificate_page import certificate_page
 from containers.scoring.scorer import Conversation, RewardScorer, score_head_sha256
 
 
@@ -169,7 +170,7 @@ def _samples(pairs: Sequence[ScoredPair], count: int) -> tuple[SamplePrediction,
 
 def _write(folder: Path, certificate: Certificate, suites: Sequence[ScoredSuite]) -> None:
     (folder / CERTIFICATE_FILE).write_text(certificate.model_dump_json(indent=2), encoding="utf-8")
-    (folder / CERTIFICATE_PAGE_FILE).write_text(certificate_html(certificate), encoding="utf-8")
+    (folder / CERTIFICATE_PAGE_FILE).write_text(page_html(certificate_page(certificate)), encoding="utf-8")
     for suite, figures in zip(suites, certificate.suites, strict=True):
         suite.write_pair_scores(folder / figures.scores_file)
         suite.write_item_scores(folder / figures.item_scores_file)

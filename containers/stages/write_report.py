@@ -6,13 +6,13 @@ The stage writes the report whether the gates opened or not. The page names what
 from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.names import CERTIFICATE_PAGE_FILE, REPORT_HTML_FILE, REPORT_MARKDOWN_FILE
 from containers.contracts.outcome import Metric
+from containers.document.html import page_html
+from containers.document.markdown import page_markdown
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
-from containers.report.certificate_page import certificate_html
+from containers.report.certificate_page import certificate_page
 from containers.report.inputs import load_report_inputs
-from containers.report.markdown import report_markdown
-from containers.report.page import report_html
-from containers.report.plots import report_plots
+from containers.report.run_page import run_page, short_page
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -28,15 +28,15 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     inputs = load_report_inputs(context)
     for problem in inputs.problems:
         context.recorder.note(problem)
-    plots = report_plots(inputs)
-    html = report_html(inputs, title=config.title, num_samples=config.num_samples, plots=plots)
+    html = page_html(run_page(inputs, title=config.title, num_samples=config.num_samples))
     page = context.output / REPORT_HTML_FILE
     page.write_text(html, encoding="utf-8")
     if inputs.reward_model is not None:
-        certificate = certificate_html(inputs.reward_model, inputs.gate("reward_model"))
+        certificate = page_html(certificate_page(inputs.reward_model, inputs.gate("reward_model")))
         (context.output / CERTIFICATE_PAGE_FILE).write_text(certificate, encoding="utf-8")
-    (context.output / REPORT_MARKDOWN_FILE).write_text(report_markdown(inputs, title=config.title), encoding="utf-8")
+    short = page_markdown(short_page(inputs, title=config.title))
+    (context.output / REPORT_MARKDOWN_FILE).write_text(short, encoding="utf-8")
     return (
         Metric(name="report_size", value=page.stat().st_size, unit="bytes"),
-        Metric(name="num_figures", value=sum(len(shown) for shown in plots.values()), unit="figures"),
+        Metric(name="num_figures", value=html.count("<figure>"), unit="figures"),
     )

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from containers.document.model import Table, heads
 from containers.formatting import size
 from flows.cli.options import Command
+from flows.terminal import print_table
 from tasks.config.errors import ConfigError
 from tasks.sources.adapter_folders import (
     AdapterFolder,
@@ -84,16 +85,18 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 def _list_adapters(found: tuple[AdapterFolder, ...], console: Console) -> None:
     if not found:
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("adapter on its base model", overflow="fold")
-    for name in ("last used", "size", "shared", "wanted by"):
-        table.add_column(name)
-    for item in found:
-        used = datetime.fromtimestamp(item.last_used, UTC).strftime("%Y-%m-%d %H:%M")
-        wanted = ", ".join((*(["a running process"] if item.is_held else []), *item.used_by)) or "none"
-        table.add_row(item.path.name, used, size(item.own_bytes), size(item.shared_bytes), wanted)
+    rows = tuple(
+        (
+            item.path.name,
+            datetime.fromtimestamp(item.last_used, UTC).strftime("%Y-%m-%d %H:%M"),
+            size(item.own_bytes),
+            size(item.shared_bytes),
+            ", ".join((*(["a running process"] if item.is_held else []), *item.used_by)) or "none",
+        )
+        for item in found
+    )
     console.print()
-    console.print(table)
+    print_table(console, Table(heads("adapter on its base model", "last used", "size", "shared", "wanted by"), rows))
     total, shared = sum(item.own_bytes for item in found), sum(item.shared_bytes for item in found)
     console.print(
         f"Adapters on their base models: {len(found)}, {size(total)}, in {adapters_root()}. {size(shared)} more are "

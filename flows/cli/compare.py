@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from containers.document.html import page_html
 from flows.cli.options import Command
-from tasks.pages.certificate_files import CertificateError, read_certificates
-from tasks.pages.comparison import compare_certificates
-from tasks.pages.comparison_page import comparison_html, comparison_lines, comparison_note
+from flows.terminal import print_table
+from tasks.certificates.comparison import compare_certificates
+from tasks.certificates.files import CertificateError, read_certificates
+from tasks.certificates.page import comparison_note, comparison_page, comparison_table
 
 _EXIT_FAILED = 1
 
@@ -23,17 +23,11 @@ def compare(places: Sequence[Path], console: Console, *, page: Path) -> int:
     except CertificateError as error:
         console.print(str(error), markup=False)
         return _EXIT_FAILED
-    headers, rows = comparison_lines(table)
-    shown = Table(show_lines=True)
-    for header in headers:
-        shown.add_column(Text(header))
-    for row in rows:
-        shown.add_row(*(Text(cell) for cell in row))
-    console.print(shown)
+    print_table(console, comparison_table(table), lines=True)
     console.print(comparison_note(table), markup=False)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(comparison_html(table), encoding="utf-8")
+        page.write_text(page_html(comparison_page(table)), encoding="utf-8")
     except OSError as error:
         console.print(f"The page could not be written: {error}. Name another place with --page.", markup=False)
         return _EXIT_FAILED

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from containers.formatting import metric_text, moment, number
-from containers.report.decision_text import DECISION_WORDS, contest_text
+from containers.report.champions import DECISION_WORDS, contest_text
 from tasks.champions.record import ChampionRecord, Decision, ModelVersion
 
 _VERDICTS = {

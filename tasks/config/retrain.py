@@ -6,7 +6,7 @@ from pydantic import Field
 
 from containers.contracts.base import Fraction, Frozen, Resamples
 from containers.contracts.champions import Comparison, Contest
-from containers.report.decision_text import contest_text, points
+from containers.report.champions import contest_text, points
 
 
 class RetrainRules(Frozen):

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from containers.contracts.names import REPORT_HTML_FILE
 from containers.contracts.pipeline import JUDGED_BY
 from containers.contracts.records import GateDecision, GateVerdict
+from containers.report.gates import gate_section
 from tasks.config.gates import ApprovalSettings, GateWaitsError, PolicyGate, RewardModelGate, demand
 from tasks.display import current_display
 from tasks.gates import prefect_form as form
 from tasks.gates.notice import notify
-from tasks.gates.text import gate_markdown, waiting_text
+from tasks.gates.text import waiting_text
 from tasks.prefect_sync.api import PrefectApi
-from tasks.prefect_sync.artifacts import show_markdown
+from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.state import PipelineRun
 from tasks.store.decisions import AlreadyDecidedError, DamagedDecisionError, Decisions, Question, decision_key
 
@@ -151,8 +152,10 @@ def _given(question: Question, decisions: Decisions) -> tuple[GateDecision, str]
 def _show(run: PipelineRun, judged: GateVerdict, question: Question) -> None:
     """Show the verdict on the pages of Prefect and MLflow, and keep the question while it is open."""
     decision = judged.decision
-    show_markdown(
-        f"gate-{judged.name.replace('_', '-')}", gate_markdown(judged), description="Who decides at this gate, and how"
+    show_blocks(
+        f"gate-{judged.name.replace('_', '-')}",
+        gate_section(judged),
+        description="Who decides at this gate, and how",
     )
     current_display().say(f"Gate     {judged.model} {judged.outcome_text}")
     tags = {f"rlhf.gate.{judged.name}": judged.outcome_text}

@@ -3,7 +3,7 @@
 import shlex
 
 from containers.contracts.records import GateDecision, GateVerdict
-from containers.formatting import markdown_table, markdown_text, moment
+from containers.formatting import markdown_text, moment
 from tasks.config.gates import figure_lines
 from tasks.store.decisions import Question
 
@@ -78,21 +78,6 @@ def form_markdown(question: Question, *, refused: str = "") -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def figures_markdown(verdict: GateVerdict) -> str:
-    """The rules of the gate as a table."""
-    rows = [(f"{'✓' if rule.passed else '✕'} {rule.name}", rule.wanted, rule.found) for rule in verdict.rules]
-    return markdown_table(("Rule", "Wanted", "Found"), rows)
-
-
-def gate_markdown(verdict: GateVerdict) -> str:
-    """Outcome of a gate at which a person decides, for the pages of Prefect."""
-    decision = verdict.decision
-    said = [f"## Gate of the {verdict.model}: {markdown_text(verdict.outcome_text)}", figures_markdown(verdict)]
-    if decision is not None:
-        said += [f"{label}: {markdown_text(value, limit=1000)}" for label, value in _facts(decision) if value]
-    return "\n\n".join(said)
-
-
 def approve_command(question: Question) -> str:
     """Beginning of the command that decides, with the run's file and its changes to that file."""
     words = shlex.split(question.command)
@@ -118,18 +103,6 @@ def _look_closer(question: Question) -> str:
     if question.mlflow_url:
         links.append(f"[curves and files in MLflow]({question.mlflow_url})")
     return f"Look closer: {', '.join(links)}." if links else ""
-
-
-def _facts(decision: GateDecision) -> tuple[tuple[str, str], ...]:
-    until = moment(decision.until) if decision.until and not decision.by else ""
-    return (
-        ("Reason", decision.reason),
-        ("Decided", moment(decision.at) if decision.at else ""),
-        ("Given by", decision.origin),
-        ("Asked", moment(decision.asked_at) if decision.asked_at else ""),
-        ("Silence counts as a rejection from", until),
-        *(("Replaces", f"{old.outcome} by {old.by}, {moment(old.at)}: {old.reason}") for old in decision.earlier),
-    )
 
 
 def _indented(verdict: GateVerdict) -> list[str]:

@@ -4,7 +4,6 @@ import json
 import logging
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -18,7 +17,11 @@ from containers.contracts.names import (
     FUNNEL_FILE,
     POLICY_EVALUATION_FILE,
 )
-from containers.contracts.records import Funnel, Message, PolicyEvaluation, SamplePrediction
+from containers.contracts.records import Funnel, PolicyEvaluation, SamplePrediction
+from containers.document.tables import NamedTable, named_tables
+from containers.report.data import steps_table
+from containers.report.samples import scored_samples, side_by_side
+from containers.report.suites import suites_table
 from tasks.mlflow_sync.outbox import Outbox
 from tasks.mlflow_sync.undelivered import FileSource
 
@@ -101,18 +104,9 @@ def _size_bytes(path: Path) -> int:
         return 0
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows under column names; `name` is the file's name without its ending."""
-
-    name: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-
-
-def tables_of(folder: Path) -> tuple[Table, ...]:
+def tables_of(folder: Path) -> tuple[NamedTable, ...]:
     """Return the tables in the known files of an artifact; a file that cannot be read is logged and left out."""
-    tables = []
+    tables: list[NamedTable] = []
     for name, read in _READERS.items():
         path = folder / name
         if path.is_file() and not path.is_symlink():
@@ -123,76 +117,35 @@ def tables_of(folder: Path) -> tuple[Table, ...]:
     return tuple(table for table in tables if table.rows)
 
 
-def _funnel(path: Path) -> list[Table]:
-    steps = Funnel.model_validate_json(path.read_bytes()).steps
-    rows = tuple((step.reason, step.rows_in, step.dropped, step.rows_out) for step in steps)
-    return [Table("funnel", ("filter", "rows in", "dropped", "rows out"), rows)]
+def _funnel(path: Path) -> tuple[NamedTable, ...]:
+    return named_tables(steps_table(Funnel.model_validate_json(path.read_bytes())))
 
 
-def _sample_predictions(path: Path) -> list[Table]:
-    return [_samples_table("sample_predictions", _SAMPLES.validate_json(path.read_bytes()))]
+def _sample_predictions(path: Path) -> tuple[NamedTable, ...]:
+    return named_tables(scored_samples(_SAMPLES.validate_json(path.read_bytes()), name="sample_predictions"))
 
 
-def _certificate(path: Path) -> list[Table]:
+def _certificate(path: Path) -> tuple[NamedTable, ...]:
     certificate = Certificate.model_validate_json(path.read_bytes())
-    columns = ("suite", "benchmark", "score", "ci low", "ci high", "pair accuracy", "pairs", "ties", "left out")
-    rows = tuple(
-        (
-            suite.name,
-            suite.benchmark,
-            *((suite.score.value, suite.score.ci_low, suite.score.ci_high) if suite.score else (None,) * 3),
-            suite.accuracy.value if suite.accuracy else None,
-            suite.num_pairs,
-            suite.num_ties,
-            suite.num_left_out,
-        )
-        for suite in certificate.suites
-    )
-    return [Table("suites", columns, rows), _samples_table("scored_samples", certificate.samples)]
+    return named_tables(suites_table(certificate.suites), scored_samples(certificate.samples))
 
 
-def _policy_evaluation(path: Path) -> list[Table]:
-    columns = ("prompt", "policy", "reference", "reward of policy", "reward of reference")
-    rows = tuple(
-        (_dialogue(item.prompt), item.policy, item.reference, item.reward_policy, item.reward_reference)
-        for item in PolicyEvaluation.model_validate_json(path.read_bytes()).samples
-    )
-    return [Table("side_by_side", columns, rows)]
+def _policy_evaluation(path: Path) -> tuple[NamedTable, ...]:
+    return named_tables(side_by_side(PolicyEvaluation.model_validate_json(path.read_bytes()).samples))
 
 
-def _completions(path: Path) -> list[Table]:
+def _completions(path: Path) -> tuple[NamedTable, ...]:
     import pyarrow.parquet
 
     file = pyarrow.parquet.ParquetFile(path)
     for batch in file.iter_batches(batch_size=_MAX_ROWS):
         columns = tuple(str(name) for name in batch.schema.names)
         rows = tuple(tuple(row[name] for name in columns) for row in batch.to_pylist())
-        return [Table("completions", columns, rows)]
-    return []
+        return (NamedTable("completions", columns, rows),)
+    return ()
 
 
-def _samples_table(name: str, samples: tuple[SamplePrediction, ...]) -> Table:
-    columns = ("prompt", "chosen", "rejected", "score of chosen", "score of rejected", "margin", "domain")
-    rows = tuple(
-        (
-            _dialogue(item.prompt),
-            item.chosen,
-            item.rejected,
-            item.score_chosen,
-            item.score_rejected,
-            item.score_chosen - item.score_rejected,
-            item.domain,
-        )
-        for item in samples
-    )
-    return Table(name, columns, rows)
-
-
-def _dialogue(messages: tuple[Message, ...]) -> str:
-    return "\n\n".join(f"{message.role}: {message.content}" for message in messages)
-
-
-_READERS: dict[str, Callable[[Path], list[Table]]] = {
+_READERS: dict[str, Callable[[Path], tuple[NamedTable, ...]]] = {
     FUNNEL_FILE: _funnel,
     SAMPLE_PREDICTIONS_FILE: _sample_predictions,
     CERTIFICATE_FILE: _certificate,

@@ -8,11 +8,11 @@ from containers.contracts.ladder import Fallback, LadderSettings
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.spec import StageSpec
-from containers.formatting import markdown_table
+from containers.document.model import Block, Note, Table, heads
 from containers.launch.docker.state import read_docker
 from containers.launch.host_limits import machine_memory
 from containers.launch.ladder import Host, Shape, next_step
-from tasks.prefect_sync.artifacts import page_key, show_markdown
+from tasks.prefect_sync.artifacts import page_key, show_blocks
 from tasks.run.state import PipelineRun
 
 
@@ -21,12 +21,12 @@ def shape_text(fallbacks: Sequence[Fallback]) -> str:
     return f"as planned but for: {'; '.join(fallback.change for fallback in fallbacks)}" if fallbacks else "as planned"
 
 
-def ladder_markdown(fallbacks: Sequence[Fallback], *, not_tried: Sequence[str]) -> str:
+def ladder_blocks(fallbacks: Sequence[Fallback], *, not_tried: Sequence[str]) -> tuple[Block, ...]:
     """Table of the change after each failure, and why no other fallback was tried."""
-    rows = [(str(number), fallback.after.value, fallback.change) for number, fallback in enumerate(fallbacks, start=1)]
-    table = markdown_table(("", "After", "Changed"), rows)
-    left = f"\n\nNot tried: {'; '.join(not_tried)}." if not_tried else ""
-    return f"{table}\n\nGlobal batch and steps stay; the stage continues from the last checkpoint.{left}"
+    rows = tuple((number, fallback.after.value, fallback.change) for number, fallback in enumerate(fallbacks, start=1))
+    left = f" Not tried: {'; '.join(not_tried)}." if not_tried else ""
+    stays = "Global batch and steps stay; the stage continues from the last checkpoint."
+    return Table(heads("", "After", "Changed"), rows), Note(f"{stays}{left}")
 
 
 class StageLadder:
@@ -66,9 +66,9 @@ class StageLadder:
         if step.fallback is not None:
             self.fallbacks = (*self.fallbacks, step.fallback)
         if self.fallbacks:
-            show_markdown(
+            show_blocks(
                 f"{page_key(self._stage)}-ladder",
-                ladder_markdown(self.fallbacks, not_tried=step.not_tried),
+                *ladder_blocks(self.fallbacks, not_tried=step.not_tried),
                 description=f"Attempt {attempt} failed: {failure.kind}",
             )
         return step.fallback

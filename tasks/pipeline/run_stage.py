@@ -14,8 +14,8 @@ from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.launch.base import GpuUnavailableError
 from containers.launch.collect import find_artifact, replace_artifact
 from containers.launch.ladder import Shape, shape_after
+from containers.report.stages import failure_section
 from tasks.display import current_display
-from tasks.pages.markdown import failure_markdown
 from tasks.pipeline.attempt import attempt_not_started, attempt_stage, run_logger
 from tasks.pipeline.failure import AttemptFailedError, Patience, StageFailedError, furthest_step
 from tasks.pipeline.gpu_turn import gpu_turn, on_gpus
@@ -23,7 +23,7 @@ from tasks.pipeline.ladder import StageLadder, shape_text
 from tasks.pipeline.lookup import asked_of
 from tasks.pipeline.reap import processes_to_take_over
 from tasks.pipeline.stages import BY_NAME, required_config
-from tasks.prefect_sync.artifacts import prefect_link, show_markdown, tell_asset
+from tasks.prefect_sync.artifacts import prefect_link, show_blocks, tell_asset
 from tasks.run.provenance import find_maker, reused_note
 from tasks.run.runtime import required_contract
 from tasks.run.state import PipelineRun
@@ -235,9 +235,9 @@ def _gave_up(
     )
     changes = tuple(fallback.change for fallback in spec.ladder)
     told = StageFailedError(failure, log=error.log, attempts=attempts, changes=changes, not_tried=not_tried)
-    show_markdown(
+    show_blocks(
         f"{spec.stage.value.replace('_', '-')}-failure",
-        failure_markdown(failure, log=error.log),
+        failure_section(failure, log=str(error.log)),
         description=f"Attempt {spec.attempt}: {failure.kind}",
     )
     return told

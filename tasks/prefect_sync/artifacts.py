@@ -15,18 +15,20 @@ from containers.contracts.names import (
     TRAINING_INFO_FILE,
     StageName,
 )
-from containers.contracts.records import StageRecord, TrainingInfo
+from containers.contracts.records import GateVerdict, StageRecord, TrainingInfo
 from containers.contracts.spec import ArtifactRef, StageInput
+from containers.document.markdown import markdown
+from containers.document.model import Block, Note
 from containers.formatting import markdown_text
 from containers.host.environment_block import without_secrets
-from tasks.pages.markdown import reward_model_markdown, training_markdown
-from tasks.pages.plots import curve_plots
+from containers.report.certificate_page import certificate_sections
+from containers.report.curves import read_curves
+from containers.report.training import training_section
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
 from tasks.prefect_sync.ledger import JsonObject
 from tasks.prefect_sync.link import present_link
 from tasks.run.provenance import find_maker
 from tasks.run.state import PipelineRun
-from tasks.store.events import read_points
 
 # Stages whose output other stages read; evaluations and reports are none.
 _ASSETS = frozenset(
@@ -44,6 +46,11 @@ KEY = "certificate"
 def show_markdown(key: str, markdown: str, *, description: str) -> None:
     """Attach `markdown` to the present run, without secrets. A lost server never fails the stage."""
     _show(artifact_of_present_run("markdown", key, without_secrets(markdown), description=description))
+
+
+def show_blocks(key: str, *blocks: Block, description: str) -> None:
+    """Attach the blocks of a document to the present run."""
+    show_markdown(key, markdown(*blocks), description=description)
 
 
 def show_link(key: str, address: str, *, text: str, description: str) -> None:
@@ -67,22 +74,23 @@ def mlflow_page_shown(run: PipelineRun) -> Callable[[], None]:
     return show
 
 
-def show_stage(run: PipelineRun, stage: StageName, markdown: str, *, description: str) -> None:
-    """Attach a stage's text, below links to the run that made a reused stage and to the stage in MLflow."""
-    show_markdown(page_key(stage), f"{stage_links(run, stage)}\n\n{markdown}".lstrip(), description=description)
+def show_stage(run: PipelineRun, stage: StageName, *blocks: Block | str, description: str) -> None:
+    """Attach a stage's page, below links to the run that made a reused stage and to the stage in MLflow.
+
+    Args:
+        blocks: a text among them is Markdown.
+    """
+    parts = (block if isinstance(block, str) else markdown(block) for block in blocks)
+    text = "\n\n".join((stage_links(run, stage), *parts)).lstrip()
+    show_markdown(page_key(stage), text, description=description)
 
 
 def show_training(run: PipelineRun, artifact: ArtifactRef) -> None:
     """Attach the curves and figures of a training stage to the present run."""
     folder = Path(artifact.path)
     info = TrainingInfo.model_validate_json((folder / TRAINING_INFO_FILE).read_bytes())
-    plots = curve_plots(artifact.stage, read_points(folder / CURVES_FILE))
-    show_stage(
-        run,
-        artifact.stage,
-        training_markdown(info, read_manifest(folder).metrics, plots=plots),
-        description=f"{info.algorithm}, {info.num_steps:,} steps",
-    )
+    shown = training_section(artifact.stage, info, read_curves(folder / CURVES_FILE), read_manifest(folder).metrics)
+    show_stage(run, artifact.stage, shown, description=f"{info.algorithm}, {info.num_steps:,} steps")
 
 
 def stage_links(run: PipelineRun, stage: StageName) -> str:
@@ -181,6 +189,16 @@ def _input_key(run: PipelineRun, item: StageInput) -> str:
     return f"hub://{maker.partition('@')[0]}" if item.digest.startswith("hub:") else f"file://{item.path}"
 
 
+def certificate_blocks(certificate: Certificate, verdict: GateVerdict, *, page: str = "") -> tuple[Block, ...]:
+    """Return everything that was measured of a reward model, with its gate and the plots of the held-out pairs.
+
+    Args:
+        page: address of the certificate's page; empty: it has none.
+    """
+    link = (Note("The certificate as a page", link=page),) if page else ()
+    return (*link, *certificate_sections(certificate, verdict, num_plotted=1))
+
+
 def show_certificate(run: PipelineRun) -> None:
     """Attach the run's certificate, if it has one."""
     verdict = next((found for found in reversed(run.gates) if found.certificate is not None), None)
@@ -191,7 +209,6 @@ def show_certificate(run: PipelineRun) -> None:
     certificate = Certificate.model_validate_json((folder / CERTIFICATE_FILE).read_bytes())
     file = f"output/{CERTIFICATE_PAGE_FILE}"
     address = run.tracking.file_url(record.mlflow_run_id, file) if record.status == "ran" else ""
-    shown = reward_model_markdown(certificate, verdict, page=address)
-    page = markdown_text(str(folder / CERTIFICATE_PAGE_FILE), limit=400)
-    where = f"The certificate's page, on the machine of this run: {page}"
-    show_markdown(KEY, f"{where}\n\n{shown}", description="The certificate, its gate, its page")
+    where = Note(f"The certificate's page, on the machine of this run: {folder / CERTIFICATE_PAGE_FILE}")
+    shown = certificate_blocks(certificate, verdict, page=address)
+    show_blocks(KEY, where, *shown, description="The certificate, its gate, its page")

@@ -6,17 +6,21 @@ When the stage has ended, its task shows the results, which replace the figures.
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from containers.contracts.names import StageName
-from containers.formatting import duration
-from tasks.pages.plots import curve_plots, latest_figures, plotted_names
+from containers.document.markdown import markdown
+from containers.document.model import Block, Plots, Section, Table, heads
+from containers.formatting import duration, humanize
+from containers.report.curves import Curves
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
 from tasks.prefect_sync.artifacts import artifact_of_present_run, page_key
 from tasks.prefect_sync.ledger import JsonObject
 from tasks.prefect_sync.link import PrefectLink, present_link
 from tasks.store.events import MetricPoint
+
+_MAX_PLOTS = 2
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,7 @@ class StageProgress:
         self._pace = Pace()
         self._told: Progress | None = None
         self._latest: dict[str, MetricPoint] = {}
-        self._curves: list[MetricPoint] = []
-        self._plotted = plotted_names(stage)
+        self._curves: dict[str, dict[int, float]] = {}
         self._changed = threading.Event()
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -104,8 +107,7 @@ class StageProgress:
         with self._lock:
             for point in points:
                 self._latest[point.key] = point
-                if point.key in self._plotted:
-                    self._curves.append(point)
+                self._curves.setdefault(point.key, {})[point.step] = point.value
         self._changed.set()
 
     def close(self, *, limit_s: float = 6.0) -> None:
@@ -140,7 +142,8 @@ class StageProgress:
     def _artifacts(self) -> list[JsonObject]:
         with self._lock:
             told, left_s = self._told, self._pace.left_s
-            latest, curves = dict(self._latest), list(self._curves)
+            latest = dict(self._latest)
+            curves = Curves({name: tuple(sorted(points.items())) for name, points in self._curves.items()})
         if told is None or self._bar is None or self._page is None:
             return []
         parts = [str(told), f"about {duration(left_s)} left" if left_s else ""]
@@ -148,6 +151,16 @@ class StageProgress:
         bar: JsonObject = {**self._bar, "data": told.percent, "description": text}
         if not latest:
             return [bar]
-        page = [self._header, f"## Running: {text}", curve_plots(self._stage, curves), latest_figures(latest)]
-        body = "\n\n".join(part for part in page if part)
+        page = markdown(running_section(self._stage, text, curves, latest))
+        body = f"{self._header}\n\n{page}".lstrip()
         return [bar, {**self._page, "data": body, "description": f"Running: {text}"}]
+
+
+def running_section(stage: StageName, text: str, curves: Curves, latest: Mapping[str, MetricPoint]) -> Section:
+    """Return the most telling curves so far, and the last value of each curve."""
+    from containers.report.plots import training_plots
+
+    rows = tuple((humanize(key), float(point.value), point.step) for key, point in latest.items())
+    figures: Block = Table(heads("Figure", "Last value", "At step", numbers=2), rows)
+    drawn = Curves({name: points for name, points in curves.points.items() if len(points) > 1})
+    return Section(f"Running: {text}", (Plots(training_plots(stage, drawn, most=_MAX_PLOTS)), figures))

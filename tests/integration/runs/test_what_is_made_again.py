@@ -64,7 +64,7 @@ def planned_with(tiny: TinyProject, source: str, *, line: str) -> dict[str, str]
 
 
 def test_a_change_of_the_reports_style_runs_the_report_alone(finished: TinyProject) -> None:
-    found = planned_with(finished, "report/report_templates/style.css.jinja", line="/* wider */")
+    found = planned_with(finished, "document/templates/style.css.jinja", line="/* wider */")
     assert [stage for stage in MADE if not found[stage].startswith("reused")] == []
     assert found["write_report"] == "runs"
 

@@ -62,7 +62,7 @@ CONFIGS: tuple[StageConfig, ...] = (
 @pytest.mark.parametrize(
     ("file", "made_again"),
     [
-        ("report/report_templates/style.css.jinja", {"write_report"}),
+        ("document/templates/style.css.jinja", {"write_report"}),
         ("report/certificate_page.py", {"write_report"}),
         ("evals/suites/llmbar.py", {"evaluate_reward_model"}),
         ("evals/suites/arena.py", set()),  # which no configuration here names

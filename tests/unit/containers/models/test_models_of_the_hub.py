@@ -19,7 +19,7 @@ from containers.evals.score_rows import RowToScore
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.models.loading import load_new_reward_model, load_tokenizer
-from containers.report.sections import training_facts
+from containers.report.training import training_facts
 from containers.rewards.reward_model import ModelReward
 from containers.scoring.scorer import RewardScorer
 from containers.stages import evaluate_reward_model, train_reward_model, train_sft
@@ -133,7 +133,7 @@ def test_pairs_that_spell_a_token_without_a_row_are_left_out_of_the_training_and
     assert (values["train_pairs_left_out"], values["validation_pairs_left_out"]) == (2, 0)
     info = TrainingInfo.model_validate_json((context.output / TRAINING_INFO_FILE).read_text())
     assert (info.num_examples, info.examples_left_out, info.examples_without_row) == (46, 0, 2)
-    assert ("Left out for a token without a row", "2") in training_facts(info)
+    assert ("Left out for a token without a row", 2) in training_facts(info)
     assert (
         "2 of 48 training pairs are left out: they spell a token without a row in the model's embedding of 259 rows, "
         "the first <image_soft_token> (id 259)."

@@ -2,12 +2,18 @@
 
 import re
 
-from containers.contracts.certificate import VALIDATION
-from containers.report.certificate_page import certificate_html
+from containers.contracts.certificate import VALIDATION, Certificate
+from containers.contracts.records import GateVerdict
+from containers.document.html import page_html
+from containers.report.certificate_page import certificate_page
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_records import gate
 
 ATTACK = "<script>alert(1)</script>"
+
+
+def certificate_html(certificate: Certificate, verdict: GateVerdict | None = None) -> str:
+    return page_html(certificate_page(certificate, verdict))
 
 
 def _text(html: str) -> str:

@@ -1,8 +1,9 @@
 """What the data says about itself must reach the pages that people read."""
 
 from containers.contracts.records import Funnel, FunnelStep, PolarityCheck, ReferenceCheck, SuiteContamination
-from containers.report.sections import breakdowns, data_findings
-from tasks.pages.funnel import funnel_markdown
+from containers.document.markdown import markdown
+from containers.document.model import Section, Table, walk
+from containers.report.data import data_findings, data_section
 
 FUNNEL = Funnel(
     sources=("a.jsonl", "b.jsonl"),
@@ -58,19 +59,30 @@ def test_what_was_not_looked_for_is_not_said() -> None:
         | {"num_near_duplicates": None, "num_similar_prompts": None}
     )
     assert data_findings(nothing) == ()
-    assert "Suite" not in funnel_markdown(nothing)
+    assert "Suite" not in markdown(data_section(nothing))
+
+
+def breakdowns(funnel: Funnel) -> dict[str, list[tuple[object, ...]]]:
+    """Section → group and number of dropped rows."""
+    sections = [block for block in walk((data_section(funnel),)) if isinstance(block, Section)]
+    return {
+        section.title: [row[:2] for row in block.rows]
+        for section in sections
+        for block in section.blocks
+        if isinstance(block, Table)
+    }
 
 
 def test_dropped_rows_are_shown_by_strength_and_of_a_mixture_by_source() -> None:
-    found = {item.title: [row[:2] for row in item.rows] for item in breakdowns(FUNNEL)}
-    assert found["Strength"] == [("0", 4)]
-    assert found["Source"] == [("soups", 3), ("friends", 1)]
+    found = breakdowns(FUNNEL)
+    assert found["Dropped by strength"] == [("0", 4)]
+    assert found["Dropped by source"] == [("soups", 3), ("friends", 1)]
     alone = FUNNEL.model_copy(update={"read_by_source": (("dataset", 100),)})
-    assert "Source" not in {item.title for item in breakdowns(alone)}
+    assert "Dropped by source" not in breakdowns(alone)
 
 
 def test_the_page_in_prefect_has_the_suites_and_the_polarity() -> None:
-    page = funnel_markdown(FUNNEL)
-    assert "| rm_bench | 482 | 5 | 12 |" in page.replace("rm\\_bench", "rm_bench")
-    assert "| a.jsonl | 47 | 50 |" in page
-    assert "54.0% | 47.1% to 60.8% | 200 | may be chance |" in page
+    page = markdown(data_section(FUNNEL))
+    assert "Suite rm_bench: 5 of its 482 prompts are in 12 rows" in page
+    assert "agrees with the scores beside it on 47 of 50 rows" in page
+    assert "54.0 % of 200 pairs (47.1 % to 60.8 %), which says nothing about the sign of the labels" in page

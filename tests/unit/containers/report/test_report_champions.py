@@ -90,7 +90,7 @@ def test_a_new_champion_is_the_headline_with_the_figures_and_what_became_of_the_
     assert "the frozen pairs (accuracy) 384 91.4 % 83.3 % +8.1 +5.1 to +11.1 64 33 0.00210 —" in page.text
     assert "safety (accuracy) 384 82.8 % 83.3 % −0.5 −3.5 to +2.5 64 33 0.00210 1.0 points" in page.text
     assert "Reward model champion new champion · version 2" in page.text
-    assert f"## {MODEL}: new champion" in markdown
+    assert f"## {MODEL}: ✔ new champion" in markdown
     assert "| the frozen pairs (accuracy) | 384 |" in markdown
     assert "was moved from version 1 to version 2" in markdown
 
@@ -130,7 +130,7 @@ def test_two_decisions_stand_in_their_order(made: MadeRun) -> None:
     policy = decided(model="demo-policy", model_kind="policy", kind="lost", champion_after=1)
     page, markdown = report(made, written(decided(), policy))
     assert page.banner == "plain: Version 1 of demo-policy stays champion."
-    assert page.text.index(f"{MODEL}: new champion") < page.text.index("demo-policy: champion stays")
+    assert page.text.index(f"{MODEL}: ✓ new champion") < page.text.index("demo-policy: champion stays")
     assert markdown.index(f"## {MODEL}") < markdown.index("## demo-policy")
 
 

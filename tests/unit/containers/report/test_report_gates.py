@@ -6,8 +6,9 @@ import pytest
 
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict, StageRecord
+from containers.document.markdown import page_markdown
 from containers.report.inputs import load_report_inputs
-from containers.report.markdown import report_markdown
+from containers.report.run_page import short_page
 from tests.unit.factories.report.report_factory import MadeRun, make_run, with_stages
 from tests.unit.factories.report.report_page_factory import Page, render
 from tests.unit.factories.report.report_records import decided, gate
@@ -49,7 +50,7 @@ def test_an_approval_names_who_when_and_why(made: MadeRun) -> None:
     assert page.banner == "good: All gates passed."
     assert "The reward model passed its gate and was approved by Ada." in page.text
     assert "Ada said on 23 November 2026, 09:15 UTC: Looked at forty samples." in page.text
-    assert "Reward model: passed and approved" in page.text
+    assert "Gate of the reward model: ✓ passed and approved" in page.text
     assert "Given by form in Prefect" in page.text
 
 
@@ -111,6 +112,7 @@ def test_the_short_report_carries_who_decided_and_what_waits(made: MadeRun) -> N
     approved = gate("reward_model", decision=decided("approved", by="Ada", reason="fine"))
     gates = (approved, gate("policy", decision=decided("waiting")))
     pipeline = made.pipeline.model_copy(update={"gates": gates})
-    text = report_markdown(load_report_inputs(made.context(pipeline=pipeline)), title="RLHF run")
-    assert "**Reward model**: passed and approved. Decided by: Ada; reason: fine" in text
-    assert "**Policy**: waits for a decision" in text
+    text = page_markdown(short_page(load_report_inputs(made.context(pipeline=pipeline)), title="RLHF run"))
+    assert "## Gate of the reward model: ✔ passed and approved" in text
+    assert "| Decided by | Ada |\n| Reason | fine |" in text
+    assert "## Gate of the policy: ⚠ waits for a decision" in text

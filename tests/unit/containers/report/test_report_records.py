@@ -16,10 +16,11 @@ from containers.contracts.names import (
     StageName,
 )
 from containers.contracts.records import CheckFinding, FunnelStep
+from containers.report.curves import read_curves
+from containers.report.data import unaccounted_rows
 from containers.report.figures import running_mean
-from containers.report.inputs import load_report_inputs, read_curves
-from containers.report.sections import unaccounted_rows
-from containers.report.verdict import dag_nodes
+from containers.report.inputs import load_report_inputs
+from containers.report.stages import dag_nodes
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_factory import MadeRun, make_run
 from tests.unit.factories.report.report_page_factory import render

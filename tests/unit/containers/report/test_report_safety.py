@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.names import CERTIFICATE_PAGE_FILE, CURVES_FILE, StageName
-from containers.report.sections import mlflow_run_url, safe_url
+from containers.document.links import mlflow_run_url, safe_url
 from tests.unit.factories.report.report_factory import MadeRun, make_run
 from tests.unit.factories.report.report_page_factory import ATTACK, MAX_BYTES, Page, plant, render
 from tests.unit.factories.report.report_records import gate

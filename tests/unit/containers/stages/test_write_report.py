@@ -100,7 +100,7 @@ def test_a_reused_stage_says_when_it_was_made(made: MadeRun) -> None:
     reused = stage_record(StageName.TRAIN_SFT, folder, status="reused", message="made 2026-11-21T11:30:00+00:00")
     page = render(made, with_stages(made.pipeline, reused))
     assert "train_sft reused · made 21 November 2026 " in page.text
-    assert "train_sft reused made 21 November 2026, 11:30 UTC — " in page.text
+    assert "train_sft ✓ reused made 21 November 2026, 11:30 UTC — " in page.text
     assert "2026-11-21T11:30" not in page.text
 
 
@@ -110,7 +110,7 @@ def test_a_resumed_stage_says_from_where_and_that_its_duration_is_of_the_last_at
     (folder / TRAINING_INFO_FILE).write_text(info.model_dump_json(), encoding="utf-8")
     third = stage_record(StageName.TRAIN_REWARD_MODEL, folder).model_copy(update={"attempts": 3})
     page = render(made, with_stages(made.pipeline, third))
-    note = "train_reward_model ran resumed from step 100; the duration is that of the last attempt 1 min 14 s 3 "
+    note = "train_reward_model ✓ ran resumed from step 100; the duration is that of the last attempt 1 min 14 s 3 "
     assert note in page.text
     assert page.text.count("the duration is that of the last attempt") == 1
 
@@ -119,7 +119,7 @@ def test_the_page_does_not_time_its_own_writing(made: MadeRun) -> None:
     own = StageRecord(stage=StageName.WRITE_REPORT, status="ran", runtime="process", message="wrote this page")
     page = render(made, made.pipeline.model_copy(update={"stages": (*made.pipeline.stages, own)}))
     assert "write_report this page" in page.text
-    assert "write_report ran wrote this page — " in page.text
+    assert "write_report ✓ ran wrote this page — " in page.text
     assert "0.00 s" not in page.text
     assert "7 run, 0 reused" in page.text
 
@@ -155,7 +155,7 @@ def test_a_policy_that_writes_what_its_reference_writes_is_called_so(made: MadeR
     path.write_text(evaluation.model_copy(update=same).model_dump_json(), encoding="utf-8")
     gates = (gate("reward_model"), gate("policy", passed=False, advice=advice))
     page = render(made, made.pipeline.model_copy(update={"gates": gates}))
-    assert page.text.count(advice) == 2  # banner and section
+    assert page.text.count(advice) == 2  # banner and gate
     assert "≈0 nats" in page.text and "e−5" not in page.text
     assert "Identical completions 100 %" in page.text
     assert "Not drawn: the reward difference is the same on every prompt." in page.text

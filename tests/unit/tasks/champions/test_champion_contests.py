@@ -9,7 +9,7 @@ import pytest
 from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.names import CERTIFICATE_FILE, COMPLETIONS_FILE
 from containers.data.rows import prompt_identity
-from containers.report.decision_text import contest_text
+from containers.report.champions import contest_text
 from tasks.champions.contests import policy_contest, reward_model_contests, training_prompts
 from tasks.config.retrain import RetrainRules
 from tests.unit.factories.report.certificate_factory import certificate

@@ -26,7 +26,7 @@ def write_funnel(folder: Path) -> None:
 def test_a_funnel_becomes_one_row_per_filter(tmp_path: Path) -> None:
     write_funnel(tmp_path)
     (table,) = tables_of(tmp_path)
-    assert (table.name, table.rows) == ("funnel", (("tie", 10, 3, 7),))
+    assert (table.name, table.rows) == ("funnel", (("Tie", 10, 3, 0.3, 7),))
 
 
 def test_samples_show_the_dialogue_and_the_margin(tmp_path: Path) -> None:

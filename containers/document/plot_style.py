@@ -1,12 +1,12 @@
-"""The style of the report's plots, and matplotlib figures as inline SVG that follows the page's theme."""
+"""The style of all plots, and matplotlib figures as small SVG, which follows the theme of the page that it is in."""
 
 import io
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -18,11 +18,12 @@ from containers.formatting import number, one_line
 INK, INK_2, MUTED = "#0b0b0b", "#52514e", "#898781"
 GRID, AXIS = "#e1e0d9", "#c3c2b7"
 BLUE, ORANGE, AQUA, GREY = "#2a78d6", "#eb6834", "#1baf7a", "#b5b3a8"
-_VARIABLES = {
+VARIABLES = {
     INK: "--ink", INK_2: "--ink-2", MUTED: "--muted", GRID: "--grid", AXIS: "--axis",
     BLUE: "--blue", ORANGE: "--orange", AQUA: "--aqua", GREY: "--grey",
 }  # fmt: skip
 _WIDTH_IN = 5.0
+_drawing = threading.Lock()
 _FONT_PT = 9
 
 _STYLE = {
@@ -60,28 +61,21 @@ _STYLE = {
 }
 
 
-@dataclass(frozen=True)
-class Plot:
-    """One figure of the page: heading, inline SVG, and a line below that says what is shown."""
-
-    title: str
-    svg: str
-    note: str = ""
-
-
 @contextmanager
 def axes(height_in: float, *, salt: str) -> Iterator[tuple[Axes, Callable[[], str]]]:
-    """Axes in the report's style, and the function that gives the finished SVG; call it inside the block.
+    """Axes in the common style, and the function that gives the finished SVG; call it inside the block.
+
+    Matplotlib's settings are those of the process, so one thread at a time draws.
 
     Args:
         salt: differs between the plots of a page, so that their element ids differ.
     """
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": salt}), warnings.catch_warnings():
+    with _drawing, mpl.rc_context({**_STYLE, "svg.hashsalt": salt}), warnings.catch_warnings():
         # The page's own fonts draw the text; for a glyph that DejaVu lacks, only the measured width is a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
-        yield figure.subplots(), lambda: _inline_svg(figure, label=salt)
+        yield figure.subplots(), lambda: _svg(figure)
 
 
 def axis_label(text: str, *, limit: int = 26) -> str:
@@ -96,7 +90,7 @@ def tick_number(value: float, _position: int | None = None) -> str:
     return f"{value:.6g}".replace("-", "−")
 
 
-def _inline_svg(figure: Figure, *, label: str) -> str:
+def _svg(figure: Figure) -> str:
     stream = io.StringIO()
     figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = stream.getvalue()
@@ -107,11 +101,4 @@ def _inline_svg(figure: Figure, *, label: str) -> str:
     svg = re.sub(r' id="[A-Za-z_0-9]*?(?:\.[a-z]+)?_\d+"', "", svg)
     svg = re.sub(r" font-family: [^;\"]*;", "", svg)
     svg = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", svg)
-    svg = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", _themed, svg)
-    svg = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'role="img" aria-label="{label}"', svg, count=1)
     return re.sub(r">\s+<", "><", svg)
-
-
-def _themed(match: "re.Match[str]") -> str:
-    variable = _VARIABLES.get(match[2])
-    return f"{match[1]}: var({variable})" if variable else match[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from containers.contracts.certificate import Certificate
 from containers.contracts.outcome import Metric
 from containers.evals.statistics import ClusteredDifference, clustered_difference
-from tasks.pages.certificate_files import CertificateOnDisk
+from tasks.certificates.files import CertificateOnDisk
 
 _NUM_BOOTSTRAP = 10_000
 

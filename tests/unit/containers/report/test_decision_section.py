@@ -1,7 +1,8 @@
 """What a decision shows: the sentence, the table behind it, what was left out; foreign words cannot break the page."""
 
 from containers.contracts.champions import Comparison, RunDecision
-from containers.report.decision_text import decision_markdown, points
+from containers.document.markdown import markdown
+from containers.report.champions import decision_section, points
 from tasks.config.retrain import judgement
 from tests.unit.factories.champion_factory import MADE_AT, contest
 
@@ -16,8 +17,8 @@ def test_the_table_has_every_figure_that_decided() -> None:
     frozen = contest(64, 33, both=287).model_copy(update={"seen_in_training": 5})
     safety = contest(0, 3, both=97, name="safety", budget=0.01)
     comparison = Comparison(champion=1, challenger=2, contests=(frozen, safety), confidence=0.95, alpha=0.05)
-    text = decision_markdown(decision(judgement(comparison), comparison))
-    assert text.startswith("## demo-reward-model: champion stays\n\nversion 1 stays champion: version 2 is better on")
+    text = markdown(decision_section(decision(judgement(comparison), comparison)))
+    assert text.startswith("## demo-reward-model: champion stays\n\nVersion 1 stays champion: version 2 is better on")
     assert "| the frozen pairs (accuracy) | 384 | 91.4 % | 83.3 % | +8.1 |" in text
     assert "1.0 points — fell further" in text
     assert "Left out for both, of the frozen pairs: 5 whose prompt one of the two was trained on." in text
@@ -26,11 +27,11 @@ def test_the_table_has_every_figure_that_decided() -> None:
 
 def test_a_comparison_on_one_set_names_no_others() -> None:
     comparison = Comparison(champion=1, challenger=2, contests=(contest(9, 1),), confidence=0.95, alpha=0.05)
-    assert "others" not in decision_markdown(decision("better", comparison))
+    assert "others" not in markdown(decision_section(decision("better", comparison)))
 
 
 def test_words_of_people_stay_words() -> None:
-    assert "<script>" not in decision_markdown(decision("<script>alert(1)</script> | [x](y)"))
+    assert "<script>" not in markdown(decision_section(decision("<script>alert(1)</script> | [x](y)")))
 
 
 def test_points_have_a_true_minus_and_a_sign_and_zero_has_none() -> None:

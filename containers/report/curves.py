@@ -1,0 +1,89 @@
+"""The curves of trainings: reading them, and which of them are drawn. Knows nothing of drawing."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from containers.contracts.names import StageName
+
+_REWARD_LOSS_NOTE = (
+    "Training lowers this loss: it includes the penalty on mean scores off zero (center_rewards_coefficient) and the "
+    "demanded margin (use_margin) where they are set. The log loss under Evaluation includes neither."
+)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves of one training: `points[name]` holds (step, value), steps rising."""
+
+    points: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    non_finite: tuple[str, ...] = ()
+
+    def get(self, name: str) -> tuple[tuple[int, float], ...]:
+        """The curve of that name; empty where none was recorded."""
+        return self.points.get(name, ())
+
+
+@dataclass(frozen=True)
+class CurvePlot:
+    """Curves that are drawn in one plot: each with its label and its name in the file."""
+
+    title: str
+    unit: str
+    series: tuple[tuple[str, str], ...]
+    note: str = ""
+
+
+def _both(title: str, name: str, unit: str, note: str = "") -> CurvePlot:
+    return CurvePlot(title, unit, (("training", name), ("held out", f"eval_{name}")), note)
+
+
+def _alone(title: str, name: str, unit: str) -> CurvePlot:
+    return CurvePlot(title, unit, ((title, name),))
+
+
+CURVE_PLOTS: Mapping[StageName, tuple[CurvePlot, ...]] = {
+    StageName.TRAIN_SFT: (
+        _both("Loss", "loss", "nats per token"),
+        _both("Token accuracy", "mean_token_accuracy", "share of tokens"),
+    ),
+    StageName.TRAIN_REWARD_MODEL: (
+        _both("Loss", "loss", "nats per pair", _REWARD_LOSS_NOTE),
+        _both("Pairwise accuracy", "accuracy", "share of pairs"),
+        _both("Mean margin", "margin", "score"),
+        _alone("Gradient norm", "grad_norm", "norm before clipping"),
+    ),
+    StageName.TRAIN_POLICY: (
+        _alone("Reward", "reward", "reward"),
+        _alone("KL to the reference", "kl", "nats per completion"),
+        _alone("Completion length", "completion_length", "tokens"),
+        _alone("Entropy", "entropy", "nats per token"),
+        _alone("Completions that ended by themselves", "ended_fraction", "share of completions"),
+        _alone("Prompts on which all rewards were equal", "prompts_without_signal_fraction", "share of prompts"),
+    ),
+}
+
+
+def read_curves(path: Path) -> Curves:
+    """Read the curves of `curves.jsonl`. Lines cut short by a kill are skipped; NaN and infinity are kept as text.
+
+    A resumed training writes steps again; the last value of a step counts. No file: no curves.
+    """
+    points: dict[str, dict[int, float]] = {}
+    non_finite: list[str] = []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+            step, values = int(event["step"]), dict(event.get("values", {}))
+            finite = {str(name): float(value) for name, value in values.items()}
+            words = {str(name): str(value) for name, value in dict(event.get("non_finite", {})).items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        for name, value in finite.items():
+            points.setdefault(name, {})[step] = value
+        non_finite += [f"{name} was {value} at step {step}" for name, value in words.items()]
+    return Curves(
+        points={name: tuple(sorted(by_step.items())) for name, by_step in points.items()}, non_finite=tuple(non_finite)
+    )

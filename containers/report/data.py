@@ -1,0 +1,161 @@
+"""What became of every row: the filter's counts, what the pairs are for, and what was found about the data."""
+
+from collections.abc import Sequence
+
+from containers.contracts.records import Funnel
+from containers.document.model import (
+    Beside,
+    Block,
+    Bullets,
+    Facts,
+    Fold,
+    Note,
+    Plots,
+    Quantity,
+    Section,
+    Table,
+    heads,
+)
+from containers.formatting import humanize, percent
+
+_MAX_GROUPS = 12
+_MAX_EXAMPLES = 5
+
+
+def data_blocks(funnel: Funnel) -> tuple[Block, ...]:
+    """Return the whole story of the rows, from reading to use."""
+    from containers.report.figures import funnel_plot
+
+    plot = funnel_plot(funnel, salt="rows by fate")
+    detector = (
+        f" The language of the text was checked with {funnel.language_detector}." if funnel.language_detector else ""
+    )
+    unaccounted = unaccounted_rows(funnel)
+    said = data_findings(funnel)
+    return (
+        Note(f"{funnel.rows_read:,} rows were read from {', '.join(funnel.sources) or 'no source'}.{detector}", "lead"),
+        Beside(((Plots((plot,) if plot else ()),), _uses(funnel))),
+        *((Note(f"{unaccounted:,} {_ADD_UP}", "caveat"),) if unaccounted else ()),
+        *((Bullets(said),) if said else ()),
+        *_steps(funnel),
+    )
+
+
+_ADD_UP = "rows are neither dropped nor used nor set aside: the records of the filter do not add up."
+
+
+def data_section(funnel: Funnel) -> Section:
+    """Return the story of the rows by itself."""
+    return Section("What became of every row", data_blocks(funnel))
+
+
+def data_findings(funnel: Funnel) -> tuple[str, ...]:
+    """The findings about the data besides the counts, a sentence each."""
+    said = [
+        f"{item.source}: the label agrees with the scores beside it on {item.num_agreeing:,} of "
+        f"{item.num_judged:,} rows."
+        for item in funnel.polarity
+    ]
+    said += [
+        f"{item.source}: the label agrees with the reference reward model {item.model} on {percent(item.agreement)} of "
+        f"{item.num_judged:,} pairs ({percent(item.low)} to {percent(item.high)})"
+        f"{', which says nothing about the sign of the labels' if item.says_nothing else ''}."
+        for item in funnel.reference
+    ]
+    if funnel.num_near_duplicates is not None:
+        said.append(f"{funnel.num_near_duplicates:,} rows nearly repeat another one (near_duplicates.jsonl).")
+    if funnel.num_similar_prompts is not None:
+        said.append(f"{funnel.num_similar_prompts:,} prompts are like another prompt; every split keeps them together.")
+    said += [
+        f"Suite {item.suite}: {item.num_items_found:,} of its {item.num_items:,} prompts are in "
+        f"{item.num_rows:,} rows (contaminated.jsonl)."
+        for item in funnel.contamination
+    ]
+    return tuple(said)
+
+
+def unaccounted_rows(funnel: Funnel) -> int:
+    """Rows read that are neither dropped nor used nor set aside; 0 when the funnel adds up."""
+    used = funnel.train_pairs + funnel.validation_pairs + funnel.pairs_set_aside_for_policy
+    return funnel.rows_read - used - sum(step.dropped for step in funnel.steps)
+
+
+def steps_table(funnel: Funnel) -> Table:
+    """Rows in and out of each filter that dropped any."""
+    rows = [
+        (
+            humanize(step.reason),
+            step.rows_in,
+            step.dropped,
+            Quantity(step.dropped / step.rows_in if step.rows_in else None, "fraction"),
+            step.rows_out,
+        )
+        for step in funnel.steps
+        if step.dropped
+    ]
+    columns = heads("Filter", "Rows in", "Dropped", "Share", "Rows out", numbers=4)
+    return Table(columns, tuple(rows), name="funnel", empty="Every row passed every filter.")
+
+
+def _uses(funnel: Funnel) -> tuple[Block, ...]:
+    uses = Facts(
+        (
+            ("Reward model, training", Quantity(funnel.train_pairs, "pairs")),
+            ("Reward model, held out", Quantity(funnel.validation_pairs, "pairs")),
+            ("Set aside with the policy's prompts", Quantity(funnel.pairs_set_aside_for_policy, "pairs")),
+            ("Policy, training", Quantity(funnel.policy_train_prompts, "prompts")),
+            ("Policy, evaluation", Quantity(funnel.policy_eval_prompts, "prompts")),
+        )
+    )
+    kept = [(name or "(no domain)", count) for name, count in funnel.kept_by_domain[:_MAX_GROUPS]]
+    kept += [(f"preference of strength {strength}", count) for strength, count in funnel.kept_by_strength]
+    by_group = (Section("Pairs kept", (Facts(tuple(kept)),)),) if kept else ()
+    return (Section("What the pairs are for", (uses,)), *by_group)
+
+
+def _steps(funnel: Funnel) -> tuple[Block, ...]:
+    idle = ", ".join(humanize(step.reason).lower() for step in funnel.steps if not step.dropped)
+    examples = tuple(
+        (humanize(step.reason), example) for step in funnel.steps for example in step.examples[:_MAX_EXAMPLES]
+    )
+    table = (steps_table(funnel), *((Note(f"Dropped nothing: {idle}.", "quiet"),) if idle else ()))
+    return (
+        Section("Filter by filter", table),
+        Beside(tuple((block,) for block in _breakdowns(funnel))),
+        *((Fold("Examples of dropped rows", (Table(heads("Filter", "Row"), examples),)),) if examples else ()),
+    )
+
+
+def _breakdowns(funnel: Funnel) -> list[Section]:
+    """Dropped rows by domain, language, strength and (for a mixture) source, each with its most frequent reason."""
+    kinds = {
+        "Domain": [(step.reason, step.dropped_by_domain) for step in funnel.steps],
+        "Language": [(step.reason, step.dropped_by_language) for step in funnel.steps],
+        "Strength": [(step.reason, step.dropped_by_strength) for step in funnel.steps],
+    }
+    if len(funnel.read_by_source) > 1:
+        kinds["Source"] = [(step.reason, step.dropped_by_source) for step in funnel.steps]
+    return [section for title, steps in kinds.items() if (section := _breakdown(title, steps))]
+
+
+def _breakdown(title: str, steps: Sequence[tuple[str, tuple[tuple[str, int], ...]]]) -> Section | None:
+    counts: dict[str, dict[str, int]] = {}
+    for reason, groups in steps:
+        for group, dropped in groups:
+            if dropped:
+                by_reason = counts.setdefault(group, {})
+                by_reason[reason] = by_reason.get(reason, 0) + dropped
+    rows = sorted(
+        ((group or "(none)", sum(found.values()), _top(found)) for group, found in counts.items()),
+        key=lambda row: -row[1],
+    )
+    if not rows:
+        return None
+    table = Table((*heads(title, "Dropped", numbers=1), *heads("Most often because")), tuple(rows[:_MAX_GROUPS]))
+    more = (Note(f"and {len(rows) - _MAX_GROUPS} more", "quiet"),) if len(rows) > _MAX_GROUPS else ()
+    return Section(f"Dropped by {title.lower()}", (table, *more))
+
+
+def _top(by_reason: dict[str, int]) -> str:
+    reason = max(by_reason, key=lambda name: by_reason[name])
+    return f"{humanize(reason).lower()} ({by_reason[reason]:,})"

@@ -1,0 +1,179 @@
+"""The report of a run: one page with every section, and a short one for Prefect."""
+
+from containers.contracts.names import CERTIFICATE_PAGE_FILE, StageName
+from containers.document.glossary import GLOSSARY
+from containers.document.links import ui_command
+from containers.document.model import Block, Definitions, Facts, Note, Page, Plots, Section, Text
+from containers.formatting import moment, number, one_line
+from containers.report.champions import decision_section
+from containers.report.curves import Curves
+from containers.report.data import data_blocks
+from containers.report.gates import gate_section
+from containers.report.inputs import ReportInputs
+from containers.report.machines import hardware_section, lineage_section, repeat_section
+from containers.report.plots import reward_evaluation_plots, undrawn_groups
+from containers.report.policy import policy_blocks
+from containers.report.samples import scored_samples
+from containers.report.stages import absence, nothing, stages_section, stages_table
+from containers.report.suites import suites_table
+from containers.report.training import training_blocks
+from containers.report.verdict import headline_cards, run_verdict
+
+
+def run_page(inputs: ReportInputs, *, title: str, num_samples: int) -> Page:
+    """Return the whole report."""
+    pipeline, command = inputs.pipeline, ui_command(inputs.pipeline)
+    opens = f"The links to MLflow and Prefect on this page open while {command} runs, with the same ports."
+    champions = (_champions(inputs),) if inputs.decisions else ()
+    return Page(
+        f"{one_line(title, 120)}: {one_line(pipeline.run_name, 120)}",
+        facts=(
+            ("Started", moment(pipeline.started_at)),
+            ("Run", pipeline.run_id),
+            ("Hardware profile", pipeline.profile_name),
+            ("", Text("MLflow", link=pipeline.mlflow_url)),
+            ("", Text("Prefect", link=pipeline.prefect_url)),
+        ),
+        lead=opens if command else "",
+        banner=run_verdict(inputs),
+        cards=headline_cards(inputs),
+        sections=(
+            *champions,
+            stages_section(inputs),
+            _gates(inputs),
+            Section("Data", _data(inputs), anchor="data", short="Data"),
+            *_sft(inputs),
+            _reward_model(inputs, num_samples),
+            _policy(inputs, num_samples),
+            hardware_section(inputs),
+            lineage_section(inputs),
+            repeat_section(inputs),
+            Section("Glossary", (Definitions(tuple(GLOSSARY)),), anchor="glossary", short="Glossary"),
+        ),
+        footer=f"Written by rlhf-flows from the records of run {one_line(pipeline.run_id, 80)}. The page needs no "
+        "network and runs no script.",
+    )
+
+
+def short_page(inputs: ReportInputs, *, title: str) -> Page:
+    """Return verdict, main figures, stages and gates, without plots or samples."""
+    pipeline = inputs.pipeline
+    facts = (
+        ("Dataset", pipeline.dataset_origin),
+        ("Base model", pipeline.base_model_origin),
+        ("Command", one_line(pipeline.command, 280)),
+        ("Git commit", pipeline.git_commit),
+        ("Seed", str(inputs.seed)),
+        ("Hardware profile", pipeline.profile_name),
+    )
+    how: tuple[Block, ...] = (Facts(facts), Note("The whole page with plots and samples is report.html."))
+    return Page(
+        f"{title}: {pipeline.run_name}",
+        banner=run_verdict(inputs),
+        cards=headline_cards(inputs),
+        sections=(
+            *(decision_section(decision) for decision in inputs.decisions),
+            Section("Stages", (stages_table(inputs),)),
+            *map(gate_section, pipeline.gates),
+            Section("How to repeat", how),
+        ),
+    )
+
+
+def _champions(inputs: ReportInputs) -> Section:
+    lead = (
+        "A retraining makes a challenger. It replaces the champion only if it is better beyond chance on data that "
+        "neither was trained on."
+    )
+    decisions: tuple[Block, ...] = tuple(map(decision_section, inputs.decisions))
+    blocks = (Note(lead, "lead", (("challenger", "champion"),)), *decisions)
+    return Section("Champion", blocks, anchor="champions", short="Champion")
+
+
+def _gates(inputs: ReportInputs) -> Section:
+    lead = "A closed gate stops the run before it spends more. A person's decision is shown here with name and reason."
+    why = absence(inputs, StageName.EVALUATE_REWARD_MODEL)
+    gates: tuple[Block, ...] = tuple(map(gate_section, inputs.pipeline.gates))
+    blocks = gates or (Note(f"No gate was reached: {why}.", "quiet"),)
+    return Section("Gates", (Note(lead, "lead", ("gate",)), *blocks), anchor="gates", short="Gates")
+
+
+def _data(inputs: ReportInputs) -> tuple[Block, ...]:
+    return data_blocks(inputs.funnel) if inputs.funnel else nothing(inputs, StageName.FILTER_DATASET)
+
+
+def _training(inputs: ReportInputs, stage: StageName) -> tuple[Block, ...]:
+    info = inputs.training.get(stage)
+    return training_blocks(stage, info, inputs.curves.get(stage, Curves())) if info else nothing(inputs, stage)
+
+
+def _sft(inputs: ReportInputs) -> tuple[Section, ...]:
+    if inputs.stage(StageName.TRAIN_SFT) is None:
+        return ()
+    lead = Note("The start model learns to answer before answers are compared.", "lead")
+    return (Section("Supervised fine-tuning", (lead, *_training(inputs, StageName.TRAIN_SFT)), anchor="sft"),)
+
+
+def _reward_model(inputs: ReportInputs, num_samples: int) -> Section:
+    lead = "It gives every answer a score; the chosen answer of a pair should get the higher one."
+    training = _training(inputs, StageName.TRAIN_REWARD_MODEL)
+    return Section(
+        "Reward model",
+        (
+            Note(lead, "lead", ("score", "pair")),
+            Section("Training", training),
+            Section("Evaluation", _evaluation(inputs, num_samples)),
+        ),
+        anchor="reward-model",
+        short="Reward model",
+    )
+
+
+def _evaluation(inputs: ReportInputs, num_samples: int) -> tuple[Block, ...]:
+    certificate = inputs.reward_model
+    if certificate is None:
+        return nothing(inputs, StageName.EVALUATE_REWARD_MODEL)
+    parity, undrawn = certificate.parity, undrawn_groups(certificate)
+    scores = (
+        f"Scores over all suites: mean {number(certificate.score_mean)}, standard deviation "
+        f"{number(certificate.score_std)}. On {len(parity.paths)} code paths the scores of the same conversations "
+        f"differ by at most {number(parity.max_difference)}. Score head: "
+        f"sha256:{certificate.model.score_head_sha256[:12]}"
+    )
+    log_loss = (
+        "The log loss is that of the score difference alone. The held-out loss of training is higher if training also "
+        "penalizes mean scores off zero or demands a margin."
+    )
+    one_group = f"Not drawn, since all validation pairs fall into one group: accuracy by {undrawn}."
+    samples = certificate.samples[:num_samples]
+    return (
+        suites_table(certificate.suites),
+        Note(
+            "The certificate: every suite by its parts, length bias, calibration, and score parity",
+            link=CERTIFICATE_PAGE_FILE,
+        ),
+        Plots(reward_evaluation_plots(certificate)),
+        *((Note(one_group, "quiet"),) if undrawn else ()),
+        Note(log_loss, "quiet", ("log loss",)),
+        Note(scores, "quiet"),
+        *((Section("Sample predictions", (scored_samples(samples),)),) if samples else ()),
+    )
+
+
+def _policy(inputs: ReportInputs, num_samples: int) -> Section:
+    lead = "It is trained to raise its reward without moving far (KL) from its reference."
+    judged = (
+        policy_blocks(inputs.policy, num_samples=num_samples)
+        if inputs.policy
+        else nothing(inputs, StageName.EVALUATE_POLICY)
+    )
+    return Section(
+        "Policy",
+        (
+            Note(lead, "lead", ("reward", "KL", "reference")),
+            Section("Training", _training(inputs, StageName.TRAIN_POLICY)),
+            Section("Against the reference", judged),
+        ),
+        anchor="policy",
+        short="Policy",
+    )

@@ -1,0 +1,106 @@
+"""The figures of suites: side by side, each by its parts, and the bias of length."""
+
+from collections.abc import Sequence
+
+from containers.contracts.certificate import LengthBias, SuiteEvaluation
+from containers.contracts.outcome import Metric
+from containers.document.model import Block, Facts, Note, Quantity, Table, Text, Value, heads
+from containers.formatting import interval, number, percent, short_digest
+
+_MAX_PARTS = 60
+
+
+def suites_table(suites: Sequence[SuiteEvaluation]) -> Table:
+    """A row of figures for each suite."""
+    columns = heads(
+        ("Suite", "suite"), "Score", ("Interval", "interval"), "Minimum", "Prompts", ("Pairs", "pair"),
+        ("Pair accuracy", "accuracy"), "Ties", "Left out", ("Mean margin", "margin"), ("Log loss", "log loss"),
+        ("Calibration error", "calibration error"), numbers=11,
+    )  # fmt: skip
+    return Table(columns, tuple(map(_row, suites)), name="suites")
+
+
+def length_table(rows: Sequence[tuple[str, LengthBias]]) -> Table:
+    """A row for each suite: how much longer answers gain, and what padding does."""
+    columns = heads(
+        "Suite", "Score per doubling", ("Length slope, SD per doubling", "length slope"),
+        ("Accuracy at equal lengths", "accuracy at equal lengths"), ("Order flipped by padding", "padding attack"),
+        "Padded pairs", numbers=5,
+    )  # fmt: skip
+    found = []
+    for name, length in rows:
+        padding = length.padding
+        room = f"{padding.num_not_padded:,} had no room" if padding.num_not_padded else ""
+        figures = (length.slope, length.standard_slope, length.controlled_accuracy, padding.flips)
+        found.append((name, *map(_bare, figures), Text(number(padding.num_pairs), sub=room)))
+    return Table(columns, tuple(found))
+
+
+def part_blocks(suite: SuiteEvaluation) -> tuple[Block, ...]:
+    """Return what the suite is, its parts, and what could not be used."""
+    parts = [
+        (Text(metric.name, sub=kind if suite.sections else ""), metric, interval(metric), metric.count)
+        for kind, metrics in (("section", suite.sections), ("subset", suite.subsets))
+        for metric in metrics[:_MAX_PARTS]
+    ]
+    blocks: list[Block] = [_facts(suite)]
+    if parts:
+        blocks.append(Table(heads("Part", "Figure", "Interval", "n", numbers=3), tuple(parts)))
+    if suite.missing:
+        blocks.append(
+            Note(f"This file lacks {', '.join(suite.missing)}: the score is not the published one.", "caveat")
+        )
+    if suite.left_out_examples:
+        blocks.append(Note(f"Left out, for example: {', '.join(suite.left_out_examples)}", "quiet"))
+    return tuple(blocks)
+
+
+def bare_interval(metric: Metric) -> str:
+    """The interval without the unit, for a table whose heading names it."""
+    if metric.unit == "fraction" or metric.ci_low is None or metric.ci_high is None:
+        return interval(metric)
+    return f"{number(metric.ci_low, signed=True)} to {number(metric.ci_high, signed=True)}"
+
+
+def _bare(metric: Metric | None) -> Value:
+    if metric is None:
+        return None
+    value = percent(metric.value) if metric.unit == "fraction" else number(metric.value, signed=True)
+    return Text(value, sub=bare_interval(metric))
+
+
+def _row(suite: SuiteEvaluation) -> tuple[Value, ...]:
+    return (
+        Text(suite.name, sub=suite.title),
+        suite.score or "nothing was left",
+        interval(suite.score) or None,
+        Quantity(suite.minimum_accuracy, "fraction"),
+        suite.num_prompts or suite.num_items,
+        suite.num_pairs,
+        suite.accuracy,
+        suite.num_ties,
+        suite.num_left_out,
+        suite.mean_margin and Quantity(suite.mean_margin.value, ""),
+        suite.log_loss and Quantity(suite.log_loss.value, ""),
+        suite.expected_calibration_error,
+    )
+
+
+def _facts(suite: SuiteEvaluation) -> Facts:
+    reasons = ", ".join(f"{reason.replace('_', ' ')}: {count:,}" for reason, count in suite.left_out_because)
+    used = f"{suite.num_items:,}"
+    if 0 < suite.num_prompts < suite.num_items:
+        used += f", with {suite.num_prompts:,} prompts; the intervals are over prompts"
+    return Facts(
+        (
+            ("Benchmark", suite.title),
+            ("Data", " ".join(part for part in (suite.origin, short_digest(suite.digest)) if part)),
+            ("Rule", suite.source),
+            ("Ties", suite.tie_rule),
+            ("Rows read", suite.rows_read),
+            ("Rows used", used),
+            ("Over-long", suite.num_over_long or ""),
+            ("Left out", reasons),
+            ("Wanted", f"at least {percent(suite.minimum_accuracy)}" if suite.minimum_accuracy is not None else ""),
+        )
+    )
