@@ -1,10 +1,9 @@
 """A retraining's decisions: which version is champion now, why, and the figures that decided."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from containers.contracts.champions import Comparison, Contest, DecisionKind, RunDecision
-from containers.document.model import Block, Note, Quantity, Section, Table, Text, Tone, Value, heads
+from containers.document.model import Block, Card, Note, Quantity, Section, Table, Text, Tone, Value, heads
 from containers.formatting import MISSING, number, percent
 from containers.report.gates import Statement, sentence
 from containers.report.inputs import ReportInputs
@@ -22,16 +21,6 @@ DECISION_WORDS: dict[DecisionKind, str] = {
 _COLUMNS = heads(
     "Compared on", "n", "Challenger", "Champion", "Difference", "Interval", "Better", "Worse", "p", "Budget", numbers=9
 )
-
-
-@dataclass(frozen=True)
-class DecisionFigure:
-    """The figure that decided, for the top of the page."""
-
-    label: str
-    value: str
-    interval: str
-    detail: str
 
 
 def decision_section(decision: RunDecision) -> Section:
@@ -57,9 +46,9 @@ def decision_statements(inputs: ReportInputs) -> list[Statement]:
     ]
 
 
-def decision_figures(inputs: ReportInputs) -> tuple[DecisionFigure, ...]:
+def decision_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     """Return challenger minus champion on the frozen set, for each decision with a comparison."""
-    return tuple(_figure(item, item.comparison) for item in inputs.decisions if item.comparison is not None)
+    return tuple(_card(item.comparison) for item in inputs.decisions if item.comparison is not None)
 
 
 def decision_outcome(decision: RunDecision) -> tuple[str, Tone]:
@@ -85,14 +74,15 @@ def _why(decision: RunDecision) -> str:
     return sentence(decision.text.partition(": ")[2] or decision.text)
 
 
-def _figure(decision: RunDecision, comparison: Comparison) -> DecisionFigure:
+def _card(comparison: Comparison) -> Card:
     first = comparison.contests[0]
     label = f"Version {comparison.challenger} against champion {comparison.champion}"
     found = first.difference
     if found is None:
-        return DecisionFigure(label, "", "", f"nothing was left of {first.name} to compare on")
-    return DecisionFigure(
+        return Card(label, "champion", detail=f"nothing was left of {first.name} to compare on")
+    return Card(
         label,
+        "champion",
         f"{points(found.value)} points",
         f"{points(found.ci_low)} to {points(found.ci_high)}",
         f"{first.measure} on {first.name}, n = {first.count:,}, p = {number(first.p_value)}",

@@ -6,7 +6,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import SCORE_TOLERANCE
 from containers.document.model import Banner, Card, Tone
 from containers.formatting import duration, interval, one_line, quantity
-from containers.report.champions import decision_figures, decision_statements
+from containers.report.champions import decision_cards, decision_statements
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, Statement, gate_statement, sentence
 from containers.report.inputs import ReportInputs
 from containers.report.stages import absence, ends_early_as_asked
@@ -45,10 +45,7 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     )  # fmt: skip
     is_about_reward_model_only = bool(inputs.decisions) and policy is None
     return (
-        *(
-            Card(figure.label, "champion", figure.value, figure.interval, figure.detail)
-            for figure in decision_figures(inputs)
-        ),
+        *decision_cards(inputs),
         _card("Reward model accuracy", "accuracy", accuracy, noun="held-out pairs", absent=absence(inputs, judged)),
         *(() if is_about_reward_model_only else of_policy),
         _pairs_card(inputs),
