@@ -5,6 +5,7 @@ The engine repeats each request for a minute and more, and then raises into the 
 
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 from uuid import UUID
@@ -64,6 +65,8 @@ class PrefectApi:
 
     def __init__(self, *, timeout_s: float = 5.0) -> None:
         self._client: SyncPrefectClient = get_client(httpx_settings={"timeout": timeout_s}, sync_client=True)
+        # Else a connection that no `with` closes stays open until a garbage collection finds it.
+        weakref.finalize(self, self._client.__exit__, None, None, None)
 
     def __enter__(self) -> Self:
         """Keep the connections during the block, and close them after it."""

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 from uuid import UUID
@@ -71,14 +73,21 @@ class Prefect(MortalServer):
 
     def __init__(self, state_dir: Path) -> None:
         super().__init__("prefect", state_dir)
+        self._open = ExitStack()
 
     @property
     def api_url(self) -> str:
         return f"{self.uri}/api"
 
-    @property
+    @cached_property
     def client(self) -> SyncPrefectClient:
-        return SyncPrefectClient(self.api_url)
+        """Kept open until the server is stopped."""
+        return self._open.enter_context(SyncPrefectClient(self.api_url))
+
+    def stop(self) -> None:
+        self._open.close()
+        self.__dict__.pop("client", None)
+        super().stop()
 
     def shown(self, name: str) -> list[Shown]:
         """The runs with that `run.name`, which is a tag of theirs; oldest first."""

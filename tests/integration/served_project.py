@@ -51,7 +51,7 @@ class ServedProject:
         self.output = self.folder / "serve.log"
         # In the environment while the servers are up: that of this folder, made by itself.
         self.login = os.environ["PREFECT_API_AUTH_STRING"]
-        self.client = SyncPrefectClient(self.servers.prefect_api_url, auth_string=self.login)
+        self.client = SyncPrefectClient(self.servers.prefect_api_url, auth_string=self.login).__enter__()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -92,6 +92,7 @@ class ServedProject:
 
     def kill_what_is_left(self) -> None:
         """After the last test."""
+        self.client.__exit__(None, None, None)
         if self.process is not None and self.process.poll() is None:
             self.end()
         for process in self.processes(""):
