@@ -119,7 +119,7 @@ def all_at_once(run: Callable[[int], float]) -> list[float]:
 
 def test_blocked_ranks_are_noticed(fault: Fault, tmp_path: Path, kind: str) -> None:
     limit_s = 60.0  # the imports are silent, and slow where ten ranks start on two cores
-    fault.describe("crashes", "1 to 4 ranks wait for ever in C; nobody cancels", parts=PARTS[kind])
+    fault.describe("crashes", "1 to 4 ranks wait for ever in C, without a cancel", parts=PARTS[kind])
 
     def run(num_ranks: int) -> float:
         folder = tmp_path / str(num_ranks)
