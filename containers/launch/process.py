@@ -24,7 +24,14 @@ from containers.contracts.spec import StageSpec
 from containers.contracts.stop_grace import StopGrace
 from containers.host.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
-from containers.launch.base import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, LaunchRequest, StageExit
+from containers.launch.base import (
+    SIGNAL_BASE,
+    STAGE_LOG_FILE,
+    CreateRefusedError,
+    InputUnusableError,
+    LaunchRequest,
+    StageExit,
+)
 from containers.launch.failures.evidence import killed_rank, rank_deaths
 from containers.launch.folders import prepare_folders
 from containers.launch.gpus.inventory import make_device_nodes
@@ -36,7 +43,6 @@ from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, WatchRe
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 16 * 1024
-_SIGNAL_BASE = 128
 # Time for the supervisor to kill its descendants; that takes a moment, unless the supervisor itself was stopped.
 _SUPERVISOR_LIMIT_S = 3.0
 # A program that the kernel killed for memory ends within this time; an older kill hit another program.
@@ -88,8 +94,8 @@ class ProcessRuntime:
                 launch.work_folder, limit_s=lambda: grace().seconds, should_stop=launch.should_stop, say=log.note
             ) as lock,
         ):
-            if lock is None:
-                return _never_started(log)
+            if lock is None:  # cancelled while it waited for the program of a dead run
+                return StageExit(exit_code=None, cancelled=True, log_tail=log.tail)
             spec_file = prepare_folders(launch, spec)
             command = self._command or process_arguments(spec_file.resolve(), launch.program)
             token = new_token(launch.work_folder)
@@ -276,29 +282,11 @@ def _gpu_locks(uuids: tuple[str, ...], *, token: str) -> Iterator[tuple[int, ...
         yield found
 
 
-def _never_started(log: StageLog) -> StageExit:
-    """The exit of a stage that was cancelled while it waited for the program of a dead run."""
-    return StageExit(
-        exit_code=None,
-        oom_killed=False,
-        timed_out=False,
-        cancelled=True,
-        signal=None,
-        duration_s=0.0,
-        log_tail=log.tail,
-        container_id="",
-        image_digest="",
-        lost=False,
-        state={},
-    )
-
-
 def _stage_exit(program: _ProcessProgram, seen: WatchResult, *, log: StageLog) -> StageExit:
     code = program.return_code
     if code is not None and code < 0:
-        code = _SIGNAL_BASE - code  # a signal ended the supervisor itself
-    number = code - _SIGNAL_BASE if code is not None and _SIGNAL_BASE < code <= _SIGNAL_BASE + signal.SIGRTMAX else None
-    died_of_kill = number == signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
+        code = SIGNAL_BASE - code  # a signal ended the supervisor itself
+    died_of_kill = code == SIGNAL_BASE + signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
     killed = died_of_kill and not (seen.timed_out or seen.cancelled or seen.stalled)
     state = {"process": str(program.pid)}
     if program.usage:
@@ -312,11 +300,8 @@ def _stage_exit(program: _ProcessProgram, seen: WatchResult, *, log: StageLog) -
         oom_killed=killed and program.met_oom_kill,
         timed_out=seen.timed_out,
         cancelled=seen.cancelled,
-        signal=number,
         duration_s=seen.duration_s,
         log_tail=log.tail,
-        container_id="",
-        image_digest="",
         lost=is_unkillable,
         stalled=seen.stalled,
         state=state,

@@ -261,7 +261,6 @@ def _stage_exit(
         oom_killed=bool(state.get("OOMKilled")),
         timed_out=seen.timed_out,
         cancelled=seen.cancelled,
-        signal=code - 128 if code is not None and 128 < code <= 192 else None,
         duration_s=seen.duration_s,
         log_tail=log.tail,
         container_id=container_id,

@@ -26,10 +26,9 @@ from dataclasses import dataclass
 
 from containers.contracts.outcome import FailureKind, StageFailure, StageResult
 from containers.contracts.spec import StageSpec
-from containers.launch.base import StageExit
+from containers.launch.base import SIGNAL_BASE, StageExit
 from containers.launch.failures.evidence import RankDeath, exit_evidence, killed_rank, rank_deaths
 
-_SIGNAL_BASE = 128
 _MAX_QUOTE_CHARACTERS = 300
 _MAX_EVIDENCE_LINES = 120
 
@@ -167,15 +166,15 @@ def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
         return FailureKind.STALLED, f"it gave no sign of life for {limit_s:g} s (runtime.silence_limit_s)"
     if stage_exit.oom_killed:
         return FailureKind.OUT_OF_HOST_MEMORY, f"{_out_of_memory_reason(spec)} (exit code {_named_code(stage_exit)})"
-    if _daemon_restarted(stage_exit) and code in (_SIGNAL_BASE + signal.SIGKILL, _SIGNAL_BASE + signal.SIGTERM):
+    if _daemon_restarted(stage_exit) and code in (SIGNAL_BASE + signal.SIGKILL, SIGNAL_BASE + signal.SIGTERM):
         return FailureKind.CONTAINER_LOST, f"{_daemon_reason(stage_exit)} (exit code {_named_code(stage_exit)})"
-    if code == _SIGNAL_BASE + signal.SIGKILL:
+    if code == SIGNAL_BASE + signal.SIGKILL:
         return FailureKind.CONTAINER_LOST, "it was killed (137, not out of memory)"
-    if code == _SIGNAL_BASE + signal.SIGTERM:
+    if code == SIGNAL_BASE + signal.SIGTERM:
         return FailureKind.CANCELLED, "it was stopped (143, SIGTERM) before it could write its outcome"
     if told := _told_by_log(spec, stage_exit):
         return told
-    if code == _SIGNAL_BASE + signal.SIGBUS:
+    if code == SIGNAL_BASE + signal.SIGBUS:
         return FailureKind.SHM_EXHAUSTED, f"it died of SIGBUS (135), as when {_shm_reason(spec)}"
     if code == 0:
         return FailureKind.UNEXPECTED, "it ended with exit code 0 but wrote no outcome"
@@ -252,7 +251,7 @@ def _named_code(stage_exit: StageExit) -> str:
     if stage_exit.exit_code is None:
         return "unknown"
     try:
-        return f"{stage_exit.exit_code} ({signal.Signals(stage_exit.exit_code - _SIGNAL_BASE).name})"
+        return f"{stage_exit.exit_code} ({signal.Signals(stage_exit.exit_code - SIGNAL_BASE).name})"
     except ValueError:
         return str(stage_exit.exit_code)
 
