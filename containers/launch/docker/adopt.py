@@ -11,8 +11,8 @@
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import docker
@@ -38,17 +38,17 @@ _NOT_COMPARED = ("run_id", "attempt", "timeout_s")
 
 
 @dataclass(frozen=True)
-class Adopted:
-    """A container that another process started for the same work.
+class StartedContainer:
+    """A container to follow, which this process or another one started.
 
     Attributes:
-        age_s: how long it has run so far.
-        text: what was found, as a sentence for users.
+        facts: entries for the state of its exit.
+        age_s: how long it had run before; 0 where this process started it.
     """
 
     container: Container
-    age_s: float
-    text: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    age_s: float = 0.0
 
 
 def take_name(
@@ -60,7 +60,7 @@ def take_name(
     owner: Owner,
     grace: StopGrace,
     tell: Callable[[str], None],
-) -> Adopted | None:
+) -> StartedContainer | None:
     """Take over the container that already does this work; return None where the name is free now.
 
     The caller holds the lock that `launch.labels` names, so no other run can do the same meanwhile.
@@ -91,7 +91,7 @@ def take_name(
     write_atomically(launch.spec_folder / SPEC_FILE, spec_text)
     text = _adopted_text(holder, owner=owner)
     tell(text)
-    return Adopted(holder, age_s(holder.attrs), text)
+    return StartedContainer(holder, facts={"taken over": text}, age_s=age_s(holder.attrs))
 
 
 def _is_left(holder: Container, *, owner: Owner, is_free: bool, may_be_mine: bool) -> bool:

@@ -46,6 +46,7 @@ class ContainerProgram:
         self._was_asked = False
         # The signal that the daemon has not accepted yet; empty: none.
         self._owed = ""
+        # Why the container's end was never observed; empty where it was, or while it runs.
         self.problem = ""
         self.unreachable_s = 0.0
 
@@ -87,11 +88,6 @@ class ContainerProgram:
     def close(self) -> None:
         """Stop following the log."""
         self._closed.set()
-
-    @property
-    def lost(self) -> bool:
-        """Whether the container's end was never observed."""
-        return bool(self.problem)
 
     @property
     def state(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import docker
@@ -21,7 +20,7 @@ from containers.launch.base import (
     LaunchRequest,
     StageExit,
 )
-from containers.launch.docker.adopt import take_name
+from containers.launch.docker.adopt import StartedContainer, take_name
 from containers.launch.docker.cleanup import current_owner
 from containers.launch.docker.container import CONNECTION_ERRORS, DAEMON_ERRORS, LOST_AFTER_S, ContainerProgram, removed
 from containers.launch.docker.effective import CONTAINER_FILE, container_findings
@@ -60,20 +59,6 @@ def stage_image_digest(image: str) -> str:
     """
     with closing(connect()) as client:
         return _image_id(client, image)
-
-
-@dataclass(frozen=True)
-class _Started:
-    """A container to follow.
-
-    Attributes:
-        facts: entries for the state of its exit.
-        age_s: how long it had run before; 0 where this process started it.
-    """
-
-    container: Container
-    facts: dict[str, str] = field(default_factory=dict)
-    age_s: float = 0.0
 
 
 class DockerRuntime:
@@ -123,15 +108,14 @@ class DockerRuntime:
                     client, launch, image_id=image_id, user=user, log=log
                 )
                 try:
-                    stage_exit = self._supervise(started, log_client, launch, image_id=image_id, log=log)
-                    return replace(stage_exit, state={**stage_exit.state, **started.facts})
+                    return self._supervise(started, log_client, launch, image_id=image_id, log=log)
                 finally:
                     if not removed(started.container):
                         _wait_for_its_end(started.container, launch, log)
 
     def _adopted(
         self, client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog
-    ) -> _Started | None:
+    ) -> StartedContainer | None:
         """The container that already does this work; None where the name is free.
 
         The work folder is not touched: a program may be working there, or have left its result.
@@ -142,7 +126,7 @@ class DockerRuntime:
             self._say(f"{launch.spec.stage}: {text}")
 
         try:
-            adopted = take_name(
+            return take_name(
                 client,
                 launch,
                 image_id=image_id,
@@ -153,12 +137,15 @@ class DockerRuntime:
             )
         except DAEMON_ERRORS as error:
             raise launch_error(error, launch) from error
-        if adopted is None:
-            return None
-        return _Started(adopted.container, facts={"taken over": adopted.text}, age_s=adopted.age_s)
 
     def _supervise(
-        self, started: _Started, log_client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog
+        self,
+        started: StartedContainer,
+        log_client: docker.DockerClient,
+        launch: LaunchRequest,
+        *,
+        image_id: str,
+        log: StageLog,
     ) -> StageExit:
         program = ContainerProgram(started.container, log_client, lost_after_s=self._lost_after_s)
         reader = ChunkReader(program.chunks)
@@ -167,7 +154,7 @@ class DockerRuntime:
             seen = watch(program, launch, log=log, reader=reader, grace=grace, age_s=started.age_s)
         finally:
             program.close()
-        return _stage_exit(program, seen, container_id=str(started.container.id), image_id=image_id, log=log)
+        return _stage_exit(program, seen, started, image_id=image_id, log=log)
 
     def _started(
         self,
@@ -177,7 +164,7 @@ class DockerRuntime:
         image_id: str,
         user: tuple[int, int],
         log: StageLog,
-    ) -> _Started:
+    ) -> StartedContainer:
         """Create and start the container; leave out a ulimit that the host refuses, and note that in the log.
 
         The container's name is the lock on the key, so the work folder is not touched before the container exists.
@@ -189,7 +176,7 @@ class DockerRuntime:
                 image_id=image_id,
                 user=f"{user[0]}:{user[1]}",
                 labels=current_owner().labels(),
-                command=self._command or docker_command(launch.program),
+                command=self._command,
                 refused_limits=refused,
             )
             container = None
@@ -198,7 +185,8 @@ class DockerRuntime:
                 prepare_folders(launch, docker_spec(launch.spec, refused_limits=refused), user=user)
                 _refuse_drift(container, arguments, launch)
                 container.start()
-                return _Started(container, {f"ulimit {name}": "refused by the host" for name in sorted(refused)})
+                facts = {f"ulimit {name}": "refused by the host" for name in sorted(refused)}
+                return StartedContainer(container, facts)
             except BaseException as error:
                 if container is not None:
                     # A refused start leaves the container in status `created`, where it would block the name.
@@ -246,10 +234,9 @@ def _checked_image(client: docker.DockerClient, launch: LaunchRequest) -> str:
 
 
 def _stage_exit(
-    program: ContainerProgram, seen: WatchResult, *, container_id: str, image_id: str, log: StageLog
+    program: ContainerProgram, seen: WatchResult, started: StartedContainer, *, image_id: str, log: StageLog
 ) -> StageExit:
     state = program.state
-    code = None if program.lost or seen.unkillable else int(state.get("ExitCode", -1))
     facts = {name: str(state.get(name, ""))[:_MAX_FACT_CHARACTERS] for name in _STATE_FACTS if state.get(name) != ""}
     if program.unreachable_s:
         facts["daemon_unreachable_s"] = f"{program.unreachable_s:.0f}"
@@ -257,17 +244,17 @@ def _stage_exit(
     if problem:
         facts["problem"] = problem
     return StageExit(
-        exit_code=code,
+        exit_code=None if problem else int(state.get("ExitCode", -1)),
         oom_killed=bool(state.get("OOMKilled")),
         timed_out=seen.timed_out,
         cancelled=seen.cancelled,
         duration_s=seen.duration_s,
         log_tail=log.tail,
-        container_id=container_id,
+        container_id=str(started.container.id),
         image_digest=image_id,
         lost=bool(problem),
         stalled=seen.stalled,
-        state=facts,
+        state={**facts, **started.facts},
     )
 
 
