@@ -8,23 +8,20 @@ it may outlive the run that leased them: after a run was killed, its stage still
 
 import contextlib
 import fcntl
-import json
 import os
-import socket
 import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from containers.contracts.digests import write_atomically
-from containers.launch.lease import taken_if_free
+from containers.launch.lease import Holder, taken_if_free
 from containers.launch.leftovers import processes_with
 
 FOLDER_VARIABLE = "RLHF_GPU_LEASES"
@@ -36,18 +33,13 @@ SILENT_AFTER_S = 90.0
 _SHARED_MODE = 0o666
 
 
-@dataclass(frozen=True)
-class Holder:
+class GpuHolder(Holder):
     """The run that holds a lease; `beat` is the time of its last heartbeat, in seconds since the epoch."""
 
-    name: str
-    pid: int
-    host: str
-    since: str
     beat: float
 
     def __str__(self) -> str:
-        text = f"Run {self.name} (process {self.pid} on {self.host}, since {self.since})"
+        text = super().__str__()
         if time.time() - self.beat > SILENT_AFTER_S:
             last = datetime.fromtimestamp(self.beat, UTC).isoformat(timespec="seconds")
             text += f", without a sign of life since {last}: look at process {self.pid}, it may hang,"
@@ -161,12 +153,7 @@ def _program_lives(path: Path) -> bool:
 
 @contextmanager
 def _heartbeat(uuids: Iterable[str], *, holder: str, folder: Path) -> Iterator[None]:
-    facts = {
-        "holder": holder,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    facts = GpuHolder.of_this_process(holder, beat=time.time())
     paths = [_holder_path(folder, uuid) for uuid in uuids]
     over = threading.Event()
 
@@ -187,26 +174,19 @@ def _heartbeat(uuids: Iterable[str], *, holder: str, folder: Path) -> Iterator[N
                 path.unlink(missing_ok=True)
 
 
-def _write_holders(paths: Iterable[Path], facts: Mapping[str, object]) -> None:
+def _write_holders(paths: Iterable[Path], facts: GpuHolder) -> None:
     """Write the record of the holder; the lock itself does not depend on it."""
-    text = json.dumps({**facts, "beat": time.time()})
+    text = facts.model_copy(update={"beat": time.time()}).model_dump_json()
     for path in paths:
         with contextlib.suppress(OSError):
             write_atomically(path, text)
             path.chmod(_SHARED_MODE & ~stat.S_IWOTH)
 
 
-def _read_holder(folder: Path, uuid: str) -> Holder | None:
+def _read_holder(folder: Path, uuid: str) -> GpuHolder | None:
     try:
-        facts = json.loads(_holder_path(folder, uuid).read_text(encoding="utf-8"))
-        return Holder(
-            name=str(facts["holder"]),
-            pid=int(facts["pid"]),
-            host=str(facts["host"]),
-            since=str(facts["since"]),
-            beat=float(facts["beat"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return GpuHolder.model_validate_json(_holder_path(folder, uuid).read_bytes())
+    except (OSError, ValueError):
         return None
 
 
