@@ -91,7 +91,7 @@ class LaunchRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     on_line: Callable[[str], None] = lambda line: None
     should_stop: Callable[[], bool] = lambda: False
-    on_tick: Callable[[], None] = lambda: None
+    on_tick: Callable[[], object] = lambda: None
     program: str = ENTRY_MODULE
     gpu_ids: tuple[str, ...] = ()
 
