@@ -20,8 +20,6 @@ import containers
 from containers.contracts.hardware import UNLIMITED, RequiredContract
 from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
 from containers.contracts.registries import RuntimeName
-from containers.contracts.spec import StageSpec
-from containers.contracts.stop_grace import StopGrace
 from containers.host.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
 from containers.launch.base import (
@@ -47,7 +45,8 @@ _CHUNK_BYTES = 16 * 1024
 _SUPERVISOR_LIMIT_S = 3.0
 # A program that the kernel killed for memory ends within this time; an older kill hit another program.
 _OOM_KILL_SHOWS_S = 60.0
-_LIMITS = {"stack": resource.RLIMIT_STACK, "memlock": resource.RLIMIT_MEMLOCK}
+# The folder that holds the package `containers`.
+_SOURCES = Path(containers.__file__).resolve().parents[1]
 
 
 class ProcessRuntime:
@@ -99,32 +98,17 @@ class ProcessRuntime:
             spec_file = prepare_folders(launch, spec)
             command = self._command or process_arguments(spec_file.resolve(), launch.program)
             token = new_token(launch.work_folder)
+            environment = process_environment(spec, parent=os.environ, sources=_SOURCES)
+            environment[TOKEN_VARIABLE] = token
+            if launch.gpu_ids:
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
             with _gpu_locks(launch.gpu_ids, token=token) as gpu_locks:
-                locks = (lock, *gpu_locks)
-                return self._supervise(launch, spec, command, token=token, log=log, locks=locks, grace=grace)
-
-    def _supervise(
-        self,
-        launch: LaunchRequest,
-        spec: StageSpec,
-        command: tuple[str, ...],
-        *,
-        token: str,
-        log: StageLog,
-        locks: tuple[int, ...],
-        grace: Callable[[], StopGrace],
-    ) -> StageExit:
-        sources = Path(containers.__file__).resolve().parents[1]
-        environment = process_environment(spec, parent=os.environ, sources=sources)
-        environment[TOKEN_VARIABLE] = token
-        if launch.gpu_ids:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
-        program = _ProcessProgram(command, environment, launch, token=token, locks=locks)
-        try:
-            seen = watch(program, launch, log=log, reader=ChunkReader(program.chunks), grace=grace)
-        finally:
-            program.close()
-        return _stage_exit(program, seen, log=log)
+                program = _ProcessProgram(command, environment, launch, token=token, locks=(lock, *gpu_locks))
+                try:
+                    seen = watch(program, launch, log=log, reader=ChunkReader(program.chunks), grace=grace)
+                finally:
+                    program.close()
+                return _stage_exit(program, seen, log=log)
 
 
 class _ProcessProgram:
@@ -174,9 +158,10 @@ class _ProcessProgram:
         return self._process.pid
 
     @property
-    def return_code(self) -> int | None:
-        """As `Popen.returncode`: negative for a signal."""
-        return self._process.returncode
+    def exit_code(self) -> int | None:
+        """As a shell shows it; None while it runs."""
+        code = self._process.returncode
+        return SIGNAL_BASE - code if code is not None and code < 0 else code
 
     def chunks(self) -> Iterator[bytes]:
         assert self._process.stdout is not None  # noqa: S101 - Popen was given PIPE
@@ -247,18 +232,18 @@ def _raised_limits(required: RequiredContract) -> Iterator[None]:
 
     Not `preexec_fn`: it runs Python between fork and exec, which can hang in a process with threads.
     """
-    before = {which: resource.getrlimit(which) for which in _LIMITS.values()}
-    wanted = {"stack": required.stack_bytes, "memlock": required.memlock_bytes}
+    limits = {resource.RLIMIT_STACK: required.stack_bytes, resource.RLIMIT_MEMLOCK: required.memlock_bytes}
+    before = {which: resource.getrlimit(which) for which in limits}
     try:
-        for name, which in _LIMITS.items():
+        for which, wanted in limits.items():
             soft, hard = before[which]
-            target = hard if wanted[name] == UNLIMITED else _smaller(wanted[name], hard)
+            target = hard if wanted == UNLIMITED else _smaller(wanted, hard)
             if _smaller(soft, target) == soft:
                 resource.setrlimit(which, (target, hard))
         yield
     finally:
-        for which, limits in before.items():
-            resource.setrlimit(which, limits)
+        for which, both in before.items():
+            resource.setrlimit(which, both)
 
 
 def _smaller(one: int, other: int) -> int:
@@ -283,9 +268,7 @@ def _gpu_locks(uuids: tuple[str, ...], *, token: str) -> Iterator[tuple[int, ...
 
 
 def _stage_exit(program: _ProcessProgram, seen: WatchResult, *, log: StageLog) -> StageExit:
-    code = program.return_code
-    if code is not None and code < 0:
-        code = SIGNAL_BASE - code  # a signal ended the supervisor itself
+    code = program.exit_code
     died_of_kill = code == SIGNAL_BASE + signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
     killed = died_of_kill and not (seen.timed_out or seen.cancelled or seen.stalled)
     state = {"process": str(program.pid)}
