@@ -55,7 +55,7 @@ def _compared(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterato
     yield "processes", str(arguments["pids_limit"]), str(host.get("PidsLimit") or "unlimited")
     wanted_memory = int(arguments.get("mem_limit") or 0)
     yield "memory", _memory(wanted_memory), _memory(int(host.get("Memory") or 0))
-    yield "GPUs", *_gpus(host, arguments)
+    yield "GPUs", _gpus(arguments.get("device_requests")), _gpus(host.get("DeviceRequests"))
     yield "mounts", *_mounts(attrs, arguments)
     given = dict(item.partition("=")[::2] for item in config.get("Env") or ())
     for name, value in sorted(arguments["environment"].items()):
@@ -100,16 +100,8 @@ def _memory(limit_bytes: int) -> str:
     return size(limit_bytes) if limit_bytes else "no limit"
 
 
-def _gpus(host: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
-    wanted, found = arguments.get("device_requests") or (), host.get("DeviceRequests") or ()
-    return _requests(wanted), _requests(found)
-
-
-def _requests(requests: Any) -> str:
-    parts = []
-    for request in requests:
-        ids = request.get("DeviceIDs") or ()
-        parts.append(", ".join(ids) if ids else f"any {request.get('Count')}")
+def _gpus(requests: Any) -> str:
+    parts = [", ".join(request.get("DeviceIDs") or ()) or f"any {request.get('Count')}" for request in requests or ()]
     return "; ".join(parts) or "none"
 
 

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,11 +116,8 @@ def open_client(*, timeout_s: int) -> docker.DockerClient:
 def read_docker(*, timeout_s: int = 5) -> DockerState:
     """State of the daemon at DOCKER_HOST or the default socket, or why there is none; never raises."""
     try:
-        client = open_client(timeout_s=timeout_s)
-        try:
+        with closing(open_client(timeout_s=timeout_s)) as client:
             info: Mapping[str, Any] = client.info()
-        finally:
-            client.close()
     except (DockerException, requests.RequestException, OSError, ValueError) as error:
         problem, advice = why_no_daemon(error, timeout_s=timeout_s)
         return DockerState(problem=problem, advice=advice)
@@ -135,8 +133,7 @@ def read_docker(*, timeout_s: int = 5) -> DockerState:
 def read_image(name: str, *, timeout_s: int = 5) -> ImageState:
     """State of the named image on the daemon's machine, or why there is none; never raises, never pulls."""
     try:
-        client = open_client(timeout_s=timeout_s)
-        try:
+        with closing(open_client(timeout_s=timeout_s)) as client:
             image = client.images.get(name)
             labels: Mapping[str, str] = image.labels or {}
             return ImageState(
@@ -145,8 +142,6 @@ def read_image(name: str, *, timeout_s: int = 5) -> ImageState:
                 stages_digest=labels.get(STAGES_DIGEST_LABEL, ""),
                 extras=tuple(labels.get(EXTRAS_LABEL, "").split()),
             )
-        finally:
-            client.close()
     except APIError as error:
         problem, advice = why_no_image(error, name)
     except (DockerException, requests.RequestException, OSError, ValueError) as error:
