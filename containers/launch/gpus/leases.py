@@ -139,16 +139,11 @@ def program_locks(uuids: Iterable[str], *, folder: Path, token: str) -> Iterator
 
 
 def _has_no_program(uuid: str, folder: Path) -> bool:
-    path = _program_lock_path(folder, uuid)
+    path, token = _program_lock_path(folder, uuid), ""
     with taken_if_free(path) as is_free:
-        return is_free and not _program_lives(path)
-
-
-def _program_lives(path: Path) -> bool:
-    token = ""
-    with contextlib.suppress(OSError):
-        token = path.read_text(encoding="ascii", errors="replace").strip()
-    return bool(token) and bool(processes_with(token))
+        with contextlib.suppress(OSError):
+            token = path.read_text(encoding="ascii", errors="replace").strip()
+        return is_free and not (token and processes_with(token))
 
 
 @contextmanager
