@@ -17,6 +17,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
+from containers.contracts.identity import group_size
 from containers.contracts.ladder import Fallback, LadderSettings
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError, plan_batch
@@ -47,11 +48,11 @@ class Host:
 
     Attributes:
         makes_shm: whether the runtime gives each attempt its own /dev/shm (Docker).
-        memory_bytes: of the machine that runs it; None where it was not measured, as in a plan.
+        memory_bytes: of the machine that runs it; 0 where it was not measured, as in a plan.
     """
 
     makes_shm: bool
-    memory_bytes: int | None = None
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _applied(shape: Shape, fallback: Fallback) -> Shape:
 
 def _divided(shape: Shape, profile: GpuProfile) -> Shape:
     """The same global batch, cut over the ranks and the per-device limit of `profile`."""
-    batch = plan_batch(shape.batch.global_batch_size, profile, multiple_of=_group(shape.config))
+    batch = plan_batch(shape.batch.global_batch_size, profile, multiple_of=group_size(shape.config))
     return replace(shape, profile=profile, batch=batch)
 
 
@@ -137,10 +138,6 @@ def _smaller_packs(before: Shape, after: Shape) -> Shape:
     share = after.batch.per_device_batch_size / before.batch.per_device_batch_size
     tokens = max(1, int(config.pack_tokens * share))
     return replace(after, config=config.model_copy(update={"pack_tokens": tokens}))
-
-
-def _group(config: StageConfig) -> int:
-    return config.num_generations if isinstance(config, TrainPolicyConfig) else 1
 
 
 def _after_full_gpu(shape: Shape, _: Sequence[Fallback], __: Host) -> Iterator[Fallback | str]:
@@ -206,9 +203,8 @@ def _larger_shm(shape: Shape, host: Host) -> Fallback | str:
 
 
 def _shm_limit_gib(profile: GpuProfile, host: Host) -> float | None:
-    machine_bytes = host.memory_bytes or 0
-    limit_bytes = memory_limit(profile, machine_bytes=machine_bytes).limit_bytes
-    limits = [limit for limit in (limit_bytes, machine_bytes) if limit]
+    limit_bytes = memory_limit(profile, machine_bytes=host.memory_bytes).limit_bytes
+    limits = [limit for limit in (limit_bytes, host.memory_bytes) if limit]
     return _MAX_SHM_FRACTION * min(limits) / GIB if limits else None
 
 
