@@ -7,6 +7,7 @@ off.
 import logging
 import re
 import warnings
+from functools import partial
 
 # TRL and PEFT still use these names; transformers 5 has renamed them, and accepts both.
 _RENAMED = (
@@ -36,14 +37,8 @@ def silence_known_noise() -> None:
         text = f"`{old}` is deprecated and will be removed in v6. Use `{new}` instead."
         warnings.filterwarnings("ignore", message=re.escape(text) + r"\Z", category=FutureWarning)
     for name, pattern in _HARMLESS.items():
-        logging.getLogger(name).addFilter(_Without(pattern))
+        logging.getLogger(name).addFilter(partial(_is_another_message, pattern))
 
 
-class _Without(logging.Filter):
-    def __init__(self, pattern: re.Pattern[str]) -> None:
-        super().__init__()
-        self._pattern = pattern
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is another message, which stays in the log."""
-        return self._pattern.match(record.getMessage()) is None
+def _is_another_message(pattern: re.Pattern[str], record: logging.LogRecord) -> bool:
+    return pattern.match(record.getMessage()) is None

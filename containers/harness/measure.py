@@ -17,7 +17,7 @@ from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredCo
 from containers.contracts.programs import Sources
 from containers.contracts.spec import StageSpec
 from containers.formatting import size
-from containers.host.control_groups import group_cpus, group_memory
+from containers.host.control_groups import available_cpus, group_memory
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _INTERFACES = Path("/sys/class/net")
@@ -113,7 +113,7 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
         packages=tuple((name, _version(name)) for name in _PACKAGES),
         gpus=visible_gpus(),
         cpu=cpu_model(),
-        num_cpus=_num_cpus(),
+        num_cpus=max(1, int(available_cpus())),
         memory_bytes=_memory_bytes(),
         user_id=os.getuid(),
         capabilities=status.get("CapEff", ""),
@@ -246,12 +246,6 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _num_cpus() -> int:
-    """Whole CPUs by affinity, or by the quota of the control groups where that is less; at least one."""
-    count, quota = len(os.sched_getaffinity(0)), group_cpus()
-    return count if quota is None else max(1, min(count, int(quota)))
 
 
 def _memory_bytes() -> int:

@@ -9,7 +9,7 @@ import psutil
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.registries import RuntimeName
 from containers.formatting import size
-from containers.host.control_groups import group_cpus, group_memory
+from containers.host.control_groups import available_cpus, group_memory
 
 _ROOT = Path("/")
 _SHM = "/dev/shm"  # noqa: S108 - the mount itself is what is measured
@@ -50,12 +50,6 @@ def read_machine_memory() -> Memory:
     """Memory of the whole host, without the limits of this process."""
     host = psutil.virtual_memory()
     return Memory(total_bytes=host.total, available_bytes=host.available)
-
-
-def available_cpus(*, root: Path = _ROOT) -> float:
-    """CPUs by affinity, or the quota of the control groups where that is less: 1.5 means one and a half."""
-    count, quota = float(len(os.sched_getaffinity(0))), group_cpus(root=root)
-    return count if quota is None else min(count, quota)
 
 
 def usable_cores() -> int:

@@ -18,10 +18,10 @@ from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
 from containers.contracts.records import CheckFinding
 from containers.contracts.registries import RuntimeName
 from containers.formatting import one_line, short_digest, size
+from containers.host.control_groups import available_cpus
 from containers.launch.docker.state import DockerState, ImageState
 from containers.launch.host_limits import (
     Memory,
-    available_cpus,
     machine_memory,
     memory_for,
     memory_limit,
