@@ -146,12 +146,11 @@ def required_contract(profile: GpuProfile, *, seed: int, stages_digest: str, run
     Args:
         runtime: Docker enforces limits; the process runtime can only check them.
     """
-    in_docker = runtime == "docker"
-    limit = memory_limit(profile, machine_bytes=0, runtime=runtime)
+    in_docker, machine_bytes, can_limit = runtime == "docker", 0, True
     if in_docker and profile.host_memory_gib is None:
         docker = read_docker()
-        machine_bytes = machine_memory(docker.memory_bytes)
-        limit = memory_limit(profile, machine_bytes=machine_bytes, can_limit=docker.limits_memory)
+        machine_bytes, can_limit = machine_memory(docker.memory_bytes), docker.limits_memory
+    limit = memory_limit(profile, machine_bytes=machine_bytes, runtime=runtime, can_limit=can_limit)
     return RequiredContract(
         shm_size_bytes=int(profile.shm_size_gib * GIB),
         memlock_bytes=profile.memlock_bytes,
