@@ -156,7 +156,7 @@ def _objection(
         return "it runs another program"
     if _mounted(holder, INSIDE_WORK) != launch.work_folder.resolve():
         return "it works in another folder"
-    return spec_difference(spec_text, launch.spec) or (_stopped_from_outside(holder, launch) if _ended(holder) else "")
+    return spec_difference(spec_text, launch.spec) or _stopped_from_outside(holder, launch)
 
 
 def spec_difference(spec_text: str, wanted: StageSpec) -> str:
@@ -190,16 +190,17 @@ def _without_reason(spec: StageSpec) -> StageSpec:
 
 def _refused_limits(inside: StageSpec, wanted: StageSpec) -> frozenset[str]:
     """Limits that the host refused when the container was started, so that its spec does not demand them."""
-    names = ("memlock", "stack")
     return frozenset(
         name
-        for name in names
+        for name in ("memlock", "stack")
         if getattr(wanted.required, f"{name}_bytes") != getattr(inside.required, f"{name}_bytes") == 0
     )
 
 
 def _stopped_from_outside(holder: Container, launch: LaunchRequest) -> str:
     """Why the container's end says nothing about the work: it was stopped or killed; empty where it does."""
+    if holder.status != "exited":
+        return ""
     state = holder.attrs["State"]
     code, outcome = int(state["ExitCode"]), read_outcome(launch.work_folder)
     if code == _SIGKILL_CODE and not state.get("OOMKilled"):
@@ -209,16 +210,12 @@ def _stopped_from_outside(holder: Container, launch: LaunchRequest) -> str:
     return ""
 
 
-def _ended(holder: Container) -> bool:
-    return bool(holder.status == "exited")
-
-
 def _adopted_text(holder: Container, *, owner: Owner) -> str:
     starter = owner_of(holder.labels)
     whose = "this run had lost sight of it" if starter == owner else f"{starter}, which started it, is gone"
     attempt = f"{holder.name} of attempt {holder.labels.get('rlhf.attempt', 'unknown')}"
     age = duration(age_s(holder.attrs))
-    if _ended(holder):
+    if holder.status == "exited":
         code = holder.attrs["State"]["ExitCode"]
         return (
             f"{attempt} ended with exit code {code} after {age} while no run watched: {whose}. Its end is taken over."
