@@ -58,6 +58,8 @@ class ProcessRuntime:
         say: not used, since this runtime takes nothing over; every runtime has it.
     """
 
+    name: RuntimeName = "process"
+
     def __init__(
         self,
         *,
@@ -67,11 +69,6 @@ class ProcessRuntime:
     ) -> None:
         self._command = command
         self._stop_grace_s = stop_grace_s
-
-    @property
-    def name(self) -> RuntimeName:
-        """The value of `StageSpec.runtime`."""
-        return "process"
 
     def run(self, launch: LaunchRequest) -> StageExit:
         """Run the process and return how it ended; no process of the stage lives when this returns or raises.

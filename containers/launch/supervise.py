@@ -103,7 +103,7 @@ class ChunkReader:
                 continue
 
 
-def grace_of(launch: LaunchRequest, stop_grace_s: float | None = None) -> Callable[[], StopGrace]:
+def grace_of(launch: LaunchRequest, stop_grace_s: float | None) -> Callable[[], StopGrace]:
     """Return a function that gives the stage's stop grace at the moment of the call; `stop_grace_s` if given."""
     if stop_grace_s is not None:
         return lambda: StopGrace(stop_grace_s)

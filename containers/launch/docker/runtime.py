@@ -22,7 +22,7 @@ from containers.launch.base import (
 )
 from containers.launch.docker.adopt import StartedContainer, take_name
 from containers.launch.docker.cleanup import current_owner
-from containers.launch.docker.container import CONNECTION_ERRORS, DAEMON_ERRORS, LOST_AFTER_S, ContainerProgram, removed
+from containers.launch.docker.container import CONNECTION_ERRORS, DAEMON_ERRORS, ContainerProgram, removed
 from containers.launch.docker.effective import CONTAINER_FILE, container_findings
 from containers.launch.docker.errors import image_missing, launch_error
 from containers.launch.docker.state import open_client, why_no_daemon
@@ -67,27 +67,21 @@ class DockerRuntime:
     Args:
         command: replaces the entry program; for tests of the runtime itself.
         stop_grace_s: between SIGTERM and SIGKILL; None: from the times of the stage's own steps and saves.
-        lost_after_s: how long the daemon may be silent before the container counts as lost.
         say: gets one line where a container of an earlier attempt is taken over, or stopped.
     """
+
+    name: RuntimeName = "docker"
 
     def __init__(
         self,
         *,
         command: tuple[str, ...] | None = None,
         stop_grace_s: float | None = None,
-        lost_after_s: float = LOST_AFTER_S,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._command = command
         self._stop_grace_s = stop_grace_s
-        self._lost_after_s = lost_after_s
         self._say = say
-
-    @property
-    def name(self) -> RuntimeName:
-        """The value of `StageSpec.runtime`."""
-        return "docker"
 
     def run(self, launch: LaunchRequest) -> StageExit:
         """Run the container and return how it ended; none of its processes lives when this returns or raises.
@@ -147,7 +141,7 @@ class DockerRuntime:
         image_id: str,
         log: StageLog,
     ) -> StageExit:
-        program = ContainerProgram(started.container, log_client, lost_after_s=self._lost_after_s)
+        program = ContainerProgram(started.container, log_client)
         reader = ChunkReader(program.chunks)
         try:
             grace = grace_of(launch, self._stop_grace_s)
