@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -70,27 +71,23 @@ def _capabilities(status: Mapping[str, str]) -> str:
 def _mount_options(path: Path) -> dict[str, str]:
     """Mount point → `ro` or `rw`; the last mount on a point counts."""
     found = {}
-    try:
+    with suppress(OSError):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             fields = line.split(" ")
             if len(fields) > 5:
                 point = fields[4].replace("\\040", " ")
                 found[point] = "ro" if "ro" in fields[5].split(",") else "rw"
-    except OSError:
-        pass
     return found
 
 
 def _up_interfaces(folder: Path) -> str:
     """Interfaces that are up; a kernel adds others to every new network namespace by default."""
     up = []
-    try:
+    with suppress(OSError, ValueError):
         for interface in sorted(folder.iterdir()):
             flags = int((interface / "flags").read_text(encoding="ascii"), 16)
             if flags & _IS_UP and interface.name != "lo":
                 up.append(interface.name)
-    except (OSError, ValueError):
-        pass
     return ", ".join(up) or "loopback"
 
 
@@ -133,17 +130,15 @@ def drift_message(measured: MeasuredContract) -> str:
 
 def visible_gpus() -> tuple[str, ...]:
     """Name and UUID of each GPU that `nvidia-smi` shows here; empty where there is none or the tool is missing."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+    tool, chosen = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if tool is None or chosen == "":
         return ()
     try:
-        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    if listing.returncode != 0:
+        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=True)
+    except (OSError, subprocess.SubprocessError):  # not started, no answer in time, or another exit code than 0
         return ()
     lines = tuple(line.strip() for line in listing.stdout.splitlines() if line.startswith("GPU "))
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")  # nvidia-smi does not heed it
+    # nvidia-smi does not heed the variable.
     return lines if chosen is None else _named(lines, chosen)
 
 
@@ -230,21 +225,18 @@ def _sources(spec: StageSpec) -> ContractFinding:
 
 
 def _process_status() -> dict[str, str]:
-    try:
+    with suppress(OSError):
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {}
 
 
 def cpu_model() -> str:
     """Name of the CPU: `Intel(R) Xeon(R) Processor`; `x86_64` where Linux does not name it."""
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()
 
 

@@ -10,9 +10,10 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from filelock import FileLock
 from pydantic import ConfigDict, ValidationError
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 _KEY_CHARACTERS = 64
 _PARTS = ("artifacts", "work", "attempts")
+GarbageKind: TypeAlias = Literal[
+    "artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"
+]
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class StoredArtifact:
 class Garbage:
     """Something that can be deleted: its key, and why no run needs it."""
 
-    kind: Literal["artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"]
+    kind: GarbageKind
     stage: StageName
     key: str
     path: Path
@@ -176,13 +180,7 @@ def _old_logs(
             yield _garbage("logs", stage, folder.name, folder, "specs and logs of attempts that no run wants")
 
 
-def _garbage(
-    kind: Literal["artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"],
-    stage: StageName,
-    key: str,
-    path: Path,
-    why: str,
-) -> Garbage:
+def _garbage(kind: GarbageKind, stage: StageName, key: str, path: Path, why: str) -> Garbage:
     if path.is_symlink():
         why += "; it is a link, and only the link goes"
     return Garbage(kind=kind, stage=stage, key=key, path=path, size_bytes=_size_bytes(path), why=why)
@@ -244,10 +242,8 @@ def _size_bytes(folder: Path | str) -> int:
 def _last_touched(folder: Path) -> float:
     times = [folder.stat().st_mtime]
     for path in folder.rglob("*"):
-        try:
+        with suppress(OSError):
             times.append(path.lstat().st_mtime)
-        except OSError:
-            continue
     return max(times)
 
 
