@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import containers
@@ -36,7 +37,7 @@ from containers.launch.gpus.inventory import make_device_nodes
 from containers.launch.gpus.leases import FOLDER_VARIABLE, lease_folder, open_lease_folder, program_locks
 from containers.launch.leftovers import kill_processes_with, new_token, sole_program
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, WatchResult, grace_of, watch
+from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, grace_of, watch
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class ProcessRuntime:
                     seen = watch(program, launch, log=log, reader=ChunkReader(program.chunks), grace=grace)
                 finally:
                     program.close()
-                return _stage_exit(program, seen, log=log)
+                return _stage_exit(program, seen)
 
 
 class _ProcessProgram:
@@ -264,25 +265,16 @@ def _gpu_locks(uuids: tuple[str, ...], *, token: str) -> Iterator[tuple[int, ...
         yield found
 
 
-def _stage_exit(program: _ProcessProgram, seen: WatchResult, *, log: StageLog) -> StageExit:
+def _stage_exit(program: _ProcessProgram, seen: StageExit) -> StageExit:
     code = program.exit_code
-    died_of_kill = code == SIGNAL_BASE + signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
+    died_of_kill = code == SIGNAL_BASE + signal.SIGKILL or killed_rank(rank_deaths(seen.log_tail)) is not None
     killed = died_of_kill and not (seen.timed_out or seen.cancelled or seen.stalled)
     state = {"process": str(program.pid)}
     if program.usage:
         state["peak resident memory"] = f"{program.usage.ru_maxrss / 1024:,.0f} MiB"
         state["processor time"] = f"{program.usage.ru_utime + program.usage.ru_stime:.1f} s"
-    is_unkillable = seen.unkillable or bool(program.survivors)
+    is_unkillable = seen.lost or bool(program.survivors)
     if is_unkillable:
         state["problem"] = "it did not die from SIGKILL"
-    return StageExit(
-        exit_code=code,
-        oom_killed=killed and program.met_oom_kill,
-        timed_out=seen.timed_out,
-        cancelled=seen.cancelled,
-        duration_s=seen.duration_s,
-        log_tail=log.tail,
-        lost=is_unkillable,
-        stalled=seen.stalled,
-        state=state,
-    )
+    oom_killed = killed and program.met_oom_kill
+    return replace(seen, exit_code=code, oom_killed=oom_killed, lost=is_unkillable, state=state)

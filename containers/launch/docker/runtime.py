@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import docker
@@ -29,7 +30,7 @@ from containers.launch.docker.state import open_client, why_no_daemon
 from containers.launch.folders import check_inputs, prepare_folders, stage_user
 from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import ChunkReader, WatchResult, grace_of, watch
+from containers.launch.supervise import ChunkReader, grace_of, watch
 
 _CLIENT_TIMEOUT_S = 30
 _REMOVE_AGAIN_S = 2.0
@@ -148,7 +149,7 @@ class DockerRuntime:
             seen = watch(program, launch, log=log, reader=reader, grace=grace, age_s=started.age_s)
         finally:
             program.close()
-        return _stage_exit(program, seen, started, image_id=image_id, log=log)
+        return _stage_exit(program, seen, started, image_id=image_id)
 
     def _started(
         self,
@@ -227,27 +228,21 @@ def _checked_image(client: docker.DockerClient, launch: LaunchRequest) -> str:
     return image_id
 
 
-def _stage_exit(
-    program: ContainerProgram, seen: WatchResult, started: StartedContainer, *, image_id: str, log: StageLog
-) -> StageExit:
+def _stage_exit(program: ContainerProgram, seen: StageExit, started: StartedContainer, *, image_id: str) -> StageExit:
     state = program.state
     facts = {name: str(state.get(name, ""))[:_MAX_FACT_CHARACTERS] for name in _STATE_FACTS if state.get(name) != ""}
     if program.unreachable_s:
         facts["daemon_unreachable_s"] = f"{program.unreachable_s:.0f}"
-    problem = program.problem or ("it did not die from SIGKILL" if seen.unkillable else "")
+    problem = program.problem or ("it did not die from SIGKILL" if seen.lost else "")
     if problem:
         facts["problem"] = problem
-    return StageExit(
+    return replace(
+        seen,
         exit_code=None if problem else int(state.get("ExitCode", -1)),
         oom_killed=bool(state.get("OOMKilled")),
-        timed_out=seen.timed_out,
-        cancelled=seen.cancelled,
-        duration_s=seen.duration_s,
-        log_tail=log.tail,
         container_id=str(started.container.id),
         image_digest=image_id,
         lost=bool(problem),
-        stalled=seen.stalled,
         state={**facts, **started.facts},
     )
 
