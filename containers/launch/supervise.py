@@ -143,14 +143,11 @@ class _Silence:
         self._size_bytes = self._events_size()
         self._last_sign = time.monotonic()
 
-    def note(self, now: float, *, said_something: bool) -> None:
-        """Note the time where there is a sign of life."""
+    def is_too_long(self, now: float, *, said_something: bool) -> bool:
+        """Note the time where there is a sign of life. Return whether the silence has reached the limit."""
         size_bytes = self._events_size()
         if said_something or size_bytes != self._size_bytes:
             self._size_bytes, self._last_sign = size_bytes, now
-
-    def is_too_long(self, now: float) -> bool:
-        """Whether the silence has reached the limit."""
         return self._limit_s is not None and now - self._last_sign >= self._limit_s
 
     def _events_size(self) -> int:
@@ -183,11 +180,11 @@ def _follow(
         if now >= next_tick:
             next_tick = now + TICK_S
             launch.on_tick()
-        silence.note(now, said_something=bool(chunk))
+        is_silent = silence.is_too_long(now, said_something=bool(chunk))
         if not (timed_out or cancelled or stalled):
             timed_out = now >= deadline
             cancelled = not timed_out and launch.should_stop()
-            stalled = not (timed_out or cancelled) and silence.is_too_long(now)
+            stalled = not (timed_out or cancelled) and is_silent
             if timed_out or cancelled:
                 why = f"the time-out of {launch.spec.timeout_s:g} s is over" if timed_out else "it was cancelled"
                 given = grace()
