@@ -4,7 +4,6 @@ Same program, same variables, same checks. Only a container can enforce some lim
 read-only inputs); here the program measures them and reports `not enforced`.
 """
 
-import contextlib
 import logging
 import os
 import resource
@@ -14,6 +13,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,11 +101,9 @@ class ProcessRuntime:
             if launch.gpu_ids:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
             with _gpu_locks(launch.gpu_ids, token=token) as gpu_locks:
-                program = _ProcessProgram(command, environment, launch, token=token, locks=(lock, *gpu_locks))
-                try:
+                locks = (lock, *gpu_locks)
+                with closing(_ProcessProgram(command, environment, launch, token=token, locks=locks)) as program:
                     seen = watch(program, launch, log=log, reader=ChunkReader(program.chunks), grace=grace)
-                finally:
-                    program.close()
                 return _stage_exit(program, seen)
 
 
@@ -220,11 +218,11 @@ class _ProcessProgram:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:  # not reaped yet, so its id was not reused
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _raised_limits(required: RequiredContract) -> Iterator[None]:
     """Raise this process's soft limits as far as allowed, so that the child inherits them; restore them afterwards.
 
@@ -251,10 +249,10 @@ def _smaller(one: int, other: int) -> int:
     return one if other == resource.RLIM_INFINITY else min(one, other)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _gpu_locks(uuids: tuple[str, ...], *, token: str) -> Iterator[tuple[int, ...]]:
     """Hold `program_locks` in the folder of the leases; no locks where the stage has no GPU."""
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             found = stack.enter_context(program_locks(uuids, folder=open_lease_folder(), token=token)) if uuids else ()
         except OSError as error:

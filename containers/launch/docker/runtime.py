@@ -11,6 +11,7 @@ from docker.models.containers import Container
 
 from containers.contracts.digests import write_atomically
 from containers.contracts.registries import RuntimeName
+from containers.contracts.stop_grace import StopGrace
 from containers.launch.arguments import docker_arguments, docker_command, docker_spec, refused_limit
 from containers.launch.base import (
     STAGE_LOG_FILE,
@@ -94,22 +95,26 @@ class DockerRuntime:
         Raises:
             LaunchError: it was not started; see the tree in `launch/base.py`.
         """
+        grace = grace_of(launch, self._stop_grace_s)
         with closing(connect()) as client, closing(connect()) as log_client:
             image_id = _checked_image(client, launch)
             user = stage_user(launch)
             check_inputs(launch.spec.inputs, uid=user[0], gid=user[1])
             with StageLog(launch.spec_folder / STAGE_LOG_FILE, launch.on_line) as log:
-                started = self._adopted(client, launch, image_id=image_id, log=log) or self._started(
+                started = self._adopted(client, launch, image_id=image_id, log=log, grace=grace()) or self._started(
                     client, launch, image_id=image_id, user=user, log=log
                 )
                 try:
-                    return self._supervise(started, log_client, launch, image_id=image_id, log=log)
+                    with closing(ContainerProgram(started.container, log_client)) as program:
+                        reader = ChunkReader(program.chunks)
+                        seen = watch(program, launch, log=log, reader=reader, grace=grace, age_s=started.age_s)
+                    return _stage_exit(program, seen, started, image_id=image_id)
                 finally:
                     if not removed(started.container):
                         _wait_for_its_end(started.container, launch, log)
 
     def _adopted(
-        self, client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog
+        self, client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog, grace: StopGrace
     ) -> StartedContainer | None:
         """The container that already does this work; None where the name is free.
 
@@ -127,29 +132,11 @@ class DockerRuntime:
                 image_id=image_id,
                 command=self._command or docker_command(launch.program),
                 owner=current_owner(),
-                grace=grace_of(launch, self._stop_grace_s)(),
+                grace=grace,
                 tell=tell,
             )
         except DAEMON_ERRORS as error:
             raise launch_error(error, launch) from error
-
-    def _supervise(
-        self,
-        started: StartedContainer,
-        log_client: docker.DockerClient,
-        launch: LaunchRequest,
-        *,
-        image_id: str,
-        log: StageLog,
-    ) -> StageExit:
-        program = ContainerProgram(started.container, log_client)
-        reader = ChunkReader(program.chunks)
-        try:
-            grace = grace_of(launch, self._stop_grace_s)
-            seen = watch(program, launch, log=log, reader=reader, grace=grace, age_s=started.age_s)
-        finally:
-            program.close()
-        return _stage_exit(program, seen, started, image_id=image_id)
 
     def _started(
         self,
