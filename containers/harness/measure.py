@@ -243,7 +243,7 @@ def cpu_model() -> str:
 def _memory_bytes() -> int:
     """The machine's memory, or what the control groups of this process allow where that is less."""
     physical, group = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), group_memory()
-    return physical if group is None else min(physical, group.limit_bytes)
+    return physical if group is None else min(physical, group.total_bytes)
 
 
 def _memory_limit(spec: StageSpec) -> ContractFinding:
@@ -252,8 +252,8 @@ def _memory_limit(spec: StageSpec) -> ContractFinding:
     return ContractFinding(
         name="memory limit",
         wanted=size(wanted) if wanted else "any",
-        found=size(group.limit_bytes) if group else "none",
-        verdict="ok" if not wanted or (group is not None and group.limit_bytes <= wanted) else lacking,
+        found=size(group.total_bytes) if group else "none",
+        verdict="ok" if not wanted or (group is not None and group.total_bytes <= wanted) else lacking,
         advice="The limit of the control group is not what the container was started with; look at the Docker daemon.",
     )
 

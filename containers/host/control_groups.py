@@ -18,21 +18,17 @@ _NO_LIMIT_BYTES = 2**60
 
 
 @dataclass(frozen=True)
-class GroupMemory:
-    """Memory that control groups leave to this process.
+class Memory:
+    """Bytes in total, and bytes that a new program could take."""
 
-    Attributes:
-        limit_bytes: the smallest limit of all groups.
-        available_bytes: free memory of the fullest group; file pages that the kernel can drop at once count as free.
-    """
-
-    limit_bytes: int
+    total_bytes: int
     available_bytes: int
 
 
-def group_memory(*, root: Path = _ROOT) -> GroupMemory | None:
-    """Memory that the control groups allow; None where none of them has a limit.
+def group_memory(*, root: Path = _ROOT) -> Memory | None:
+    """The smallest limit of all control groups and the free memory of the fullest; None where none has a limit.
 
+    File pages that the kernel can drop at once count as free.
     `memory.high` counts as a limit: beyond it the kernel kills no process, but slows the group down extremely.
 
     Args:
@@ -45,7 +41,7 @@ def group_memory(*, root: Path = _ROOT) -> GroupMemory | None:
     found = [level for level in levels if level is not None]
     if not found:
         return None
-    return GroupMemory(min(level.limit_bytes for level in found), min(level.available_bytes for level in found))
+    return Memory(min(level.total_bytes for level in found), min(level.available_bytes for level in found))
 
 
 def group_cpus(*, root: Path = _ROOT) -> float | None:
@@ -76,24 +72,24 @@ def oom_kills(*, root: Path = _ROOT) -> int:
     return next((count for path in counters if (count := _pairs(path).get("oom_kill")) is not None), 0)
 
 
-def _memory_2(folder: Path) -> GroupMemory | None:
+def _memory_2(folder: Path) -> Memory | None:
     limits = [_integer(folder / name) for name in ("memory.max", "memory.high")]
     return _left(limits, _integer(folder / "memory.current"), _pairs(folder / "memory.stat").get("inactive_file"))
 
 
-def _memory_1(folder: Path) -> GroupMemory | None:
+def _memory_1(folder: Path) -> Memory | None:
     stat = _pairs(folder / "memory.stat")
     # The second is the kernel's own minimum over all groups above, including those outside the mount.
     limits = [_integer(folder / "memory.limit_in_bytes"), stat.get("hierarchical_memory_limit")]
     return _left(limits, _integer(folder / "memory.usage_in_bytes"), stat.get("total_inactive_file"))
 
 
-def _left(limits: list[int | None], usage: int | None, reclaimable: int | None) -> GroupMemory | None:
+def _left(limits: list[int | None], usage: int | None, reclaimable: int | None) -> Memory | None:
     limit = min((value for value in limits if value is not None), default=_NO_LIMIT_BYTES)
     if limit >= _NO_LIMIT_BYTES:
         return None
     taken = max(0, (usage or 0) - (reclaimable or 0))
-    return GroupMemory(limit, max(0, limit - taken))
+    return Memory(limit, max(0, limit - taken))
 
 
 def _quota_2(folder: Path) -> float | None:

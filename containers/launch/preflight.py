@@ -18,15 +18,9 @@ from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
 from containers.contracts.records import CheckFinding
 from containers.contracts.registries import RuntimeName
 from containers.formatting import one_line, short_digest, size
-from containers.host.control_groups import available_cpus
+from containers.host.control_groups import Memory, available_cpus
 from containers.launch.docker.state import DockerState, ImageState
-from containers.launch.host_limits import (
-    Memory,
-    machine_memory,
-    memory_for,
-    memory_limit,
-    shared_memory,
-)
+from containers.launch.host_limits import machine_memory, memory_for, memory_limit, shared_memory
 
 Verdict = Literal["ok", "warning", "failure"]
 _GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
