@@ -17,6 +17,7 @@ class Frozen(BaseModel):
 
 _LARGEST = 1e12
 
+Name = Annotated[str, Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 Confidence = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, le=_LARGEST)]
