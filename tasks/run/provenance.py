@@ -6,7 +6,7 @@ Losing it loses a name and a link, never work.
 import logging
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from containers.contracts.base import Frozen
 from containers.contracts.digests import write_atomically
@@ -61,11 +61,8 @@ def find_maker(attempt_folders: Path) -> Provenance:
     records: tuple[tuple[str, type[Provenance | StageSpec]], ...] = ((MADE_BY_FILE, Provenance), (SPEC_FILE, StageSpec))
     for name, kind in records:
         for folder in folders:
-            try:
-                found = kind.model_validate_json((folder / name).read_bytes())
-            except (OSError, ValidationError):
-                continue
-            return found if isinstance(found, Provenance) else Provenance(run_id=found.run_id)
+            if found := kind.read_if_valid(folder / name):
+                return found if isinstance(found, Provenance) else Provenance(run_id=found.run_id)
     return Provenance()
 
 

@@ -106,10 +106,7 @@ def write_holder(work_folder: Path, holder: str, *, flow_run_id: str = "") -> No
 
 def read_holder(work_folder: Path) -> LockHolder | None:
     """Return the last holder of the folder's lock; None if that cannot be read."""
-    try:
-        return LockHolder.model_validate_json(_holder_path(work_folder).read_bytes())
-    except (OSError, ValueError):
-        return None
+    return LockHolder.read_if_valid(_holder_path(work_folder))
 
 
 def _why_no_lock(path: Path, error: OSError) -> str:

@@ -69,7 +69,7 @@ def leased_gpus(uuids: Iterable[str], *, folder: Path) -> dict[str, str]:
     for uuid in uuids:
         with taken_if_free(_lock_path(folder, uuid)) as is_free:
             if not (is_free and _has_no_program(uuid, folder)):
-                held[uuid] = str(_read_holder(folder, uuid) or "Another run")
+                held[uuid] = str(GpuHolder.read_if_valid(_holder_path(folder, uuid)) or "Another run")
     return held
 
 
@@ -176,13 +176,6 @@ def _write_holders(paths: Iterable[Path], facts: GpuHolder) -> None:
         with contextlib.suppress(OSError):
             write_atomically(path, text)
             path.chmod(_SHARED_MODE & ~stat.S_IWOTH)
-
-
-def _read_holder(folder: Path, uuid: str) -> GpuHolder | None:
-    try:
-        return GpuHolder.model_validate_json(_holder_path(folder, uuid).read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def _lock_path(folder: Path, uuid: str) -> Path:
