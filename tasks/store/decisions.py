@@ -10,7 +10,6 @@ ApprovalError               the message says what and what to do
 """
 
 import hashlib
-import json
 import os
 import uuid
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from containers.contracts.base import Frozen
 from containers.contracts.digests import write_atomically
+from containers.contracts.identity import identity_key
 from containers.contracts.records import GateDecision, GateVerdict
 from containers.formatting import moment
 
@@ -92,13 +92,8 @@ class Question(Frozen):
 
 def decision_key(gate: str, *, evaluation_key: str, evaluation_digest: str, rules: Mapping[str, object]) -> str:
     """Key of one evaluated artifact under one set of rules; 64 hexadecimal digits."""
-    identity = {
-        "gate": gate,
-        "evaluation_key": evaluation_key,
-        "evaluation_digest": evaluation_digest,
-        "rules": dict(rules),
-    }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    evaluation = {"evaluation_key": evaluation_key, "evaluation_digest": evaluation_digest}
+    return identity_key({"gate": gate, **evaluation, "rules": dict(rules)})
 
 
 class Decisions:
