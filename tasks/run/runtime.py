@@ -32,11 +32,6 @@ class RuntimeChoice:
     reason: str
     advice: str = ""
 
-    @property
-    def text(self) -> str:
-        """Reason and advice in one text."""
-        return f"{self.reason}. {self.advice}" if self.advice else self.reason
-
 
 def choose_runtime(wanted: RuntimeKind, *, image: str) -> tuple[RuntimeName, str]:
     """The runtime that `wanted` means on this machine, now, and why."""
@@ -44,7 +39,7 @@ def choose_runtime(wanted: RuntimeKind, *, image: str) -> tuple[RuntimeName, str
     if wanted != "process":
         docker, state = read_docker(), read_image(image)
     choice = judge_runtime(wanted, docker, state, stages_digest=present_stages_digest())
-    return choice.runtime, choice.text
+    return choice.runtime, f"{choice.reason}. {choice.advice}" if choice.advice else choice.reason
 
 
 def judge_runtime(wanted: RuntimeKind, docker: DockerState, image: ImageState, *, stages_digest: str) -> RuntimeChoice:

@@ -48,7 +48,8 @@ def _compared(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterato
     yield "/dev/shm", size(arguments["shm_size"]), size(int(host.get("ShmSize") or 0))  # noqa: S108 - a mount
     yield from _limits(host, arguments)
     yield "capabilities", "none", _capabilities(host)
-    yield "new privileges", "none", "none" if _forbids_privileges(host) else "possible"
+    forbids_privileges = {"no-new-privileges", "no-new-privileges:true"} & set(map(str, host.get("SecurityOpt") or ()))
+    yield "new privileges", "none", "none" if forbids_privileges else "possible"
     yield "root folder", "read-only", "read-only" if host.get("ReadonlyRootfs") else "writable"
     yield "network", str(arguments["network_mode"]), str(host.get("NetworkMode", ""))
     yield "shared with the host", "nothing", _shared_namespaces(host)
@@ -83,10 +84,6 @@ def _capabilities(host: Mapping[str, Any]) -> str:
     if "ALL" not in dropped:
         return "the daemon's own"
     return added or "none"
-
-
-def _forbids_privileges(host: Mapping[str, Any]) -> bool:
-    return any(str(item) in ("no-new-privileges", "no-new-privileges:true") for item in host.get("SecurityOpt") or ())
 
 
 def _shared_namespaces(host: Mapping[str, Any]) -> str:
