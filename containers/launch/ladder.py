@@ -11,6 +11,7 @@ A fallback changes the attempt, never the work: the global batch, the steps and 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -98,10 +99,7 @@ def all_steps(kind: FailureKind, planned: Shape, *, host: Host, settings: Ladder
 
 def shape_after(planned: Shape, taken: Iterable[Fallback]) -> Shape:
     """The planned shape with all fallbacks applied."""
-    shape = planned
-    for fallback in taken:
-        shape = _applied(shape, fallback)
-    return shape
+    return reduce(_applied, taken, planned)
 
 
 def _applied(shape: Shape, fallback: Fallback) -> Shape:
