@@ -93,14 +93,14 @@ def _up_interfaces(folder: Path) -> str:
 
 def measure_contract(spec: StageSpec) -> MeasuredContract:
     """Measure everything, and judge each demand of `spec.required`."""
-    status = _process_status()
+    status, gpus = _process_status(), visible_gpus()
     return MeasuredContract(
         findings=(
             _shared_memory(spec),
             _limit("memlock", resource.RLIMIT_MEMLOCK, spec.required.memlock_bytes, spec=spec),
             _limit("stack", resource.RLIMIT_STACK, spec.required.stack_bytes, spec=spec),
             _memory_limit(spec),
-            _gpus(spec),
+            _gpus(spec, gpus),
             *_environment(spec),
             *(confinement_findings(spec, status) if spec.required.enforced and spec.runtime == "docker" else ()),
             _sources(spec),
@@ -108,7 +108,7 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
         hostname=socket.gethostname(),
         python=platform.python_version(),
         packages=tuple((name, _version(name)) for name in _PACKAGES),
-        gpus=visible_gpus(),
+        gpus=gpus,
         cpu=cpu_model(),
         num_cpus=max(1, int(available_cpus())),
         memory_bytes=_memory_bytes(),
@@ -182,8 +182,7 @@ def _limit(name: str, which: int, wanted: int, *, spec: StageSpec) -> ContractFi
     )
 
 
-def _gpus(spec: StageSpec) -> ContractFinding:
-    found = visible_gpus()
+def _gpus(spec: StageSpec, found: tuple[str, ...]) -> ContractFinding:
     wanted_uuids, found_uuids = spec.required.gpu_uuids, tuple(_UUID.findall(" ".join(found)))
     are_as_wanted = len(found) == spec.required.num_gpus and sorted(wanted_uuids or found_uuids) == sorted(found_uuids)
     needs_none = spec.required.num_gpus == 0 and spec.runtime == "process"
