@@ -36,7 +36,7 @@ class RuntimeChoice:
 def choose_runtime(wanted: RuntimeKind, *, image: str) -> tuple[RuntimeName, str]:
     """The runtime that `wanted` means on this machine, now, and why."""
     docker, state = NOT_ASKED, ImageState(name=image)
-    if wanted != "process":
+    if wanted == "auto":
         docker, state = read_docker(), read_image(image)
     choice = judge_runtime(wanted, docker, state, stages_digest=present_stages_digest())
     return choice.runtime, f"{choice.reason}. {choice.advice}" if choice.advice else choice.reason
