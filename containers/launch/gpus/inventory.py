@@ -135,15 +135,12 @@ def read_gpus(*, timeout_s: float = 60, kernel_log: Path = KERNEL_LOG) -> GpuRep
         return GpuReport(problem=str(error))
     health = read_health(tool, timeout_s=timeout_s, kernel_log=kernel_log)
     return GpuReport(
-        gpus=tuple(
-            replace(
-                gpu,
-                processes=tuple(process for uuid, process in holders if uuid == gpu.uuid),
-                health=health.get(gpu.uuid, Health()),
-            )
-            for gpu in gpus
-        )
+        gpus=tuple(replace(gpu, processes=_on(gpu, holders), health=health.get(gpu.uuid, Health())) for gpu in gpus)
     )
+
+
+def _on(gpu: Gpu, holders: list[tuple[str, GpuProcess]]) -> tuple[GpuProcess, ...]:
+    return tuple(process for uuid, process in holders if uuid == gpu.uuid)
 
 
 def _parse_gpu(row: list[str]) -> Gpu:
