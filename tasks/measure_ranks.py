@@ -5,9 +5,10 @@ from pathlib import Path
 
 from containers.contracts.collectives import COLLECTIVES_FILE, Collectives
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
+from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import StageFailure
+from containers.contracts.schedule import plan_batch
 from containers.contracts.spec import StageSpec
 from containers.launch.base import LaunchRequest
 from containers.launch.collect import read_outcome
@@ -31,15 +32,9 @@ def measure_ranks(profile: GpuProfile, *, code: CodeIdentity, image: str, folder
         LaunchError: the program was not started.
     """
     spec = _spec(profile, code)
-    spec_folder, work_folder = folder / "spec", folder / "work"
-    for each in (spec_folder, work_folder):
-        each.mkdir(parents=True, exist_ok=True)
+    work_folder = folder / "work"
     launch = LaunchRequest(
-        spec=spec,
-        spec_folder=spec_folder,
-        work_folder=work_folder,
-        image=image if code.image_digest else None,
-        program=_PROGRAM,
+        spec=spec, spec_folder=folder / "spec", work_folder=work_folder, image=image, program=_PROGRAM
     )
     stage_exit = start_runtime(code.runtime).run(launch)
     measured = work_folder / COLLECTIVES_FILE
@@ -68,16 +63,13 @@ def shm_advice(profile: GpuProfile, measured: Collectives) -> str:
 
 
 def _spec(profile: GpuProfile, code: CodeIdentity) -> StageSpec:
-    ranks = profile.num_processes
     return StageSpec(
         stage=StageName.TRAIN_REWARD_MODEL,
         key="0" * 64,
         config=TrainRewardModelConfig(),
         seed=0,
         profile=profile,
-        batch=BatchPlan(
-            global_batch_size=ranks, per_device_batch_size=1, num_processes=ranks, gradient_accumulation_steps=1
-        ),
+        batch=plan_batch(profile.num_processes, profile),
         required=required_contract(profile, seed=0, stages_digest=code.stages_digest, runtime=code.runtime),
         runtime=code.runtime,
         image_digest=code.image_digest,

@@ -1,6 +1,7 @@
 """Base model and number types of everything that crosses the container boundary."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,9 +15,18 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
+    @classmethod
+    def read_if_valid(cls, path: Path) -> Self | None:
+        """The record in that JSON file; None where there is none, or it cannot be read."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            return None
+
 
 _LARGEST = 1e12
 
+Name = Annotated[str, Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 Confidence = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, le=_LARGEST)]

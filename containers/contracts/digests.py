@@ -4,12 +4,12 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 
 from containers.contracts.manifest import FileEntry, Manifest
 from containers.contracts.names import DESCRIBING_FILES, MANIFEST_FILE
 
-_CHUNK_BYTES = 4 * 1024 * 1024
 # Files from this size on also get a digest of samples, which takes milliseconds to compute.
 SAMPLED_FROM_BYTES = 64 * 1024 * 1024
 _SAMPLE_BYTES = 1024 * 1024
@@ -24,24 +24,24 @@ class DamagedArtifactError(Exception):
     """An artifact does not match its manifest; the message names the file."""
 
 
-def file_sha256(path: Path | str) -> str:
-    """Hexadecimal sha256 of a regular file's bytes. Refuses symbolic links (OSError)."""
-    digest = hashlib.sha256()
+def open_regular(path: Path | str) -> BufferedReader:
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: there is none, or it is a symbolic link.
+        UnsafeFileError: it is a FIFO, a device or a folder.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise UnsafeFileError(f"{path} is not a regular file.")
-        left = facts.st_size
-        # Ask for one byte more than the size: then a file of that size needs no second read to find its end.
-        while chunk := os.read(descriptor, asked := min(_CHUNK_BYTES, max(left, 0) + 1)):
-            digest.update(chunk)
-            left -= len(chunk)
-            if left == 0 and len(chunk) < asked:
-                break
-    finally:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-    return digest.hexdigest()
+        raise UnsafeFileError(f"{path} is not a regular file.")
+    return os.fdopen(descriptor, "rb")
+
+
+def file_sha256(path: Path | str) -> str:
+    """Hexadecimal sha256 of a regular file's bytes; raises as `open_regular`."""
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sample_sha256(path: Path | str) -> str:
@@ -50,13 +50,10 @@ def sample_sha256(path: Path | str) -> str:
     It detects a file that was cut, replaced or not written to its end; it misses a single flipped bit between blocks.
     """
     digest = hashlib.sha256()
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as stream:
-        facts = os.fstat(stream.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise UnsafeFileError(f"{path} is not a regular file.")
-        digest.update(str(facts.st_size).encode())
-        last = max(0, facts.st_size - _SAMPLE_BYTES)
+    with open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        digest.update(str(size).encode())
+        last = max(0, size - _SAMPLE_BYTES)
         for number in range(_NUM_SAMPLES):
             stream.seek(last * number // (_NUM_SAMPLES - 1))
             digest.update(stream.read(_SAMPLE_BYTES))
@@ -176,8 +173,13 @@ def write_atomically(path: Path, text: str) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in the folder to disk, so that a rename survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

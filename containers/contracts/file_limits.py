@@ -57,8 +57,3 @@ class RowLines:
     def num_rows(self) -> int:
         """Number of lines that hold more than blanks."""
         return self._num_rows + (self._last != b"\n")
-
-    @property
-    def are_too_few(self) -> bool:
-        """Whether nearly all of very many lines are blank."""
-        return has_too_few_rows(num_lines=self.num_lines, num_rows=self.num_rows)

@@ -14,11 +14,6 @@ UNLIMITED = -1
 _MAX_HOST_MEMORY_GIB = 65_536
 
 
-def _is_no_text(value: Any) -> bool:
-    """Whether a value is neither text nor a whole number, so that its text could have several forms."""
-    return isinstance(value, bool) or not isinstance(value, (str, int))
-
-
 class NcclSettings(Frozen):
     """Typed NCCL settings; rendered to variables by `containers.launch.environment`.
 
@@ -134,7 +129,12 @@ class GpuProfile(Frozen):
     def _is_a_mapping(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        wrong = [f"{name}: {item!r} found, wanted text in quotes." for name, item in value.items() if _is_no_text(item)]
+        # Text of anything but text and whole numbers could have several forms.
+        wrong = [
+            f"{name}: {item!r} found, wanted text in quotes."
+            for name, item in value.items()
+            if isinstance(item, bool) or not isinstance(item, (str, int))
+        ]
         if wrong:
             raise ValueError(" ".join(wrong))
         return tuple((str(name), str(item)) for name, item in value.items())
@@ -170,7 +170,7 @@ class GpuProfile(Frozen):
         return value
 
     @model_validator(mode="after")
-    def _one_rank_per_gpu(self) -> "GpuProfile":
+    def _parts_fit_together(self) -> "GpuProfile":
         with_rank = self.num_gpus - self.num_rollout_gpus
         if self.num_gpus and self.num_processes != with_rank:
             without = f", of which {self.num_rollout_gpus} have no rank" if self.num_rollout_gpus else ""
@@ -181,20 +181,12 @@ class GpuProfile(Frozen):
             raise ValueError(
                 "precision bf16 on a profile without GPUs: 1.7 to 10.8 times slower than float32. Use float32."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _scores_are_the_same_in_each_stage(self) -> "GpuProfile":
         if self.num_gpus and self.precision == "float32" and self.tf32:
             raise ValueError(
                 "precision float32 with tf32: only training would compute in TF32, so that the certificate, which "
                 "allows scores to differ by 1e-4 in float32, would refuse the model. Set tf32 to false, or precision "
                 "to bf16."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _divides_over_several_ranks(self) -> "GpuProfile":
         if self.distribution == "fsdp" and self.num_processes == 1:
             raise ValueError("distribution fsdp divides a model over ranks, and num_processes is 1. Use ddp.")
         return self

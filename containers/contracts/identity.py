@@ -51,22 +51,12 @@ def stage_batch(config: StageConfig, profile: GpuProfile) -> BatchPlan:
     """
     if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
         return SINGLE_BATCH
-    multiple_of = config.num_generations if isinstance(config, TrainPolicyConfig) else 1
-    return plan_batch(config.global_batch_size, config_profile(profile, config), multiple_of=multiple_of)
+    return plan_batch(config.global_batch_size, config_profile(profile, config), multiple_of=group_size(config))
 
 
-def stage_key(
-    config: StageConfig,
-    *,
-    seed: int,
-    inputs: Sequence[StageInput],
-    code_digest: str,
-    profile: GpuProfile,
-    batch: BatchPlan,
-) -> str:
-    """64 hexadecimal digits over the stage's identity; see `stage_identity` for the arguments."""
-    identity = stage_identity(config, seed=seed, inputs=inputs, code_digest=code_digest, profile=profile, batch=batch)
-    return identity_key(identity)
+def group_size(config: StageConfig) -> int:
+    """Examples that one rank needs together: in policy training, all completions of a prompt."""
+    return config.num_generations if isinstance(config, TrainPolicyConfig) else 1
 
 
 def stage_identity(

@@ -233,7 +233,7 @@ def _version(name: str) -> str:
     return " ".join((found.version, *(f"{kind} {version}" for kind, version in builds)))
 
 
-def unlisted(listed: Collection[str], *, package: Path = PACKAGE) -> tuple[str, ...]:
+def unlisted(listed: Collection[str]) -> tuple[str, ...]:
     """Sources below `containers/` that this process has loaded without a visible import; the key misses their changes.
 
     Args:
@@ -243,7 +243,7 @@ def unlisted(listed: Collection[str], *, package: Path = PACKAGE) -> tuple[str, 
         return ()
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     paths = {Path(file).resolve() for file in loaded if file}
-    ours = {path.relative_to(package).as_posix() for path in paths if path.is_relative_to(package)}
+    ours = {path.relative_to(PACKAGE).as_posix() for path in paths if path.is_relative_to(PACKAGE)}
     return tuple(sorted(ours - set(listed)))
 
 

@@ -75,8 +75,16 @@ RUNTIMES = Registry(
 )
 
 if TYPE_CHECKING:
+    BenchmarkName = str
+    Algorithm = str
+    RewardName = str
+    RolloutEngine = str
     RuntimeName = str
     RuntimeKind = str
 else:
+    BenchmarkName = Literal[tuple(BENCHMARKS)]
+    Algorithm = Literal[tuple(ALGORITHMS)]
+    RewardName = Literal[tuple(REWARDS)]
+    RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
     RuntimeName = Literal[tuple(RUNTIMES)]
     RuntimeKind = Literal[("auto", *RUNTIMES)]

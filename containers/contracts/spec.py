@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from containers.contracts.base import Frozen
+from containers.contracts.base import Frozen, Name
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.ladder import Fallback
@@ -19,7 +19,7 @@ class StageInput(Frozen):
     `path` is where the stage sees it; the runtime rewrites it when it mounts the input.
     """
 
-    name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    name: Name
     path: str = Field(min_length=1)
     digest: str = Field(min_length=1)
     origin: str = Field("", description="For users: `nvidia/HelpSteer3@2f1a… preference/train.jsonl.gz`")

@@ -103,15 +103,10 @@ def refuse_unknown(variables: Mapping[str, str]) -> list[str]:
     Example: `{"NCCL_P2P_LEVEL": "nvl"}` gives one message that suggests `NVL`. An empty list: all are accepted.
     """
     found = [f"{name}: {reason}." for name, value in sorted(variables.items()) if (reason := _objection(name, value))]
-    return found + harmful_combinations(variables)
-
-
-def harmful_combinations(variables: Mapping[str, str]) -> list[str]:
-    """One sentence for each set of variables that are harmless alone and harmful together."""
     without_p2p = _is_on(variables, "NCCL_P2P_DISABLE") or variables.get("NCCL_P2P_LEVEL") == "LOC"
     if without_p2p and _is_on(variables, "NCCL_SHM_DISABLE"):
-        return [f"NCCL_SHM_DISABLE: {TCP_WITHIN_ONE_BOX}"]
-    return []
+        found.append(f"NCCL_SHM_DISABLE: {TCP_WITHIN_ONE_BOX}")
+    return found
 
 
 def extra_variable_mistakes(variables: Mapping[str, str]) -> list[str]:

@@ -7,14 +7,12 @@ off.
 import logging
 import re
 import warnings
+from functools import partial
 
-# TRL and PEFT still use these names; transformers 5 has renamed them, and accepts both.
+# TRL and PEFT still use these names; transformers 5 has renamed them (`gradient` to `activation`), and accepts both.
 _RENAMED = (
-    ("gradient_checkpointing", "activation_checkpointing"),
-    ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"),
-    ("gradient_checkpointing_enable", "activation_checkpointing_enable"),
-    ("gradient_checkpointing_disable", "activation_checkpointing_disable"),
-    ("is_gradient_checkpointing", "is_activation_checkpointing"),
+    *(f"gradient_checkpointing{ending}" for ending in ("", "_kwargs", "_enable", "_disable")),
+    "is_gradient_checkpointing",
 )
 _HARMLESS = {
     # The stage compares every length with its own limit, and leaves out and counts longer rows.
@@ -32,18 +30,13 @@ _HARMLESS = {
 
 def silence_known_noise() -> None:
     """Keep these messages, and no others, out of the log from now on, without importing the libraries."""
-    for old, new in _RENAMED:
+    for old in _RENAMED:
+        new = old.replace("gradient", "activation")
         text = f"`{old}` is deprecated and will be removed in v6. Use `{new}` instead."
         warnings.filterwarnings("ignore", message=re.escape(text) + r"\Z", category=FutureWarning)
     for name, pattern in _HARMLESS.items():
-        logging.getLogger(name).addFilter(_Without(pattern))
+        logging.getLogger(name).addFilter(partial(_is_another_message, pattern))
 
 
-class _Without(logging.Filter):
-    def __init__(self, pattern: re.Pattern[str]) -> None:
-        super().__init__()
-        self._pattern = pattern
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is another message, which stays in the log."""
-        return self._pattern.match(record.getMessage()) is None
+def _is_another_message(pattern: re.Pattern[str], record: logging.LogRecord) -> bool:
+    return pattern.match(record.getMessage()) is None

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -17,7 +18,7 @@ from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredCo
 from containers.contracts.programs import Sources
 from containers.contracts.spec import StageSpec
 from containers.formatting import size
-from containers.host.control_groups import group_cpus, group_memory
+from containers.host.control_groups import available_cpus, group_memory
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _INTERFACES = Path("/sys/class/net")
@@ -70,40 +71,36 @@ def _capabilities(status: Mapping[str, str]) -> str:
 def _mount_options(path: Path) -> dict[str, str]:
     """Mount point → `ro` or `rw`; the last mount on a point counts."""
     found = {}
-    try:
+    with suppress(OSError):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             fields = line.split(" ")
             if len(fields) > 5:
                 point = fields[4].replace("\\040", " ")
                 found[point] = "ro" if "ro" in fields[5].split(",") else "rw"
-    except OSError:
-        pass
     return found
 
 
 def _up_interfaces(folder: Path) -> str:
     """Interfaces that are up; a kernel adds others to every new network namespace by default."""
     up = []
-    try:
+    with suppress(OSError, ValueError):
         for interface in sorted(folder.iterdir()):
             flags = int((interface / "flags").read_text(encoding="ascii"), 16)
             if flags & _IS_UP and interface.name != "lo":
                 up.append(interface.name)
-    except (OSError, ValueError):
-        pass
     return ", ".join(up) or "loopback"
 
 
 def measure_contract(spec: StageSpec) -> MeasuredContract:
     """Measure everything, and judge each demand of `spec.required`."""
-    status = _process_status()
+    status, gpus = _process_status(), visible_gpus()
     return MeasuredContract(
         findings=(
             _shared_memory(spec),
             _limit("memlock", resource.RLIMIT_MEMLOCK, spec.required.memlock_bytes, spec=spec),
             _limit("stack", resource.RLIMIT_STACK, spec.required.stack_bytes, spec=spec),
             _memory_limit(spec),
-            _gpus(spec),
+            _gpus(spec, gpus),
             *_environment(spec),
             *(confinement_findings(spec, status) if spec.required.enforced and spec.runtime == "docker" else ()),
             _sources(spec),
@@ -111,9 +108,9 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
         hostname=socket.gethostname(),
         python=platform.python_version(),
         packages=tuple((name, _version(name)) for name in _PACKAGES),
-        gpus=visible_gpus(),
+        gpus=gpus,
         cpu=cpu_model(),
-        num_cpus=_num_cpus(),
+        num_cpus=max(1, int(available_cpus())),
         memory_bytes=_memory_bytes(),
         user_id=os.getuid(),
         capabilities=status.get("CapEff", ""),
@@ -133,17 +130,15 @@ def drift_message(measured: MeasuredContract) -> str:
 
 def visible_gpus() -> tuple[str, ...]:
     """Name and UUID of each GPU that `nvidia-smi` shows here; empty where there is none or the tool is missing."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+    tool, chosen = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if tool is None or chosen == "":
         return ()
     try:
-        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    if listing.returncode != 0:
+        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=True)
+    except (OSError, subprocess.SubprocessError):  # not started, no answer in time, or another exit code than 0
         return ()
     lines = tuple(line.strip() for line in listing.stdout.splitlines() if line.startswith("GPU "))
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")  # nvidia-smi does not heed it
+    # nvidia-smi does not heed the variable.
     return lines if chosen is None else _named(lines, chosen)
 
 
@@ -187,8 +182,7 @@ def _limit(name: str, which: int, wanted: int, *, spec: StageSpec) -> ContractFi
     )
 
 
-def _gpus(spec: StageSpec) -> ContractFinding:
-    found = visible_gpus()
+def _gpus(spec: StageSpec, found: tuple[str, ...]) -> ContractFinding:
     wanted_uuids, found_uuids = spec.required.gpu_uuids, tuple(_UUID.findall(" ".join(found)))
     are_as_wanted = len(found) == spec.required.num_gpus and sorted(wanted_uuids or found_uuids) == sorted(found_uuids)
     needs_none = spec.required.num_gpus == 0 and spec.runtime == "process"
@@ -230,34 +224,25 @@ def _sources(spec: StageSpec) -> ContractFinding:
 
 
 def _process_status() -> dict[str, str]:
-    try:
+    with suppress(OSError):
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {}
 
 
 def cpu_model() -> str:
     """Name of the CPU: `Intel(R) Xeon(R) Processor`; `x86_64` where Linux does not name it."""
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()
-
-
-def _num_cpus() -> int:
-    """Whole CPUs by affinity, or by the quota of the control groups where that is less; at least one."""
-    count, quota = len(os.sched_getaffinity(0)), group_cpus()
-    return count if quota is None else max(1, min(count, int(quota)))
 
 
 def _memory_bytes() -> int:
     """The machine's memory, or what the control groups of this process allow where that is less."""
     physical, group = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), group_memory()
-    return physical if group is None else min(physical, group.limit_bytes)
+    return physical if group is None else min(physical, group.total_bytes)
 
 
 def _memory_limit(spec: StageSpec) -> ContractFinding:
@@ -266,8 +251,8 @@ def _memory_limit(spec: StageSpec) -> ContractFinding:
     return ContractFinding(
         name="memory limit",
         wanted=size(wanted) if wanted else "any",
-        found=size(group.limit_bytes) if group else "none",
-        verdict="ok" if not wanted or (group is not None and group.limit_bytes <= wanted) else lacking,
+        found=size(group.total_bytes) if group else "none",
+        verdict="ok" if not wanted or (group is not None and group.total_bytes <= wanted) else lacking,
         advice="The limit of the control group is not what the container was started with; look at the Docker daemon.",
     )
 

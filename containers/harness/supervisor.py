@@ -128,21 +128,20 @@ class Supervisor:
         if self._stops_at is None and os.getppid() != self._parent:
             _say("The orchestrator is gone.")
             self._stop()
+        # Once, since a second signal would end a save; again where the namespace had no program yet.
         if self._stops_at is not None and not self._is_asked:
-            self._ask_to_stop()  # before, the namespace had no program
+            self._ask_to_stop()
         if self._stops_at is not None and time.monotonic() >= self._stops_at:
             self._kill()
 
     def _stop(self) -> None:
-        """Send SIGTERM to the ranks, not to torchrun, which would kill them after half a minute."""
         if self._stops_at is None:
             grace = stop_grace(self._events)
             self._stops_at = time.monotonic() + grace.seconds
             _say(f"Stopping; killed after {grace}.")
-        if not self._is_asked:  # a second signal would end a save at once
-            self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
+        """Send SIGTERM to the ranks, not to torchrun, which would kill them after half a minute."""
         asked = self._ranks() or self._program()
         for pid in asked:
             _send(pid, signal.SIGTERM)

@@ -5,6 +5,7 @@ their limits, so the process's group is read from /proc. Versions 1 and 2, and b
 used on both sides of the container boundary.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,29 +18,17 @@ _NO_LIMIT_BYTES = 2**60
 
 
 @dataclass(frozen=True)
-class GroupMemory:
-    """Memory that control groups leave to this process.
+class Memory:
+    """Bytes in total, and bytes that a new program could take."""
 
-    Attributes:
-        limit_bytes: the smallest limit of all groups.
-        available_bytes: free memory of the fullest group; file pages that the kernel can drop at once count as free.
-    """
-
-    limit_bytes: int
+    total_bytes: int
     available_bytes: int
 
 
-@dataclass(frozen=True)
-class _Mount:
-    """Attributes: root: the group that is mounted at `point`, as a path in its hierarchy."""
+def group_memory(*, root: Path = _ROOT) -> Memory | None:
+    """The smallest limit of all control groups and the free memory of the fullest; None where none has a limit.
 
-    root: str
-    point: Path
-
-
-def group_memory(*, root: Path = _ROOT) -> GroupMemory | None:
-    """Memory that the control groups allow; None where none of them has a limit.
-
+    File pages that the kernel can drop at once count as free.
     `memory.high` counts as a limit: beyond it the kernel kills no process, but slows the group down extremely.
 
     Args:
@@ -52,7 +41,7 @@ def group_memory(*, root: Path = _ROOT) -> GroupMemory | None:
     found = [level for level in levels if level is not None]
     if not found:
         return None
-    return GroupMemory(min(level.limit_bytes for level in found), min(level.available_bytes for level in found))
+    return Memory(min(level.total_bytes for level in found), min(level.available_bytes for level in found))
 
 
 def group_cpus(*, root: Path = _ROOT) -> float | None:
@@ -64,37 +53,43 @@ def group_cpus(*, root: Path = _ROOT) -> float | None:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+def available_cpus(*, root: Path = _ROOT) -> float:
+    """CPUs by affinity, or the quota of the control groups where that is less: 1.5 means one and a half."""
+    count, quota = float(len(os.sched_getaffinity(0))), group_cpus(root=root)
+    return count if quota is None else min(count, quota)
+
+
 def oom_kills(*, root: Path = _ROOT) -> int:
     """Number of OOM kills in this process's group; 0 where the kernel does not report it.
 
     In version 2 the top group of a machine has no such counter: there the count is of all groups, since boot.
     """
     counters = [
-        *(_counter(folder / "memory.events", "oom_kill") for folder in _groups(root, _VERSION_2)),
-        *(_counter(folder / "memory.oom_control", "oom_kill") for folder in _groups(root, "memory")),
-        _counter(root / "proc/vmstat", "oom_kill"),
+        *(folder / "memory.events" for folder in _groups(root, _VERSION_2)),
+        *(folder / "memory.oom_control" for folder in _groups(root, "memory")),
+        root / "proc/vmstat",
     ]
-    return next((count for count in counters if count is not None), 0)
+    return next((count for path in counters if (count := _pairs(path).get("oom_kill")) is not None), 0)
 
 
-def _memory_2(folder: Path) -> GroupMemory | None:
+def _memory_2(folder: Path) -> Memory | None:
     limits = [_integer(folder / name) for name in ("memory.max", "memory.high")]
-    return _left(limits, _integer(folder / "memory.current"), _stat(folder).get("inactive_file"))
+    return _left(limits, _integer(folder / "memory.current"), _pairs(folder / "memory.stat").get("inactive_file"))
 
 
-def _memory_1(folder: Path) -> GroupMemory | None:
-    stat = _stat(folder)
+def _memory_1(folder: Path) -> Memory | None:
+    stat = _pairs(folder / "memory.stat")
     # The second is the kernel's own minimum over all groups above, including those outside the mount.
     limits = [_integer(folder / "memory.limit_in_bytes"), stat.get("hierarchical_memory_limit")]
     return _left(limits, _integer(folder / "memory.usage_in_bytes"), stat.get("total_inactive_file"))
 
 
-def _left(limits: list[int | None], usage: int | None, reclaimable: int | None) -> GroupMemory | None:
+def _left(limits: list[int | None], usage: int | None, reclaimable: int | None) -> Memory | None:
     limit = min((value for value in limits if value is not None), default=_NO_LIMIT_BYTES)
     if limit >= _NO_LIMIT_BYTES:
         return None
     taken = max(0, (usage or 0) - (reclaimable or 0))
-    return GroupMemory(limit, max(0, limit - taken))
+    return Memory(limit, max(0, limit - taken))
 
 
 def _quota_2(folder: Path) -> float | None:
@@ -118,8 +113,8 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     if own is None or not mounts:
         return
     # A container may have several mounts of a hierarchy, or one without its own group: then the mount's top counts.
-    folders = [(mount.point, mount.point / below) for mount in mounts if (below := _below(own, mount.root)) is not None]
-    top, folder = next((found for found in folders if found[1].is_dir()), (mounts[0].point, mounts[0].point))
+    folders = [(point, point / below) for group, point in mounts if (below := _below(own, group)) is not None]
+    top, folder = next((found for found in folders if found[1].is_dir()), (mounts[0][1], mounts[0][1]))
     while folder != top:
         yield folder
         folder = folder.parent
@@ -136,8 +131,8 @@ def _own_path(root: Path, controller: str) -> str | None:
     return None
 
 
-def _mounts(root: Path, controller: str) -> Iterator[_Mount]:
-    """Yield the mounts of that hierarchy, from /proc/self/mountinfo (proc(5))."""
+def _mounts(root: Path, controller: str) -> Iterator[tuple[str, Path]]:
+    """Yield the mounts of that hierarchy, from /proc/self/mountinfo (proc(5)): the mounted group, and the folder."""
     for line in _text(root / "proc/self/mountinfo").splitlines():
         mount, _, kind = line.partition(" - ")
         fields, kinds = mount.split(" "), kind.split(" ")
@@ -145,7 +140,7 @@ def _mounts(root: Path, controller: str) -> Iterator[_Mount]:
             continue
         is_wanted = controller in kinds[2].split(",") if controller else True
         if kinds[0] == ("cgroup" if controller else "cgroup2") and is_wanted:
-            yield _Mount(_unescaped(fields[3]), root / _unescaped(fields[4]).lstrip("/"))
+            yield _unescaped(fields[3]), root / _unescaped(fields[4]).lstrip("/")
 
 
 def _below(path: str, mounted: str) -> str | None:
@@ -162,15 +157,6 @@ def _below(path: str, mounted: str) -> str | None:
 def _unescaped(text: str) -> str:
     """Decode a path of mountinfo, in which a blank is `\\040`."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
-
-
-def _stat(folder: Path) -> dict[str, int]:
-    """Numbers of `memory.stat`, where version 1 also gives "no limit" as a number."""
-    return _pairs(folder / "memory.stat")
-
-
-def _counter(path: Path, name: str) -> int | None:
-    return _pairs(path).get(name)
 
 
 def _pairs(path: Path) -> dict[str, int]:

@@ -11,7 +11,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from containers.contracts.hardware import GIB
 from containers.contracts.names import EVENTS_FILE, PARENT_VARIABLE, SPEC_FILE, TOKEN_VARIABLE
-from containers.contracts.spec import StageInput, StageSpec
+from containers.contracts.spec import StageSpec
 from containers.launch.base import ENTRY_MODULE, LaunchRequest
 from containers.launch.environment import folder_environment, inherited_environment, stage_environment
 from containers.launch.leftovers import new_token
@@ -20,8 +20,8 @@ INSIDE_SPEC = "/rlhf/spec"
 INSIDE_INPUTS = "/rlhf/inputs"
 INSIDE_WORK = "/rlhf/work"
 
-SUPERVISOR_MODULE = "containers.harness.supervisor"
 # A container already is a PID namespace; there the supervisor handles stacks, ranks and the stop grace.
+SUPERVISOR_MODULE = "containers.harness.supervisor"
 
 _HOST_NAME = "rlhf-stage"
 _PIDS_LIMIT = 4096
@@ -94,6 +94,8 @@ def docker_arguments(
     """
     spec = launch.spec
     memory = spec.required.host_memory_bytes
+    profile = spec.profile
+    limits = {"memlock": profile.memlock_bytes, "stack": profile.stack_bytes, "nofile": _NUM_OPEN_FILES}
     arguments: dict[str, Any] = {
         "image": image_id,
         "command": list(command or docker_command(launch.program)),
@@ -118,15 +120,18 @@ def docker_arguments(
         "read_only": True,
         "tmpfs": {"/tmp": f"size={_TMP_SIZE},mode=1777"},  # noqa: S108 - a private tmpfs
         "pids_limit": _PIDS_LIMIT,
-        "shm_size": int(spec.profile.shm_size_gib * GIB),
-        "ulimits": [limit for limit in _ulimits(spec) if limit.name not in refused_limits],
+        "shm_size": int(profile.shm_size_gib * GIB),
+        "ulimits": [
+            Ulimit(name=name, soft=value, hard=value) for name, value in limits.items() if name not in refused_limits
+        ],
         "log_config": LogConfig(type="json-file", config=_DAEMON_LOG),
     }
     if memory:
         # Equal limits mean no swap: a stage with too little memory then fails instead of getting very slow.
         arguments |= {"mem_limit": memory, "memswap_limit": memory}
-    if spec.profile.num_gpus:
-        arguments["device_requests"] = [_gpus(launch)]
+    if profile.num_gpus:
+        gpus = {"device_ids": list(launch.gpu_ids)} if launch.gpu_ids else {"count": profile.num_gpus}
+        arguments["device_requests"] = [DeviceRequest(**gpus, capabilities=[["gpu"]])]
     return arguments
 
 
@@ -142,29 +147,10 @@ def stage_labels(spec: StageSpec) -> dict[str, str]:
 
 def _mounts(launch: LaunchRequest) -> list[Mount]:
     # Mount, not `volumes=`, which creates a missing host folder, as root.
-    inputs = [_read_only(f"{INSIDE_INPUTS}/{item.name}", item) for item in launch.spec.inputs]
-    spec_mount = Mount(INSIDE_SPEC, str(launch.spec_folder.resolve()), type="bind", read_only=True)
-    work_mount = Mount(INSIDE_WORK, str(launch.work_folder.resolve()), type="bind")
-    return [spec_mount, *inputs, work_mount]
-
-
-def _read_only(target: str, item: StageInput) -> Mount:
-    return Mount(target, str(Path(item.path).resolve()), type="bind", read_only=True)
-
-
-def _ulimits(spec: StageSpec) -> list[Ulimit]:
-    wanted = {
-        "memlock": spec.profile.memlock_bytes,
-        "stack": spec.profile.stack_bytes,
-        "nofile": _NUM_OPEN_FILES,
-    }
-    return [Ulimit(name=name, soft=value, hard=value) for name, value in wanted.items()]
-
-
-def _gpus(launch: LaunchRequest) -> DeviceRequest:
-    if launch.gpu_ids:
-        return DeviceRequest(device_ids=list(launch.gpu_ids), capabilities=[["gpu"]])
-    return DeviceRequest(count=launch.spec.profile.num_gpus, capabilities=[["gpu"]])
+    read_only = {INSIDE_SPEC: launch.spec_folder}
+    read_only |= {f"{INSIDE_INPUTS}/{item.name}": Path(item.path) for item in launch.spec.inputs}
+    mounts = [Mount(target, str(path.resolve()), type="bind", read_only=True) for target, path in read_only.items()]
+    return [*mounts, Mount(INSIDE_WORK, str(launch.work_folder.resolve()), type="bind")]
 
 
 # Numbers of the kernel's resource limits (include/uapi/asm-generic/resource.h) that runc names in its error.

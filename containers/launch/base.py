@@ -14,6 +14,7 @@ LaunchError                      the stage's program was not started; `kind` say
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGRTMAX
 from typing import Protocol
 
 from containers.contracts.outcome import FailureKind
@@ -21,6 +22,9 @@ from containers.contracts.registries import RuntimeName
 from containers.contracts.spec import StageSpec
 
 STAGE_LOG_FILE = "stage.log"
+ENTRY_MODULE = "containers.stages.entry"
+# A shell shows a death by signal n as exit code 128 + n.
+SIGNAL_BASE = 128
 
 
 class LaunchError(Exception):
@@ -63,21 +67,6 @@ class CreateRefusedError(LaunchError):
     """The daemon refused the container."""
 
 
-def _ignore_line(line: str) -> None:
-    """Do nothing: for callers that read stage.log afterwards."""
-
-
-def _never() -> bool:
-    return False
-
-
-def _no_tick() -> None:
-    """Do nothing: for callers that follow no events."""
-
-
-ENTRY_MODULE = "containers.stages.entry"
-
-
 @dataclass(frozen=True)
 class LaunchRequest:
     """One attempt at one stage.
@@ -100,9 +89,9 @@ class LaunchRequest:
     work_folder: Path
     image: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    on_line: Callable[[str], None] = _ignore_line
-    should_stop: Callable[[], bool] = _never
-    on_tick: Callable[[], None] = _no_tick
+    on_line: Callable[[str], None] = lambda line: None
+    should_stop: Callable[[], bool] = lambda: False
+    on_tick: Callable[[], object] = lambda: None
     program: str = ENTRY_MODULE
     gpu_ids: tuple[str, ...] = ()
 
@@ -120,17 +109,22 @@ class StageExit:
     """
 
     exit_code: int | None
-    oom_killed: bool
-    timed_out: bool
-    cancelled: bool
-    signal: int | None
-    duration_s: float
-    log_tail: tuple[str, ...]
-    container_id: str
-    image_digest: str
-    lost: bool
-    state: Mapping[str, str]
+    oom_killed: bool = False
+    timed_out: bool = False
+    cancelled: bool = False
+    duration_s: float = 0.0
+    log_tail: tuple[str, ...] = ()
+    container_id: str = ""
+    image_digest: str = ""
+    lost: bool = False
+    state: Mapping[str, str] = field(default_factory=dict)
     stalled: bool = False
+
+    @property
+    def signal(self) -> int | None:
+        """Number of the signal that ended the program; None where no signal did."""
+        code = self.exit_code
+        return code - SIGNAL_BASE if code is not None and SIGNAL_BASE < code <= SIGNAL_BASE + SIGRTMAX else None
 
 
 class StageRuntime(Protocol):

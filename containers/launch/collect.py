@@ -12,7 +12,6 @@ import errno
 import logging
 import os
 import shutil
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,7 +22,9 @@ from containers.contracts.digests import (
     DamagedArtifactError,
     UnsafeFileError,
     artifact_digest,
+    open_regular,
     regular_files,
+    sync_folder,
     verify_artifact,
 )
 from containers.contracts.manifest import Manifest
@@ -72,15 +73,14 @@ def read_outcome(work_folder: Path) -> StageResult | StageFailure | None:
 
 def _read_outcome_file(path: Path) -> StageResult | StageFailure | None:
     try:
-        text = _read_regular_file(path, max_bytes=_MAX_OUTCOME_BYTES)
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > _MAX_OUTCOME_BYTES:
+                raise UnsafeFileError(f"it has {size:,} bytes; {_MAX_OUTCOME_BYTES:,} are allowed.")
+            return _OUTCOME_ADAPTER.validate_json(stream.read(_MAX_OUTCOME_BYTES))
     except FileNotFoundError:
         return None
-    except (OSError, UnsafeFileError) as error:
-        logger.warning("%s is ignored: %s", path, error)
-        return None
-    try:
-        return _OUTCOME_ADAPTER.validate_json(text)
-    except ValidationError as error:
+    except (OSError, UnsafeFileError, ValidationError) as error:
         logger.warning("%s is ignored: %s", path, error)
         return None
 
@@ -229,25 +229,5 @@ def _move_in(output: Path, folder: Path, manifest: Manifest) -> ArtifactRef:
             if other.artifact:
                 return other.artifact
         raise
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
     return _reference(folder, manifest)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read_regular_file(path: Path, *, max_bytes: int) -> bytes:
-    """Bytes of a regular file. Refuses links (OSError), and FIFOs, devices and large files (UnsafeFileError)."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise UnsafeFileError("it is not a regular file.")
-        if status.st_size > max_bytes:
-            raise UnsafeFileError(f"it has {status.st_size:,} bytes; {max_bytes:,} are allowed.")
-        return stream.read(max_bytes)

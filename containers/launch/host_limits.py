@@ -9,7 +9,7 @@ import psutil
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.registries import RuntimeName
 from containers.formatting import size
-from containers.host.control_groups import group_cpus, group_memory
+from containers.host.control_groups import Memory, available_cpus, group_memory
 
 _ROOT = Path("/")
 _SHM = "/dev/shm"  # noqa: S108 - the mount itself is what is measured
@@ -23,14 +23,6 @@ _LEAST_FRACTION = 0.5
 _FOR_WHOM = "servers, orchestrator and system"
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes in total, and bytes that a new program could take."""
-
-    total_bytes: int
-    available_bytes: int
-
-
 def read_memory(*, root: Path = _ROOT) -> Memory:
     """Memory of the host, or what the control groups of this process allow where that is less.
 
@@ -41,7 +33,7 @@ def read_memory(*, root: Path = _ROOT) -> Memory:
     if group is None:
         return host
     return Memory(
-        total_bytes=min(host.total_bytes, group.limit_bytes),
+        total_bytes=min(host.total_bytes, group.total_bytes),
         available_bytes=min(host.available_bytes, group.available_bytes),
     )
 
@@ -50,12 +42,6 @@ def read_machine_memory() -> Memory:
     """Memory of the whole host, without the limits of this process."""
     host = psutil.virtual_memory()
     return Memory(total_bytes=host.total, available_bytes=host.available)
-
-
-def available_cpus(*, root: Path = _ROOT) -> float:
-    """CPUs by affinity, or the quota of the control groups where that is less: 1.5 means one and a half."""
-    count, quota = float(len(os.sched_getaffinity(0))), group_cpus(root=root)
-    return count if quota is None else min(count, quota)
 
 
 def usable_cores() -> int:

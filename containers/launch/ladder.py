@@ -11,12 +11,14 @@ A fallback changes the attempt, never the work: the global batch, the steps and 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
+from containers.contracts.identity import group_size
 from containers.contracts.ladder import Fallback, LadderSettings
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError, plan_batch
@@ -47,11 +49,11 @@ class Host:
 
     Attributes:
         makes_shm: whether the runtime gives each attempt its own /dev/shm (Docker).
-        memory_bytes: of the machine that runs it; None where it was not measured, as in a plan.
+        memory_bytes: of the machine that runs it; 0 where it was not measured, as in a plan.
     """
 
     makes_shm: bool
-    memory_bytes: int | None = None
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,7 @@ def all_steps(kind: FailureKind, planned: Shape, *, host: Host, settings: Ladder
 
 def shape_after(planned: Shape, taken: Iterable[Fallback]) -> Shape:
     """The planned shape with all fallbacks applied."""
-    shape = planned
-    for fallback in taken:
-        shape = _applied(shape, fallback)
-    return shape
+    return reduce(_applied, taken, planned)
 
 
 def _applied(shape: Shape, fallback: Fallback) -> Shape:
@@ -125,7 +124,7 @@ def _applied(shape: Shape, fallback: Fallback) -> Shape:
 
 def _divided(shape: Shape, profile: GpuProfile) -> Shape:
     """The same global batch, cut over the ranks and the per-device limit of `profile`."""
-    batch = plan_batch(shape.batch.global_batch_size, profile, multiple_of=_group(shape.config))
+    batch = plan_batch(shape.batch.global_batch_size, profile, multiple_of=group_size(shape.config))
     return replace(shape, profile=profile, batch=batch)
 
 
@@ -137,10 +136,6 @@ def _smaller_packs(before: Shape, after: Shape) -> Shape:
     share = after.batch.per_device_batch_size / before.batch.per_device_batch_size
     tokens = max(1, int(config.pack_tokens * share))
     return replace(after, config=config.model_copy(update={"pack_tokens": tokens}))
-
-
-def _group(config: StageConfig) -> int:
-    return config.num_generations if isinstance(config, TrainPolicyConfig) else 1
 
 
 def _after_full_gpu(shape: Shape, _: Sequence[Fallback], __: Host) -> Iterator[Fallback | str]:
@@ -206,9 +201,8 @@ def _larger_shm(shape: Shape, host: Host) -> Fallback | str:
 
 
 def _shm_limit_gib(profile: GpuProfile, host: Host) -> float | None:
-    machine_bytes = host.memory_bytes or 0
-    limit_bytes = memory_limit(profile, machine_bytes=machine_bytes).limit_bytes
-    limits = [limit for limit in (limit_bytes, machine_bytes) if limit]
+    limit_bytes = memory_limit(profile, machine_bytes=host.memory_bytes).limit_bytes
+    limits = [limit for limit in (limit_bytes, host.memory_bytes) if limit]
     return _MAX_SHM_FRACTION * min(limits) / GIB if limits else None
 
 

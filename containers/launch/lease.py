@@ -8,13 +8,38 @@ import errno
 import fcntl
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field
+
+from containers.contracts.base import Frozen
 
 logger = logging.getLogger(__name__)
 
 LOCK_LABEL = "rlhf.lock"
+
+
+class Holder(Frozen):
+    """The holder of a lock, in a file beside it; shown to runs that wait or are refused."""
+
+    holder: str = Field(min_length=1, description="Run name and id")
+    pid: int
+    host: str
+    since: str
+
+    @classmethod
+    def of_this_process(cls, holder: str, **further: Any) -> Self:
+        """The record of this process, with the fields of a subclass."""
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(holder=holder, pid=os.getpid(), host=socket.gethostname(), since=since, **further)
+
+    def __str__(self) -> str:
+        return f"Run {self.holder} (process {self.pid} on {self.host}, since {self.since})"
 
 
 @contextmanager

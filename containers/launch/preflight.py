@@ -18,15 +18,9 @@ from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
 from containers.contracts.records import CheckFinding
 from containers.contracts.registries import RuntimeName
 from containers.formatting import one_line, short_digest, size
+from containers.host.control_groups import Memory, available_cpus
 from containers.launch.docker.state import DockerState, ImageState
-from containers.launch.host_limits import (
-    Memory,
-    available_cpus,
-    machine_memory,
-    memory_for,
-    memory_limit,
-    shared_memory,
-)
+from containers.launch.host_limits import machine_memory, memory_for, memory_limit, shared_memory
 
 Verdict = Literal["ok", "warning", "failure"]
 _GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
@@ -41,15 +35,10 @@ def docker_findings(
     Args:
         stages_digest: of the sources that the orchestrator has; the image must have been built from the same.
     """
-    daemon = CheckFinding(
-        name="Docker daemon",
-        found=f"version {docker.version}" if docker.answers else docker.problem,
-        wanted="a daemon that answers",
-        verdict="ok" if docker.answers else "failure",
-        advice=docker.advice,
-    )
+    wanted = "a daemon that answers"
     if not docker.answers:
-        return (daemon,)
+        return (_row("Docker daemon", docker.problem, wanted, "failure", docker.advice),)
+    daemon = _row("Docker daemon", f"version {docker.version}", wanted, "ok")
     gpus = (_nvidia_runtime(docker),) if profile.num_gpus else ()
     return (daemon, *gpus, *_image(image, stages_digest=stages_digest))
 
@@ -66,18 +55,14 @@ def _nvidia_runtime(docker: DockerState) -> CheckFinding:
 
 
 def _image(image: ImageState, *, stages_digest: str) -> tuple[CheckFinding, ...]:
+    wanted = "a stage image on this machine"
     lack, advice = image.lack(stages_digest=stages_digest)
     if not image.stages_digest:
-        return (_row("stage image", f"{image.name} {lack}", "a stage image on this machine", "failure", advice),)
+        return (_row("stage image", f"{image.name} {lack}", wanted, "failure", advice),)
+    built, present = short_digest(image.stages_digest), short_digest(stages_digest)
     return (
-        _row("stage image", f"{image.name} {short_digest(image.digest)}", "a stage image on this machine", "ok"),
-        _row(
-            "stage programs in the image",
-            short_digest(image.stages_digest),
-            short_digest(stages_digest),
-            "failure" if lack else "ok",
-            advice,
-        ),
+        _row("stage image", f"{image.name} {short_digest(image.digest)}", wanted, "ok"),
+        _row("stage programs in the image", built, present, "failure" if lack else "ok", advice),
     )
 
 
@@ -165,12 +150,9 @@ def memory_finding(
         missing = size(needed_bytes - memory.available_bytes)
         advice = f"{missing} are missing: end other programs, choose a smaller model or a larger machine."
         return _row("memory", found, wanted, "failure", advice)
-    if runtime == "process":
-        unheeded = limit.limit_bytes > 0
-        advice = (
-            f"Use Docker, or a control group: `systemd-run --user --scope -p MemoryMax={limit.limit_bytes} rlhf …`."
-        )
-        return _row("memory", found, wanted, "warning" if unheeded else "ok", advice if unheeded else "")
+    if runtime == "process" and limit.limit_bytes:
+        use = f"`systemd-run --user --scope -p MemoryMax={limit.limit_bytes} rlhf …`"
+        return _row("memory", found, wanted, "warning", f"Use Docker, or a control group: {use}.")
     if limit.limit_bytes and needed_bytes > limit.limit_bytes:
         advice = (
             f"Set host_memory_gib in the GPU profile to {math.ceil(needed_bytes / GIB)}, or choose a smaller model."

@@ -4,7 +4,6 @@ Same program, same variables, same checks. Only a container can enforce some lim
 read-only inputs); here the program measures them and reports `not enforced`.
 """
 
-import contextlib
 import logging
 import os
 import resource
@@ -14,34 +13,41 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import containers
 from containers.contracts.hardware import UNLIMITED, RequiredContract
 from containers.contracts.names import EVENTS_FILE, TOKEN_VARIABLE
 from containers.contracts.registries import RuntimeName
-from containers.contracts.spec import StageSpec
-from containers.contracts.stop_grace import StopGrace
 from containers.host.control_groups import oom_kills
 from containers.launch.arguments import process_arguments, process_environment, supervised
-from containers.launch.base import STAGE_LOG_FILE, CreateRefusedError, InputUnusableError, LaunchRequest, StageExit
+from containers.launch.base import (
+    SIGNAL_BASE,
+    STAGE_LOG_FILE,
+    CreateRefusedError,
+    InputUnusableError,
+    LaunchRequest,
+    StageExit,
+)
 from containers.launch.failures.evidence import killed_rank, rank_deaths
 from containers.launch.folders import prepare_folders
 from containers.launch.gpus.inventory import make_device_nodes
 from containers.launch.gpus.leases import FOLDER_VARIABLE, lease_folder, open_lease_folder, program_locks
 from containers.launch.leftovers import kill_processes_with, new_token, sole_program
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, WatchResult, grace_of, watch
+from containers.launch.supervise import UNKILLABLE_AFTER_S, ChunkReader, grace_of, watch
 
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 16 * 1024
-_SIGNAL_BASE = 128
 # Time for the supervisor to kill its descendants; that takes a moment, unless the supervisor itself was stopped.
 _SUPERVISOR_LIMIT_S = 3.0
 # A program that the kernel killed for memory ends within this time; an older kill hit another program.
 _OOM_KILL_SHOWS_S = 60.0
-_LIMITS = {"stack": resource.RLIMIT_STACK, "memlock": resource.RLIMIT_MEMLOCK}
+# The folder that holds the package `containers`.
+_SOURCES = Path(containers.__file__).resolve().parents[1]
 
 
 class ProcessRuntime:
@@ -53,6 +59,8 @@ class ProcessRuntime:
         say: not used, since this runtime takes nothing over; every runtime has it.
     """
 
+    name: RuntimeName = "process"
+
     def __init__(
         self,
         *,
@@ -62,11 +70,6 @@ class ProcessRuntime:
     ) -> None:
         self._command = command
         self._stop_grace_s = stop_grace_s
-
-    @property
-    def name(self) -> RuntimeName:
-        """The value of `StageSpec.runtime`."""
-        return "process"
 
     def run(self, launch: LaunchRequest) -> StageExit:
         """Run the process and return how it ended; no process of the stage lives when this returns or raises.
@@ -88,37 +91,20 @@ class ProcessRuntime:
                 launch.work_folder, limit_s=lambda: grace().seconds, should_stop=launch.should_stop, say=log.note
             ) as lock,
         ):
-            if lock is None:
-                return _never_started(log)
+            if lock is None:  # cancelled while it waited for the program of a dead run
+                return StageExit(exit_code=None, cancelled=True, log_tail=log.tail)
             spec_file = prepare_folders(launch, spec)
             command = self._command or process_arguments(spec_file.resolve(), launch.program)
             token = new_token(launch.work_folder)
+            environment = process_environment(spec, parent=os.environ, sources=_SOURCES)
+            environment[TOKEN_VARIABLE] = token
+            if launch.gpu_ids:
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
             with _gpu_locks(launch.gpu_ids, token=token) as gpu_locks:
                 locks = (lock, *gpu_locks)
-                return self._supervise(launch, spec, command, token=token, log=log, locks=locks, grace=grace)
-
-    def _supervise(
-        self,
-        launch: LaunchRequest,
-        spec: StageSpec,
-        command: tuple[str, ...],
-        *,
-        token: str,
-        log: StageLog,
-        locks: tuple[int, ...],
-        grace: Callable[[], StopGrace],
-    ) -> StageExit:
-        sources = Path(containers.__file__).resolve().parents[1]
-        environment = process_environment(spec, parent=os.environ, sources=sources)
-        environment[TOKEN_VARIABLE] = token
-        if launch.gpu_ids:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpu_ids)
-        program = _ProcessProgram(command, environment, launch, token=token, locks=locks)
-        try:
-            seen = watch(program, launch, log=log, reader=ChunkReader(program.chunks), grace=grace)
-        finally:
-            program.close()
-        return _stage_exit(program, seen, log=log)
+                with closing(_ProcessProgram(command, environment, launch, token=token, locks=locks)) as program:
+                    seen = watch(program, launch, log=log, reader=ChunkReader(program.chunks), grace=grace)
+                return _stage_exit(program, seen)
 
 
 class _ProcessProgram:
@@ -168,9 +154,10 @@ class _ProcessProgram:
         return self._process.pid
 
     @property
-    def return_code(self) -> int | None:
-        """As `Popen.returncode`: negative for a signal."""
-        return self._process.returncode
+    def exit_code(self) -> int | None:
+        """As a shell shows it; None while it runs."""
+        code = self._process.returncode
+        return SIGNAL_BASE - code if code is not None and code < 0 else code
 
     def chunks(self) -> Iterator[bytes]:
         assert self._process.stdout is not None  # noqa: S101 - Popen was given PIPE
@@ -231,28 +218,28 @@ class _ProcessProgram:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:  # not reaped yet, so its id was not reused
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _raised_limits(required: RequiredContract) -> Iterator[None]:
     """Raise this process's soft limits as far as allowed, so that the child inherits them; restore them afterwards.
 
     Not `preexec_fn`: it runs Python between fork and exec, which can hang in a process with threads.
     """
-    before = {which: resource.getrlimit(which) for which in _LIMITS.values()}
-    wanted = {"stack": required.stack_bytes, "memlock": required.memlock_bytes}
+    limits = {resource.RLIMIT_STACK: required.stack_bytes, resource.RLIMIT_MEMLOCK: required.memlock_bytes}
+    before = {which: resource.getrlimit(which) for which in limits}
     try:
-        for name, which in _LIMITS.items():
+        for which, wanted in limits.items():
             soft, hard = before[which]
-            target = hard if wanted[name] == UNLIMITED else _smaller(wanted[name], hard)
+            target = hard if wanted == UNLIMITED else _smaller(wanted, hard)
             if _smaller(soft, target) == soft:
                 resource.setrlimit(which, (target, hard))
         yield
     finally:
-        for which, limits in before.items():
-            resource.setrlimit(which, limits)
+        for which, both in before.items():
+            resource.setrlimit(which, both)
 
 
 def _smaller(one: int, other: int) -> int:
@@ -262,10 +249,10 @@ def _smaller(one: int, other: int) -> int:
     return one if other == resource.RLIM_INFINITY else min(one, other)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _gpu_locks(uuids: tuple[str, ...], *, token: str) -> Iterator[tuple[int, ...]]:
     """Hold `program_locks` in the folder of the leases; no locks where the stage has no GPU."""
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             found = stack.enter_context(program_locks(uuids, folder=open_lease_folder(), token=token)) if uuids else ()
         except OSError as error:
@@ -276,48 +263,16 @@ def _gpu_locks(uuids: tuple[str, ...], *, token: str) -> Iterator[tuple[int, ...
         yield found
 
 
-def _never_started(log: StageLog) -> StageExit:
-    """The exit of a stage that was cancelled while it waited for the program of a dead run."""
-    return StageExit(
-        exit_code=None,
-        oom_killed=False,
-        timed_out=False,
-        cancelled=True,
-        signal=None,
-        duration_s=0.0,
-        log_tail=log.tail,
-        container_id="",
-        image_digest="",
-        lost=False,
-        state={},
-    )
-
-
-def _stage_exit(program: _ProcessProgram, seen: WatchResult, *, log: StageLog) -> StageExit:
-    code = program.return_code
-    if code is not None and code < 0:
-        code = _SIGNAL_BASE - code  # a signal ended the supervisor itself
-    number = code - _SIGNAL_BASE if code is not None and _SIGNAL_BASE < code <= _SIGNAL_BASE + signal.SIGRTMAX else None
-    died_of_kill = number == signal.SIGKILL or killed_rank(rank_deaths(log.tail)) is not None
+def _stage_exit(program: _ProcessProgram, seen: StageExit) -> StageExit:
+    code = program.exit_code
+    died_of_kill = code == SIGNAL_BASE + signal.SIGKILL or killed_rank(rank_deaths(seen.log_tail)) is not None
     killed = died_of_kill and not (seen.timed_out or seen.cancelled or seen.stalled)
     state = {"process": str(program.pid)}
     if program.usage:
         state["peak resident memory"] = f"{program.usage.ru_maxrss / 1024:,.0f} MiB"
         state["processor time"] = f"{program.usage.ru_utime + program.usage.ru_stime:.1f} s"
-    is_unkillable = seen.unkillable or bool(program.survivors)
+    is_unkillable = seen.lost or bool(program.survivors)
     if is_unkillable:
         state["problem"] = "it did not die from SIGKILL"
-    return StageExit(
-        exit_code=code,
-        oom_killed=killed and program.met_oom_kill,
-        timed_out=seen.timed_out,
-        cancelled=seen.cancelled,
-        signal=number,
-        duration_s=seen.duration_s,
-        log_tail=log.tail,
-        container_id="",
-        image_digest="",
-        lost=is_unkillable,
-        stalled=seen.stalled,
-        state=state,
-    )
+    oom_killed = killed and program.met_oom_kill
+    return replace(seen, exit_code=code, oom_killed=oom_killed, lost=is_unkillable, state=state)

@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 MAX_LINE_BYTES = 8192
@@ -83,9 +82,7 @@ class StageLog:
         self._stream = open(self._path, "w", encoding="utf-8", errors="replace")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
 
     @property

@@ -5,12 +5,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Protocol
 
 from containers.contracts.names import EVENTS_FILE
 from containers.contracts.stop_grace import StopGrace, stop_grace
-from containers.launch.base import LaunchRequest
+from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.stage_log import StageLog
 
 logger = logging.getLogger(__name__)
@@ -39,17 +39,6 @@ class Program(Protocol):
 
     def kill(self) -> None:
         """Stop it (SIGKILL)."""
-
-
-@dataclass(frozen=True)
-class WatchResult:
-    """Result of watching a program until it ended."""
-
-    timed_out: bool
-    cancelled: bool
-    stalled: bool
-    unkillable: bool
-    duration_s: float
 
 
 class ChunkReader:
@@ -103,7 +92,7 @@ class ChunkReader:
                 continue
 
 
-def grace_of(launch: LaunchRequest, stop_grace_s: float | None = None) -> Callable[[], StopGrace]:
+def grace_of(launch: LaunchRequest, stop_grace_s: float | None) -> Callable[[], StopGrace]:
     """Return a function that gives the stage's stop grace at the moment of the call; `stop_grace_s` if given."""
     if stop_grace_s is not None:
         return lambda: StopGrace(stop_grace_s)
@@ -118,7 +107,7 @@ def watch(
     reader: ChunkReader,
     grace: Callable[[], StopGrace],
     age_s: float = 0.0,
-) -> WatchResult:
+) -> StageExit:
     """Follow the program until it ends; stop it at the time-out or when `launch.should_stop` returns True.
 
     A program without a sign of life for `silence_limit_s` of its spec hangs: it writes its stacks, and is killed.
@@ -128,6 +117,9 @@ def watch(
     Args:
         grace: time between SIGTERM and SIGKILL; called when the program is stopped.
         age_s: how long the program had run before; counts for time-out and duration.
+
+    Returns:
+        The exit without what only the runtime knows: its code and state. It is `lost` where SIGKILL did not end it.
     """
     started = time.monotonic() - age_s
     try:
@@ -139,7 +131,7 @@ def watch(
         raise
     finally:
         reader.abandon()
-    return WatchResult(*seen, duration_s=time.monotonic() - started)
+    return replace(seen, duration_s=time.monotonic() - started, log_tail=log.tail)
 
 
 class _Silence:
@@ -151,14 +143,11 @@ class _Silence:
         self._size_bytes = self._events_size()
         self._last_sign = time.monotonic()
 
-    def note(self, now: float, *, said_something: bool) -> None:
-        """Note the time where there is a sign of life."""
+    def is_too_long(self, now: float, *, said_something: bool) -> bool:
+        """Note the time where there is a sign of life. Return whether the silence has reached the limit."""
         size_bytes = self._events_size()
         if said_something or size_bytes != self._size_bytes:
             self._size_bytes, self._last_sign = size_bytes, now
-
-    def is_too_long(self, now: float) -> bool:
-        """Whether the silence has reached the limit."""
         return self._limit_s is not None and now - self._last_sign >= self._limit_s
 
     def _events_size(self) -> int:
@@ -176,13 +165,13 @@ def _follow(
     reader: ChunkReader,
     grace: Callable[[], StopGrace],
     started: float,
-) -> tuple[bool, bool, bool, bool]:
+) -> StageExit:
     next_tick = time.monotonic()
     silence = _Silence(launch)
     deadline = started + launch.spec.timeout_s if launch.spec.timeout_s else float("inf")
-    timed_out = cancelled = stalled = killed = False
+    timed_out = cancelled = stalled = killed = is_unkillable = False
     kill_at = float("inf")
-    while not program.ended():
+    while not is_unkillable and not program.ended():
         chunk = reader.take(POLL_S)
         log.feed(chunk)
         if reader.at_end:
@@ -191,11 +180,11 @@ def _follow(
         if now >= next_tick:
             next_tick = now + TICK_S
             launch.on_tick()
-        silence.note(now, said_something=bool(chunk))
+        is_silent = silence.is_too_long(now, said_something=bool(chunk))
         if not (timed_out or cancelled or stalled):
             timed_out = now >= deadline
             cancelled = not timed_out and launch.should_stop()
-            stalled = not (timed_out or cancelled) and silence.is_too_long(now)
+            stalled = not (timed_out or cancelled) and is_silent
             if timed_out or cancelled:
                 why = f"the time-out of {launch.spec.timeout_s:g} s is over" if timed_out else "it was cancelled"
                 given = grace()
@@ -211,9 +200,9 @@ def _follow(
                 log.note(f"{launch.spec.stage} did not stop in time and is killed.")
             program.kill()
             killed = True
-        elif killed and now >= kill_at + UNKILLABLE_AFTER_S:
-            return timed_out, cancelled, stalled, True
-    return timed_out, cancelled, stalled, False
+        elif killed:
+            is_unkillable = now >= kill_at + UNKILLABLE_AFTER_S
+    return StageExit(exit_code=None, timed_out=timed_out, cancelled=cancelled, stalled=stalled, lost=is_unkillable)
 
 
 def _drain(log: StageLog, reader: ChunkReader) -> None:

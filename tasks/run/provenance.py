@@ -6,7 +6,7 @@ Losing it loses a name and a link, never work.
 import logging
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from containers.contracts.base import Frozen
 from containers.contracts.digests import write_atomically
@@ -57,16 +57,12 @@ def find_maker(attempt_folders: Path) -> Provenance:
     Args:
         attempt_folders: the folder that holds `attempt-1`, `attempt-2`, ….
     """
-    for folder in sorted(attempt_folders.glob("attempt-*"), key=_number, reverse=True):
-        try:
-            return Provenance.model_validate_json((folder / MADE_BY_FILE).read_bytes())
-        except (OSError, ValidationError):
-            continue
-    for path in sorted(attempt_folders.glob(f"attempt-*/{SPEC_FILE}"), key=lambda path: -_number(path.parent)):
-        try:
-            return Provenance(run_id=StageSpec.model_validate_json(path.read_bytes()).run_id)
-        except (OSError, ValidationError):
-            continue
+    folders = sorted(attempt_folders.glob("attempt-*"), key=_number, reverse=True)
+    records: tuple[tuple[str, type[Provenance | StageSpec]], ...] = ((MADE_BY_FILE, Provenance), (SPEC_FILE, StageSpec))
+    for name, kind in records:
+        for folder in folders:
+            if found := kind.read_if_valid(folder / name):
+                return found if isinstance(found, Provenance) else Provenance(run_id=found.run_id)
     return Provenance()
 
 

@@ -32,19 +32,14 @@ class RuntimeChoice:
     reason: str
     advice: str = ""
 
-    @property
-    def text(self) -> str:
-        """Reason and advice in one text."""
-        return f"{self.reason}. {self.advice}" if self.advice else self.reason
-
 
 def choose_runtime(wanted: RuntimeKind, *, image: str) -> tuple[RuntimeName, str]:
     """The runtime that `wanted` means on this machine, now, and why."""
     docker, state = NOT_ASKED, ImageState(name=image)
-    if wanted != "process":
+    if wanted == "auto":
         docker, state = read_docker(), read_image(image)
     choice = judge_runtime(wanted, docker, state, stages_digest=present_stages_digest())
-    return choice.runtime, choice.text
+    return choice.runtime, f"{choice.reason}. {choice.advice}" if choice.advice else choice.reason
 
 
 def judge_runtime(wanted: RuntimeKind, docker: DockerState, image: ImageState, *, stages_digest: str) -> RuntimeChoice:
@@ -146,12 +141,11 @@ def required_contract(profile: GpuProfile, *, seed: int, stages_digest: str, run
     Args:
         runtime: Docker enforces limits; the process runtime can only check them.
     """
-    in_docker = runtime == "docker"
-    limit = memory_limit(profile, machine_bytes=0, runtime=runtime)
+    in_docker, machine_bytes, can_limit = runtime == "docker", 0, True
     if in_docker and profile.host_memory_gib is None:
         docker = read_docker()
-        machine_bytes = machine_memory(docker.memory_bytes)
-        limit = memory_limit(profile, machine_bytes=machine_bytes, can_limit=docker.limits_memory)
+        machine_bytes, can_limit = machine_memory(docker.memory_bytes), docker.limits_memory
+    limit = memory_limit(profile, machine_bytes=machine_bytes, runtime=runtime, can_limit=can_limit)
     return RequiredContract(
         shm_size_bytes=int(profile.shm_size_gib * GIB),
         memlock_bytes=profile.memlock_bytes,

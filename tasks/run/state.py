@@ -20,10 +20,6 @@ from tasks.store.history import StageHistory
 logger = logging.getLogger(__name__)
 
 
-def _never() -> bool:
-    return False
-
-
 class PipelineRun:
     """State of a run, shared by its tasks.
 
@@ -47,7 +43,7 @@ class PipelineRun:
         image: str | None,
         code: CodeIdentity,
         tracking: Tracking,
-        should_stop: Callable[[], bool] = _never,
+        should_stop: Callable[[], bool] = lambda: False,
         run_id: str = "",
     ) -> None:
         self.config = config
@@ -147,7 +143,11 @@ class PipelineRun:
             gates=tuple(self.gates),
             dataset_origin=self.dataset_origin,
             base_model_origin=self.base_model_origin,
-            measured=tuple(self._measured()),
+            measured=tuple(
+                (record.stage.value, path.read_text(encoding="utf-8"))
+                for record in self.records
+                if record.key and (path := self.work_folder(record.stage, record.key) / MEASURED_FILE).is_file()
+            ),
             stopped_because=self.stopped_because,
             until=self.config.run.until,
         )
@@ -162,21 +162,8 @@ class PipelineRun:
             return StageRecord(stage=stage, status="ran", runtime=self.runtime.name, message="wrote this page")
         failed = next((record.stage for record in self.records if record.status == "failed"), None)
         closed = next((gate.closed_because for gate in self.gates if not gate.opens), None)
-        if failed:
-            reason = f"{failed} failed"
-        elif closed:
-            reason = closed
-        else:
-            reason = "the run did not come this far"
+        reason = f"{failed} failed" if failed else closed or "the run did not come this far"
         return StageRecord(stage=stage, status="skipped", message=reason)
-
-    def _measured(self) -> list[tuple[str, str]]:
-        found = []
-        for record in self.records:
-            path = self.work_folder(record.stage, record.key) / MEASURED_FILE
-            if record.key and path.is_file():
-                found.append((record.stage.value, path.read_text(encoding="utf-8")))
-        return found
 
 
 def new_run_id() -> str:

@@ -10,9 +10,10 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from filelock import FileLock
 from pydantic import ConfigDict, ValidationError
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 _KEY_CHARACTERS = 64
 _PARTS = ("artifacts", "work", "attempts")
+GarbageKind: TypeAlias = Literal[
+    "artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"
+]
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class StoredArtifact:
 class Garbage:
     """Something that can be deleted: its key, and why no run needs it."""
 
-    kind: Literal["artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"]
+    kind: GarbageKind
     stage: StageName
     key: str
     path: Path
@@ -137,52 +141,43 @@ def remove(garbage: Garbage, store_dir: Path) -> str:
 
 
 def _old_artifacts(store_dir: Path, users: dict[str, list[str]], before: float) -> Iterator[Garbage]:
-    for stage, folder in _own_folders(store_dir / "artifacts"):
+    for stage, folder in _key_folders(store_dir / "artifacts", own=True):
         if not users[folder.name] and folder.stat().st_mtime < before:
-            yield _garbage("artifact", stage, folder.name, folder, "no run wants it any more")
+            yield _garbage("artifact", stage, folder, "no run wants it any more")
 
 
 def _set_aside_artifacts(store_dir: Path, before: float) -> Iterator[Garbage]:
-    for stage, parent in _own_stages(store_dir / "artifacts"):
+    for stage, parent in _stage_folders(store_dir / "artifacts", own=True):
         for folder in sorted(parent.glob("*.damaged-*")):
-            key = folder.name.partition(".")[0]
-            yield _garbage("damaged artifact", stage, key, folder, "it did not match its manifest and was set aside")
+            yield _garbage("damaged artifact", stage, folder, "it did not match its manifest and was set aside")
         for folder in sorted(parent.glob("*.replaced-*")):
             if folder.lstat().st_mtime < before:
-                key = folder.name.partition(".")[0]
-                yield _garbage("replaced artifact", stage, key, folder, "the stage was made again")
+                yield _garbage("replaced artifact", stage, folder, "the stage was made again")
 
 
 def _work_left(
     store_dir: Path, users: dict[str, list[str]], published: set[tuple[StageName, str]], before: float
 ) -> Iterator[Garbage]:
-    for stage, folder in _own_folders(store_dir / "work"):
-        checkpoints = folder / CHECKPOINTS_FOLDER
+    for stage, folder in _key_folders(store_dir / "work", own=True):
         if (stage, folder.name) in published:
-            if _size_bytes(checkpoints):
-                yield _garbage(
-                    "checkpoints", stage, folder.name, checkpoints, "the stage finished; its artifact is there"
-                )
+            if _size_bytes(folder / CHECKPOINTS_FOLDER):
+                why = "the stage finished; its artifact is there"
+                yield _garbage("checkpoints", stage, folder, why, inside=CHECKPOINTS_FOLDER)
         elif not users[folder.name] and _last_touched(folder) < before:
-            yield _garbage("unfinished work", stage, folder.name, folder, "no run continued it")
+            yield _garbage("unfinished work", stage, folder, "no run continued it")
 
 
 def _old_logs(
     store_dir: Path, users: dict[str, list[str]], published: set[tuple[StageName, str]], before: float
 ) -> Iterator[Garbage]:
-    for stage, folder in _own_folders(store_dir / "attempts"):
+    for stage, folder in _key_folders(store_dir / "attempts", own=True):
         wanted = (stage, folder.name) in published or users[folder.name]
         if not wanted and _last_touched(folder) < before:
-            yield _garbage("logs", stage, folder.name, folder, "specs and logs of attempts that no run wants")
+            yield _garbage("logs", stage, folder, "specs and logs of attempts that no run wants")
 
 
-def _garbage(
-    kind: Literal["artifact", "damaged artifact", "replaced artifact", "checkpoints", "unfinished work", "logs"],
-    stage: StageName,
-    key: str,
-    path: Path,
-    why: str,
-) -> Garbage:
+def _garbage(kind: GarbageKind, stage: StageName, folder: Path, why: str, *, inside: str = "") -> Garbage:
+    key, path = folder.name.partition(".")[0], folder / inside
     if path.is_symlink():
         why += "; it is a link, and only the link goes"
     return Garbage(kind=kind, stage=stage, key=key, path=path, size_bytes=_size_bytes(path), why=why)
@@ -197,30 +192,23 @@ def _users(store_dir: Path) -> dict[str, list[str]]:
     return users
 
 
-def _key_folders(parent: Path) -> Iterator[tuple[StageName, Path]]:
+def _stage_folders(parent: Path, *, own: bool) -> Iterator[tuple[StageName, Path]]:
+    """The stages' folders that are there; with `own` only those in the store itself, not behind a link."""
     for stage in StageName:
         folder = parent / stage
-        if folder.is_dir():
-            with os.scandir(folder) as entries:
-                keys = sorted(
-                    entry.name
-                    for entry in entries
-                    if len(entry.name) == _KEY_CHARACTERS and entry.is_dir(follow_symlinks=False)
-                )
-            for key in keys:
-                yield stage, folder / key
+        if folder.is_dir() and not (own and (parent.is_symlink() or folder.is_symlink())):
+            yield stage, folder
 
 
-def _own_folders(parent: Path) -> Iterator[tuple[StageName, Path]]:
-    """Like `_key_folders`, without following links."""
-    own = {stage for stage, _ in _own_stages(parent)}
-    yield from ((stage, path) for stage, path in _key_folders(parent) if stage in own)
-
-
-def _own_stages(parent: Path) -> Iterator[tuple[StageName, Path]]:
-    """The stages' folders that are in the store itself."""
-    if not parent.is_symlink():
-        yield from ((stage, parent / stage) for stage in StageName if not (parent / stage).is_symlink())
+def _key_folders(parent: Path, *, own: bool = False) -> Iterator[tuple[StageName, Path]]:
+    for stage, folder in _stage_folders(parent, own=own):
+        with os.scandir(folder) as entries:
+            keys = sorted(
+                entry.name
+                for entry in entries
+                if len(entry.name) == _KEY_CHARACTERS and entry.is_dir(follow_symlinks=False)
+            )
+        yield from ((stage, folder / key) for key in keys)
 
 
 def _size_bytes(folder: Path | str) -> int:
@@ -244,10 +232,8 @@ def _size_bytes(folder: Path | str) -> int:
 def _last_touched(folder: Path) -> float:
     times = [folder.stat().st_mtime]
     for path in folder.rglob("*"):
-        try:
+        with suppress(OSError):
             times.append(path.lstat().st_mtime)
-        except OSError:
-            continue
     return max(times)
 
 

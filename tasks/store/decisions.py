@@ -10,7 +10,6 @@ ApprovalError               the message says what and what to do
 """
 
 import hashlib
-import json
 import os
 import uuid
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from containers.contracts.base import Frozen
 from containers.contracts.digests import write_atomically
+from containers.contracts.identity import identity_key
 from containers.contracts.records import GateDecision, GateVerdict
 from containers.formatting import moment
 
@@ -92,13 +92,8 @@ class Question(Frozen):
 
 def decision_key(gate: str, *, evaluation_key: str, evaluation_digest: str, rules: Mapping[str, object]) -> str:
     """Key of one evaluated artifact under one set of rules; 64 hexadecimal digits."""
-    identity = {
-        "gate": gate,
-        "evaluation_key": evaluation_key,
-        "evaluation_digest": evaluation_digest,
-        "rules": dict(rules),
-    }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    evaluation = {"evaluation_key": evaluation_key, "evaluation_digest": evaluation_digest}
+    return identity_key({"gate": gate, **evaluation, "rules": dict(rules)})
 
 
 class Decisions:
@@ -161,7 +156,7 @@ class Decisions:
 
     def asked_before(self, question: Question) -> Question | None:
         """Return the question as the same run first asked it; None if it did not."""
-        return _read_question(self._question_path(question))
+        return Question.read_if_valid(self._question_path(question))
 
     def keep_question(self, question: Question) -> None:
         """Write the question."""
@@ -171,7 +166,7 @@ class Decisions:
 
     def questions(self, gate: str, *, key: str = "*") -> tuple[Question, ...]:
         """Questions of runs at that gate, or of that key only; decided or not, the newest first."""
-        found = [_read_question(path) for path in (self._folder / gate).glob(f"{key}.*.{_QUESTION}")]
+        found = [Question.read_if_valid(path) for path in (self._folder / gate).glob(f"{key}.*.{_QUESTION}")]
         return tuple(sorted((item for item in found if item), key=lambda item: item.asked_at, reverse=True))
 
     def _question_path(self, question: Question) -> Path:
@@ -200,13 +195,6 @@ def decision_stands(verdict: GateVerdict, store_dir: Path) -> bool:
         return Decisions(store_dir).find(verdict.name, verdict.decision_key) == verdict.decision
     except DamagedDecisionError:
         return False
-
-
-def _read_question(path: Path) -> Question | None:
-    try:
-        return Question.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
 
 
 def _write_once(path: Path, text: str) -> None:

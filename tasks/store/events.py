@@ -7,11 +7,13 @@ Nothing here waits for a server, and nothing here raises into the stage. What ca
 import json
 import logging
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from containers.contracts.digests import UnsafeFileError, open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -67,15 +69,11 @@ class EventFeed:
             found = path.stat()
             self._inode, self._offset = found.st_ino, found.st_size
 
-    def poll(self) -> None:
-        """Pass on the complete new lines, up to 4 MiB of them; the next call continues."""
-        self.poll_some()
-
-    def poll_some(self) -> bool:
-        """Like `poll`. Return whether there is more to read at once."""
+    def poll(self) -> bool:
+        """Pass on the complete new lines, up to 4 MiB of them. Return whether there is more to read at once."""
         try:
-            data, more = self._read(_READ_LIMIT_BYTES)
-        except OSError as error:
+            data, more = self._read()
+        except (OSError, UnsafeFileError) as error:
             logger.warning("%s cannot be read: %s", self._path, error)
             return False
         end = data.rfind(b"\n") + 1
@@ -88,34 +86,32 @@ class EventFeed:
                 self._hand_on(line)
         return more
 
-    def _read(self, limit_bytes: int) -> tuple[bytes, bool]:
+    def _read(self) -> tuple[bytes, bool]:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            stream = open_regular(self._path)
         except FileNotFoundError:
             return b"", False
-        with os.fdopen(descriptor, "rb") as stream:
+        with stream:
             found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(f"{self._path} is not a regular file.")
             if found.st_ino != self._inode or found.st_size < self._offset:
                 self._offset = 0
             self._inode = found.st_ino
             stream.seek(self._offset)
             end = found.st_size if self._up_to_bytes is None else min(found.st_size, self._up_to_bytes)
             left = max(0, end - self._offset)
-            return stream.read(min(left, limit_bytes)), left > limit_bytes
+            return stream.read(min(left, _READ_LIMIT_BYTES)), left > _READ_LIMIT_BYTES
 
     def _hand_on(self, line: bytes) -> None:
         try:
             event = self._parsed(line)
             kind = event["type"]
             if kind == "metrics":
-                call: Callable[[], None] = _bind(self._on_metrics, _points(event))
+                call: Callable[[], None] = partial(self._on_metrics, _points(event))
             elif kind == "progress":
                 text = " ".join(part for part in (str(event["unit"]), str(event["text"])) if part)
-                call = _bind(self._on_progress, int(event["done"]), int(event["total"]), text)
+                call = partial(self._on_progress, int(event["done"]), int(event["total"]), text)
             elif kind == "note":
-                call = _bind(self._on_note, str(event["text"]))
+                call = partial(self._on_note, str(event["text"]))
             elif kind == "stopping":
                 return  # for the program that stops the stage: `containers/contracts/stop_grace.py`
             else:
@@ -141,10 +137,6 @@ class EventFeed:
         return event
 
 
-def _bind(function: Callable[..., None], *arguments: object) -> Callable[[], None]:
-    return lambda: function(*arguments)
-
-
 def _points(event: dict[str, Any]) -> tuple[MetricPoint, ...]:
     step, timestamp_ms = int(event["step"]), int(float(event["time"]) * 1000)
     values = {**event["values"], **event.get("non_finite", {})}
@@ -159,7 +151,7 @@ def read_points(path: Path, *, up_to_bytes: int | None = None) -> tuple[MetricPo
         points.update({(point.key, point.step): point for point in new})
 
     feed = EventFeed(path, on_metrics=keep, up_to_bytes=up_to_bytes)
-    while feed.poll_some():
+    while feed.poll():
         pass
     return tuple(points.values())
 

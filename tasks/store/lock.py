@@ -8,18 +8,14 @@ Exception
 └── WaitCancelledError   a run was cancelled while it waited for another
 """
 
-import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from pydantic import Field
 
-from containers.contracts.base import Frozen
 from containers.contracts.digests import write_atomically
+from containers.launch.lease import Holder
 
 _ASK_EVERY_S = 1.0
 
@@ -32,17 +28,10 @@ class WaitCancelledError(Exception):
     """The run was cancelled while it waited for another."""
 
 
-class LockHolder(Frozen):
-    """The holder of a lock, shown to runs that wait or are refused."""
+class LockHolder(Holder):
+    """The holder of a stage's key or of a run's folder; `flow_run_id` is empty outside a flow run of Prefect."""
 
-    holder: str = Field(min_length=1, description="Run name and id")
-    pid: int
-    host: str
-    since: str
     flow_run_id: str = ""
-
-    def __str__(self) -> str:
-        return f"Run {self.holder} (process {self.pid} on {self.host}, since {self.since})"
 
 
 def lock_path(work_folder: Path) -> Path:
@@ -111,22 +100,13 @@ def wait_for(lock: FileLock, should_stop: Callable[[], bool]) -> None:
 
 def write_holder(work_folder: Path, holder: str, *, flow_run_id: str = "") -> None:
     """Record this process as holder of the folder's lock. Call it only while holding the lock."""
-    facts = LockHolder(
-        holder=holder,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        since=datetime.now(UTC).isoformat(timespec="seconds"),
-        flow_run_id=flow_run_id,
-    )
+    facts = LockHolder.of_this_process(holder, flow_run_id=flow_run_id)
     write_atomically(_holder_path(work_folder), facts.model_dump_json())
 
 
 def read_holder(work_folder: Path) -> LockHolder | None:
     """Return the last holder of the folder's lock; None if that cannot be read."""
-    try:
-        return LockHolder.model_validate_json(_holder_path(work_folder).read_bytes())
-    except (OSError, ValueError):
-        return None
+    return LockHolder.read_if_valid(_holder_path(work_folder))
 
 
 def _why_no_lock(path: Path, error: OSError) -> str:

@@ -4,20 +4,20 @@ from typing import Literal
 
 from pydantic import Field
 
-from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Positive, Rows, Tokens
+from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Name, Positive, Rows, Tokens
 
 
 class SourceShare(Frozen):
     """A source of a mixture by its name, and its weight among the training pairs."""
 
-    name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$", description="As in dataset.mixture")
+    name: Name = Field(description="As in dataset.mixture")
     weight: Positive | None = Field(None, description="Against the other sources' weights; null: all its pairs")
 
 
 class HeldOutSuite(Frozen):
     """Data that will judge the reward model, so the model must not train on it."""
 
-    name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_-]*$", description="As in evaluate_reward_model.suites")
+    name: Name = Field(description="As in evaluate_reward_model.suites")
     benchmark: str = Field(min_length=1, description="How its rows are read")
 
 

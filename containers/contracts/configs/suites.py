@@ -1,26 +1,15 @@
 """Configuration of a suite that judges reward models."""
 
-from typing import TYPE_CHECKING, Literal
-
 from pydantic import Field
 
-from containers.contracts.base import Fraction, Frozen
-from containers.contracts.registries import BENCHMARKS
-
-if TYPE_CHECKING:
-    BenchmarkName = str
-else:
-    BenchmarkName = Literal[tuple(BENCHMARKS)]
+from containers.contracts.base import Fraction, Frozen, Name
+from containers.contracts.registries import BenchmarkName
 
 
 class SuiteFile(Frozen):
     """Data that judges the reward model, and the benchmark whose rule scores it."""
 
-    name: str = Field(
-        min_length=1,
-        pattern=r"^[a-z0-9][a-z0-9_-]*$",
-        description="Lower-case letters, digits, `-`, `_`; names its figures",
-    )
+    name: Name = Field(description="Lower-case letters, digits, `-`, `_`; names its figures")
     benchmark: BenchmarkName = Field(
         "pairs", description="How rows are read and scored; `pairs` takes every schema that filter_dataset reads"
     )

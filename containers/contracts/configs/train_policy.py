@@ -1,6 +1,6 @@
 """Configuration of train_policy."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -25,16 +25,7 @@ from containers.contracts.configs.training import (
     OptimizerSettings,
     TrainingSchedule,
 )
-from containers.contracts.registries import ALGORITHMS, REWARDS, ROLLOUT_ENGINES
-
-if TYPE_CHECKING:
-    Algorithm = str
-    RewardName = str
-    RolloutEngine = str
-else:
-    Algorithm = Literal[tuple(ALGORITHMS)]
-    RewardName = Literal[tuple(REWARDS)]
-    RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
+from containers.contracts.registries import Algorithm, RewardName, RolloutEngine
 
 
 class TrainPolicyConfig(Frozen):

@@ -11,8 +11,8 @@
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import docker
@@ -38,17 +38,17 @@ _NOT_COMPARED = ("run_id", "attempt", "timeout_s")
 
 
 @dataclass(frozen=True)
-class Adopted:
-    """A container that another process started for the same work.
+class StartedContainer:
+    """A container to follow, which this process or another one started.
 
     Attributes:
-        age_s: how long it has run so far.
-        text: what was found, as a sentence for users.
+        facts: entries for the state of its exit.
+        age_s: how long it had run before; 0 where this process started it.
     """
 
     container: Container
-    age_s: float
-    text: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    age_s: float = 0.0
 
 
 def take_name(
@@ -60,7 +60,7 @@ def take_name(
     owner: Owner,
     grace: StopGrace,
     tell: Callable[[str], None],
-) -> Adopted | None:
+) -> StartedContainer | None:
     """Take over the container that already does this work; return None where the name is free now.
 
     The caller holds the lock that `launch.labels` names, so no other run can do the same meanwhile.
@@ -91,7 +91,7 @@ def take_name(
     write_atomically(launch.spec_folder / SPEC_FILE, spec_text)
     text = _adopted_text(holder, owner=owner)
     tell(text)
-    return Adopted(holder, age_s(holder.attrs), text)
+    return StartedContainer(holder, facts={"taken over": text}, age_s=age_s(holder.attrs))
 
 
 def _is_left(holder: Container, *, owner: Owner, is_free: bool, may_be_mine: bool) -> bool:
@@ -156,7 +156,7 @@ def _objection(
         return "it runs another program"
     if _mounted(holder, INSIDE_WORK) != launch.work_folder.resolve():
         return "it works in another folder"
-    return spec_difference(spec_text, launch.spec) or (_stopped_from_outside(holder, launch) if _ended(holder) else "")
+    return spec_difference(spec_text, launch.spec) or _stopped_from_outside(holder, launch)
 
 
 def spec_difference(spec_text: str, wanted: StageSpec) -> str:
@@ -190,16 +190,17 @@ def _without_reason(spec: StageSpec) -> StageSpec:
 
 def _refused_limits(inside: StageSpec, wanted: StageSpec) -> frozenset[str]:
     """Limits that the host refused when the container was started, so that its spec does not demand them."""
-    names = ("memlock", "stack")
     return frozenset(
         name
-        for name in names
+        for name in ("memlock", "stack")
         if getattr(wanted.required, f"{name}_bytes") != getattr(inside.required, f"{name}_bytes") == 0
     )
 
 
 def _stopped_from_outside(holder: Container, launch: LaunchRequest) -> str:
     """Why the container's end says nothing about the work: it was stopped or killed; empty where it does."""
+    if holder.status != "exited":
+        return ""
     state = holder.attrs["State"]
     code, outcome = int(state["ExitCode"]), read_outcome(launch.work_folder)
     if code == _SIGKILL_CODE and not state.get("OOMKilled"):
@@ -209,16 +210,12 @@ def _stopped_from_outside(holder: Container, launch: LaunchRequest) -> str:
     return ""
 
 
-def _ended(holder: Container) -> bool:
-    return bool(holder.status == "exited")
-
-
 def _adopted_text(holder: Container, *, owner: Owner) -> str:
     starter = owner_of(holder.labels)
     whose = "this run had lost sight of it" if starter == owner else f"{starter}, which started it, is gone"
     attempt = f"{holder.name} of attempt {holder.labels.get('rlhf.attempt', 'unknown')}"
     age = duration(age_s(holder.attrs))
-    if _ended(holder):
+    if holder.status == "exited":
         code = holder.attrs["State"]["ExitCode"]
         return (
             f"{attempt} ended with exit code {code} after {age} while no run watched: {whose}. Its end is taken over."

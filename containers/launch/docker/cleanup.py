@@ -67,10 +67,7 @@ def owner_is_dead(labels: Mapping[str, str], *, owner: Owner) -> bool:
     Args:
         owner: this process; False for another host's containers, since its processes cannot be seen from here.
     """
-    starter = owner_of(labels)
-    if starter is None or starter.host != owner.host:
-        return False
-    return _process_start(starter.pid) != starter.start
+    return not why_left_alone(labels, owner=owner, is_free=True)
 
 
 def lock_of(labels: Mapping[str, str]) -> Path | None:
@@ -91,7 +88,7 @@ def why_left_alone(labels: Mapping[str, str], *, owner: Owner, is_free: bool) ->
         return "it is not ours"
     if starter.host != owner.host:
         return "another host started it, whose processes cannot be seen from here"
-    if not owner_is_dead(labels, owner=owner):
+    if _process_start(starter.pid) == starter.start:
         return "its owner lives"
     return "" if is_free else "another run has taken it over, or works on the same key"
 

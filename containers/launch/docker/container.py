@@ -14,7 +14,8 @@ from docker.models.containers import Container
 logger = logging.getLogger(__name__)
 
 INSPECT_S = 1.0
-# A daemon restart with live-restore takes about ten seconds; containers keep running meanwhile.
+# How long the daemon may be silent before the container counts as lost. A daemon restart with live-restore takes about
+# ten seconds; containers keep running meanwhile.
 LOST_AFTER_S = 120.0
 _NEW_CONNECTION_LIMIT_S = 10
 _SLOW_CONNECTION_S = 2.0
@@ -29,15 +30,11 @@ class ContainerProgram:
 
     Args:
         log_client: a separate client for the thread that follows the log.
-        lost_after_s: how long the daemon may be silent before the container counts as lost.
     """
 
-    def __init__(
-        self, container: Container, log_client: docker.DockerClient, *, lost_after_s: float = LOST_AFTER_S
-    ) -> None:
+    def __init__(self, container: Container, log_client: docker.DockerClient) -> None:
         self._container = container
         self._log_client = log_client
-        self._lost_after_s = lost_after_s
         self._next_inspect = 0.0
         self._silent_since: float | None = None
         self._log_over = threading.Event()
@@ -46,6 +43,7 @@ class ContainerProgram:
         self._was_asked = False
         # The signal that the daemon has not accepted yet; empty: none.
         self._owed = ""
+        # Why the container's end was never observed; empty where it was, or while it runs.
         self.problem = ""
         self.unreachable_s = 0.0
 
@@ -87,11 +85,6 @@ class ContainerProgram:
     def close(self) -> None:
         """Stop following the log."""
         self._closed.set()
-
-    @property
-    def lost(self) -> bool:
-        """Whether the container's end was never observed."""
-        return bool(self.problem)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -161,7 +154,7 @@ class ContainerProgram:
         if self._silent_since is None:
             logger.warning("The Docker daemon does not answer (%s); %s may live on.", error, self._container.name)
             self._silent_since = now
-        if now - self._silent_since >= self._lost_after_s:
+        if now - self._silent_since >= LOST_AFTER_S:
             self._give_up(f"the Docker daemon did not answer for {now - self._silent_since:.0f} s: {error}")
 
     def _daemon_answers(self, now: float) -> None:

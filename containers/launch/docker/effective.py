@@ -48,14 +48,15 @@ def _compared(attrs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterato
     yield "/dev/shm", size(arguments["shm_size"]), size(int(host.get("ShmSize") or 0))  # noqa: S108 - a mount
     yield from _limits(host, arguments)
     yield "capabilities", "none", _capabilities(host)
-    yield "new privileges", "none", "none" if _forbids_privileges(host) else "possible"
+    forbids_privileges = {"no-new-privileges", "no-new-privileges:true"} & set(map(str, host.get("SecurityOpt") or ()))
+    yield "new privileges", "none", "none" if forbids_privileges else "possible"
     yield "root folder", "read-only", "read-only" if host.get("ReadonlyRootfs") else "writable"
     yield "network", str(arguments["network_mode"]), str(host.get("NetworkMode", ""))
     yield "shared with the host", "nothing", _shared_namespaces(host)
     yield "processes", str(arguments["pids_limit"]), str(host.get("PidsLimit") or "unlimited")
     wanted_memory = int(arguments.get("mem_limit") or 0)
     yield "memory", _memory(wanted_memory), _memory(int(host.get("Memory") or 0))
-    yield "GPUs", *_gpus(host, arguments)
+    yield "GPUs", _gpus(arguments.get("device_requests")), _gpus(host.get("DeviceRequests"))
     yield "mounts", *_mounts(attrs, arguments)
     given = dict(item.partition("=")[::2] for item in config.get("Env") or ())
     for name, value in sorted(arguments["environment"].items()):
@@ -85,10 +86,6 @@ def _capabilities(host: Mapping[str, Any]) -> str:
     return added or "none"
 
 
-def _forbids_privileges(host: Mapping[str, Any]) -> bool:
-    return any(str(item) in ("no-new-privileges", "no-new-privileges:true") for item in host.get("SecurityOpt") or ())
-
-
 def _shared_namespaces(host: Mapping[str, Any]) -> str:
     """Namespaces shared with the host; with its `ipc`, /dev/shm has the host's size, whatever was requested."""
     names = {"IpcMode": "ipc", "PidMode": "pid", "UTSMode": "uts"}
@@ -100,16 +97,8 @@ def _memory(limit_bytes: int) -> str:
     return size(limit_bytes) if limit_bytes else "no limit"
 
 
-def _gpus(host: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
-    wanted, found = arguments.get("device_requests") or (), host.get("DeviceRequests") or ()
-    return _requests(wanted), _requests(found)
-
-
-def _requests(requests: Any) -> str:
-    parts = []
-    for request in requests:
-        ids = request.get("DeviceIDs") or ()
-        parts.append(", ".join(ids) if ids else f"any {request.get('Count')}")
+def _gpus(requests: Any) -> str:
+    parts = [", ".join(request.get("DeviceIDs") or ()) or f"any {request.get('Count')}" for request in requests or ()]
     return "; ".join(parts) or "none"
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import docker
@@ -11,6 +11,7 @@ from docker.models.containers import Container
 
 from containers.contracts.digests import write_atomically
 from containers.contracts.registries import RuntimeName
+from containers.contracts.stop_grace import StopGrace
 from containers.launch.arguments import docker_arguments, docker_command, docker_spec, refused_limit
 from containers.launch.base import (
     STAGE_LOG_FILE,
@@ -21,16 +22,16 @@ from containers.launch.base import (
     LaunchRequest,
     StageExit,
 )
-from containers.launch.docker.adopt import take_name
+from containers.launch.docker.adopt import StartedContainer, take_name
 from containers.launch.docker.cleanup import current_owner
-from containers.launch.docker.container import CONNECTION_ERRORS, DAEMON_ERRORS, LOST_AFTER_S, ContainerProgram, removed
+from containers.launch.docker.container import CONNECTION_ERRORS, DAEMON_ERRORS, ContainerProgram, removed
 from containers.launch.docker.effective import CONTAINER_FILE, container_findings
 from containers.launch.docker.errors import image_missing, launch_error
 from containers.launch.docker.state import open_client, why_no_daemon
 from containers.launch.folders import check_inputs, prepare_folders, stage_user
 from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.stage_log import StageLog
-from containers.launch.supervise import ChunkReader, WatchResult, grace_of, watch
+from containers.launch.supervise import ChunkReader, grace_of, watch
 
 _CLIENT_TIMEOUT_S = 30
 _REMOVE_AGAIN_S = 2.0
@@ -62,47 +63,27 @@ def stage_image_digest(image: str) -> str:
         return _image_id(client, image)
 
 
-@dataclass(frozen=True)
-class _Started:
-    """A container to follow.
-
-    Attributes:
-        facts: entries for the state of its exit.
-        age_s: how long it had run before; 0 where this process started it.
-    """
-
-    container: Container
-    facts: dict[str, str] = field(default_factory=dict)
-    age_s: float = 0.0
-
-
 class DockerRuntime:
     """A stage as a container without network, capabilities or root, with exactly one writable folder.
 
     Args:
         command: replaces the entry program; for tests of the runtime itself.
         stop_grace_s: between SIGTERM and SIGKILL; None: from the times of the stage's own steps and saves.
-        lost_after_s: how long the daemon may be silent before the container counts as lost.
         say: gets one line where a container of an earlier attempt is taken over, or stopped.
     """
+
+    name: RuntimeName = "docker"
 
     def __init__(
         self,
         *,
         command: tuple[str, ...] | None = None,
         stop_grace_s: float | None = None,
-        lost_after_s: float = LOST_AFTER_S,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._command = command
         self._stop_grace_s = stop_grace_s
-        self._lost_after_s = lost_after_s
         self._say = say
-
-    @property
-    def name(self) -> RuntimeName:
-        """The value of `StageSpec.runtime`."""
-        return "docker"
 
     def run(self, launch: LaunchRequest) -> StageExit:
         """Run the container and return how it ended; none of its processes lives when this returns or raises.
@@ -114,24 +95,27 @@ class DockerRuntime:
         Raises:
             LaunchError: it was not started; see the tree in `launch/base.py`.
         """
+        grace = grace_of(launch, self._stop_grace_s)
         with closing(connect()) as client, closing(connect()) as log_client:
             image_id = _checked_image(client, launch)
             user = stage_user(launch)
             check_inputs(launch.spec.inputs, uid=user[0], gid=user[1])
             with StageLog(launch.spec_folder / STAGE_LOG_FILE, launch.on_line) as log:
-                started = self._adopted(client, launch, image_id=image_id, log=log) or self._started(
+                started = self._adopted(client, launch, image_id=image_id, log=log, grace=grace()) or self._started(
                     client, launch, image_id=image_id, user=user, log=log
                 )
                 try:
-                    stage_exit = self._supervise(started, log_client, launch, image_id=image_id, log=log)
-                    return replace(stage_exit, state={**stage_exit.state, **started.facts})
+                    with closing(ContainerProgram(started.container, log_client)) as program:
+                        reader = ChunkReader(program.chunks)
+                        seen = watch(program, launch, log=log, reader=reader, grace=grace, age_s=started.age_s)
+                    return _stage_exit(program, seen, started, image_id=image_id)
                 finally:
                     if not removed(started.container):
                         _wait_for_its_end(started.container, launch, log)
 
     def _adopted(
-        self, client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog
-    ) -> _Started | None:
+        self, client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog, grace: StopGrace
+    ) -> StartedContainer | None:
         """The container that already does this work; None where the name is free.
 
         The work folder is not touched: a program may be working there, or have left its result.
@@ -142,32 +126,17 @@ class DockerRuntime:
             self._say(f"{launch.spec.stage}: {text}")
 
         try:
-            adopted = take_name(
+            return take_name(
                 client,
                 launch,
                 image_id=image_id,
                 command=self._command or docker_command(launch.program),
                 owner=current_owner(),
-                grace=grace_of(launch, self._stop_grace_s)(),
+                grace=grace,
                 tell=tell,
             )
         except DAEMON_ERRORS as error:
             raise launch_error(error, launch) from error
-        if adopted is None:
-            return None
-        return _Started(adopted.container, facts={"taken over": adopted.text}, age_s=adopted.age_s)
-
-    def _supervise(
-        self, started: _Started, log_client: docker.DockerClient, launch: LaunchRequest, *, image_id: str, log: StageLog
-    ) -> StageExit:
-        program = ContainerProgram(started.container, log_client, lost_after_s=self._lost_after_s)
-        reader = ChunkReader(program.chunks)
-        try:
-            grace = grace_of(launch, self._stop_grace_s)
-            seen = watch(program, launch, log=log, reader=reader, grace=grace, age_s=started.age_s)
-        finally:
-            program.close()
-        return _stage_exit(program, seen, container_id=str(started.container.id), image_id=image_id, log=log)
 
     def _started(
         self,
@@ -177,7 +146,7 @@ class DockerRuntime:
         image_id: str,
         user: tuple[int, int],
         log: StageLog,
-    ) -> _Started:
+    ) -> StartedContainer:
         """Create and start the container; leave out a ulimit that the host refuses, and note that in the log.
 
         The container's name is the lock on the key, so the work folder is not touched before the container exists.
@@ -189,7 +158,7 @@ class DockerRuntime:
                 image_id=image_id,
                 user=f"{user[0]}:{user[1]}",
                 labels=current_owner().labels(),
-                command=self._command or docker_command(launch.program),
+                command=self._command,
                 refused_limits=refused,
             )
             container = None
@@ -198,7 +167,8 @@ class DockerRuntime:
                 prepare_folders(launch, docker_spec(launch.spec, refused_limits=refused), user=user)
                 _refuse_drift(container, arguments, launch)
                 container.start()
-                return _Started(container, {f"ulimit {name}": "refused by the host" for name in sorted(refused)})
+                facts = {f"ulimit {name}": "refused by the host" for name in sorted(refused)}
+                return StartedContainer(container, facts)
             except BaseException as error:
                 if container is not None:
                     # A refused start leaves the container in status `created`, where it would block the name.
@@ -245,30 +215,22 @@ def _checked_image(client: docker.DockerClient, launch: LaunchRequest) -> str:
     return image_id
 
 
-def _stage_exit(
-    program: ContainerProgram, seen: WatchResult, *, container_id: str, image_id: str, log: StageLog
-) -> StageExit:
+def _stage_exit(program: ContainerProgram, seen: StageExit, started: StartedContainer, *, image_id: str) -> StageExit:
     state = program.state
-    code = None if program.lost or seen.unkillable else int(state.get("ExitCode", -1))
     facts = {name: str(state.get(name, ""))[:_MAX_FACT_CHARACTERS] for name in _STATE_FACTS if state.get(name) != ""}
     if program.unreachable_s:
         facts["daemon_unreachable_s"] = f"{program.unreachable_s:.0f}"
-    problem = program.problem or ("it did not die from SIGKILL" if seen.unkillable else "")
+    problem = program.problem or ("it did not die from SIGKILL" if seen.lost else "")
     if problem:
         facts["problem"] = problem
-    return StageExit(
-        exit_code=code,
+    return replace(
+        seen,
+        exit_code=None if problem else int(state.get("ExitCode", -1)),
         oom_killed=bool(state.get("OOMKilled")),
-        timed_out=seen.timed_out,
-        cancelled=seen.cancelled,
-        signal=code - 128 if code is not None and 128 < code <= 192 else None,
-        duration_s=seen.duration_s,
-        log_tail=log.tail,
-        container_id=container_id,
+        container_id=str(started.container.id),
         image_digest=image_id,
         lost=bool(problem),
-        stalled=seen.stalled,
-        state=facts,
+        state={**facts, **started.facts},
     )
 
 

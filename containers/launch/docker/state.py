@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ STAGES_DIGEST_LABEL = "rlhf.stages_digest"
 EXTRAS_LABEL = "rlhf.extras"
 WITHOUT_DOCKER = "use the process runtime (`--set runtime.kind=process`)"
 _SHOWN_CHARACTERS = 200
+_LOOK_LIMIT_S = 5
 _SOCKET_URL = "http+unix://"
 # The tag of images that need no BASE_IMAGE.
 _FOR_CPU = ":cpu"
@@ -112,14 +114,11 @@ def open_client(*, timeout_s: int) -> docker.DockerClient:
     return docker.from_env(timeout=timeout_s)
 
 
-def read_docker(*, timeout_s: int = 5) -> DockerState:
+def read_docker(*, timeout_s: int = _LOOK_LIMIT_S) -> DockerState:
     """State of the daemon at DOCKER_HOST or the default socket, or why there is none; never raises."""
     try:
-        client = open_client(timeout_s=timeout_s)
-        try:
+        with closing(open_client(timeout_s=timeout_s)) as client:
             info: Mapping[str, Any] = client.info()
-        finally:
-            client.close()
     except (DockerException, requests.RequestException, OSError, ValueError) as error:
         problem, advice = why_no_daemon(error, timeout_s=timeout_s)
         return DockerState(problem=problem, advice=advice)
@@ -132,11 +131,10 @@ def read_docker(*, timeout_s: int = 5) -> DockerState:
     )
 
 
-def read_image(name: str, *, timeout_s: int = 5) -> ImageState:
+def read_image(name: str) -> ImageState:
     """State of the named image on the daemon's machine, or why there is none; never raises, never pulls."""
     try:
-        client = open_client(timeout_s=timeout_s)
-        try:
+        with closing(open_client(timeout_s=_LOOK_LIMIT_S)) as client:
             image = client.images.get(name)
             labels: Mapping[str, str] = image.labels or {}
             return ImageState(
@@ -145,12 +143,10 @@ def read_image(name: str, *, timeout_s: int = 5) -> ImageState:
                 stages_digest=labels.get(STAGES_DIGEST_LABEL, ""),
                 extras=tuple(labels.get(EXTRAS_LABEL, "").split()),
             )
-        finally:
-            client.close()
     except APIError as error:
         problem, advice = why_no_image(error, name)
     except (DockerException, requests.RequestException, OSError, ValueError) as error:
-        problem, advice = why_no_daemon(error, timeout_s=timeout_s)
+        problem, advice = why_no_daemon(error, timeout_s=_LOOK_LIMIT_S)
         problem = f"cannot be looked up: {problem}"
     return ImageState(name=name, problem=problem, advice=advice)
 

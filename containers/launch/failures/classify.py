@@ -21,15 +21,13 @@
 
 import re
 import signal
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from containers.contracts.outcome import FailureKind, StageFailure, StageResult
 from containers.contracts.spec import StageSpec
-from containers.launch.base import StageExit
+from containers.launch.base import SIGNAL_BASE, StageExit
 from containers.launch.failures.evidence import RankDeath, exit_evidence, killed_rank, rank_deaths
 
-_SIGNAL_BASE = 128
 _MAX_QUOTE_CHARACTERS = 300
 _MAX_EVIDENCE_LINES = 120
 
@@ -38,63 +36,61 @@ _MAX_EVIDENCE_LINES = 120
 class KnownText:
     """A text that real programs write when they fail with `kind`; `origin` names the program."""
 
-    pattern: re.Pattern[str]
     kind: FailureKind
+    pattern: str
     origin: str
-
-
-def _known(kind: FailureKind, pattern: str, origin: str) -> KnownText:
-    return KnownText(pattern=re.compile(pattern), kind=kind, origin=origin)
 
 
 # In order: the first match counts. Shared memory comes before disk, since both say "No space left on device".
 KNOWN_TEXTS = (
-    _known(
+    KnownText(
         FailureKind.SHM_EXHAUSTED,
         r"unable to allocate shared memory\(shm\)|unable to (?:write to|resize|stretch|open) file </torch_",
         "torch 2.13, a DataLoader worker; followed by `No space left on device (28)`",
     ),
-    _known(
+    KnownText(
         FailureKind.SHM_EXHAUSTED,
         r"is killed by signal: Bus error|workers are out of shared memory|caused by insufficient shared memory",
         "torch 2.13, libtorch_python.so, and the worker itself",
     ),
-    _known(
+    KnownText(
         FailureKind.SHM_EXHAUSTED,
         r"Error while creating shared memory segment|failed to extend /dev/shm/nccl-",
         "NCCL 2.18 to 2.27, misc/shmutils.cc (NVIDIA/nccl issues 525, 1518)",
     ),
-    _known(FailureKind.SHM_EXHAUSTED, r"/dev/shm\S*.*No space left on device", "any program that names its file"),  # noqa: S108
-    _known(
+    KnownText(FailureKind.SHM_EXHAUSTED, r"/dev/shm\S*.*No space left on device", "any program that names its file"),  # noqa: S108
+    KnownText(
         FailureKind.NCCL_TIMEOUT,
         r"Watchdog caught collective operation timeout",
         "torch ProcessGroupNCCL.cpp (pytorch/pytorch issue 118369)",
     ),
-    _known(
+    KnownText(
         FailureKind.NCCL_TIMEOUT,
         r"Timed out waiting \d+ms for (?:send|recv) operation to complete",
         "gloo transport/tcp/unbound_buffer.cc",
     ),
-    _known(
+    KnownText(
         FailureKind.NCCL_TIMEOUT,
         r"could not add up \d+ MiB: no connection within",
         "containers/distributed/probe.py",
     ),
-    _known(
+    KnownText(
         FailureKind.OUT_OF_GPU_MEMORY,
         r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
         "torch CUDACachingAllocator",
     ),
-    _known(FailureKind.OUT_OF_GPU_MEMORY, r"CUBLAS_STATUS_ALLOC_FAILED", "cuBLAS through torch, no room for a handle"),
-    _known(
+    KnownText(
+        FailureKind.OUT_OF_GPU_MEMORY, r"CUBLAS_STATUS_ALLOC_FAILED", "cuBLAS through torch, no room for a handle"
+    ),
+    KnownText(
         FailureKind.OUT_OF_HOST_MEMORY,
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|\[Errno 12\] Cannot allocate memory|"
         r"is killed by signal: Killed",
         "torch alloc_cpu.cpp; Python's OSError; torch DataLoader",
     ),
-    _known(FailureKind.DISK_FULL, r"No space left on device", "Python's OSError 28, safetensors `os error 28`, tar"),
-    _known(FailureKind.DISK_FULL, r"Disk quota exceeded", "Python's OSError 122"),
-    _known(
+    KnownText(FailureKind.DISK_FULL, r"No space left on device", "Python's OSError 28, safetensors `os error 28`, tar"),
+    KnownText(FailureKind.DISK_FULL, r"Disk quota exceeded", "Python's OSError 122"),
+    KnownText(
         FailureKind.DISK_FULL,
         r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+",
         "torch.save on a full disk: the archive is shorter than what was written",
@@ -111,22 +107,16 @@ def classify(spec: StageSpec, stage_exit: StageExit, outcome: StageResult | Stag
     if outcome is not None and (outcome.stage, outcome.key) != (spec.stage, spec.key):
         outcome = None
     if stage_exit.lost:
-        return _lost(spec, stage_exit)
+        problem = stage_exit.state.get("problem", "the daemon or another program removed it")
+        return _failure(spec, stage_exit, FailureKind.CONTAINER_LOST, f"the stage was lost: {problem}")
     if isinstance(outcome, StageResult):
-        return None if stage_exit.exit_code == 0 else _died_after_result(spec, stage_exit)
+        if stage_exit.exit_code == 0:
+            return None
+        reason = f"it wrote a result and then ended with exit code {_named_code(stage_exit)}: the result is not trusted"
+        return _failure(spec, stage_exit, FailureKind.UNEXPECTED, reason)
     if isinstance(outcome, StageFailure):
         return _refined(spec, stage_exit, outcome)
-    return _without_outcome(spec, stage_exit)
-
-
-def _lost(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
-    reason = stage_exit.state.get("problem", "the daemon or another program removed it")
-    return _failure(spec, stage_exit, FailureKind.CONTAINER_LOST, f"the stage was lost: {reason}")
-
-
-def _died_after_result(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
-    reason = f"it wrote a result and then ended with exit code {_named_code(stage_exit)}: the result is not trusted"
-    return _failure(spec, stage_exit, FailureKind.UNEXPECTED, reason)
+    return _failure(spec, stage_exit, *_death(spec, stage_exit))
 
 
 def _refined(spec: StageSpec, stage_exit: StageExit, failure: StageFailure) -> StageFailure:
@@ -141,9 +131,8 @@ def _refined(spec: StageSpec, stage_exit: StageExit, failure: StageFailure) -> S
         reason = f"{_out_of_memory_reason(spec)}; the program saw: {_quoted(failure.message)}"
         return _failure(spec, stage_exit, FailureKind.OUT_OF_HOST_MEMORY, reason, before=failure.evidence)
     # The error that the program caught comes first; the log may hold an older error that it survived.
-    if found := _find_known((failure.message, *failure.evidence)):
-        known, line = found
-        kind, reason = known.kind, _known_reason(spec, known.kind, line)
+    if known := _find_known(spec, (failure.message, *failure.evidence)):
+        kind, reason = known
     elif told := _told_by_log(spec, stage_exit):
         kind, reason = told[0], f"{told[1]}; the program saw: {_quoted(failure.message)}"
     else:
@@ -151,12 +140,8 @@ def _refined(spec: StageSpec, stage_exit: StageExit, failure: StageFailure) -> S
     return _failure(spec, stage_exit, kind, reason, before=failure.evidence)
 
 
-def _without_outcome(spec: StageSpec, stage_exit: StageExit) -> StageFailure:
-    kind, reason = _death(spec, stage_exit)
-    return _failure(spec, stage_exit, kind, reason)
-
-
 def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
+    """Kind and reason where the program wrote no outcome."""
     code = stage_exit.exit_code
     if stage_exit.cancelled:
         return FailureKind.CANCELLED, "it was cancelled"
@@ -167,15 +152,15 @@ def _death(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, str]:
         return FailureKind.STALLED, f"it gave no sign of life for {limit_s:g} s (runtime.silence_limit_s)"
     if stage_exit.oom_killed:
         return FailureKind.OUT_OF_HOST_MEMORY, f"{_out_of_memory_reason(spec)} (exit code {_named_code(stage_exit)})"
-    if _daemon_restarted(stage_exit) and code in (_SIGNAL_BASE + signal.SIGKILL, _SIGNAL_BASE + signal.SIGTERM):
+    if _daemon_restarted(stage_exit) and code in (SIGNAL_BASE + signal.SIGKILL, SIGNAL_BASE + signal.SIGTERM):
         return FailureKind.CONTAINER_LOST, f"{_daemon_reason(stage_exit)} (exit code {_named_code(stage_exit)})"
-    if code == _SIGNAL_BASE + signal.SIGKILL:
+    if code == SIGNAL_BASE + signal.SIGKILL:
         return FailureKind.CONTAINER_LOST, "it was killed (137, not out of memory)"
-    if code == _SIGNAL_BASE + signal.SIGTERM:
+    if code == SIGNAL_BASE + signal.SIGTERM:
         return FailureKind.CANCELLED, "it was stopped (143, SIGTERM) before it could write its outcome"
     if told := _told_by_log(spec, stage_exit):
         return told
-    if code == _SIGNAL_BASE + signal.SIGBUS:
+    if code == SIGNAL_BASE + signal.SIGBUS:
         return FailureKind.SHM_EXHAUSTED, f"it died of SIGBUS (135), as when {_shm_reason(spec)}"
     if code == 0:
         return FailureKind.UNEXPECTED, "it ended with exit code 0 but wrote no outcome"
@@ -190,9 +175,8 @@ def _told_by_log(spec: StageSpec, stage_exit: StageExit) -> tuple[FailureKind, s
     deaths = rank_deaths(stage_exit.log_tail)
     if killed := killed_rank(deaths):
         return FailureKind.CONTAINER_LOST, f"rank {killed.rank} was killed (SIGKILL)"
-    if found := _find_known(stage_exit.log_tail):
-        known, line = found
-        return known.kind, _known_reason(spec, known.kind, line)
+    if known := _find_known(spec, stage_exit.log_tail):
+        return known
     return _first_death(spec, deaths[0]) if deaths else None
 
 
@@ -213,12 +197,13 @@ def _daemon_reason(stage_exit: StageExit) -> str:
     return f"the Docker daemon was away for {stage_exit.state['daemon_unreachable_s']} s and took the stage with it"
 
 
-def _find_known(lines: Iterable[str]) -> tuple[KnownText, str] | None:
-    kept = tuple(lines)
+def _find_known(spec: StageSpec, lines: tuple[str, ...]) -> tuple[FailureKind, str] | None:
+    """Kind and reason of the first known text in the lines; None where there is none."""
     for known in KNOWN_TEXTS:
-        for line in kept:
-            if found := known.pattern.search(line):
-                return known, line[max(0, found.start() - _MAX_QUOTE_CHARACTERS // 2) :]
+        for line in lines:
+            if found := re.search(known.pattern, line):
+                quote = line[max(0, found.start() - _MAX_QUOTE_CHARACTERS // 2) :]
+                return known.kind, _known_reason(spec, known.kind, quote)
     return None
 
 
@@ -252,7 +237,7 @@ def _named_code(stage_exit: StageExit) -> str:
     if stage_exit.exit_code is None:
         return "unknown"
     try:
-        return f"{stage_exit.exit_code} ({signal.Signals(stage_exit.exit_code - _SIGNAL_BASE).name})"
+        return f"{stage_exit.exit_code} ({signal.Signals(stage_exit.exit_code - SIGNAL_BASE).name})"
     except ValueError:
         return str(stage_exit.exit_code)
 

@@ -60,7 +60,8 @@ def choose_profile(
             fitting = [gpu for gpu in gpus if is_large_enough(gpu, profile.gpu_memory_gib)]
             indivisible = divides(profile) if len(fitting) >= profile.num_gpus else ""
             if len(fitting) < profile.num_gpus or indivisible:
-                passed_over.append(f"{profile.name} not: {indivisible or _too_few(fitting, profile)}")
+                too_few = f"{len(fitting)} of {profile.num_gpus} GPUs with {profile.gpu_memory_gib:g} GiB"
+                passed_over.append(f"{profile.name} not: {indivisible or too_few}")
                 continue
             return ProfileChoice(profile, _reason(fitting, profile, words, [*passed_over, *left_out]))
     raise NoProfileFitsError(
@@ -76,17 +77,12 @@ def _reason(fitting: Sequence[Gpu], profile: GpuProfile, words: str, remarks: Se
     return ". ".join([f"{which}; {profile.name} takes {profile.num_gpus}", *remarks])
 
 
-def _too_few(fitting: Sequence[Gpu], profile: GpuProfile) -> str:
-    return f"{len(fitting)} of {profile.num_gpus} GPUs with {profile.gpu_memory_gib:g} GiB"
-
-
 def _left_out(usable: Sequence[Gpu], leased: Mapping[str, str]) -> list[str]:
     """A reason for each GPU that does not count."""
     found = []
     for gpu in usable:
-        if not is_healthy(gpu):
-            trouble = faulty(gpu) or degraded(gpu)
-            found.append(trouble[0] if trouble else f"GPU {gpu.index}: not healthy")
+        if not is_healthy(gpu) and (trouble := faulty(gpu) or degraded(gpu)):
+            found.append(trouble[0])
         elif gpu.uuid in leased:
             found.append(f"GPU {gpu.index}: {leased[gpu.uuid]} has it")
         elif (held := in_use(gpu)) is not None:

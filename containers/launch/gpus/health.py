@@ -36,16 +36,15 @@ _TELLING_XIDS = {
 }
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 _BUS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})")
-_BASE_FIELDS = (
-    "uuid",
-    "index",
-    "utilization.gpu",
-    "memory.used",
-    "memory.total",
-    "power.draw",
-    "temperature.gpu",
-    "ecc.errors.uncorrected.volatile.total",
-)
+# Figure of `GpuState` → field of nvidia-smi.
+_FIGURES = {
+    "utilization_percent": "utilization.gpu",
+    "memory_used_mib": "memory.used",
+    "memory_total_mib": "memory.total",
+    "power_w": "power.draw",
+    "temperature_c": "temperature.gpu",
+    "ecc_uncorrected": "ecc.errors.uncorrected.volatile.total",
+}
 _THROTTLE_REASONS = {
     "hw_thermal_slowdown": "too hot (the card slows itself down)",
     "sw_thermal_slowdown": "too hot (the driver slows it down)",
@@ -173,7 +172,7 @@ def read_states(tool: str | None = None, *, timeout_s: float = 10) -> tuple[GpuS
     """One sample of each GPU; empty where nvidia-smi gives none. Never raises, never hangs."""
     for prefix in (*_THROTTLE_PREFIXES, ""):
         reasons = tuple(_THROTTLE_REASONS) if prefix else ()
-        fields = (*_BASE_FIELDS, *(f"{prefix}.{reason}" for reason in reasons), "pci.bus_id")
+        fields = ("uuid", "index", *_FIGURES.values(), *(f"{prefix}.{reason}" for reason in reasons), "pci.bus_id")
         try:
             rows = query(tool or find_tool(), "--query-gpu", fields, timeout_s=timeout_s)
             return tuple(_state(dict(zip(fields, row, strict=True)), prefix=prefix) for row in rows)
@@ -206,14 +205,9 @@ def _state(cells: Mapping[str, str], *, prefix: str) -> GpuState:
     return GpuState(
         uuid=cells["uuid"],
         index=int(cells["index"]),
-        utilization_percent=number(cells["utilization.gpu"], float),
-        memory_used_mib=number(cells["memory.used"], float),
-        memory_total_mib=number(cells["memory.total"], float),
-        power_w=number(cells["power.draw"], float),
-        temperature_c=number(cells["temperature.gpu"], float),
-        ecc_uncorrected=number(cells["ecc.errors.uncorrected.volatile.total"], float),
         throttled=throttled,
         bus=cells["pci.bus_id"],
+        **{name: number(cells[field], float) for name, field in _FIGURES.items()},
     )
 
 

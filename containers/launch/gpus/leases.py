@@ -8,23 +8,20 @@ it may outlive the run that leased them: after a run was killed, its stage still
 
 import contextlib
 import fcntl
-import json
 import os
-import socket
 import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from containers.contracts.digests import write_atomically
-from containers.launch.lease import taken_if_free
+from containers.launch.lease import Holder, taken_if_free
 from containers.launch.leftovers import processes_with
 
 FOLDER_VARIABLE = "RLHF_GPU_LEASES"
@@ -36,18 +33,13 @@ SILENT_AFTER_S = 90.0
 _SHARED_MODE = 0o666
 
 
-@dataclass(frozen=True)
-class Holder:
+class GpuHolder(Holder):
     """The run that holds a lease; `beat` is the time of its last heartbeat, in seconds since the epoch."""
 
-    name: str
-    pid: int
-    host: str
-    since: str
     beat: float
 
     def __str__(self) -> str:
-        text = f"Run {self.name} (process {self.pid} on {self.host}, since {self.since})"
+        text = super().__str__()
         if time.time() - self.beat > SILENT_AFTER_S:
             last = datetime.fromtimestamp(self.beat, UTC).isoformat(timespec="seconds")
             text += f", without a sign of life since {last}: look at process {self.pid}, it may hang,"
@@ -77,7 +69,7 @@ def leased_gpus(uuids: Iterable[str], *, folder: Path) -> dict[str, str]:
     for uuid in uuids:
         with taken_if_free(_lock_path(folder, uuid)) as is_free:
             if not (is_free and _has_no_program(uuid, folder)):
-                held[uuid] = str(_read_holder(folder, uuid) or "Another run")
+                held[uuid] = str(GpuHolder.read_if_valid(_holder_path(folder, uuid)) or "Another run")
     return held
 
 
@@ -147,26 +139,16 @@ def program_locks(uuids: Iterable[str], *, folder: Path, token: str) -> Iterator
 
 
 def _has_no_program(uuid: str, folder: Path) -> bool:
-    path = _program_lock_path(folder, uuid)
+    path, token = _program_lock_path(folder, uuid), ""
     with taken_if_free(path) as is_free:
-        return is_free and not _program_lives(path)
-
-
-def _program_lives(path: Path) -> bool:
-    token = ""
-    with contextlib.suppress(OSError):
-        token = path.read_text(encoding="ascii", errors="replace").strip()
-    return bool(token) and bool(processes_with(token))
+        with contextlib.suppress(OSError):
+            token = path.read_text(encoding="ascii", errors="replace").strip()
+        return is_free and not (token and processes_with(token))
 
 
 @contextmanager
 def _heartbeat(uuids: Iterable[str], *, holder: str, folder: Path) -> Iterator[None]:
-    facts = {
-        "holder": holder,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    facts = GpuHolder.of_this_process(holder, beat=time.time())
     paths = [_holder_path(folder, uuid) for uuid in uuids]
     over = threading.Event()
 
@@ -187,27 +169,13 @@ def _heartbeat(uuids: Iterable[str], *, holder: str, folder: Path) -> Iterator[N
                 path.unlink(missing_ok=True)
 
 
-def _write_holders(paths: Iterable[Path], facts: Mapping[str, object]) -> None:
+def _write_holders(paths: Iterable[Path], facts: GpuHolder) -> None:
     """Write the record of the holder; the lock itself does not depend on it."""
-    text = json.dumps({**facts, "beat": time.time()})
+    text = facts.model_copy(update={"beat": time.time()}).model_dump_json()
     for path in paths:
         with contextlib.suppress(OSError):
             write_atomically(path, text)
             path.chmod(_SHARED_MODE & ~stat.S_IWOTH)
-
-
-def _read_holder(folder: Path, uuid: str) -> Holder | None:
-    try:
-        facts = json.loads(_holder_path(folder, uuid).read_text(encoding="utf-8"))
-        return Holder(
-            name=str(facts["holder"]),
-            pid=int(facts["pid"]),
-            host=str(facts["host"]),
-            since=str(facts["since"]),
-            beat=float(facts["beat"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
 
 
 def _lock_path(folder: Path, uuid: str) -> Path:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.registries import RuntimeKind, RuntimeName
 from containers.formatting import size
-from containers.launch.host_limits import Memory, MemoryLimit, memory_for, memory_limit
+from containers.host.control_groups import Memory
+from containers.launch.host_limits import MemoryLimit, memory_for, memory_limit
 from tasks.plan import estimates
 
 # Speed of one thread, by the program below, of the machine that the plan's seconds were measured on.

@@ -104,7 +104,6 @@ def make_exit(**changes: Any) -> StageExit:
         "oom_killed": False,
         "timed_out": False,
         "cancelled": False,
-        "signal": None,
         "duration_s": 2.0,
         "log_tail": (),
         "container_id": "c0ffee",

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.contracts.file_limits import MAX_LINES_WITHOUT_ROW, RowLines
+from containers.contracts.file_limits import MAX_LINES_WITHOUT_ROW, RowLines, has_too_few_rows
 
 
 def counted(text: bytes, sizes: list[int]) -> tuple[int, int]:
@@ -26,6 +26,6 @@ def test_lines_and_rows_are_those_of_the_whole_text(parts: list[bytes], sizes: l
 def test_a_file_of_blank_lines_is_noticed_after_some_of_them() -> None:
     lines = RowLines()
     lines.add(b"{}\n" + b"\n" * MAX_LINES_WITHOUT_ROW)
-    assert not lines.are_too_few
+    assert not has_too_few_rows(num_lines=lines.num_lines, num_rows=lines.num_rows)
     lines.add(b"\n" * 11)
-    assert lines.are_too_few
+    assert has_too_few_rows(num_lines=lines.num_lines, num_rows=lines.num_rows)

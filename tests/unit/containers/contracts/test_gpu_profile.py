@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from containers.contracts.hardware import GpuProfile
-from containers.contracts.variables import extra_variable_mistakes, harmful_combinations, refuse_unknown
+from containers.contracts.variables import extra_variable_mistakes, refuse_unknown
 
 
 def _profile(**changes: Any) -> GpuProfile:
@@ -53,8 +53,8 @@ def test_a_model_may_be_divided_over_several_ranks() -> None:
 
 
 def test_switches_that_are_harmless_alone_are_flagged_together() -> None:
-    assert harmful_combinations({"NCCL_P2P_LEVEL": "LOC"}) == []
-    assert harmful_combinations({"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "0"}) == []
+    assert refuse_unknown({"NCCL_P2P_LEVEL": "LOC"}) == []
+    assert refuse_unknown({"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "0"}) == []
     for off in ({"NCCL_P2P_LEVEL": "LOC"}, {"NCCL_P2P_DISABLE": "1"}):
         (sentence,) = refuse_unknown({**off, "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1"})
         assert "over TCP" in sentence and "Turn off p2p alone first" in sentence

@@ -16,11 +16,11 @@ from containers.contracts.identity import (
     SINGLE_BATCH,
     config_profile,
     stage_batch,
-    stage_key,
     stage_profile,
 )
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
+from tests.unit.factories.stage_keys import stage_key
 
 PROFILE = GpuProfile(name="cpu", num_gpus=0, precision="float32")
 BATCH = BatchPlan(global_batch_size=8, per_device_batch_size=4, num_processes=1, gradient_accumulation_steps=2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.host.control_groups import GroupMemory, group_cpus, group_memory, oom_kills
+from containers.host.control_groups import Memory, group_cpus, group_memory, oom_kills
 
 GIB, MIB = 1024**3, 1024**2
 UNLIMITED_1 = str(2**63 - 4096)
@@ -148,17 +148,17 @@ def hybrid(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("place", "memory", "cpus"),
     [
-        (systemd_scope, GroupMemory(3 * GIB, 2 * GIB), 1.5),
-        (slurm_step, GroupMemory(8 * GIB, 6 * GIB), 4.0),
-        (docker_2, GroupMemory(2 * GIB, 3 * GIB // 2), 0.5),
-        (docker_1, GroupMemory(2 * GIB, GIB), 0.5),
+        (systemd_scope, Memory(3 * GIB, 2 * GIB), 1.5),
+        (slurm_step, Memory(8 * GIB, 6 * GIB), 4.0),
+        (docker_2, Memory(2 * GIB, 3 * GIB // 2), 0.5),
+        (docker_1, Memory(2 * GIB, GIB), 0.5),
         # The group above has less left than the smallest limit: 12 − (11 − 1).
-        (nested_1, GroupMemory(3 * GIB, 2 * GIB), 2.5),
-        (hybrid, GroupMemory(3 * GIB, 2 * GIB), None),
+        (nested_1, Memory(3 * GIB, 2 * GIB), 2.5),
+        (hybrid, Memory(3 * GIB, 2 * GIB), None),
     ],
 )
 def test_the_smallest_limit_of_the_own_group_and_of_those_above_counts(
-    tmp_path: Path, place: object, memory: GroupMemory, cpus: float | None
+    tmp_path: Path, place: object, memory: Memory, cpus: float | None
 ) -> None:
     assert callable(place)
     root = place(tmp_path)
@@ -179,14 +179,14 @@ def test_without_a_limit_there_is_none(tmp_path: Path) -> None:
 def test_a_group_that_the_kernel_slows_down_has_that_limit(tmp_path: Path) -> None:
     files = group_2(f"{V2}/job", limit=str(8 * GIB), high=str(6 * GIB), usage=GIB)
     root = grown(tmp_path, groups="0::/job", mounts=V2_MOUNT, files=files)
-    assert group_memory(root=root) == GroupMemory(6 * GIB, 5 * GIB)
+    assert group_memory(root=root) == Memory(6 * GIB, 5 * GIB)
 
 
 def test_pages_of_files_that_can_be_dropped_are_not_taken(tmp_path: Path) -> None:
     files = group_2(f"{V2}/job", limit=str(4 * GIB), usage=4 * GIB)
     files[f"{V2}/job/memory.stat"] = f"anon {GIB}\nfile {3 * GIB}\ninactive_file {2 * GIB}\nactive_file {GIB}"
     root = grown(tmp_path, groups="0::/job", mounts=V2_MOUNT, files=files)
-    assert group_memory(root=root) == GroupMemory(4 * GIB, 2 * GIB)
+    assert group_memory(root=root) == Memory(4 * GIB, 2 * GIB)
 
 
 def test_a_limit_above_the_mount_is_the_kernels_to_tell(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_limit_above_the_mount_is_the_kernels_to_tell(tmp_path: Path) -> None:
         mounts="701 695 0:31 /kubepods/pod1/c0ffee /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
         files=group_1(f"{V2}/memory", limit=str(8 * GIB), usage=GIB, above=str(4 * GIB)),
     )
-    assert group_memory(root=root) == GroupMemory(4 * GIB, 3 * GIB)
+    assert group_memory(root=root) == Memory(4 * GIB, 3 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_where_the_own_group_is_not_shown_the_top_of_the_mount_counts(
 ) -> None:
     mounts = V2_MOUNT.replace(" / /sys", f" {mounted} /sys")
     root = grown(tmp_path, groups=groups, mounts=mounts, files=group_2(V2, limit=str(2 * GIB), usage=GIB))
-    assert group_memory(root=root) == GroupMemory(2 * GIB, GIB)
+    assert group_memory(root=root) == Memory(2 * GIB, GIB)
 
 
 def test_of_several_mounts_the_one_that_shows_the_own_group_counts(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_of_several_mounts_the_one_that_shows_the_own_group_counts(tmp_path: Pat
             **group_2("/mnt/control groups/inner", limit=str(3 * GIB), usage=MIB),
         },
     )
-    assert group_memory(root=root) == GroupMemory(3 * GIB, 3 * GIB - MIB)
+    assert group_memory(root=root) == Memory(3 * GIB, 3 * GIB - MIB)
 
 
 def test_what_the_kernel_killed_for_memory_is_counted_in_the_own_group_where_it_tells(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import psutil
 import pytest
 
 from containers.contracts.hardware import GIB
+from containers.host.control_groups import available_cpus
 from containers.launch import host_limits
-from containers.launch.host_limits import available_cpus, read_memory, usable_cores
+from containers.launch.host_limits import read_memory, usable_cores
 
 
 def host_in_a_group(root: Path, *, limit: str, usage: int, cpus: str) -> Path:

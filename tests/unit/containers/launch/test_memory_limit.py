@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from containers.host.control_groups import Memory
 from containers.launch import host_limits as module
-from containers.launch.host_limits import Memory, machine_memory, memory_for, memory_limit
+from containers.launch.host_limits import machine_memory, memory_for, memory_limit
 from tests.unit.factories.launch_factory import GIB, make_profile
 
 

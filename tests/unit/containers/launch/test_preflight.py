@@ -9,8 +9,9 @@ import pytest
 from fakes.docker_daemon import FakeDaemon
 
 from containers.contracts.hardware import GIB, GpuProfile
+from containers.host.control_groups import Memory
 from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
-from containers.launch.host_limits import Memory, shared_memory
+from containers.launch.host_limits import shared_memory
 from containers.launch.preflight import (
     cpu_finding,
     disk_finding,

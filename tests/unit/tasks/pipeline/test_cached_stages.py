@@ -10,7 +10,7 @@ from fakes.hub_server import FakeHub
 
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.digests import content_digest, file_entries
-from containers.contracts.identity import SINGLE_BATCH, stage_key, stage_profile
+from containers.contracts.identity import SINGLE_BATCH, stage_profile
 from containers.contracts.manifest import Manifest
 from containers.contracts.names import MANIFEST_FILE, StageName
 from containers.contracts.spec import StageInput
@@ -20,6 +20,7 @@ from tasks.pipeline.inputs import filter_dataset_inputs, named_model_input
 from tasks.pipeline.lookup import cached_stages, finished_artifacts
 from tasks.run.runtime import code_identity
 from tests.unit.factories.run_files import write_run
+from tests.unit.factories.stage_keys import stage_key
 from tests.unit.factories.weight_bytes import weight_bytes
 
 MODEL_FILES = {

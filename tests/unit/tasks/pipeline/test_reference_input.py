@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.hub_server import FakeHub
 
-from containers.contracts.identity import SINGLE_BATCH, stage_key, stage_profile
+from containers.contracts.identity import SINGLE_BATCH, stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
 from tasks.check_system import run_checks
@@ -18,6 +18,7 @@ from tasks.pipeline.lookup import cached_stages
 from tasks.plan.run_plan import draft_plan
 from tasks.sources.errors import SourceError
 from tests.unit.factories.run_files import write_run
+from tests.unit.factories.stage_keys import stage_key
 from tests.unit.factories.weight_bytes import weight_bytes
 
 MODEL_FILES = {

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.hardware import GIB
+from containers.host.control_groups import Memory
 from containers.launch import host_limits
-from containers.launch.host_limits import Memory
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import LoadedConfig, load_run_config
 from tasks.plan.run_plan import plan_run

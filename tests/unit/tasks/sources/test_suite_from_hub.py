@@ -14,7 +14,7 @@ from containers.contracts.certificate import Certificate
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.hardware import GpuProfile
-from containers.contracts.identity import SINGLE_BATCH, stage_key
+from containers.contracts.identity import SINGLE_BATCH
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
 from containers.evals.suites.reward_bench import SUBSETS
@@ -24,6 +24,7 @@ from tasks.sources.errors import HubUnreachableError, SourceNotFoundError
 from tasks.sources.suites import pinned_suite, probe_suite
 from tests.unit.factories.made_reward_models import random_model, write_reward_model
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
+from tests.unit.factories.stage_keys import stage_key
 from tests.unit.factories.suite_factory import reward_bench_row
 
 pytestmark = pytest.mark.stages

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.contracts.configs.suites import BenchmarkName
-from containers.contracts.registries import BENCHMARKS
+from containers.contracts.registries import BENCHMARKS, BenchmarkName
 from containers.evals.suites.base import ScoredItem, SuiteRows
 from containers.harness.errors import DivergedError
 from tests.unit.factories.suite_factory import INTERVALS, ROWS, inverted, perfect, read, scored
