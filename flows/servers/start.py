@@ -70,12 +70,18 @@ def _size(path: Path) -> int:
 def _processor_s(pid: int) -> float:
     """Processor time of a process and its children, also of those that have ended."""
     total = 0.0
+    for process in _with_children(pid):
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def _with_children(pid: int) -> list[psutil.Process]:
+    """The process and its children, also theirs; empty if it has ended."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for each in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += sum(each.cpu_times()[:4])
-    return total
+        return [process, *process.children(recursive=True)]
+    return []
 
 
 Say = Callable[[str], None]
@@ -154,13 +160,11 @@ def wait_until_healthy(
 
 def _listens(server: StartedServer) -> bool:
     """Whether the started process, or one of its children, holds the server's port."""
-    with suppress(psutil.Error):
-        process = psutil.Process(server.child.pid)
-        for each in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):
-                for socket_ in each.net_connections(kind="tcp"):
-                    if socket_.status == psutil.CONN_LISTEN and socket_.laddr.port == server.plan.port:
-                        return server.child.poll() is None
+    for process in _with_children(server.child.pid):
+        with suppress(psutil.Error):
+            for socket_ in process.net_connections(kind="tcp"):
+                if socket_.status == psutil.CONN_LISTEN and socket_.laddr.port == server.plan.port:
+                    return server.child.poll() is None
     return False
 
 
