@@ -23,7 +23,7 @@ from flows.rlhf import Stages, run_stages
 from flows.terminal import printable
 from tasks.config.errors import ConfigError
 from tasks.config.loading import LoadedConfig
-from tasks.display import install_display
+from tasks.display import Display, install_display
 from tasks.pipeline.attempt import run_logger
 from tasks.plan.run_plan import plan_run
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
@@ -37,15 +37,12 @@ NOT_STARTED = "(not started)"
 _OURS = ("flows.", "tasks.", "containers.")
 
 
-class LogDisplay:
-    """A `tasks.display.Display` that writes each line once to the log of the flow run."""
+class LogDisplay(Display):
+    """Writes each line once to the log of the flow run. Progress is an artifact of the stage."""
 
     def stage_started(self, stage: StageName, text: str) -> None:
         """Log one line."""
         run_logger().info("%s starts: %s", stage, text)
-
-    def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
-        """Do nothing: progress is an artifact of the stage."""
 
     def stage_ended(self, record: StageRecord) -> None:
         """Log one line: how the stage ended, and its first figures."""
