@@ -5,7 +5,6 @@ disk, and is delivered when the server answers again, by this process or by the 
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from tasks.mlflow_sync.artifact_places import OtherPlaceError
 from tasks.mlflow_sync.parts import create_run, send_part
-from tasks.mlflow_sync.sending import can_be_sent_later, send_points
+from tasks.mlflow_sync.sending import can_be_sent_later, mlflow_client, send_points
 from tasks.mlflow_sync.state_file import StateFile
 from tasks.mlflow_sync.undelivered import HANDLE_PREFIX, Curves, Part, UndeliveredRun
 from tasks.store.events import MetricPoint, Reconciliation, read_points
@@ -52,17 +51,10 @@ class Outbox:
         rest_after_failure_s: float = 20.0,
         is_up: Callable[[], bool] = lambda: True,
     ) -> None:
-        # MLflow reads these at each call. With its defaults a dead server costs 246 s, and MLflow repeats a creation
-        # after a time-out, which makes two runs.
-        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(request_timeout_s)
-        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        from mlflow import MlflowClient
-
         self.experiment_id = self._known_experiment = ""
         self.refused: tuple[str, ...] = ()
         self.uri = uri.rstrip("/")
-        self._client = MlflowClient(tracking_uri=uri)
+        self._client = mlflow_client(uri, request_timeout_s=request_timeout_s)
         self._rest_after_failure_s = rest_after_failure_s
         self._is_up = is_up
         self._rest_until = 0.0

@@ -34,7 +34,7 @@ def create_run(
         experiment_id: empty if unknown.
         may_exist: False if this was never sent before.
     """
-    experiment_id = experiment_id or _experiment_id(client, run.experiment)
+    experiment_id = experiment_id or experiment_id_of(client, run.experiment)
     if may_exist:
         found = client.search_runs([experiment_id], f"tags.`{HANDLE_TAG}` = '{run.handle}'", max_results=1)
         if found:
@@ -44,7 +44,8 @@ def create_run(
     return str(made.info.run_id), experiment_id
 
 
-def _experiment_id(client: "MlflowClient", name: str) -> str:
+def experiment_id_of(client: "MlflowClient", name: str) -> str:
+    """Return the id of an experiment; make it if it is missing."""
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)
