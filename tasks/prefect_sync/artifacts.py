@@ -189,12 +189,15 @@ def _input_key(run: PipelineRun, item: StageInput) -> str:
     return f"hub://{maker.partition('@')[0]}" if item.digest.startswith("hub:") else f"file://{item.path}"
 
 
-def certificate_blocks(certificate: Certificate, verdict: GateVerdict, *, page: str = "") -> tuple[Block, ...]:
+def certificate_blocks(run: PipelineRun, certificate: Certificate, verdict: GateVerdict) -> tuple[Block, ...]:
     """Return everything that was measured of a reward model, with its gate and the plots of the held-out pairs.
 
-    Args:
-        page: address of the certificate's page; empty: it has none.
+    If the certificate was made in this run, a link to its page in MLflow comes first.
     """
+    record = run.record_of(StageName.EVALUATE_REWARD_MODEL)
+    page = ""
+    if record is not None and record.status == "ran":
+        page = run.tracking.file_url(record.mlflow_run_id, f"output/{CERTIFICATE_PAGE_FILE}")
     link = (Note("The certificate as a page", link=page),) if page else ()
     return (*link, *certificate_sections(certificate, verdict, num_plotted=1))
 
@@ -202,13 +205,10 @@ def certificate_blocks(certificate: Certificate, verdict: GateVerdict, *, page: 
 def show_certificate(run: PipelineRun) -> None:
     """Attach the run's certificate, if it has one."""
     verdict = next((found for found in reversed(run.gates) if found.certificate is not None), None)
-    record = run.record_of(StageName.EVALUATE_REWARD_MODEL)
-    if verdict is None or verdict.certificate is None or record is None:
+    if verdict is None or verdict.certificate is None:
         return
     folder = Path(verdict.certificate.path)
     certificate = Certificate.model_validate_json((folder / CERTIFICATE_FILE).read_bytes())
-    file = f"output/{CERTIFICATE_PAGE_FILE}"
-    address = run.tracking.file_url(record.mlflow_run_id, file) if record.status == "ran" else ""
     where = Note(f"The certificate's page, on the machine of this run: {folder / CERTIFICATE_PAGE_FILE}")
-    shown = certificate_blocks(certificate, verdict, page=address)
+    shown = certificate_blocks(run, certificate, verdict)
     show_blocks(KEY, where, *shown, description="The certificate, its gate, its page")
