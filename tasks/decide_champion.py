@@ -1,6 +1,7 @@
 """Decide at the end of a retraining whether the challenger replaces the champion."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from prefect import task
@@ -44,10 +45,7 @@ def decide_on_reward_model(
     rules_text: str,
 ) -> Decision:
     """Decide whether the run's reward model becomes champion; write the decision to the book, and show it in MLflow."""
-
-    def compare(record: ChampionRecord, challenger: ModelVersion) -> Comparison:
-        return compare_reward_models(run, book, record, challenger, config=config, rules=rules)
-
+    compare = partial(compare_reward_models, run, book, config=config, rules=rules)
     return _decided(run, book, compare, registry=registry, rules_text=rules_text)
 
 
@@ -64,10 +62,7 @@ def decide_on_policy(
     rules_text: str,
 ) -> Decision:
     """Decide whether the run's policy becomes champion, by the scores of the champion reward model."""
-
-    def compare(record: ChampionRecord, challenger: ModelVersion) -> Comparison:
-        return compare_policies(run, book, record, challenger, reward_model=reward_model, config=config, rules=rules)
-
+    compare = partial(compare_policies, run, book, reward_model=reward_model, config=config, rules=rules)
     return _decided(run, book, compare, registry=registry, rules_text=rules_text, reward_model=reward_model_name)
 
 
