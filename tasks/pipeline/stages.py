@@ -24,14 +24,6 @@ Made: TypeAlias = Mapping[str, Any]
 _ONLY_AWAITED = ("checked", "gate")
 
 
-def _nothing_named(run: RunConfig) -> ModelSource | None:
-    return None
-
-
-def _nothing_else(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Stage:
     """One row of the table.
@@ -46,8 +38,8 @@ class Stage:
     name: StageName
     role: str
     reads: tuple[str, ...]
-    others: Callable[[RunConfig, bool], tuple[StageInput, ...]] = _nothing_else
-    named: Callable[[RunConfig], ModelSource | None] = _nothing_named
+    others: Callable[[RunConfig, bool], tuple[StageInput, ...]] = lambda run, ask_hub: ()
+    named: Callable[[RunConfig], ModelSource | None] = lambda run: None
 
     def inputs(self, run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
         """The program's inputs, from what was made and from the run; `ask_hub` as in `filter_dataset_inputs`."""
