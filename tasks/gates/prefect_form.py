@@ -12,7 +12,6 @@ from uuid import UUID
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, FlowRunInput
-from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
 from prefect.input import Keyset, RunInput, keyset_from_paused_state
@@ -84,12 +83,6 @@ class ModelThatMissed(_Form):
         description="Why the run goes on, or why it ends",
     )
     by: _By
-
-
-def present_flow_run() -> FlowRun | None:
-    """The flow run of this process; None outside one."""
-    context = FlowRunContext.get()
-    return context.flow_run if context else None
 
 
 def can_be_suspended(flow_run: FlowRun | None) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from prefect.context import FlowRunContext, TaskRunContext
+from prefect.context import TaskRunContext
 from prefect.events import emit_event
 
 from containers.contracts.certificate import Certificate
@@ -24,7 +24,7 @@ from containers.host.environment_block import without_secrets
 from containers.report.certificate_page import certificate_sections
 from containers.report.curves import read_curves
 from containers.report.training import training_section
-from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.ledger import JsonObject
 from tasks.prefect_sync.link import present_link
 from tasks.run.provenance import find_maker
@@ -122,8 +122,8 @@ def page_key(stage: StageName) -> str:
 
 def present_flow_run_id() -> str:
     """Return Prefect's id of the present flow run; empty outside of one."""
-    context = FlowRunContext.get()
-    return str(context.flow_run.id) if context and context.flow_run else ""
+    flow_run = present_flow_run()
+    return str(flow_run.id) if flow_run else ""
 
 
 def artifact_of_present_run(kind: str, key: str, data: str | float, *, description: str) -> JsonObject | None:

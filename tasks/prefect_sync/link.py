@@ -21,7 +21,7 @@ from prefect.exceptions import Abort, Pause, TerminationSignal
 
 from containers.launch.docker.cleanup import current_owner
 from tasks.config.gates import GateWaitsError
-from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.cancellation import (
     CANCELLED,
     STOPS,
@@ -108,8 +108,8 @@ def why_stopped() -> str:
 
 def asked_at() -> str:
     """Return when the present flow run was created, UTC, ISO 8601; a retry changes nothing. Empty outside a run."""
-    context = FlowRunContext.get()
-    created = context.flow_run.created if context and context.flow_run else None
+    flow_run = present_flow_run()
+    created = flow_run.created if flow_run else None
     return created.astimezone(UTC).isoformat(timespec="seconds") if created else ""
 
 
