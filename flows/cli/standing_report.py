@@ -21,7 +21,6 @@ class StandingReport:
     """A finished run whose repetition would give the same."""
 
     record: PipelineRecord
-    report: Path
     stages: tuple[StageRecord, ...]
 
 
@@ -39,12 +38,11 @@ def standing_report(loaded: LoadedConfig) -> StandingReport | None:
     recorded = {stage.stage: stage for stage in record.stages if stage.stage not in _WITHOUT_ARTIFACT}
     if {stage: record.key for stage, record in recorded.items()} != {stage: made.key for stage, made in found.items()}:
         return None
-    report = loaded.config.output_dir / REPORT_HTML_FILE
     own = loaded.config.output_dir / "reports" / record.run_id / REPORT_HTML_FILE
-    if not _same_file(report, own):
+    if not _same_file(loaded.config.output_dir / REPORT_HTML_FILE, own):
         return None
     stages = tuple(_reused(recorded[stage], made) for stage, made in found.items())
-    return StandingReport(record=record, report=report, stages=stages)
+    return StandingReport(record=record, stages=stages)
 
 
 def last_record(output_dir: Path) -> PipelineRecord | None:
