@@ -55,7 +55,7 @@ def server_plan(
         host=host,
         database=shown_database(url),
         login=login,
-        secrets=(*secrets_in_url(url), *_secrets_of(login)),
+        secrets=(*secrets_in_url(url), *((login, login.partition(":")[2]) if login else ())),
     )
 
 
@@ -129,7 +129,3 @@ def _mlflow_login(folder: Path, login: str) -> dict[str, str]:
         # By default, routes without their own rule need no login.
         "MLFLOW_BASIC_AUTH_FAIL_CLOSED": "true",
     }
-
-
-def _secrets_of(login: str) -> tuple[str, ...]:
-    return (login, login.partition(":")[2]) if login else ()
