@@ -18,6 +18,7 @@ from flows.servers.logins import is_loopback
 from flows.servers.process import ServerError, ServerPlan, health_problem, log_tail, port_problem
 from flows.servers.record import ServerEntry
 from tasks.config.logins import LOGIN_VARIABLES
+from tasks.mlflow_sync.start import MlflowStart
 
 _LOOK_EVERY_S = 1.0
 # A process that only sleeps, and wakes for a timer, uses less.
@@ -240,8 +241,8 @@ def _your_own(plan: ServerPlan) -> str:
     return f"Or set {URL_KEYS[plan.name]} to a server of your own."
 
 
-class BackgroundStart:
-    """Waits for MLflow in its own thread; a `tasks.mlflow_sync.start.MlflowStart`.
+class BackgroundStart(MlflowStart):
+    """Waits for MLflow in its own thread.
 
     Args:
         wait: returns whether MLflow is up; its event says that the answer is no longer needed.

@@ -30,7 +30,7 @@ from flows.servers.start import (
 )
 from flows.signals import signals_held_back, signals_ignored
 from tasks.config.logins import login_variables
-from tasks.mlflow_sync.start import AlreadyUp, MlflowStart
+from tasks.mlflow_sync.start import MlflowStart
 
 # A server that runs, does not answer, and has no user is replaced after so long.
 _REUSE_LIMIT_S = 10.0
@@ -116,7 +116,7 @@ class ServersUse:
             self._behind = BackgroundStart(lambda given_up: self._follows(later, given_up, problem), say=self.say)
             return self._behind
         self._lock.close()
-        return AlreadyUp()
+        return MlflowStart()
 
     def _start_behind(self) -> str:
         """Start the remaining servers; return why that failed, which ends nothing, or an empty text."""

@@ -16,7 +16,7 @@ from containers.launch.process import ProcessRuntime
 from flows.servers.process import ServerError
 from flows.servers.start import BackgroundStart
 from tasks.display import Display, install_display
-from tasks.mlflow_sync.start import AlreadyUp, install_mlflow_start
+from tasks.mlflow_sync.start import MlflowStart, install_mlflow_start
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline import gpu_turn as module
 from tasks.pipeline.failure import StageFailedError
@@ -135,7 +135,7 @@ def test_a_stage_takes_its_card_without_an_mlflow_that_does_not_start_and_says_s
         run_stage(run, EvaluateRewardModelConfig(), ())
         run.tracking.finish_pipeline("FINISHED")
     finally:
-        install_mlflow_start(AlreadyUp())
+        install_mlflow_start(MlflowStart())
         install_display(Display())
     assert run.records[0].status == "ran"
     (told,) = [line for line in lines if "WITHOUT MLFLOW" in line]
