@@ -33,17 +33,16 @@ def upgrade_lines(config: RunConfig, plan: RunPlan) -> tuple[str, ...]:
         require_known_store(config.store_dir)
     except NewerStoreError as error:
         return (f"{error} `rlhf run` refuses it.",)
-    own_files = [name for name, is_elsewhere in _servers_elsewhere(config).items() if not is_elsewhere]
-    return (*_programs(config, plan), *database_upgrade_lines(STATE_DIR, own_files))
+    return (*_programs(config, plan), *database_upgrade_lines(STATE_DIR, _own_files(config)))
 
 
-def _servers_elsewhere(config: RunConfig) -> dict[str, bool]:
-    """Whether each server runs elsewhere or has a database of the user; neither is checked."""
+def _own_files(config: RunConfig) -> list[str]:
+    """The servers that neither run elsewhere nor have a database of the user; only these are checked."""
     named = {
         "prefect": config.tracking.prefect_api_url or os.environ.get("PREFECT_API_URL"),
         "mlflow": config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI"),
     }
-    return {name: bool(url or os.environ.get(DATABASE_VARIABLES[name])) for name, url in named.items()}
+    return [name for name, url in named.items() if not (url or os.environ.get(DATABASE_VARIABLES[name]))]
 
 
 def _programs(config: RunConfig, plan: RunPlan) -> Iterator[str]:
