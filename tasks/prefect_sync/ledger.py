@@ -102,8 +102,10 @@ def read_ledger(path: Path) -> LedgerRecord | None:
         return None
 
 
-def remove_ledger(path: Path) -> None:
-    """Delete a ledger, and the folder with its last ledger."""
+def remove_ledger(path: Path | None) -> None:
+    """Delete a ledger, and the folder with its last ledger; None: there is none."""
+    if path is None:
+        return
     try:
         path.unlink(missing_ok=True)
         path.parent.rmdir()

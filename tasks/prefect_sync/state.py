@@ -166,11 +166,9 @@ def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[s
     if before.state_type in _TO_BE_STARTED:
         return []
     if not _is_dead({**record.owner, **_labels(before)}):
-        if path is not None:  # a user pressed Retry, and a live process works on the run now
-            remove_ledger(path)
+        remove_ledger(path)  # a user pressed Retry, and a live process works on the run now
         return []
-    is_told = settle(record, api)
-    if path is not None and is_told:
+    if settle(record, api):
         remove_ledger(path)
     after = api.flow_run(record.flow_run_id)
     if after is None or before.state_name == after.state_name:
