@@ -19,7 +19,7 @@ from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.records import PipelineRecord
 from flows.cli.options import Command, add_run_options, load_run
 from flows.cli.standing_report import StandingReport, last_record, standing_report
-from flows.run_flow import import_flow, run_flow
+from flows.run_flow import how_it_ends, import_flow
 from flows.servers.local import Servers, ServerSettings, local_servers, login_hint
 from flows.servers.settings import STATE_DIR
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended
@@ -162,9 +162,11 @@ def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: 
     Raises:
         KeyboardInterrupt, EndedBySignal: a user or a signal stopped it.
     """
+    from flows.rlhf import rlhf
+
     tracking = loaded.config.tracking.model_copy(update={"mlflow_uri": servers.mlflow_uri})
     config = loaded.config.model_copy(update={"tracking": tracking})
-    ended = run_flow(config, command=command, config_yaml=loaded.yaml_text)
+    ended = how_it_ends(lambda: rlhf(config, command=command, config_yaml=loaded.yaml_text))
     display.close()
     if not ended.prefect_knows:
         display.say(

@@ -114,7 +114,9 @@ def suspend(question: Question, *, refused: str = "") -> str:
     form = ModelThatPassed if question.verdict.passed else ModelThatMissed
     left_s = question.seconds_left()
     try:
-        pause = f"{_pause_prefix(question)}{_num_forms(question) + 1}"
+        # Prefect loses its own count of a question's forms when a run is retried.
+        num_forms = sum(item.key.endswith("-schema") for item in _inputs(question))
+        pause = f"{_pause_prefix(question)}{num_forms + 1}"
         # Prefect reads the description from the class that it is given.
         shown = form.with_initial_data(description=form_markdown(question, refused=refused))
         shown.save(keyset_from_paused_state(Suspended(pause_key=pause)), UUID(question.flow_run_id))
@@ -157,11 +159,6 @@ def _not_suspended(name: str, flow_run: FlowRun, question: Question) -> str:
 
 def _page(question: Question) -> str:
     return question.prefect_url or question.flow_run_id
-
-
-def _num_forms(question: Question) -> int:
-    """Number of forms that the run had for this question. Prefect loses its own count when a run is retried."""
-    return sum(item.key.endswith("-schema") for item in _inputs(question))
 
 
 def _answers(question: Question) -> list[GateDecision]:

@@ -183,7 +183,8 @@ class Outbox:
         for run, part in sorted(waiting, key=lambda item: item[1].name == "files"):
             if rests and self._resting:
                 break
-            if (run.handle, part) in self._failing or self._waits_for_creation(run, part) or self._is_refused(run):
+            is_left_out = (run.handle, part) in self._failing or run.handle in self._refused_runs
+            if is_left_out or self._waits_for_creation(run, part):
                 continue
             if time.monotonic() > deadline:
                 self._rest()
@@ -203,10 +204,7 @@ class Outbox:
         if part != _CREATION:
             return not run.run_id
         parent = self._runs.get(run.parent)
-        return parent is not None and not parent.run_id and not self._is_refused(parent)
-
-    def _is_refused(self, run: UndeliveredRun) -> bool:
-        return run.handle in self._refused_runs
+        return parent is not None and not parent.run_id and parent.handle not in self._refused_runs
 
     def _answers(self) -> bool:
         try:

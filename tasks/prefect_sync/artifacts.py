@@ -53,12 +53,6 @@ def show_blocks(key: str, *blocks: Block, description: str) -> None:
     show_markdown(key, markdown(*blocks), description=description)
 
 
-def show_link(key: str, address: str, *, text: str, description: str) -> None:
-    """Attach a link to the present run; do nothing for an empty address."""
-    if address:
-        show_markdown(key, f"[{markdown_text(text)}]({address})", description=description)
-
-
 def mlflow_page_shown(run: PipelineRun) -> Callable[[], None]:
     """Return a function that attaches a link to the run's MLflow page to the present flow run."""
     # Call this outside of tasks: inside a task the link would be the task's.
