@@ -10,10 +10,10 @@ from tasks.config.gates import judge_reward_model
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import certificate_blocks, show_stage
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def evaluate_reward_model(
     run: PipelineRun, *, pairs: ArtifactRef, reward_model: ArtifactRef | StageInput
 ) -> GateVerdict:

@@ -8,10 +8,10 @@ from tasks.pipeline.inputs import certificate_input
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_training
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def train_policy(
     run: PipelineRun,
     *,

@@ -20,10 +20,10 @@ from tasks.pipeline.inputs import artifact_input
 from tasks.pipeline.run_stage import run_stage
 from tasks.prefect_sync.artifacts import show_markdown
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object = None) -> Path:
     """Write the report; return its path, `reports/<run id>/report.html` below the run's output folder.
 
