@@ -42,8 +42,7 @@ def made_input(role: str, made: ArtifactRef | StageInput) -> StageInput:
 
 def named_model_input(source: ModelSource, *, name: str = "start_model") -> StageInput:
     """Input for a model that the run names; fetched if it is not on this disk."""
-    key = "base_model" if name == "start_model" else name
-    return _input(name, resolve_model(source, token=hub_token(), key=key))
+    return model_input(source, name=name, ask_hub=True, key="base_model" if name == "start_model" else name)
 
 
 def filter_dataset_inputs(
@@ -66,25 +65,18 @@ def filter_dataset_inputs(
     if config.contamination != "off":
         files = (*files, *suite_inputs(suites, ask_hub=ask_hub))
     if config.polarity.reference_reward_model is not None:
-        files = (*files, reference_input(config.polarity.reference_reward_model, ask_hub=ask_hub))
+        judge = reference_source(config.polarity.reference_reward_model)
+        files = (*files, model_input(judge, name=REFERENCE_INPUT, ask_hub=ask_hub, key=REFERENCE_KEY))
     if config.max_tokens is None or base_model is None:
         return files
     return (*files, model_input(base_model, name="tokenizer", ask_hub=ask_hub))
 
 
-def model_input(source: ModelSource, *, name: str, ask_hub: bool) -> StageInput:
-    """Input `name` for the base model."""
+def model_input(source: ModelSource, *, name: str, ask_hub: bool, key: str = "base_model") -> StageInput:
+    """Input `name` for a model; with `ask_hub`, it is fetched if it is not on this disk. `key` is for messages."""
     if ask_hub or source.hub_id is None:
-        return named_model_input(source).model_copy(update={"name": name})
+        return _input(name, resolve_model(source, token=hub_token(), key=key))
     return pinned_model_input(source, name=name)
-
-
-def reference_input(model: ReferenceRewardModel, *, ask_hub: bool = True) -> StageInput:
-    """Input for the reward model that judges the labels; fetched if it is not on this disk."""
-    source = reference_source(model)
-    if not ask_hub and source.hub_id is not None:
-        return pinned_model_input(source, name=REFERENCE_INPUT)
-    return _input(REFERENCE_INPUT, resolve_model(source, token=hub_token(), key=REFERENCE_KEY))
 
 
 def reference_source(model: ReferenceRewardModel) -> ModelSource:
