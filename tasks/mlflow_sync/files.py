@@ -55,13 +55,10 @@ class RunFiles(Outbox):
         with self.change(run_id) as run:
             run.files[file] = FileSource(text=text)
 
-    def log_json(self, run_id: str, value: object, file: str) -> None:
-        """Keep a value as a JSON file."""
-        self.log_text(run_id, json.dumps(value, indent=2, ensure_ascii=False, default=str), file)
-
     def log_table(self, run_id: str, columns: Sequence[str], rows: Sequence[Sequence[object]], file: str) -> None:
         """Keep rows as a table that the run page shows; `file` ends in .json."""
-        self.log_json(run_id, {"columns": list(columns), "data": [list(row) for row in rows]}, file)
+        table = {"columns": list(columns), "data": [list(row) for row in rows]}
+        self.log_text(run_id, json.dumps(table, indent=2, ensure_ascii=False, default=str), file)
         tables = self._tables.setdefault(run_id, [])
         if file not in tables:
             tables.append(file)

@@ -74,12 +74,10 @@ def send_part(client: "MlflowClient", run: UndeliveredRun, part: Part, *, sent: 
     from mlflow.entities import Param, RunTag
 
     match part.name:
-        case "params":
-            params = [Param(mlflow_name(key), value) for key, value in run.pairs(part).items()]
-            send_what_is_taken(params, lambda some: client.log_batch(run.run_id, params=some), _MAX_PAIRS_PER_BATCH)
-        case "tags":
-            tags = [RunTag(mlflow_name(key), value) for key, value in run.pairs(part).items()]
-            send_what_is_taken(tags, lambda some: client.log_batch(run.run_id, tags=some), _MAX_PAIRS_PER_BATCH)
+        case "params" | "tags" as name:
+            kind = Param if name == "params" else RunTag
+            pairs = [kind(mlflow_name(key), value) for key, value in run.pairs(part).items()]
+            send_what_is_taken(pairs, lambda some: client.log_batch(run.run_id, **{name: some}), _MAX_PAIRS_PER_BATCH)
         case "datasets":
             _send_datasets(client, run)
         case "figures":
