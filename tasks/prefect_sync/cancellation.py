@@ -123,23 +123,17 @@ class CancelWatch:
         return self.was_deleted
 
 
-def end_state(error: BaseException | None) -> EndState:
-    """Return Prefect's state for a run that ended with that error; None: the run came to its end."""
+def end_of(error: BaseException | None) -> tuple[EndState, str]:
+    """Return Prefect's state for a run that ended with that error, and the message beside it; None: it came to its end.
+
+    A run that waits at a gate has come to its end too.
+    """
     if error is None:
-        return "COMPLETED"
-    if isinstance(error, RunCancelledError):
-        return "CANCELLED"
+        return "COMPLETED", ""
     if isinstance(error, GateWaitsError):
-        return "COMPLETED"
-    return "FAILED" if isinstance(error, Exception) else "CRASHED"
-
-
-def end_text(error: BaseException | None) -> str:
-    """Return the message beside that state; empty without an error."""
-    if error is None:
-        return ""
-    if isinstance(error, (GateWaitsError, RunCancelledError)):
-        return str(error)
+        return "COMPLETED", str(error)
+    if isinstance(error, RunCancelledError):
+        return "CANCELLED", str(error)
     if isinstance(error, TerminationSignal):
-        return f"Stopped by {Signals(error.signal).name}. {GOES_ON}"
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+        return "CRASHED", f"Stopped by {Signals(error.signal).name}. {GOES_ON}"
+    return "FAILED" if isinstance(error, Exception) else "CRASHED", f"{type(error).__name__}: {error}".rstrip(": ")

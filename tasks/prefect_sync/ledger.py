@@ -73,10 +73,11 @@ class Ledger:
         """Remove an artifact that Prefect has now."""
         self._change(lambda record: {"artifacts": tuple(item for item in record.artifacts if item is not artifact)})
 
-    def note_end(self, state: EndState, message: str) -> None:
-        """Keep how the run ended."""
+    def note_end(self, state: EndState, message: str) -> RunEnd:
+        """Keep how the run ended, and return that."""
         end = RunEnd(state=state, message=message, at=datetime.now(UTC).isoformat(timespec="seconds"))
         self._change(lambda record: {"end": end})
+        return end
 
     def _change(self, changes: Callable[[LedgerRecord], dict[str, object]]) -> None:
         with self._lock:
