@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
@@ -120,7 +121,9 @@ def _judged(
         changes["versions"] = (*record.versions, challenger)
     champion = record.champion
     if champion is None:
-        changes["frozen"] = _frozen(book, challenger)
+        source = Path(book.artifact(challenger.pairs).path) / _FROZEN_FILES[book.kind]
+        num_rows = pq.read_metadata(source).num_rows
+        changes["frozen"] = book.freeze(source, count=num_rows, from_version=challenger.number)
         text = (
             f"{challenger.shown} is champion now: it is the first that passed its gate. Its held-out "
             f"{'pairs' if book.kind == 'reward_model' else 'prompts'} are frozen for every later comparison."
@@ -130,13 +133,6 @@ def _judged(
         return changes, ("same", f"{champion.shown} stays champion: the challenger is the very same model.", None)
     comparison = compare(record, challenger)
     return changes, ("won" if wins(comparison) else "lost", judgement(comparison), comparison)
-
-
-def _frozen(book: ChampionBook, version: ModelVersion) -> object:
-    import pyarrow.parquet as pq
-
-    source = Path(book.artifact(version.pairs).path) / _FROZEN_FILES[book.kind]
-    return book.freeze(source, count=pq.read_metadata(source).num_rows, from_version=version.number)
 
 
 def _with_decision(

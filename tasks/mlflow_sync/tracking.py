@@ -124,13 +124,12 @@ class Tracking(RunFiles):
 
     def start_pipeline(
         self, name: str, *, tags: Mapping[str, str] | None = None, params: Mapping[str, object] | None = None
-    ) -> str:
-        """Open the parent run. Returns its id."""
+    ) -> None:
+        """Open the parent run."""
         self._name = name
         self._parent = self._opened(name, parent="", tags=tags or {})
         if params:
             self.log_params(self._parent, params)
-        return self.pipeline_run_id
 
     def correct_name(self, guessed: str, known: str) -> None:
         """Replace a guessed part of the parent run's name by the known one; do nothing if the name lacks it."""
