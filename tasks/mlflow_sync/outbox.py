@@ -71,11 +71,6 @@ class Outbox:
         self._sent: dict[str, dict[tuple[str, int], float]] = {}
 
     @property
-    def state_path(self) -> Path:
-        """File with what MLflow lacks."""
-        return self._file.path
-
-    @property
     def pending(self) -> int:
         """Number of parts that wait: a run's creation, parameters, tags, curves, end, each file."""
         return sum(len(list(run.parts())) for run in self._runs.values())
@@ -270,7 +265,7 @@ class Outbox:
                 self.uri,
                 what,
                 error,
-                self.state_path,
+                self._file.path,
             )
         return True
 

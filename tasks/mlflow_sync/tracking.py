@@ -170,7 +170,7 @@ class Tracking(RunFiles):
                 self.uri,
                 self.pending,
                 self.pending_points,
-                self.state_path,
+                self._file.path,
             )
         self.close()
 
