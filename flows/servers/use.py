@@ -92,10 +92,9 @@ class ServersUse:
         if missing:
             self._lock.callback(self._reservations.release)
             self._to_start = planned_servers(self.settings, missing, reservations=self._reservations, say=self.say)
-        for plan in self._to_start:
-            if plan.login:
-                self._learn_login(plan.name, is_own=plan.has_own_login)
-        if missing:
+            for plan in self._to_start:
+                if plan.login:
+                    self._learn_login(plan.name, is_own=plan.has_own_login)
             titles = " and ".join(TITLES[name] for name in missing)
             self.say(f"Starting {titles} (a new database takes some seconds longer).")
         planned = {plan.name: server_url(plan.host, plan.port) for plan in self._to_start}
@@ -108,8 +107,11 @@ class ServersUse:
         Raises:
             ServerError: one does not start. Not for an MLflow that follows: a run goes on without it.
         """
-        now, behind = list(self._started), bool(self._to_start)
-        problem = self._start_behind()
+        now, behind, problem = list(self._started), bool(self._to_start), ""
+        try:
+            self._start(None)
+        except OSError as error:  # it ends nothing here: a run goes on without MLflow
+            problem = f"The MLflow server cannot be started: {error}."
         self._wait(now)
         if behind:
             later = self._started[len(now) :]
@@ -117,14 +119,6 @@ class ServersUse:
             return self._behind
         self._lock.close()
         return MlflowStart()
-
-    def _start_behind(self) -> str:
-        """Start the remaining servers; return why that failed, which ends nothing, or an empty text."""
-        try:
-            self._start(None)
-        except OSError as error:
-            return f"The MLflow server cannot be started: {error}."
-        return ""
 
     def _follows(self, servers: list[StartedServer], given_up: threading.Event, problem: str) -> bool:
         """Wait for servers that started after another; return whether they are up. Release the folder's lock.
