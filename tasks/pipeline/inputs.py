@@ -5,7 +5,7 @@ from pathlib import Path
 
 from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterDatasetConfig, ReferenceRewardModel
 from containers.contracts.configs.suites import SuiteFile
-from containers.contracts.names import CERTIFICATE_INPUT, MODEL_FOLDER
+from containers.contracts.names import MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.sources.pinned import pinned_dataset_inputs, pinned_model_input
 from tasks.sources.resolve import (
@@ -98,11 +98,6 @@ def suite_inputs(suites: Sequence[SuiteFile], *, ask_hub: bool = True) -> tuple[
         ask_hub: fetch missing files; else suites on the hub are known by their commit only.
     """
     return tuple(resolve_suite(suite, token=hub_token()) if ask_hub else pinned_suite(suite) for suite in suites)
-
-
-def certificate_input(certificate: ArtifactRef) -> StageInput:
-    """Input for the reward model's certificate. The policy stage requires it; its key does not include it."""
-    return artifact_input(CERTIFICATE_INPUT, certificate)
 
 
 def _input(name: str, found: ResolvedSource) -> StageInput:

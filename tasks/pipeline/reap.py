@@ -59,13 +59,10 @@ def leftovers_reaped(run_name: str, *, store_dir: Path, runtime: RuntimeName) ->
     A container that this very run left when it died may still work for it. A stage can adopt it; otherwise it is
     removed at the end of the block.
     """
-
-    def is_of_this_run(labels: Mapping[str, str]) -> bool:
-        return may_be_taken_over(labels, run_name=run_name, store_dir=store_dir)
-
     if runtime != "docker":
         yield
         return
+    is_of_this_run = partial(may_be_taken_over, run_name=run_name, store_dir=store_dir)
     _reap_quietly(lambda labels: not is_of_this_run(labels))
     try:
         yield
