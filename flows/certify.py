@@ -1,8 +1,9 @@
 """Judge a reward model from anywhere like that of a run, for `rlhf certify`, `rlhf score` and the form."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -13,7 +14,9 @@ from tasks.pipeline.reward_models import reward_model_source
 from tasks.sources.errors import SourceError
 from tasks.sources.resolve import ModelSource
 
+COMMAND_LINE = "The command line"
 _MAX_NAME_CHARACTERS = 63
+T = TypeVar("T")
 
 
 def certifying_run(
@@ -64,14 +67,12 @@ def command_line_model(model: str, *, base: str | None = None) -> ModelSource:
         InvalidConfigError: its form is unknown, or it cannot be read or fetched.
     """
     try:
-        source = reward_model_source(model, base=base)
-    except SourceError as error:
-        raise InvalidConfigError("The command line", [Mistake("--model", str(error))]) from error
+        source = usable_source("--model", lambda: reward_model_source(model, base=base))
     except ValidationError as error:
-        raise InvalidConfigError("The command line", mistakes_of(error, ModelSource, prefix="--model")) from error
+        raise InvalidConfigError(COMMAND_LINE, mistakes_of(error, ModelSource, prefix="--model")) from error
     if source is None:
         raise InvalidConfigError(
-            "The command line",
+            COMMAND_LINE,
             [
                 Mistake(
                     "--model",
@@ -81,6 +82,18 @@ def command_line_model(model: str, *, base: str | None = None) -> ModelSource:
             ],
         )
     return source
+
+
+def usable_source(option: str, find: Callable[[], T]) -> T:
+    """What `find` returns; a source that cannot be used is a mistake of that option.
+
+    Raises:
+        InvalidConfigError: it cannot be read or fetched.
+    """
+    try:
+        return find()
+    except SourceError as error:
+        raise InvalidConfigError(COMMAND_LINE, [Mistake(option, str(error))]) from error
 
 
 def certified_run_name(run_name: str, model: str) -> str:

@@ -13,7 +13,6 @@ from prefect.states import Cancelled, Completed
 from containers.contracts.names import StageName
 from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.spec import ArtifactRef, StageInput
-from flows.open_run import mlflow_uri
 from flows.rlhf import Maker, run_stages, train_and_judge
 from tasks.champions.changes import nothing_new_text, why_new_reward_model, why_retrain
 from tasks.champions.registry import Registry
@@ -23,6 +22,7 @@ from tasks.config.run import RunConfig
 from tasks.decide_champion import decide_on_policy, decide_on_reward_model
 from tasks.display import current_display
 from tasks.pipeline.inputs import named_model_input
+from tasks.pipeline.open_run import mlflow_uri
 from tasks.pipeline.stages import OF_THE_POLICY, STAGES, walk
 from tasks.prefect_sync.cancellation import watch_for_cancel
 from tasks.run.state import PipelineRun

@@ -9,7 +9,6 @@ from prefect import flow
 from containers.contracts.names import StageName
 from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.spec import StageInput
-from flows.open_run import open_run
 from tasks.build_base_model import build_base_model
 from tasks.check_system import check_system
 from tasks.config.run import RunConfig
@@ -18,6 +17,7 @@ from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
 from tasks.gates.approval import opened, wait_for_decision
+from tasks.pipeline.open_run import open_run
 from tasks.pipeline.reward_models import named_model, named_reward_model
 from tasks.pipeline.stages import Made, Stage, walk
 from tasks.prefect_sync.cancellation import RunCancelledError, never

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tasks.config.run import RunConfig
-
 
 @dataclass(frozen=True)
 class Ended:
@@ -20,19 +18,12 @@ class Ended:
 
 
 def import_flow() -> None:
-    """Import now what `run_flow` needs: Prefect, MLflow's client and the flow."""
+    """Import now what `rlhf run` needs: Prefect, MLflow's client and the flow."""
     import mlflow  # noqa: F401
     import prefect.flow_engine
     import prefect.task_engine  # noqa: F401
 
     import flows.rlhf  # noqa: F401
-
-
-def run_flow(config: RunConfig, *, command: str, config_yaml: str) -> Ended:
-    """Run `rlhf` on that configuration, once."""
-    from flows.rlhf import rlhf
-
-    return how_it_ends(lambda: rlhf(config, command=command, config_yaml=config_yaml))
 
 
 def how_it_ends(start: Callable[[], object]) -> Ended:

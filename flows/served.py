@@ -29,15 +29,19 @@ def retrain_name() -> str:
     return f"retrain {present_values().get('start_from', NOT_STARTED)}"
 
 
-@flow(
-    name="rlhf-retrain",
-    flow_run_name=retrain_name,
-    validate_parameters=False,
-    persist_result=True,
-    result_serializer="json",
-    on_completion=[tell_prefect],
-    on_failure=[tell_prefect],
-)
+# The server checks values against the form only; our own messages name mistakes against a run's rules. A suspended run
+# needs a persisted result; tasks need none.
+_SERVED: Any = {
+    "flow_run_name": served_run_name,
+    "validate_parameters": False,
+    "persist_result": True,
+    "result_serializer": "json",
+    "on_completion": [tell_prefect],
+    "on_failure": [tell_prefect],
+}
+
+
+@flow(name="rlhf-retrain", **_SERVED | {"flow_run_name": retrain_name})
 def rlhf_retrain(
     start_from: form.StartFrom = TO_BE_CHOSEN, more_settings: form.MoreSettings = LEFT_EMPTY
 ) -> "str | State[Any]":
@@ -58,18 +62,6 @@ def rlhf_retrain(
             return retrain.fn(path, settings)
 
     return ended_or_failed(run)
-
-
-# The server checks values against the form only; our own messages name mistakes against a run's rules. A suspended run
-# needs a persisted result; tasks need none.
-_SERVED: Any = {
-    "flow_run_name": served_run_name,
-    "validate_parameters": False,
-    "persist_result": True,
-    "result_serializer": "json",
-    "on_completion": [tell_prefect],
-    "on_failure": [tell_prefect],
-}
 
 
 @flow(name="rlhf-pipeline", **_SERVED)

@@ -6,11 +6,14 @@ SystemExit
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeAlias
 
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_ALL_SIGNALS = (signal.SIGINT, *_ENDING_SIGNALS)
+_Handler: TypeAlias = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 class EndedBySignal(SystemExit):
@@ -39,16 +42,8 @@ def signals_end_the_block() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise EndedBySignal(number)
 
-    mine = []
-    if threading.current_thread() is threading.main_thread():
-        mine = [number for number in _ENDING_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
-    for number in mine:
-        signal.signal(number, end)
-    try:
+    with _handled_by(end, [number for number in _ENDING_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]):
         yield
-    finally:
-        for number in mine:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
@@ -58,18 +53,13 @@ def signals_held_back() -> Iterator[None]:
     Use it between the start of a process and the record of its pid: without the record, nothing would stop it.
     """
     came: list[int] = []
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING_SIGNALS)}
-        before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
     # Not by the signal mask: a child would inherit it, and could not be stopped.
-    for number in before:
-        signal.signal(number, lambda number, frame: came.append(number))
-    try:
+    with _handled_by(keep, [number for number in _ALL_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     for late in came:
         signal.raise_signal(late)
 
@@ -77,14 +67,19 @@ def signals_held_back() -> Iterator[None]:
 @contextmanager
 def signals_ignored() -> Iterator[None]:
     """Ignore signals while servers stop, which takes limited seconds: a second Ctrl-C would leave them half-stopped."""
-    if threading.current_thread() is not threading.main_thread():
+    with _handled_by(signal.SIG_IGN, _ALL_SIGNALS):
         yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING_SIGNALS)}
+
+
+@contextmanager
+def _handled_by(handler: _Handler, numbers: Sequence[int]) -> Iterator[None]:
+    """Handle these signals so during the block. Only the main thread can; in others this does nothing."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in numbers} if is_main else {}
     for number in before:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -11,6 +11,7 @@ from rich.text import Text as RichText
 from containers.contracts.names import StageName
 from containers.contracts.records import StageRecord
 from containers.document.model import Table, Text, text_of
+from tasks.display import Display
 
 _PLAIN_PROGRESS_EVERY_S = 15.0
 _MARKS = {"ran": "[green]✔[/]", "reused": "[cyan]↺[/]", "failed": "[red]✘[/]", "skipped": "[yellow]–[/]"}
@@ -36,8 +37,8 @@ def print_table(console: Console, table: Table, *, lines: bool = False) -> None:
     console.print(shown)
 
 
-class TerminalDisplay:
-    """A `tasks.display.Display` on a rich console.
+class TerminalDisplay(Display):
+    """A display on a rich console.
 
     Attributes:
         running: the stage whose program runs now.

@@ -1,16 +1,13 @@
 """What an upgrade changes for a run: stages to run again and their cost, the store, the databases. Starts nothing.
 
-Prefect and MLflow keep the last migration of a database in its table `alembic_version`. Their migrations are read as
-text: importing them would import both servers.
+Prefect and MLflow keep the last migration of a database in its table `alembic_version`.
 """
 
 import os
-import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,7 +15,7 @@ from containers.contracts.names import StageName
 from containers.contracts.programs import Program
 from containers.launch.base import LaunchError
 from flows.servers.commands import TITLES
-from flows.servers.databases import DATABASE_VARIABLES
+from flows.servers.databases import DATABASE_VARIABLES, Parents, migrations_of
 from flows.servers.settings import STATE_DIR
 from tasks.config.run import RunConfig
 from tasks.plan.figures import duration_text
@@ -27,15 +24,7 @@ from tasks.run.runtime import code_identity
 from tasks.store.format import NewerStoreError, require_known_store
 from tasks.store.history import StageHistory, changed_files, changed_versions
 
-_MIGRATIONS = {
-    "prefect": "server/database/_migrations/versions/sqlite",
-    "mlflow": "store/db_migrations/versions",
-}
-_REVISION = re.compile(r"^revision(?:\s*:[^=]+)?\s*=\s*[\"'](\w+)[\"']", re.MULTILINE)
-_BEFORE = re.compile(r"^down_revision(?:\s*:[^=]+)?\s*=\s*(\([^)]*\)|.*)$", re.MULTILINE)
 _LOCKED_LIMIT_S = 1.0
-
-Parents = Mapping[str, tuple[str, ...]]
 
 
 def upgrade_lines(config: RunConfig, plan: RunPlan) -> tuple[str, ...]:
@@ -44,17 +33,16 @@ def upgrade_lines(config: RunConfig, plan: RunPlan) -> tuple[str, ...]:
         require_known_store(config.store_dir)
     except NewerStoreError as error:
         return (f"{error} `rlhf run` refuses it.",)
-    own_files = [name for name, is_elsewhere in _servers_elsewhere(config).items() if not is_elsewhere]
-    return (*_programs(config, plan), *database_upgrade_lines(STATE_DIR, own_files))
+    return (*_programs(config, plan), *database_upgrade_lines(STATE_DIR, _own_files(config)))
 
 
-def _servers_elsewhere(config: RunConfig) -> dict[str, bool]:
-    """Whether each server runs elsewhere or has a database of the user; neither is checked."""
+def _own_files(config: RunConfig) -> list[str]:
+    """The servers that neither run elsewhere nor have a database of the user; only these are checked."""
     named = {
         "prefect": config.tracking.prefect_api_url or os.environ.get("PREFECT_API_URL"),
         "mlflow": config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI"),
     }
-    return {name: bool(url or os.environ.get(DATABASE_VARIABLES[name])) for name, url in named.items()}
+    return [name for name, url in named.items() if not (url or os.environ.get(DATABASE_VARIABLES[name]))]
 
 
 def _programs(config: RunConfig, plan: RunPlan) -> Iterator[str]:
@@ -134,20 +122,6 @@ def revision_of(file: Path) -> str:
     except sqlite3.Error:
         return ""
     return str(found[0]) if found else ""
-
-
-def migrations_of(name: str) -> Parents:
-    """Each migration of the installed server with its parents; empty if they cannot be found."""
-    package = find_spec(name)
-    folders = package.submodule_search_locations if package else None
-    parents: dict[str, tuple[str, ...]] = {}
-    for folder in folders or ():
-        for file in Path(folder, _MIGRATIONS[name]).glob("*.py"):
-            text = file.read_text(encoding="utf-8")
-            revision, before = _REVISION.search(text), _BEFORE.search(text)
-            if revision is not None:
-                parents[revision[1]] = tuple(re.findall(r"[\"'](\w+)[\"']", before[1])) if before else ()
-    return parents
 
 
 def _with_ancestors(revision: str, parents: Parents) -> set[str]:

@@ -6,10 +6,10 @@ from containers.report.stages import stage_section
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def build_base_model(run: PipelineRun, *, pairs: ArtifactRef) -> ArtifactRef:
     """Build the model to start from."""
     artifact = make(run, StageName.BUILD_BASE_MODEL, pairs=pairs)

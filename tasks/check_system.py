@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
 from containers.contracts.registries import RuntimeName
@@ -41,20 +39,13 @@ from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
-from tasks.sources.resolve import (
-    DatasetSource,
-    ModelSource,
-    Probe,
-    hub_token,
-    probe_dataset,
-    probe_file,
-    probe_model,
-)
+from tasks.sources.resolve import Probe, hub_token, probe_dataset, probe_file, probe_model
 from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)
 
-_Check = Callable[[], Iterable[CheckFinding]]
+_Check = Callable[[], CheckFinding | Iterable[CheckFinding]]
+_SCORING_MODEL = "safetensors with a score head, tokenizer, chat template"
 _NAME_WIDTH, _MIN_CELL_WIDTH = 18, 16
 
 
@@ -122,11 +113,14 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
     mlflow_uri = os.environ.get("MLFLOW_TRACKING_URI") or config.tracking.mlflow_uri
     checks = [
         runtime_check,
-        *([("vLLM", lambda: (vllm_finding(choice.runtime, image),))] if needs_vllm else []),
+        *([("vLLM", partial(vllm_finding, choice.runtime, image))] if needs_vllm else []),
         *_host_checks(config, plan, choice.runtime, docker),
-        ("Prefect", lambda: (service_finding("Prefect", prefect_api_url),)),
-        ("MLflow", lambda: (mlflow_finding(mlflow_uri),)),
-        *(_block_check(gate, block, prefect_api_url) for gate, block in notify_blocks(config.gates)),
+        ("Prefect", partial(service_finding, "Prefect", prefect_api_url)),
+        ("MLflow", partial(mlflow_finding, mlflow_uri)),
+        *(
+            (f"gate {gate}", partial(block_finding, gate, block, prefect_api_url))
+            for gate, block in notify_blocks(config.gates)
+        ),
         *_source_checks(config),
     ]
     with ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="check") as pool:
@@ -184,64 +178,44 @@ def _host_checks(
     shm = partial(shm_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     memory = partial(memory_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     return [
-        ("GPUs", lambda: gpu_rows(profile, runtime, store_dir=store_dir)),
-        ("shared memory", lambda: (shm(),)),
-        ("ulimit memlock", lambda: (memlock_finding(profile, runtime=runtime),)),
-        ("memory", lambda: (memory(needed_bytes=memory_bytes),)),
-        ("CPUs", lambda: (cpu_finding(profile),)),
-        ("variables", lambda: variable_rows(os.environ)),
-        ("disk", lambda: (disk_finding(store_dir, needed_bytes=disk_bytes),)),
-        ("network interface", lambda: (network_finding(profile, runtime=runtime),)),
+        ("GPUs", partial(gpu_rows, profile, runtime, store_dir=store_dir)),
+        ("shared memory", shm),
+        ("ulimit memlock", partial(memlock_finding, profile, runtime=runtime)),
+        ("memory", partial(memory, needed_bytes=memory_bytes)),
+        ("CPUs", partial(cpu_finding, profile)),
+        ("variables", partial(variable_rows, os.environ)),
+        ("disk", partial(disk_finding, store_dir, needed_bytes=disk_bytes)),
+        ("network interface", partial(network_finding, profile, runtime=runtime)),
     ]
 
 
-def _block_check(gate: str, block: str, prefect_api_url: str | None) -> tuple[str, _Check]:
-    return f"gate {gate}", lambda: (block_finding(gate, block, prefect_api_url),)
-
-
 def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
-    checks: list[tuple[str, _Check]] = [("dataset", lambda: (_dataset(config.dataset),))]
+    checks: list[tuple[str, _Check]] = []
+
+    def add(name: str, wanted: str, probe: Callable[..., Probe], source: object) -> None:
+        checks.append((name, lambda: source_finding(name, wanted, lambda: probe(source, token=hub_token()))))
+
     if config.base_model is not None:
-        model = config.base_model
-        checks.insert(0, ("base model", lambda: (_model(model),)))
+        add("base model", "safetensors, tokenizer, chat template", probe_model, config.base_model)
+    add("dataset", "data files", probe_dataset, config.dataset)
     if config.reward_model is not None:
-        checks.append(_reward_model_check(config.reward_model, name="reward model", probe=probe_reward_model))
-    reference = config.filter_dataset.polarity.reference_reward_model
-    if reference is not None:
+        add("reward model", _SCORING_MODEL, probe_reward_model, config.reward_model)
+    if (reference := config.filter_dataset.polarity.reference_reward_model) is not None:
         probe = partial(probe_model, key=REFERENCE_KEY)
-        checks.append(_reward_model_check(reference_source(reference), name="reference reward model", probe=probe))
-    if config.tokenizer_file is not None:
-        checks.append(_file_check("tokenizer_file", config.tokenizer_file, probe_file))
-    return checks + [_suite_check(suite) for suite in config.evaluate_reward_model.suites]
-
-
-def _suite_check(suite: SuiteFile) -> tuple[str, _Check]:
-    name = f"suite {suite.name}"
-    return name, lambda: (source_finding(name, "data files", lambda: probe_suite(suite, token=hub_token())),)
-
-
-def _model(model: ModelSource) -> CheckFinding:
-    wanted = "safetensors, tokenizer, chat template"
-    return source_finding("base model", wanted, lambda: probe_model(model, token=hub_token()))
-
-
-def _reward_model_check(model: ModelSource, *, name: str, probe: Callable[..., Probe]) -> tuple[str, _Check]:
-    wanted = "safetensors with a score head, tokenizer, chat template"
-    return name, lambda: (source_finding(name, wanted, lambda: probe(model, token=hub_token())),)
-
-
-def _dataset(dataset: DatasetSource) -> CheckFinding:
-    return source_finding("dataset", "data files", lambda: probe_dataset(dataset, token=hub_token()))
-
-
-def _file_check(name: str, path: Path, probe: Callable[..., Probe]) -> tuple[str, _Check]:
-    return name, lambda: (source_finding(name, "a readable file", lambda: probe(path, key=name)),)
+        add("reference reward model", _SCORING_MODEL, probe, reference_source(reference))
+    if (path := config.tokenizer_file) is not None:
+        probe_path = partial(probe_file, path, key="tokenizer_file")
+        checks.append(("tokenizer_file", lambda: source_finding("tokenizer_file", "a readable file", probe_path)))
+    for suite in config.evaluate_reward_model.suites:
+        add(f"suite {suite.name}", "data files", probe_suite, suite)
+    return checks
 
 
 def _guarded(name: str, check: _Check) -> tuple[CheckFinding, ...]:
     """The check's rows; an exception becomes a failed row, so that it neither hides other checks nor passes."""
     try:
-        return tuple(check())
+        found = check()
+        return (found,) if isinstance(found, CheckFinding) else tuple(found)
     except Exception as error:
         logger.exception("The check of %s broke", name)
         return (

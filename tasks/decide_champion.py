@@ -1,8 +1,10 @@
 """Decide at the end of a retraining whether the challenger replaces the champion."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
@@ -44,10 +46,7 @@ def decide_on_reward_model(
     rules_text: str,
 ) -> Decision:
     """Decide whether the run's reward model becomes champion; write the decision to the book, and show it in MLflow."""
-
-    def compare(record: ChampionRecord, challenger: ModelVersion) -> Comparison:
-        return compare_reward_models(run, book, record, challenger, config=config, rules=rules)
-
+    compare = partial(compare_reward_models, run, book, config=config, rules=rules)
     return _decided(run, book, compare, registry=registry, rules_text=rules_text)
 
 
@@ -64,10 +63,7 @@ def decide_on_policy(
     rules_text: str,
 ) -> Decision:
     """Decide whether the run's policy becomes champion, by the scores of the champion reward model."""
-
-    def compare(record: ChampionRecord, challenger: ModelVersion) -> Comparison:
-        return compare_policies(run, book, record, challenger, reward_model=reward_model, config=config, rules=rules)
-
+    compare = partial(compare_policies, run, book, reward_model=reward_model, config=config, rules=rules)
     return _decided(run, book, compare, registry=registry, rules_text=rules_text, reward_model=reward_model_name)
 
 
@@ -125,7 +121,9 @@ def _judged(
         changes["versions"] = (*record.versions, challenger)
     champion = record.champion
     if champion is None:
-        changes["frozen"] = _frozen(book, challenger)
+        source = Path(book.artifact(challenger.pairs).path) / _FROZEN_FILES[book.kind]
+        num_rows = pq.read_metadata(source).num_rows
+        changes["frozen"] = book.freeze(source, count=num_rows, from_version=challenger.number)
         text = (
             f"{challenger.shown} is champion now: it is the first that passed its gate. Its held-out "
             f"{'pairs' if book.kind == 'reward_model' else 'prompts'} are frozen for every later comparison."
@@ -135,13 +133,6 @@ def _judged(
         return changes, ("same", f"{champion.shown} stays champion: the challenger is the very same model.", None)
     comparison = compare(record, challenger)
     return changes, ("won" if wins(comparison) else "lost", judgement(comparison), comparison)
-
-
-def _frozen(book: ChampionBook, version: ModelVersion) -> object:
-    import pyarrow.parquet as pq
-
-    source = Path(book.artifact(version.pairs).path) / _FROZEN_FILES[book.kind]
-    return book.freeze(source, count=pq.read_metadata(source).num_rows, from_version=version.number)
 
 
 def _with_decision(

@@ -1,13 +1,11 @@
 """Displays of a running pipeline. The CLI installs a terminal, a flow that Prefect starts installs a log."""
 
-from typing import Protocol
-
 from containers.contracts.names import StageName
 from containers.contracts.records import StageRecord
 
 
-class Display(Protocol):
-    """Receives the events of a run; never raises."""
+class Display:
+    """Receives the events of a run; never raises. This one shows nothing; others override its methods."""
 
     def stage_started(self, stage: StageName, text: str) -> None:
         """A stage begins."""
@@ -22,23 +20,7 @@ class Display(Protocol):
         """Lines for the user; `is_logged`: Prefect's log has them already."""
 
 
-class SilentDisplay:
-    """Shows nothing."""
-
-    def stage_started(self, stage: StageName, text: str) -> None:
-        """Nothing."""
-
-    def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
-        """Nothing."""
-
-    def stage_ended(self, record: StageRecord) -> None:
-        """Nothing."""
-
-    def say(self, text: str, *, is_logged: bool = False) -> None:
-        """Nothing."""
-
-
-_current: list[Display] = [SilentDisplay()]
+_current: list[Display] = [Display()]
 
 
 def current_display() -> Display:

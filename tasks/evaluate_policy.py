@@ -11,10 +11,10 @@ from tasks.config.gates import judge_policy
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def evaluate_policy(
     run: PipelineRun,
     *,

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, StageName
+from containers.contracts.names import CERTIFICATE_FILE, StageName
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.gates import judge_reward_model
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import certificate_blocks, show_stage
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def evaluate_reward_model(
     run: PipelineRun, *, pairs: ArtifactRef, reward_model: ArtifactRef | StageInput
 ) -> GateVerdict:
@@ -24,14 +24,6 @@ def evaluate_reward_model(
         update={"certificate": artifact}
     )
     run.gates.append(verdict)
-    shown = certificate_blocks(certificate, verdict, page=_page(run))
+    shown = certificate_blocks(run, certificate, verdict)
     show_stage(run, artifact.stage, *shown, description="The certificate, its gate")
     return verdict
-
-
-def _page(run: PipelineRun) -> str:
-    """Address of the certificate's page in MLflow; empty where it was not made in this run."""
-    record = run.record_of(StageName.EVALUATE_REWARD_MODEL)
-    if record is None or record.status != "ran":
-        return ""
-    return run.tracking.file_url(record.mlflow_run_id, f"output/{CERTIFICATE_PAGE_FILE}")

@@ -12,13 +12,13 @@ from tasks.prefect_sync.artifacts import show_stage
 from tasks.prefect_sync.naming import correct_name
 from tasks.run.state import PipelineRun
 from tasks.sources.labels import dataset_label
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 # Inputs that hold rows; in a mixture the source's name follows.
 _ROWS = ("train_data", "validation_data")
 
 
-@stage_task
+@StageTask
 def filter_dataset(run: PipelineRun, *, checked: object = None) -> ArtifactRef:
     """The filtered pairs.
 

@@ -17,7 +17,9 @@ R = TypeVar("R")
 
 
 class StageTask(Generic[P, R]):
-    """A function with the name of a stage, as a task of Prefect; made by `stage_task`.
+    """Decorates the function that runs the stage of its name: the task of Prefect that calls it.
+
+    Raises ValueError if no stage has that name.
 
     Attributes:
         fn: the function itself, for callers outside a flow.
@@ -47,15 +49,6 @@ class StageTask(Generic[P, R]):
             return State(type=StateType.COMPLETED, name="Reused", message=_sentence(record.message), data=made)
 
         return call
-
-
-def stage_task(function: Callable[Concatenate[PipelineRun, P], R]) -> StageTask[P, R]:
-    """Decorate the function that runs the stage of its name.
-
-    Raises:
-        ValueError: no stage has that name.
-    """
-    return StageTask(function)
 
 
 def _sentence(text: str) -> str:

@@ -1,17 +1,17 @@
 """train_policy: TRL RLOOTrainer against that reward model, with KL to the start model."""
 
-from containers.contracts.names import StageName
+from containers.contracts.names import CERTIFICATE_INPUT, StageName
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.gates import require_certificate
-from tasks.pipeline.inputs import certificate_input
+from tasks.pipeline.inputs import artifact_input
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_training
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def train_policy(
     run: PipelineRun,
     *,
@@ -25,7 +25,7 @@ def train_policy(
     Raises:
         GateClosedError: the reward model did not pass and has no waiver, or it has no certificate.
     """
-    certificate = certificate_input(require_certificate(gate))
+    certificate = artifact_input(CERTIFICATE_INPUT, require_certificate(gate))
     artifact = make(
         run,
         StageName.TRAIN_POLICY,

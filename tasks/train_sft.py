@@ -5,10 +5,10 @@ from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_training
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def train_sft(run: PipelineRun, *, pairs: ArtifactRef, start_model: ArtifactRef | StageInput) -> ArtifactRef:
     """Fine-tune the model that reward model and policy start from."""
     artifact = make(run, StageName.TRAIN_SFT, pairs=pairs, start_model=start_model)

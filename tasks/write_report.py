@@ -18,12 +18,12 @@ from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.champions.run_decisions import decisions_file, report_folder
 from tasks.pipeline.inputs import artifact_input
 from tasks.pipeline.run_stage import run_stage
-from tasks.prefect_sync.artifacts import show_link, show_markdown
+from tasks.prefect_sync.artifacts import show_markdown
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 
 
-@stage_task
+@StageTask
 def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object = None) -> Path:
     """Write the report; return its path, `reports/<run id>/report.html` below the run's output folder.
 
@@ -50,8 +50,9 @@ def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object =
     run.tracking.log_report(folder)
     run.tracking.log_headline(_headline(run))
     show_markdown("report", (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8"), description="The report")
-    page = run.tracking.file_url(run.mlflow_run_id, f"report/{REPORT_HTML_FILE}")
-    show_link("report-page", page, text="The report with its plots", description="The report as a page, in MLflow")
+    if page := run.tracking.file_url(run.mlflow_run_id, f"report/{REPORT_HTML_FILE}"):
+        link = f"[The report with its plots]({page})"
+        show_markdown("report-page", link, description="The report as a page, in MLflow")
     return folder / REPORT_HTML_FILE
 
 

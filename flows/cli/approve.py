@@ -46,9 +46,7 @@ def _run(parsed: argparse.Namespace) -> int:
     loaded = load_run_with_store(parsed)
     if parsed.outcome is None:
         return show_waiting(loaded, gate=parsed.gate)
-    return decide(
-        loaded, gate=parsed.gate, outcome=parsed.outcome, by=parsed.by, reason=parsed.reason, replace=parsed.replace
-    )
+    return _decide(loaded, parsed)
 
 
 APPROVE = Command(_add_options, _run)
@@ -64,20 +62,19 @@ def show_waiting(loaded: LoadedConfig, *, gate: Gate | None) -> int:
     return 0
 
 
-def decide(loaded: LoadedConfig, *, gate: Gate | None, outcome: str, by: str, reason: str, replace: bool) -> int:
+def _decide(loaded: LoadedConfig, parsed: argparse.Namespace) -> int:
     """Record a person's decision, and resume a suspended run. Returns 1 or 2 if the decision is refused."""
-    question = _one_question(loaded, gate)
+    question = _one_question(loaded, parsed.gate)
     if isinstance(question, str):
         return _refuse(question)
     if changed := _rules_changed(loaded, question):
         return _refuse(changed)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     decision = GateDecision.model_validate(
         {
-            "outcome": outcome,
-            "by": by.strip(),
-            "reason": reason.strip(),
-            "at": now,
+            "outcome": parsed.outcome,
+            "by": parsed.by.strip(),
+            "reason": parsed.reason.strip(),
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "origin": _ORIGIN,
             "asked_at": question.asked_at,
             "until": question.until,
@@ -87,7 +84,7 @@ def decide(loaded: LoadedConfig, *, gate: Gate | None, outcome: str, by: str, re
         return _refuse(problem, exit_code=_EXIT_COMMAND_LINE)
     _take_answer_in_prefect(loaded, question)
     try:
-        written = _decisions(loaded).decide(question, decision, replace=replace)
+        written = _decisions(loaded).decide(question, decision, replace=parsed.replace)
     except ApprovalError as error:
         return _refuse(str(error))
     where = _decisions(loaded).path(question.gate, question.key)

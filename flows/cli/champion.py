@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 
 from rich.console import Console
 
@@ -45,31 +46,9 @@ def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
-
-
-def _run_champion(parsed: argparse.Namespace) -> int:
-    return show(load_run_with_store(parsed), _console())
-
-
-def _run_promote(parsed: argparse.Namespace) -> int:
-    loaded, kind = load_run_with_store(parsed), _KINDS[parsed.model]
-    return promote(loaded, _console(), kind=kind, version=parsed.version, by=parsed.by, reason=parsed.reason)
-
-
-def _run_rollback(parsed: argparse.Namespace) -> int:
-    loaded, kind = load_run_with_store(parsed), _KINDS[parsed.model]
-    return roll_back(loaded, _console(), kind=kind, by=parsed.by, reason=parsed.reason)
-
-
-CHAMPION = Command(add_config_options, _run_champion)
-PROMOTE = Command(_add_promote_options, _run_promote)
-ROLLBACK = Command(_add_rollback_options, _run_rollback)
-
-
-def show(loaded: LoadedConfig, console: Console) -> int:
+def _show(parsed: argparse.Namespace) -> int:
     """Print champions, other versions and history; update MLflow if it answers."""
+    loaded, console = load_run_with_store(parsed), _console()
     for kind in _kinds(loaded):
         book = champion_book(loaded.config, kind)
         try:
@@ -86,40 +65,39 @@ def show(loaded: LoadedConfig, console: Console) -> int:
     return 0
 
 
-def promote(loaded: LoadedConfig, console: Console, *, kind: Kind, version: int, by: str, reason: str) -> int:
+def _promote(parsed: argparse.Namespace) -> int:
     """Make that version champion. If that is impossible, change nothing, print why and return 1."""
-
-    def change(record: ChampionRecord) -> ChampionRecord:
-        moved = promoted_by_hand(record, version, by=by, reason=reason)
-        return _with_whole_champion(loaded, book, moved)
-
-    book = champion_book(loaded.config, kind)
-    return _move(loaded, book, change, console, by=by, reason=reason)
+    return _move(parsed, partial(promoted_by_hand, version=parsed.version, by=parsed.by, reason=parsed.reason))
 
 
-def roll_back(loaded: LoadedConfig, console: Console, *, kind: Kind, by: str, reason: str) -> int:
+def _roll_back(parsed: argparse.Namespace) -> int:
     """Bring back the champion before the present one. If that is impossible, print why and return 1."""
-
-    def change(record: ChampionRecord) -> ChampionRecord:
-        return _with_whole_champion(loaded, book, rolled_back(record, by=by, reason=reason))
-
-    book = champion_book(loaded.config, kind)
-    return _move(loaded, book, change, console, by=by, reason=reason)
+    return _move(parsed, partial(rolled_back, by=parsed.by, reason=parsed.reason))
 
 
-def _move(
-    loaded: LoadedConfig,
-    book: ChampionBook,
-    change: Callable[[ChampionRecord], ChampionRecord],
-    console: Console,
-    *,
-    by: str,
-    reason: str,
-) -> int:
-    problem = _unusable(by, reason)
+CHAMPION = Command(add_config_options, _show)
+PROMOTE = Command(_add_promote_options, _promote)
+ROLLBACK = Command(_add_rollback_options, _roll_back)
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _move(parsed: argparse.Namespace, change: Callable[[ChampionRecord], ChampionRecord]) -> int:
+    loaded, console = load_run_with_store(parsed), _console()
+    book = champion_book(loaded.config, _KINDS[parsed.model])
+
+    def change_to_a_whole_model(record: ChampionRecord) -> ChampionRecord:
+        moved = change(record)
+        if moved.champion is not None:
+            book.require_whole(moved.champion, whole_up_to_bytes=loaded.config.verify_whole_up_to_bytes)
+        return moved
+
+    problem = _unusable(parsed.by, parsed.reason)
     if not problem:
         try:
-            record = book.update(change)
+            record = book.update(change_to_a_whole_model)
         except ChampionError as error:
             problem = str(error)
     if problem:
@@ -134,13 +112,6 @@ def _move(
     )
     _tell(loaded, book, record, console)
     return 0
-
-
-def _with_whole_champion(loaded: LoadedConfig, book: ChampionBook, record: ChampionRecord) -> ChampionRecord:
-    """Return the record after comparing every file of its champion with the manifest."""
-    if record.champion is not None:
-        book.require_whole(record.champion, whole_up_to_bytes=loaded.config.verify_whole_up_to_bytes)
-    return record
 
 
 def _unusable(by: str, reason: str) -> str:

@@ -1,7 +1,6 @@
 """`rlhf compare`: certificates side by side on the terminal, and as a page with a plot."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,10 +15,11 @@ from tasks.certificates.page import comparison_note, comparison_page, comparison
 _EXIT_FAILED = 1
 
 
-def compare(places: Sequence[Path], console: Console, *, page: Path) -> int:
+def _compare(parsed: argparse.Namespace) -> int:
     """Print the table and write the page. If a certificate cannot be read, name it and return 1."""
+    console, page = Console(highlight=False), parsed.page
     try:
-        table = compare_certificates(read_certificates(places))
+        table = compare_certificates(read_certificates(parsed.certificates))
     except CertificateError as error:
         console.print(str(error), markup=False)
         return _EXIT_FAILED
@@ -52,8 +52,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(parsed: argparse.Namespace) -> int:
-    return compare(parsed.certificates, Console(highlight=False), page=parsed.page)
-
-
-COMPARE = Command(_add_options, _run)
+COMPARE = Command(_add_options, _compare)

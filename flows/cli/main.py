@@ -1,7 +1,6 @@
 """The `rlhf` command. Only the called command's module is imported, so that `--help` answers at once."""
 
 import argparse
-import importlib
 import os
 import shlex
 import sys
@@ -9,6 +8,7 @@ import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from importlib import metadata
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from containers.host.environment_block import hide_secrets
@@ -112,16 +112,10 @@ def build_parser(called: Collection[str] = ()) -> argparse.ArgumentParser:
             example=example,
         )
         if name in called:
-            command = _imported(listed.place)
+            command: Command = resolve_name(f"flows.cli.{listed.place}")
             command.add_options(subparser)
             subparser.set_defaults(run_command=command.run)
     return parser
-
-
-def _imported(place: str) -> "Command":
-    module, _, attribute = place.partition(":")
-    command: Command = getattr(importlib.import_module(f"flows.cli.{module}"), attribute)
-    return command
 
 
 if __name__ == "__main__":

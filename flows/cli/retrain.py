@@ -25,12 +25,13 @@ from tasks.sources.errors import SourceError
 _EXIT_FAILED = 1
 
 
-def retrain(path: Path, *, settings: list[str], profile: str | None) -> int:
+def _retrain(parsed: argparse.Namespace) -> int:
     """Retrain the run. Returns 0 after a decision or if there was nothing to decide, 1 after a failure.
 
     Raises:
         ConfigError: the configuration has mistakes; nothing was started.
     """
+    path, settings, profile = parsed.config, parsed.overrides, parsed.profile
     display = TerminalDisplay()
     install_display(display)
     started = time.monotonic()
@@ -106,8 +107,4 @@ def _as_path(path: Path) -> str:
     return str(path)
 
 
-def _run(parsed: argparse.Namespace) -> int:
-    return retrain(parsed.config, settings=parsed.overrides, profile=parsed.profile)
-
-
-RETRAIN = Command(add_config_options, _run)
+RETRAIN = Command(add_config_options, _retrain)

@@ -18,8 +18,8 @@ from rich.markup import escape
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.records import PipelineRecord
 from flows.cli.options import Command, add_run_options, load_run
-from flows.cli.standing_report import StandingReport, last_record, standing_report
-from flows.run_flow import import_flow, run_flow
+from flows.cli.standing_report import last_record, standing_report
+from flows.run_flow import how_it_ends, import_flow
 from flows.servers.local import Servers, ServerSettings, local_servers, login_hint
 from flows.servers.settings import STATE_DIR
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended
@@ -55,7 +55,8 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
         display.say(f"Warning: {warning}")
     install_display(display)
     started = time.monotonic()
-    if (standing := _standing(loaded)) and not something_waits(loaded.config.output_dir):
+    standing = None if loaded.config.run.again_from else standing_report(loaded)
+    if standing and not something_waits(loaded.config.output_dir):
         return _nothing_to_do(standing, loaded, display, started=started)
     if problem := _held(loaded.config) or _unusable_sources(loaded.config):
         display.say(problem)
@@ -80,11 +81,6 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
     display.say(f"{time.monotonic() - started:.0f} s in all.")
     _where_to_look(loaded, display, before=before)
     return exit_code
-
-
-def _standing(loaded: LoadedConfig) -> StandingReport | None:
-    """The report that is still valid, unless stages must run again."""
-    return None if loaded.config.run.again_from else standing_report(loaded)
 
 
 def something_waits(output_dir: Path) -> bool:
@@ -144,15 +140,15 @@ def _unusable_sources(config: RunConfig) -> str:
     return "\n".join(("The run does not start; nothing was spent.", *problems)) if problems else ""
 
 
-def _nothing_to_do(standing: StandingReport, loaded: LoadedConfig, display: TerminalDisplay, *, started: float) -> int:
+def _nothing_to_do(standing: PipelineRecord, loaded: LoadedConfig, display: TerminalDisplay, *, started: float) -> int:
     """Say that every artifact and the report are still valid; start no server and no program."""
     for record in standing.stages:
         display.stage_ended(record)
     display.say(
         f"Nothing to do: every stage has its artifact, compared with its manifest file by file, and the report of run "
-        f"{standing.record.run_id} shows them.\n{time.monotonic() - started:.1f} s in all."
+        f"{standing.run_id} shows them.\n{time.monotonic() - started:.1f} s in all."
     )
-    _show_report(standing.record, loaded, display)
+    _show_report(standing, loaded, display)
     return 0
 
 
@@ -162,9 +158,11 @@ def _run_flow(loaded: LoadedConfig, servers: Servers, *, command: str, display: 
     Raises:
         KeyboardInterrupt, EndedBySignal: a user or a signal stopped it.
     """
+    from flows.rlhf import rlhf
+
     tracking = loaded.config.tracking.model_copy(update={"mlflow_uri": servers.mlflow_uri})
     config = loaded.config.model_copy(update={"tracking": tracking})
-    ended = run_flow(config, command=command, config_yaml=loaded.yaml_text)
+    ended = how_it_ends(lambda: rlhf(config, command=command, config_yaml=loaded.yaml_text))
     display.close()
     if not ended.prefect_knows:
         display.say(

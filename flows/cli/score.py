@@ -18,9 +18,8 @@ from containers.contracts.digests import DamagedArtifactError
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import RuntimeKind
-from containers.contracts.spec import StageInput
 from containers.formatting import duration, interval, number, percent
-from flows.certify import command_line_model
+from flows.certify import COMMAND_LINE, command_line_model, usable_source
 from flows.cli.options import Command, add_model_options
 from flows.terminal import TerminalDisplay, printable
 from tasks.config.errors import InvalidConfigError, Mistake, all_of, mistakes_of
@@ -30,14 +29,11 @@ from tasks.display import install_display
 from tasks.pipeline.inputs import named_model_input
 from tasks.run.runtime import code_identity
 from tasks.score_file import LaunchError, ScoringPlace, StageFailedError, rows_input, score_file
-from tasks.sources.errors import SourceError
-from tasks.sources.resolve import ModelSource
 
 STANDARD_OUTPUT = "-"
 _EXIT_FAILED = 1
 _CPU_PROFILE = "cpu"
 _SAY_EVERY_S = 10.0
-_COMMAND_LINE = "The command line"
 
 
 @dataclass(frozen=True)
@@ -79,10 +75,10 @@ def score(
         lambda: _hardware(config, profile, runtime),
         lambda: _scoring(config, profile, settings),
         lambda: _target(out, file),
-        lambda: _rows(file),
+        lambda: usable_source("", lambda: rows_input(file)),
         lambda: command_line_model(model, base=base),
     )
-    reward_model = _fetched(source)
+    reward_model = usable_source("--model", lambda: named_model_input(source, name="reward_model"))
 
     def say(text: str) -> None:
         console.print(printable(text), markup=False)
@@ -159,7 +155,7 @@ def _scoring(config: Path | None, profile: str | None, settings: Mapping[str, ob
     try:
         return ScoreFileConfig.model_validate(named)
     except ValidationError as error:
-        raise InvalidConfigError(_COMMAND_LINE, mistakes_of(error, ScoreFileConfig)) from error
+        raise InvalidConfigError(COMMAND_LINE, mistakes_of(error, ScoreFileConfig)) from error
 
 
 def named_profile(name: str) -> GpuProfile:
@@ -172,26 +168,11 @@ def named_profile(name: str) -> GpuProfile:
     path = Path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
     if path is None or not path.is_file():
         text = f"`{name}`: {missing_profile(name, path, files)}"
-        raise InvalidConfigError(_COMMAND_LINE, [Mistake("--profile", text)])
+        raise InvalidConfigError(COMMAND_LINE, [Mistake("--profile", text)])
     try:
         return GpuProfile.model_validate(read_yaml_file(path, shown=str(path)))
     except ValidationError as error:
         raise InvalidConfigError(str(path), mistakes_of(error, GpuProfile)) from error
-
-
-def _rows(file: str) -> StageInput:
-    try:
-        return rows_input(file)
-    except SourceError as error:
-        raise InvalidConfigError(_COMMAND_LINE, [Mistake("", str(error))]) from error
-
-
-def _fetched(model: ModelSource) -> StageInput:
-    """The model, fetched if necessary."""
-    try:
-        return named_model_input(model, name="reward_model")
-    except SourceError as error:
-        raise InvalidConfigError(_COMMAND_LINE, [Mistake("--model", str(error))]) from error
 
 
 def _target(out: str, file: str) -> Path | None:
@@ -207,7 +188,7 @@ def _target(out: str, file: str) -> Path | None:
     elif not target.parent.is_dir() or not os.access(target.parent, os.W_OK | os.X_OK):
         problem = f"{target.parent.absolute()} is no folder that can be written. Name another place."
     if problem:
-        raise InvalidConfigError(_COMMAND_LINE, [Mistake("--out", problem)])
+        raise InvalidConfigError(COMMAND_LINE, [Mistake("--out", problem)])
     return target
 
 

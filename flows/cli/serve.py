@@ -9,11 +9,10 @@ from cronsim import CronSim, CronSimError
 
 from flows.cli.options import Command
 from flows.servers.local import ServerSettings
+from flows.servers.process import LOOPBACK
 from flows.servers.settings import STATE_DIR
 from flows.serving.session import ServeSettings, serve
 from tasks.config.errors import ConfigError
-
-_LOOPBACK = "127.0.0.1"
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +40,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--host",
-        default=_LOOPBACK,
+        default=LOOPBACK,
         metavar="ADDRESS",
         help="interface of servers started here; beyond loopback they demand logins (default: %(default)s)",
     )

@@ -3,7 +3,6 @@
 Then `rlhf run` has nothing to do, and starts neither servers nor programs.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from containers.contracts.names import REPORT_HTML_FILE, REPORT_INPUT_FILE, StageName
@@ -16,17 +15,8 @@ from tasks.store.decisions import decision_stands
 _WITHOUT_ARTIFACT = (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)
 
 
-@dataclass(frozen=True)
-class StandingReport:
-    """A finished run whose repetition would give the same."""
-
-    record: PipelineRecord
-    report: Path
-    stages: tuple[StageRecord, ...]
-
-
-def standing_report(loaded: LoadedConfig) -> StandingReport | None:
-    """The run's last report if a new run would reuse every stage; None if there is something to do."""
+def standing_report(loaded: LoadedConfig) -> PipelineRecord | None:
+    """The record of the run's last report, with reused stages; None if a new run would have something to do."""
     record = last_record(loaded.config.output_dir)
     if record is None or not _was_complete(record) or record.config_yaml != loaded.yaml_text:
         return None
@@ -39,12 +29,11 @@ def standing_report(loaded: LoadedConfig) -> StandingReport | None:
     recorded = {stage.stage: stage for stage in record.stages if stage.stage not in _WITHOUT_ARTIFACT}
     if {stage: record.key for stage, record in recorded.items()} != {stage: made.key for stage, made in found.items()}:
         return None
-    report = loaded.config.output_dir / REPORT_HTML_FILE
     own = loaded.config.output_dir / "reports" / record.run_id / REPORT_HTML_FILE
-    if not _same_file(report, own):
+    if not _same_file(loaded.config.output_dir / REPORT_HTML_FILE, own):
         return None
     stages = tuple(_reused(recorded[stage], made) for stage, made in found.items())
-    return StandingReport(record=record, report=report, stages=stages)
+    return record.model_copy(update={"stages": stages})
 
 
 def last_record(output_dir: Path) -> PipelineRecord | None:

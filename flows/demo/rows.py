@@ -93,7 +93,6 @@ class DemoData:
     num_validation_pairs: int
     num_labelled_pairs: int
     num_foreign: int
-    num_foreign_marked_english: int
     num_ties: int
     num_broken: int
     num_duplicates: int
@@ -142,7 +141,6 @@ def write_demo_data(folder: Path, *, seed: int = 0, flip_labels: bool = False) -
         num_validation_pairs=len(validation_pairs),
         num_labelled_pairs=len(labelled_lines),
         num_foreign=len(foreign),
-        num_foreign_marked_english=sum(exchange.language == "english" for exchange in FOREIGN_EXCHANGES),
         num_ties=len(ties),
         num_broken=len(BROKEN_LINES),
         num_duplicates=len(duplicates),

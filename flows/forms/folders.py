@@ -61,16 +61,11 @@ def require_outputs_inside(config: RunConfig) -> None:
     Raises:
         InvalidConfigError: with every one of them.
     """
-    named = {"run.output_dir": str(config.output_dir), "run.store_dir": str(config.store_dir)}
-    uri = config.tracking.mlflow_uri
-    for path in _paths_of_address(uri or "") if "://" in (uri or "") else [Path(uri or "")]:
-        if not _is_inside(path) or _is_hidden(path):
-            named["tracking.mlflow_uri"] = str(path)
-    mistakes = [
-        Mistake(key, _outside_text(path))
-        for key, path in named.items()
-        if not _is_inside(Path(path)) or _is_hidden(Path(path))
-    ]
+    uri = config.tracking.mlflow_uri or ""
+    places = [("run.output_dir", config.output_dir), ("run.store_dir", config.store_dir)]
+    places += [("tracking.mlflow_uri", path) for path in (_paths_of_address(uri) if "://" in uri else [Path(uri)])]
+    outside = {key: path for key, path in places if not _is_inside(path) or _is_hidden(path)}
+    mistakes = [Mistake(key, _outside_text(str(path))) for key, path in outside.items()]
     if mistakes:
         raise InvalidConfigError("The form", mistakes)
 

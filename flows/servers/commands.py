@@ -17,6 +17,8 @@ HEALTH_PATHS = {"prefect": "/api/health", "mlflow": "/health"}
 URL_KEYS = {"prefect": "tracking.prefect_api_url", "mlflow": "tracking.mlflow_uri"}
 PORT_KEYS = {"prefect": "tracking.prefect_port", "mlflow": "tracking.mlflow_port"}
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
+# Relative to the server's folder: Prefect's own absolute default breaks if the path has a `?`.
+_OWN_DATABASES = {"prefect": "sqlite+aiosqlite:///prefect.db", "mlflow": "sqlite:///mlflow.db"}
 
 # Of no use to a server, so not in its environment.
 _OTHERS_PREFIXES = ("PREFECT_", "MLFLOW_", "WANDB_")
@@ -34,22 +36,34 @@ def server_plan(
         database: its URL; None: the one that the server's own variable names, else SQLite in that folder.
         login: `user:password` that it demands; empty: none.
     """
-    url = with_driver(name, database or os.environ.get(DATABASE_VARIABLES[name]) or "")
-    make = _prefect_plan if name == "prefect" else _mlflow_plan
-    return make(state_dir / name, port, host, url, login)
-
-
-def _prefect_plan(folder: Path, port: int, host: str, database: str, login: str) -> ServerPlan:
-    kept = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_SERVER_")}
-    # Relative to the server's folder: Prefect's own absolute default breaks if the path has a `?`.
-    database = database or "sqlite+aiosqlite:///prefect.db"
+    folder = state_dir / name
+    url = with_driver(name, database or os.environ.get(DATABASE_VARIABLES[name]) or "") or _OWN_DATABASES[name]
+    where = ("--host", host, "--port", str(port))
+    if name == "prefect":
+        command = ("prefect", "server", "start", *where)
+        variables = _prefect_variables(folder, port, host, login)
+    else:
+        storage = ("-w", "1", "--artifacts-destination", (folder / "artifacts").as_uri())
+        command = ("mlflow", "server", *where, *storage, *(("--app-name", "basic-auth") if login else ()))
+        variables = _mlflow_variables(folder, port, host, login)
     return ServerPlan(
-        name="prefect",
-        command=(sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)),
-        environment=_environment()
-        | statistics_variables()
+        name=name,
+        command=(sys.executable, "-m", *command),
+        environment=_environment() | statistics_variables() | variables | {DATABASE_VARIABLES[name]: url},
+        folder=folder,
+        port=port,
+        host=host,
+        database=shown_database(url),
+        login=login,
+        secrets=(*secrets_in_url(url), *((login, login.partition(":")[2]) if login else ())),
+    )
+
+
+def _prefect_variables(folder: Path, port: int, host: str, login: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_SERVER_")}
+    return (
         # Prefect's default lets every page in the user's browser call the API.
-        | {
+        {
             _EXTRA_ORIGINS["prefect"]: ",".join(_origins(names_of_this_machine(host), port)),
             # Else every page in the user's browser can start runs here: for a POST without a content type, browsers
             # do not ask first whether the origin may.
@@ -58,44 +72,22 @@ def _prefect_plan(folder: Path, port: int, host: str, database: str, login: str)
         | kept
         | ({"PREFECT_SERVER_API_AUTH_STRING": login} if login else {})
         | {
-            DATABASE_VARIABLES["prefect"]: database,
             "PREFECT_HOME": str(folder),
             # Relative, so that the page finds the API under any name and port.
             "PREFECT_SERVER_UI_API_URL": "/api",
             # With the default, in memory, slots held at a restart are never freed.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-        },
-        folder=folder,
-        port=port,
-        host=host,
-        database=shown_database(database),
-        login=login,
-        secrets=(*secrets_in_url(database), *_secrets_of(login)),
+        }
     )
 
 
-def _mlflow_plan(folder: Path, port: int, host: str, database: str, login: str) -> ServerPlan:
-    database = database or "sqlite:///mlflow.db"
-    where = ("--host", host, "--port", str(port), "-w", "1", "--artifacts-destination", (folder / "artifacts").as_uri())
-    return ServerPlan(
-        name="mlflow",
-        command=(sys.executable, "-m", "mlflow", "server", *where, *(("--app-name", "basic-auth") if login else ())),
-        environment=_environment()
-        | statistics_variables()
-        | _mlflow_names(host, port)
-        | (_mlflow_login(folder, login) if login else {})
-        | {
-            DATABASE_VARIABLES["mlflow"]: database,
-            # Its eight job processes serve GenAI judges only: start 5.5 s instead of 11 s, 0.5 GB instead of 1.1 GB.
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        },
-        folder=folder,
-        port=port,
-        host=host,
-        database=shown_database(database),
-        login=login,
-        secrets=(*secrets_in_url(database), *_secrets_of(login)),
-    )
+def _mlflow_variables(folder: Path, port: int, host: str, login: str) -> dict[str, str]:
+    return {
+        **_mlflow_names(host, port),
+        **(_mlflow_login(folder, login) if login else {}),
+        # Its eight job processes serve GenAI judges only: start 5.5 s instead of 11 s, 0.5 GB instead of 1.1 GB.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
 
 
 def _environment() -> dict[str, str]:
@@ -137,7 +129,3 @@ def _mlflow_login(folder: Path, login: str) -> dict[str, str]:
         # By default, routes without their own rule need no login.
         "MLFLOW_BASIC_AUTH_FAIL_CLOSED": "true",
     }
-
-
-def _secrets_of(login: str) -> tuple[str, ...]:
-    return (login, login.partition(":")[2]) if login else ()

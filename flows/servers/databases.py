@@ -1,8 +1,13 @@
-"""Database URLs of servers that are started here: what they may hold, and how to show them. Pure, except for one look
-at this Python's drivers."""
+"""Databases of servers that are started here: what their URLs may hold, how to show them, and their migrations.
+
+Pure, except for looks at this Python's drivers and servers.
+"""
 
 import re
+from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 DATABASE_VARIABLES = {"prefect": "PREFECT_SERVER_DATABASE_CONNECTION_URL", "mlflow": "MLFLOW_BACKEND_STORE_URI"}
@@ -11,6 +16,16 @@ _DRIVERS: dict[str, dict[str, tuple[str, ...]]] = {
     "prefect": {"postgresql": ("asyncpg",), "sqlite": ("aiosqlite",)},
     "mlflow": {"postgresql": ("psycopg2", "psycopg"), "mysql": ("pymysql",), "sqlite": ("",)},
 }
+
+# Read as text: importing them would import both servers.
+_MIGRATIONS = {
+    "prefect": "server/database/_migrations/versions/sqlite",
+    "mlflow": "store/db_migrations/versions",
+}
+_REVISION = re.compile(r"^revision(?:\s*:[^=]+)?\s*=\s*[\"'](\w+)[\"']", re.MULTILINE)
+_BEFORE = re.compile(r"^down_revision(?:\s*:[^=]+)?\s*=\s*(\([^)]*\)|.*)$", re.MULTILINE)
+
+Parents: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 def with_driver(name: str, url: str) -> str:
@@ -81,3 +96,17 @@ def database_address(url: str) -> tuple[str, int] | None:
     if parts.scheme.startswith("sqlite") or not parts.hostname:
         return None
     return parts.hostname, parts.port or (3306 if parts.scheme.startswith("mysql") else 5432)
+
+
+def migrations_of(name: str) -> Parents:
+    """Each migration of the installed server with its parents; empty if they cannot be found."""
+    package = find_spec(name)
+    folders = package.submodule_search_locations if package else None
+    parents: dict[str, tuple[str, ...]] = {}
+    for folder in folders or ():
+        for file in Path(folder, _MIGRATIONS[name]).glob("*.py"):
+            text = file.read_text(encoding="utf-8")
+            revision, before = _REVISION.search(text), _BEFORE.search(text)
+            if revision is not None:
+                parents[revision[1]] = tuple(re.findall(r"[\"'](\w+)[\"']", before[1])) if before else ()
+    return parents

@@ -21,7 +21,7 @@ from flows.servers.start import Say
 from flows.servers.use import ServersUse
 from flows.signals import signals_end_the_block
 from tasks.mlflow_sync.pages import runs_page
-from tasks.mlflow_sync.start import AlreadyUp, MlflowStart
+from tasks.mlflow_sync.start import MlflowStart
 
 __all__ = ["ServerSettings", "Servers", "local_servers", "login_hint", "serve_until_interrupted"]
 
@@ -33,7 +33,7 @@ class Servers:
     prefect_api_url: str
     prefect_ui_url: str
     mlflow_uri: str
-    mlflow_start: MlflowStart = field(default_factory=AlreadyUp, compare=False)
+    mlflow_start: MlflowStart = field(default_factory=MlflowStart, compare=False)
 
 
 @contextmanager

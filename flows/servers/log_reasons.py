@@ -7,8 +7,9 @@ for 110 s.
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
+
+from flows.servers.databases import migrations_of
 
 _LOG_TAIL_BYTES = 256 * 1024
 
@@ -58,22 +59,13 @@ def masked(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def _mlflow_knows(found: re.Match[str]) -> bool:
-    """Whether this MLflow has the last migration of the database, so that it can upgrade from there."""
-    package = find_spec("mlflow")
-    folders = package.submodule_search_locations if package else None
-    return any(
-        any(Path(folder, "store/db_migrations/versions").glob(f"{found.group(1)}_*.py")) for folder in folders or ()
-    )
-
-
 _BACKUP = "Make a backup first (docs/servers.md)."
 _REASONS = (
     LogReason(
         r"Detected out-of-date database schema \(found version (\w+), but expected (\w+)\)",
         "its database {database} was made by an older MLflow (schema {0}, wanted {1}). Upgrade it: "
         f"`{{python}} -m mlflow db upgrade <its URL>`. {_BACKUP}",
-        applies=_mlflow_knows,
+        applies=lambda found: found[1] in migrations_of("mlflow"),  # so it can upgrade from there
     ),
     LogReason(
         r"Detected out-of-date database schema \(found version (\w+), but expected (\w+)\)",

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -61,14 +61,11 @@ class ServerPlan:
 
 def free_ports(count: int) -> list[int]:
     """Different ports of the loopback interface that no process listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for item in sockets:
             item.bind((LOOPBACK, 0))
         return [int(item.getsockname()[1]) for item in sockets]
-    finally:
-        for item in sockets:
-            item.close()
 
 
 class PortReservations:
@@ -193,10 +190,7 @@ def health_problem(url: str, *, timeout_s: float = 2.0) -> str | None:
     return None if status == http.client.OK else problem
 
 
-_NO_HEADERS: Mapping[str, str] = {}
-
-
-def answer(url: str, *, headers: Mapping[str, str] = _NO_HEADERS, timeout_s: float) -> tuple[int, str]:
+def answer(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float) -> tuple[int, str]:
     """Status of a GET (0 without an answer), and what was seen as text. Requests to loopback use no proxy.
 
     Args:
@@ -208,7 +202,7 @@ def answer(url: str, *, headers: Mapping[str, str] = _NO_HEADERS, timeout_s: flo
     proxies: dict[str, str] | None = {} if parts.hostname in (LOOPBACK, "localhost", "::1") else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
     request = urllib.request.Request(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))  # noqa: S310
-    for name, value in headers.items():
+    for name, value in (headers or {}).items():
         request.add_unredirected_header(name, value)
     try:
         with opener.open(request, timeout=timeout_s) as response:

@@ -18,6 +18,7 @@ from flows.servers.logins import is_loopback
 from flows.servers.process import ServerError, ServerPlan, health_problem, log_tail, port_problem
 from flows.servers.record import ServerEntry
 from tasks.config.logins import LOGIN_VARIABLES
+from tasks.mlflow_sync.start import MlflowStart
 
 _LOOK_EVERY_S = 1.0
 # A process that only sleeps, and wakes for a timer, uses less.
@@ -70,18 +71,24 @@ def _size(path: Path) -> int:
 def _processor_s(pid: int) -> float:
     """Processor time of a process and its children, also of those that have ended."""
     total = 0.0
+    for process in _with_children(pid):
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def _with_children(pid: int) -> list[psutil.Process]:
+    """The process and its children, also theirs; empty if it has ended."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for each in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += sum(each.cpu_times()[:4])
-    return total
+        return [process, *process.children(recursive=True)]
+    return []
 
 
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class StartedServer:
     """A server whose process this one started a moment ago."""
 
@@ -89,11 +96,56 @@ class StartedServer:
     entry: ServerEntry
     child: subprocess.Popen[bytes]
     began: float = field(default_factory=time.monotonic)
+    said_at_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Watch it from its start."""
+        self.progress = ServerProgress(self.child.pid, self.plan.log_path)
 
     @property
     def waited_s(self) -> float:
         """Seconds since its start."""
         return time.monotonic() - self.began
+
+    def say_that_it_takes_long(self, say: Say, *, every_s: float) -> None:
+        """Print a line now and then, so that the command does not seem to hang."""
+        waited_s, idle_s = self.waited_s, self.progress.idle_s
+        if waited_s < self.said_at_s + every_s:
+            return
+        self.said_at_s = waited_s
+        seen = "is at work" if idle_s < every_s else f"has done nothing for {idle_s:.0f} s"
+        title, log_path = TITLES[self.plan.name], self.plan.log_path
+        say(f"{title} {seen} but not ready after {waited_s:.0f} s; waiting. Its log: {log_path}")
+
+    def require_still_starting(self, *, idle_limit_s: float, longest_s: float) -> None:
+        """Give up a server that has ended, does nothing any more, or waits in vain.
+
+        Raises:
+            ServerError: with the reason from its log if that is known, else with what was seen and the log's end.
+        """
+        plan, waited_s = self.plan, self.waited_s
+        title = TITLES[plan.name]
+        code, idle_s = self.child.poll(), self.progress.idle_s
+        reason = reason_in(read_log(plan.log_path), database=plan.database, python=sys.executable)
+        if reason is not None:
+            raise ServerError(
+                f"The {title} server does not start: {masked(reason, plan.secrets)} Its log: {plan.log_path}"
+            )
+        if code is not None:
+            problem = _why_it_ended(plan, code)
+        elif idle_s >= idle_limit_s:
+            problem = (
+                f"has done nothing for {idle_s:.0f} s: neither its log nor its use of the processor grew. It may wait "
+                f"for a disk, a database or a lock; see its log, and start again. {_your_own(plan)}"
+            )
+        elif waited_s >= longest_s:
+            problem = f"is at work, but still not healthy after {waited_s:.0f} s. {_your_own(plan)}"
+        else:
+            return
+        raise ServerError(
+            f"The {title} server {problem} Last lines of {plan.log_path}:\n"
+            f"{masked(log_tail(plan.log_path), plan.secrets)}"
+        )
 
 
 def entry_of(plan: ServerPlan, pid: int) -> ServerEntry:
@@ -135,18 +187,17 @@ def wait_until_healthy(
         ServerError: one has ended, does nothing, takes longer than `longest_s`, or waits in vain.
     """
     stop = given_up or threading.Event()
-    waiting = [_Awaited(server, say_every_s) for server in servers]
+    waiting = list(servers)
     while waiting:
-        for awaited in list(waiting):
-            server = awaited.server
+        for server in list(waiting):
             # Another program may answer in place of a server that has ended, or that comes to the port later.
             if server_answer(server.entry) is None and _listens(server):
-                waiting.remove(awaited)
+                waiting.remove(server)
                 say(f"{TITLES[server.entry.name]} is ready after {server.waited_s:.1f} s: {server.entry.url}")
                 _say_where_else(server.entry, say)
             else:
-                awaited.require_still_starting(idle_limit_s=idle_limit_s, longest_s=longest_s)
-                awaited.say_that_it_takes_long(say)
+                server.require_still_starting(idle_limit_s=idle_limit_s, longest_s=longest_s)
+                server.say_that_it_takes_long(say, every_s=say_every_s)
         if waiting and stop.wait(_ASK_EVERY_S):
             return False
     return True
@@ -154,13 +205,11 @@ def wait_until_healthy(
 
 def _listens(server: StartedServer) -> bool:
     """Whether the started process, or one of its children, holds the server's port."""
-    with suppress(psutil.Error):
-        process = psutil.Process(server.child.pid)
-        for each in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):
-                for socket_ in each.net_connections(kind="tcp"):
-                    if socket_.status == psutil.CONN_LISTEN and socket_.laddr.port == server.plan.port:
-                        return server.child.poll() is None
+    for process in _with_children(server.child.pid):
+        with suppress(psutil.Error):
+            for socket_ in process.net_connections(kind="tcp"):
+                if socket_.status == psutil.CONN_LISTEN and socket_.laddr.port == server.plan.port:
+                    return server.child.poll() is None
     return False
 
 
@@ -169,55 +218,6 @@ def _say_where_else(server: ServerEntry, say: Say) -> None:
         say(
             f"  From other machines: http://{socket.gethostname()}:{server.port}, with the login of "
             f"{LOGIN_VARIABLES[server.name]}. It crosses the network unencrypted (docs/servers.md)."
-        )
-
-
-class _Awaited:
-    """A server that does not answer yet."""
-
-    def __init__(self, server: StartedServer, say_every_s: float) -> None:
-        self.server = server
-        self._progress = ServerProgress(server.child.pid, server.plan.log_path)
-        self._say_every_s = self._say_at_s = say_every_s
-
-    def say_that_it_takes_long(self, say: Say) -> None:
-        """Print a line now and then, so that the command does not seem to hang."""
-        waited_s = self.server.waited_s
-        if waited_s < self._say_at_s:
-            return
-        self._say_at_s = waited_s + self._say_every_s
-        plan, idle_s = self.server.plan, self._progress.idle_s
-        seen = "is at work" if idle_s < self._say_every_s else f"has done nothing for {idle_s:.0f} s"
-        say(f"{TITLES[plan.name]} {seen} but not ready after {waited_s:.0f} s; waiting. Its log: {plan.log_path}")
-
-    def require_still_starting(self, *, idle_limit_s: float, longest_s: float) -> None:
-        """Give up a server that has ended, does nothing any more, or waits in vain.
-
-        Raises:
-            ServerError: with the reason from its log if that is known, else with what was seen and the log's end.
-        """
-        plan, waited_s = self.server.plan, self.server.waited_s
-        title = TITLES[plan.name]
-        code, idle_s = self.server.child.poll(), self._progress.idle_s
-        reason = reason_in(read_log(plan.log_path), database=plan.database, python=sys.executable)
-        if reason is not None:
-            raise ServerError(
-                f"The {title} server does not start: {masked(reason, plan.secrets)} Its log: {plan.log_path}"
-            )
-        if code is not None:
-            problem = _why_it_ended(plan, code)
-        elif idle_s >= idle_limit_s:
-            problem = (
-                f"has done nothing for {idle_s:.0f} s: neither its log nor its use of the processor grew. It may wait "
-                f"for a disk, a database or a lock; see its log, and start again. {_your_own(plan)}"
-            )
-        elif waited_s >= longest_s:
-            problem = f"is at work, but still not healthy after {waited_s:.0f} s. {_your_own(plan)}"
-        else:
-            return
-        raise ServerError(
-            f"The {title} server {problem} Last lines of {plan.log_path}:\n"
-            f"{masked(log_tail(plan.log_path), plan.secrets)}"
         )
 
 
@@ -236,8 +236,8 @@ def _your_own(plan: ServerPlan) -> str:
     return f"Or set {URL_KEYS[plan.name]} to a server of your own."
 
 
-class BackgroundStart:
-    """Waits for MLflow in its own thread; a `tasks.mlflow_sync.start.MlflowStart`.
+class BackgroundStart(MlflowStart):
+    """Waits for MLflow in its own thread.
 
     Args:
         wait: returns whether MLflow is up; its event says that the answer is no longer needed.

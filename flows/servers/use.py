@@ -30,7 +30,7 @@ from flows.servers.start import (
 )
 from flows.signals import signals_held_back, signals_ignored
 from tasks.config.logins import login_variables
-from tasks.mlflow_sync.start import AlreadyUp, MlflowStart
+from tasks.mlflow_sync.start import MlflowStart
 
 # A server that runs, does not answer, and has no user is replaced after so long.
 _REUSE_LIMIT_S = 10.0
@@ -92,10 +92,9 @@ class ServersUse:
         if missing:
             self._lock.callback(self._reservations.release)
             self._to_start = planned_servers(self.settings, missing, reservations=self._reservations, say=self.say)
-        for plan in self._to_start:
-            if plan.login:
-                self._learn_login(plan.name, is_own=plan.has_own_login)
-        if missing:
+            for plan in self._to_start:
+                if plan.login:
+                    self._learn_login(plan.name, is_own=plan.has_own_login)
             titles = " and ".join(TITLES[name] for name in missing)
             self.say(f"Starting {titles} (a new database takes some seconds longer).")
         planned = {plan.name: server_url(plan.host, plan.port) for plan in self._to_start}
@@ -108,23 +107,18 @@ class ServersUse:
         Raises:
             ServerError: one does not start. Not for an MLflow that follows: a run goes on without it.
         """
-        now, behind = list(self._started), bool(self._to_start)
-        problem = self._start_behind()
+        now, behind, problem = list(self._started), bool(self._to_start), ""
+        try:
+            self._start(None)
+        except OSError as error:  # it ends nothing here: a run goes on without MLflow
+            problem = f"The MLflow server cannot be started: {error}."
         self._wait(now)
         if behind:
             later = self._started[len(now) :]
             self._behind = BackgroundStart(lambda given_up: self._follows(later, given_up, problem), say=self.say)
             return self._behind
         self._lock.close()
-        return AlreadyUp()
-
-    def _start_behind(self) -> str:
-        """Start the remaining servers; return why that failed, which ends nothing, or an empty text."""
-        try:
-            self._start(None)
-        except OSError as error:
-            return f"The MLflow server cannot be started: {error}."
-        return ""
+        return MlflowStart()
 
     def _follows(self, servers: list[StartedServer], given_up: threading.Event, problem: str) -> bool:
         """Wait for servers that started after another; return whether they are up. Release the folder's lock.

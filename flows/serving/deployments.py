@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import import_module
+from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 from prefect import Flow
@@ -84,11 +85,7 @@ class _ClosedSchema(ParameterSchema):
 
 def served_flows() -> tuple[Flow[..., Any], ...]:
     """The flows of the deployments."""
-    found = []
-    for entrypoint in ENTRYPOINTS:
-        module, _, name = entrypoint.rpartition(".")
-        found.append(getattr(import_module(module), name))
-    return tuple(found)
+    return tuple(resolve_name(entrypoint) for entrypoint in ENTRYPOINTS)
 
 
 def make_deployments(flows: Sequence[Flow[..., Any]]) -> list[RunnerDeployment]:
@@ -125,7 +122,15 @@ async def install_watchdog(
 
     A run whose process lives sets its state back (`tasks.prefect_sync.link`).
     """
-    for wanted in (_finds_silent_runs(flow_names, silent_for_s), _ends_silent_runs(flow_names, silent_for_s)):
+    flows = {"prefect.resource.role": "flow", "prefect.resource.name": list(flow_names)}
+    trigger = partial(
+        EventTrigger,
+        match=ResourceSpecification(_ANY_RUN),
+        match_related=ResourceSpecification(flows),
+        for_each={"prefect.resource.id"},
+        threshold=1,
+    )
+    for wanted in (_finds_silent_runs(trigger, silent_for_s), _ends_silent_runs(trigger, silent_for_s)):
         before = await client.read_automations_by_name(wanted.name)
         for doubled in before[1:]:
             await client.delete_automation(doubled.id)
@@ -135,20 +140,16 @@ async def install_watchdog(
             await client.create_automation(wanted)
 
 
-def _finds_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
+def _finds_silent_runs(trigger: "partial[EventTrigger]", silent_for_s: int) -> AutomationCore:
     return AutomationCore(
         name=WATCHDOG,
         description=f"Installed by `rlhf serve`. A run sends a heartbeat every {HEARTBEAT_EVERY_S} s; after "
         f"{silent_for_s} s without one, its process is gone. Needs `{_SECOND_STEP}`.",
-        trigger=EventTrigger(
+        trigger=trigger(
             posture=Posture.Proactive,
-            match=ResourceSpecification(_ANY_RUN),
-            match_related=_of_flows(flow_names),
             after={_HEARTBEAT},
             # Also every change of state: a run that has ended, or is suspended, sends no more heartbeats.
             expect={f"{_RUN_EVENT}*"},
-            for_each={"prefect.resource.id"},
-            threshold=1,
             within=timedelta(seconds=silent_for_s),
         ),
         actions=[
@@ -157,17 +158,13 @@ def _finds_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> Automati
     )
 
 
-def _ends_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> AutomationCore:
+def _ends_silent_runs(trigger: "partial[EventTrigger]", silent_for_s: int) -> AutomationCore:
     return AutomationCore(
         name=_SECOND_STEP,
         description=f"Installed by `rlhf serve`. The second step of `{WATCHDOG}`.",
-        trigger=EventTrigger(
+        trigger=trigger(
             posture=Posture.Reactive,
-            match=ResourceSpecification(_ANY_RUN),
-            match_related=_of_flows(flow_names),
             expect={f"{_RUN_EVENT}{_SILENT}"},
-            for_each={"prefect.resource.id"},
-            threshold=1,
             within=timedelta(0),
         ),
         actions=[
@@ -178,7 +175,3 @@ def _ends_silent_runs(flow_names: Sequence[str], silent_for_s: int) -> Automatio
             )
         ],
     )
-
-
-def _of_flows(flow_names: Sequence[str]) -> ResourceSpecification:
-    return ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": list(flow_names)})

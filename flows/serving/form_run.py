@@ -23,10 +23,10 @@ from flows.rlhf import Stages, run_stages
 from flows.terminal import printable
 from tasks.config.errors import ConfigError
 from tasks.config.loading import LoadedConfig
-from tasks.display import install_display
+from tasks.display import Display, install_display
 from tasks.pipeline.attempt import run_logger
 from tasks.plan.run_plan import plan_run
-from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.link import PipelineLeft, take_last_end
 from tasks.run.names import run_title
 
@@ -37,15 +37,12 @@ NOT_STARTED = "(not started)"
 _OURS = ("flows.", "tasks.", "containers.")
 
 
-class LogDisplay:
-    """A `tasks.display.Display` that writes each line once to the log of the flow run."""
+class LogDisplay(Display):
+    """Writes each line once to the log of the flow run. Progress is an artifact of the stage."""
 
     def stage_started(self, stage: StageName, text: str) -> None:
         """Log one line."""
         run_logger().info("%s starts: %s", stage, text)
-
-    def stage_progress(self, stage: StageName, done: int, total: int, text: str) -> None:
-        """Do nothing: progress is an artifact of the stage."""
 
     def stage_ended(self, record: StageRecord) -> None:
         """Log one line: how the stage ended, and its first figures."""
@@ -87,7 +84,7 @@ def run_form(
     """
 
     def run() -> str:
-        loaded, command = load(_present_form(), values, fixed=_fixed(until))
+        loaded, command = load(_present_form(), values, fixed=() if until is None else (f"run.until={until}",))
         for warning in plan_run(loaded).warnings:
             get_run_logger().warning("%s", warning)
         return str(run_stages(loaded.config, command=command, config_yaml=loaded.yaml_text, stages=stages))
@@ -126,13 +123,13 @@ def _failed(text: str) -> "State[Any]":
 
     The engine would add its own traceback.
     """
-    context = FlowRunContext.get()
+    present = present_flow_run()
     state: State[Any] = Failed(message=text)
     get_run_logger().error("%s", text)
     _tell_terminal(f"failed: {text}")
     try:
-        if context is not None and context.flow_run is not None:
-            PrefectApi().set_flow_run_state(str(context.flow_run.id), state)
+        if present is not None:
+            PrefectApi().set_flow_run_state(str(present.id), state)
     except PrefectAwayError as error:
         get_run_logger().warning("Prefect was not told at once how the run ended: %s", error)
         return state
@@ -182,13 +179,9 @@ def _present_form() -> Callable[..., object]:
     return context.flow.fn
 
 
-def _fixed(until: StageName | None) -> tuple[str, ...]:
-    return () if until is None else (f"run.until={until}",)
-
-
 def _leave_interrupts_to_the_server() -> None:
     """Ignore Ctrl-C, which reaches every process of the terminal: `rlhf serve` ends its runs itself, in good order."""
-    context = FlowRunContext.get()
-    is_deployed = context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
+    present = present_flow_run()
+    is_deployed = present is not None and present.deployment_id is not None
     if is_deployed and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -48,7 +48,7 @@ class Serving:
         limit: runs at a time; more wait.
         flows: those of the deployments.
         flow_names: flows whose runs are checked, those of the deployments and others that run here.
-        say_of_runs: gets findings about runs, the same ones repeatedly; see `said_once`.
+        say_of_runs: gets findings about runs, the same ones repeatedly; prints each once.
     """
 
     def __init__(
@@ -157,18 +157,6 @@ class Serving:
             if self._is_away:
                 self._say("Prefect answers again.")
             self._is_away = False
-
-
-def said_once(say: Say) -> Say:
-    """Return a `say` that says the same line only once."""
-    before: set[str] = set()
-
-    def say_new(text: str) -> None:
-        if text not in before:
-            before.add(text)
-            say(text)
-
-    return say_new
 
 
 def set_unreadable_aside(*, say: Say) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,11 +172,11 @@ def _use_and_import(servers: Servers, *, state_dir: Path) -> None:
 
 def _serve(settings: ServeSettings, servers: Servers, *, say: Callable[[str], None]) -> None:
     from flows.serving.deployments import make_deployments, served_flows
-    from flows.serving.runner import Serving, said_once, settle
+    from flows.serving.runner import Serving, settle
 
     flows = served_flows()
     names = [_TERMINAL_FLOW, *(flow.name for flow in flows)]
-    say_of_runs = said_once(say)
+    say_of_runs = cache(say)  # the same line only once
     settle(names, say=say_of_runs)
     serving = Serving(
         make_deployments(flows),

@@ -12,23 +12,18 @@ _NUM_BOOTSTRAP = 10_000
 
 
 @dataclass(frozen=True)
-class AgainstFirst:
-    """A model's accuracy on a suite against that of the first model, on the items that both were judged by.
+class SuiteCell:
+    """A certificate's result on one suite.
 
     Attributes:
+        score: None if the model was not judged by the suite.
+        against_first: its accuracy against that of the first model, on the items that both were judged by.
         other_items: items that only one of the two was judged by.
     """
 
-    found: ClusteredDifference
-    other_items: int
-
-
-@dataclass(frozen=True)
-class SuiteCell:
-    """A certificate's result on one suite; without a score if the model was not judged by it."""
-
     score: Metric | None = None
-    against_first: AgainstFirst | None = None
+    against_first: ClusteredDifference | None = None
+    other_items: int = 0
     remark: str = ""
 
 
@@ -37,7 +32,6 @@ class SuiteRow:
     """One suite, and a cell per model."""
 
     name: str
-    title: str
     cells: tuple[SuiteCell, ...]
 
 
@@ -67,14 +61,7 @@ def compare_certificates(found: Sequence[CertificateOnDisk]) -> CertificateTable
     return CertificateTable(
         models=tuple(item.name for item in found),
         confidence=first.certificate.confidence,
-        suites=tuple(
-            SuiteRow(
-                name=name,
-                title=next((suite.title for item in found if (suite := item.suite(name))), ""),
-                cells=tuple(_cell(name, item, first) for item in found),
-            )
-            for name in names
-        ),
+        suites=tuple(SuiteRow(name=name, cells=tuple(_cell(name, item, first) for item in found)) for name in names),
         whole=tuple(
             (label, tuple(_whole(item.certificate)[label] for item in found)) for label in _whole(first.certificate)
         ),
@@ -90,23 +77,18 @@ def _cell(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> Suit
     if baseline is None:
         return SuiteCell(score=suite.score, remark=f"{first.name} was not judged by it")
     remark = "" if suite.digest == baseline.digest else "other data than the first model's: only shared items compare"
-    return SuiteCell(score=suite.score, against_first=_against(name, model, first), remark=remark)
-
-
-def _against(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> AgainstFirst | None:
     ours, theirs = model.judged_items(name), first.judged_items(name)
     shared = [item for item in theirs if item in ours]
     if not shared:
-        return None
-    return AgainstFirst(
-        found=clustered_difference(
-            [ours[item].right - theirs[item].right for item in shared],
-            [theirs[item].prompt_id for item in shared],
-            confidence=first.certificate.confidence,
-            num_bootstrap=_NUM_BOOTSTRAP,
-        ),
-        other_items=len(ours.keys() ^ theirs.keys()),
+        return SuiteCell(score=suite.score, remark=remark)
+    difference = clustered_difference(
+        [ours[item].right - theirs[item].right for item in shared],
+        [theirs[item].prompt_id for item in shared],
+        confidence=first.certificate.confidence,
+        num_bootstrap=_NUM_BOOTSTRAP,
     )
+    others = len(ours.keys() ^ theirs.keys())
+    return SuiteCell(score=suite.score, against_first=difference, other_items=others, remark=remark)
 
 
 def _whole(certificate: Certificate) -> dict[str, Metric | None]:

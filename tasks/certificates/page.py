@@ -3,7 +3,7 @@
 from containers.contracts.outcome import Metric
 from containers.document.model import Column, Note, Page, Plots, Section, Table, Text, Value
 from containers.formatting import interval, number, one_line, percent, quantity
-from tasks.certificates.comparison import AgainstFirst, CertificateTable, SuiteCell
+from tasks.certificates.comparison import CertificateTable, SuiteCell
 
 _ALPHA = 0.05
 _NAME_LIMIT = 60
@@ -49,7 +49,7 @@ def comparison_note(table: CertificateTable) -> str:
 
 def _cell(cell: SuiteCell) -> Text:
     score = _figure(cell.score) if cell.score is not None else ""
-    below = "; ".join(part for part in (_against(cell.against_first), cell.remark) if part)
+    below = "; ".join(part for part in (_against(cell), cell.remark) if part)
     return Text(score, sub=below) if score else Text(below or "no figure")
 
 
@@ -60,10 +60,11 @@ def _figure(metric: Metric | None) -> str:
     return quantity(metric.value, metric.unit) + (f" ({spread})" if spread else "")
 
 
-def _against(against: AgainstFirst | None) -> str:
-    if against is None:
+def _against(cell: SuiteCell) -> str:
+    found = cell.against_first
+    if found is None:
         return ""
-    found, difference = against.found, against.found.difference
+    difference = found.difference
     points = f"{difference.value * 100:+.1f}"
     if difference.ci_low is not None and difference.ci_high is not None:
         points += f" ({difference.ci_low * 100:+.1f} to {difference.ci_high * 100:+.1f})"
@@ -71,6 +72,6 @@ def _against(against: AgainstFirst | None) -> str:
     if found.p_value < _ALPHA:
         verdict = "better" if found.num_better > found.num_worse else "worse"
     asked = f" on {found.num_prompts:,} prompts" if found.num_prompts < (difference.count or 0) else ""
-    beside = f", {against.other_items:,} items of only one left out" if against.other_items else ""
+    beside = f", {cell.other_items:,} items of only one left out" if cell.other_items else ""
     p_value = "< 0.0001" if found.p_value < 0.0001 else number(found.p_value)
     return f"{points} points, p {p_value}: {verdict} (n = {difference.count:,}{asked}{beside})"

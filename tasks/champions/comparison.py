@@ -7,14 +7,13 @@ from containers.contracts.champions import Comparison, Contest
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.stages import StageConfig
-from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.champions.book import ChampionBook, ChampionGoneError, NoChampionError
 from tasks.champions.contests import policy_contest, reward_model_contests
 from tasks.champions.record import ChampionRecord, ModelVersion
 from tasks.config.retrain import RetrainRules
 from tasks.display import current_display
-from tasks.pipeline.inputs import evaluate_policy_inputs, evaluate_reward_model_inputs, start_model_input
+from tasks.pipeline.inputs import made_input, suite_inputs
 from tasks.pipeline.run_stage import run_stage
 from tasks.run.state import PipelineRun
 
@@ -34,11 +33,10 @@ def compare_reward_models(
         ChampionGoneError: the champion, or the frozen pairs, are gone or damaged.
         StageFailedError: one of the two could not be evaluated.
     """
-    champion, frozen = _champion(book, record, run), _frozen(book, record)
+    champion, pairs = _champion(book, record, run), _frozen_pairs(book, record)
     folders = []
     for role, version in (("champion", champion), ("challenger", challenger)):
-        pairs, *others = evaluate_reward_model_inputs(config, frozen, book.artifact(version.model))
-        inputs = (_named(pairs, book), *others)
+        inputs = (pairs, made_input("reward_model", book.artifact(version.model)), *suite_inputs(config.suites))
         folders.append(_judged(run, book, config, inputs, role=role, text=f"the {role}, {version.shown}"))
     seen = book.training_prompts(champion.number) | book.training_prompts(challenger.number)
     contests = reward_model_contests(*folders, seen=seen, rules=rules)
@@ -61,11 +59,15 @@ def compare_policies(
         ChampionGoneError: the champion, or the frozen prompts, are gone or damaged.
         StageFailedError: they could not be evaluated.
     """
-    champion, frozen = _champion(book, record, run), _frozen(book, record)
-    reference = start_model_input(book.artifact(champion.model))
-    pairs, *others = evaluate_policy_inputs(frozen, reference, book.artifact(challenger.model), reward_model)
+    champion, pairs = _champion(book, record, run), _frozen_pairs(book, record)
+    models = {
+        "start_model": book.artifact(champion.model),
+        "reward_model": reward_model,
+        "policy": book.artifact(challenger.model),
+    }
+    inputs = (pairs, *(made_input(role, model) for role, model in models.items()))
     text = f"the challenger, {challenger.shown}, against the champion, {champion.shown}"
-    folder = _judged(run, book, config, (_named(pairs, book), *others), role="challenger", text=text)
+    folder = _judged(run, book, config, inputs, role="challenger", text=text)
     seen = book.training_prompts(champion.number) | book.training_prompts(challenger.number)
     return _comparison(champion, challenger, (policy_contest(folder, seen=seen, rules=rules),), rules)
 
@@ -78,21 +80,17 @@ def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> M
     return champion
 
 
-def _frozen(book: ChampionBook, record: ChampionRecord) -> ArtifactRef:
-    """The folder of the frozen file, used in place of an artifact of filter_dataset."""
+def _frozen_pairs(book: ChampionBook, record: ChampionRecord) -> StageInput:
+    """Input `pairs`: the folder of the frozen file, in place of an artifact of filter_dataset."""
     if record.frozen is None:
         raise ChampionGoneError(f"{book.path} names no frozen data. Restore it from a backup.")
     folder = book.frozen_file(record.frozen).parent
-    return ArtifactRef(
-        stage=StageName.FILTER_DATASET,
-        key=record.frozen.sha256,
+    return StageInput(
+        name="pairs",
         path=str(folder),
         digest=f"sha256:{record.frozen.sha256}",
+        origin=f"frozen for {book.name}, {folder.name}",
     )
-
-
-def _named(pairs: StageInput, book: ChampionBook) -> StageInput:
-    return pairs.model_copy(update={"origin": f"frozen for {book.name}, {Path(pairs.path).name}"})
 
 
 def _judged(

@@ -53,7 +53,8 @@ def reward_model_contests(
         seen: prompts that one of the two was trained on; their pairs are left out for both.
     """
     contests = []
-    for file in _evaluation(challenger).suites:
+    certificate = Certificate.model_validate_json((challenger / CERTIFICATE_FILE).read_bytes())
+    for file in certificate.suites:
         is_first = file.name == _VALIDATION
         contests.append(
             _contest(
@@ -129,10 +130,6 @@ def _scored(path: Path) -> dict[str, _Item]:
 
 def _right(margin: float) -> float:
     return 0.5 if margin == 0 else float(margin > 0)
-
-
-def _evaluation(folder: Path) -> Certificate:
-    return Certificate.model_validate_json((folder / CERTIFICATE_FILE).read_bytes())
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ Weights stay in the store: a registered version holds manifest, certificate, lin
 """
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,8 @@ from tasks.champions.book import ChampionBook
 from tasks.champions.record import ChampionRecord, ModelVersion
 from tasks.config.logins import without_login
 from tasks.mlflow_sync.artifact_places import OtherPlaceError, upload_model_files
+from tasks.mlflow_sync.parts import experiment_id_of
+from tasks.mlflow_sync.sending import mlflow_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -42,13 +43,11 @@ class Registry:
     Args:
         uri: MLflow server, or a database that MLflow opens.
         experiment: the MLflow experiment in which the models are logged.
-        request_timeout_s: longest wait for one answer.
     """
 
-    def __init__(self, uri: str, *, experiment: str, request_timeout_s: int = 6) -> None:
+    def __init__(self, uri: str, *, experiment: str) -> None:
         self.uri = uri.rstrip("/")
         self._experiment = experiment
-        self._request_timeout_s = request_timeout_s
         self._without_files: dict[int, str] = {}
 
     def reconcile(self, book: ChampionBook, record: ChampionRecord) -> str:
@@ -61,7 +60,7 @@ class Registry:
             return ""
         self._without_files = {}
         try:
-            client = self._client()
+            client = mlflow_client(self.uri)
             self._ensure_model(client, record)
             numbers = self._ensure_versions(client, book, record)
             _set_aliases(client, record, numbers)
@@ -84,16 +83,6 @@ class Registry:
             f"{next(iter(self._without_files.values()))}. The files themselves are in the store."
         )
 
-    def _client(self) -> "MlflowClient":
-        # As in tasks.mlflow_sync.outbox: with MLflow's defaults a dead server costs minutes.
-        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(self._request_timeout_s)
-        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-        from mlflow import MlflowClient
-
-        return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
-
     def _ensure_model(self, client: "MlflowClient", record: ChampionRecord) -> None:
         from mlflow.exceptions import MlflowException
 
@@ -109,10 +98,6 @@ class Registry:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another retraining was a moment faster
                 raise
-
-    def _experiment_id(self, client: "MlflowClient") -> str:
-        found = client.get_experiment_by_name(self._experiment)
-        return str(found.experiment_id if found else client.create_experiment(self._experiment))
 
     def _ensure_versions(self, client: "MlflowClient", book: ChampionBook, record: ChampionRecord) -> dict[int, str]:
         """Register missing versions and update tags. Return our number → MLflow's, for versions in MLflow."""
@@ -155,7 +140,7 @@ class Registry:
         except MlflowException:  # the run was on a server that was lost
             source_run = ""
         model = client.create_logged_model(
-            self._experiment_id(client),
+            experiment_id_of(client, self._experiment),
             name=record.name,
             source_run_id=source_run or None,
             tags=dict(tags),

@@ -16,7 +16,7 @@ from tasks.display import current_display
 from tasks.gates import prefect_form as form
 from tasks.gates.notice import notify
 from tasks.gates.text import waiting_text
-from tasks.prefect_sync.api import PrefectApi
+from tasks.prefect_sync.api import PrefectApi, present_flow_run
 from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.state import PipelineRun
 from tasks.store.decisions import AlreadyDecidedError, DamagedDecisionError, Decisions, Question, decision_key
@@ -83,7 +83,7 @@ def wait_for_decision(error: BaseException) -> None:
     if not isinstance(error, QuestionOpenError):
         return
     question = error.question
-    flow_run = form.present_flow_run()
+    flow_run = present_flow_run()
     if not question.told_at or error.refused:
         problem = notify(question, block=error.notify_by, flow_run_id=str(flow_run.id) if flow_run else "")
         if problem:
@@ -101,7 +101,7 @@ def _question(run: PipelineRun, verdict: GateVerdict, gate: ApprovalSettings, de
     evaluated = run.record_of(JUDGED_BY[verdict.name])
     if evaluated is None:
         raise RuntimeError(f"{verdict.name} was judged before it was evaluated.")
-    flow_run = form.present_flow_run()
+    flow_run = present_flow_run()
     key = decision_key(
         verdict.name, evaluation_key=evaluated.key, evaluation_digest=evaluated.digest, rules=gate.rules()
     )

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, FlowRunInput
-from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
 from prefect.input import Keyset, RunInput, keyset_from_paused_state
@@ -86,12 +85,6 @@ class ModelThatMissed(_Form):
     by: _By
 
 
-def present_flow_run() -> FlowRun | None:
-    """The flow run of this process; None outside one."""
-    context = FlowRunContext.get()
-    return context.flow_run if context else None
-
-
 def can_be_suspended(flow_run: FlowRun | None) -> bool:
     """Whether Prefect can start the run again after an answer: it needs a deployment, and no parent."""
     return flow_run is not None and flow_run.deployment_id is not None and flow_run.parent_task_run_id is None
@@ -121,7 +114,9 @@ def suspend(question: Question, *, refused: str = "") -> str:
     form = ModelThatPassed if question.verdict.passed else ModelThatMissed
     left_s = question.seconds_left()
     try:
-        pause = f"{_pause_prefix(question)}{_num_forms(question) + 1}"
+        # Prefect loses its own count of a question's forms when a run is retried.
+        num_forms = sum(item.key.endswith("-schema") for item in _inputs(question))
+        pause = f"{_pause_prefix(question)}{num_forms + 1}"
         # Prefect reads the description from the class that it is given.
         shown = form.with_initial_data(description=form_markdown(question, refused=refused))
         shown.save(keyset_from_paused_state(Suspended(pause_key=pause)), UUID(question.flow_run_id))
@@ -164,11 +159,6 @@ def _not_suspended(name: str, flow_run: FlowRun, question: Question) -> str:
 
 def _page(question: Question) -> str:
     return question.prefect_url or question.flow_run_id
-
-
-def _num_forms(question: Question) -> int:
-    """Number of forms that the run had for this question. Prefect loses its own count when a run is retried."""
-    return sum(item.key.endswith("-schema") for item in _inputs(question))
 
 
 def _answers(question: Question) -> list[GateDecision]:

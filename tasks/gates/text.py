@@ -32,7 +32,8 @@ def waiting_text(question: Question) -> str:
     verdict = question.verdict
     decide = approve_command(question)
     consent = "--approve --by NAME" if verdict.passed else "--waive --by NAME --reason TEXT"
-    lines = [f"The {verdict.model} waits at its gate for a person's decision.", *_indented(verdict)]
+    lines = [f"The {verdict.model} waits at its gate for a person's decision."]
+    lines += [f"  {line}" for line in figure_lines(verdict)]
     if verdict.advice:
         lines.append(verdict.advice)
     lines += [
@@ -103,7 +104,3 @@ def _look_closer(question: Question) -> str:
     if question.mlflow_url:
         links.append(f"[curves and files in MLflow]({question.mlflow_url})")
     return f"Look closer: {', '.join(links)}." if links else ""
-
-
-def _indented(verdict: GateVerdict) -> list[str]:
-    return [f"  {line}" for line in figure_lines(verdict)]

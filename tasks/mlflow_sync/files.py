@@ -4,6 +4,7 @@ import json
 import logging
 import posixpath
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -29,46 +30,45 @@ logger = logging.getLogger(__name__)
 
 SAMPLE_PREDICTIONS_FILE = "sample_predictions.json"
 _MAX_ROWS = 200
+# Of the upload of one folder; the rest waits.
+_UPLOAD_LIMIT_S = 30.0
 _SAMPLES: TypeAdapter[tuple[SamplePrediction, ...]] = TypeAdapter(tuple[SamplePrediction, ...])
 MIB = 1024**2
 
 
-class RunFiles:
-    """Upload files to the pages of runs. No method raises; what cannot be sent now waits in the outbox.
+class RunFiles(Outbox):
+    """An outbox with the files of the runs' pages. No method raises; what cannot be sent now waits.
 
-    Args:
-        upload_limit_s: time that the upload of one folder may take; the rest waits.
+    Attributes:
         largest_file_bytes: larger files are named, not uploaded; adapters always are.
     """
 
-    def __init__(self, outbox: Outbox, *, upload_limit_s: float = 30.0, largest_file_bytes: int = 64 * MIB) -> None:
-        self._outbox = outbox
-        self._upload_limit_s = upload_limit_s
-        self._largest_file_bytes = largest_file_bytes
-        self._tables: dict[str, list[str]] = {}
+    largest_file_bytes = 64 * MIB
+
+    @cached_property
+    def _tables(self) -> dict[str, list[str]]:
+        """The tables of each run."""
+        return {}
 
     def log_text(self, run_id: str, text: str, file: str) -> None:
         """Keep a text as an artifact file."""
-        with self._outbox.change(run_id) as run:
+        with self.change(run_id) as run:
             run.files[file] = FileSource(text=text)
-
-    def log_json(self, run_id: str, value: object, file: str) -> None:
-        """Keep a value as a JSON file."""
-        self.log_text(run_id, json.dumps(value, indent=2, ensure_ascii=False, default=str), file)
 
     def log_table(self, run_id: str, columns: Sequence[str], rows: Sequence[Sequence[object]], file: str) -> None:
         """Keep rows as a table that the run page shows; `file` ends in .json."""
-        self.log_json(run_id, {"columns": list(columns), "data": [list(row) for row in rows]}, file)
+        table = {"columns": list(columns), "data": [list(row) for row in rows]}
+        self.log_text(run_id, json.dumps(table, indent=2, ensure_ascii=False, default=str), file)
         tables = self._tables.setdefault(run_id, [])
         if file not in tables:
             tables.append(file)
-        with self._outbox.change(run_id) as run:
+        with self.change(run_id) as run:
             run.tags["mlflow.loggedArtifacts"] = json.dumps([{"path": path, "type": "table"} for path in tables])
 
     def log_file(self, run_id: str, path: Path, *, folder: str = "") -> None:
         """Upload a file if it exists and is not too large."""
-        if _size_bytes(path) <= self._largest_file_bytes and path.is_file() and not path.is_symlink():
-            with self._outbox.change(run_id) as run:
+        if _size_bytes(path) <= self.largest_file_bytes and path.is_file() and not path.is_symlink():
+            with self.change(run_id) as run:
                 run.files[posixpath.join(folder, path.name)] = FileSource(path=str(path.resolve()))
 
     def log_artifact_folder(self, run_id: str, folder: Path, *, under: str = "output") -> None:
@@ -79,19 +79,19 @@ class RunFiles:
         try:
             files = list(regular_files(folder))
         except (UnsafeFileError, OSError) as error:
-            self._outbox.refuse(f"{folder} is not uploaded: {error}")
+            self.refuse(f"{folder} is not uploaded: {error}")
             return
         sources, left_out = {}, []
         for path in files:
             relative, size = path.relative_to(folder), _size_bytes(path)
-            if size > self._largest_file_bytes and ADAPTER_FOLDER not in relative.parts[:-1]:
+            if size > self.largest_file_bytes and ADAPTER_FOLDER not in relative.parts[:-1]:
                 left_out.append(f"{size:>16,} bytes  {path.resolve()}")
             else:
                 sources[f"{under}/{relative.as_posix()}"] = FileSource(path=str(path.resolve()))
         if left_out:
-            head = f"Larger than {self._largest_file_bytes / MIB:.0f} MiB each, so they stay where they are:"
+            head = f"Larger than {self.largest_file_bytes / MIB:.0f} MiB each, so they stay where they are:"
             sources[f"{under}/NOT_UPLOADED.txt"] = FileSource(text="\n".join((head, *left_out, "")))
-        with self._outbox.change(run_id, limit_s=self._upload_limit_s) as run:
+        with self.change(run_id, limit_s=_UPLOAD_LIMIT_S) as run:
             run.files |= sources
         for table in tables_of(folder):
             self.log_table(run_id, table.columns, table.rows, f"tables/{table.name}.json")

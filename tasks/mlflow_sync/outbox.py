@@ -5,7 +5,6 @@ disk, and is delivered when the server answers again, by this process or by the 
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from tasks.mlflow_sync.artifact_places import OtherPlaceError
 from tasks.mlflow_sync.parts import create_run, send_part
-from tasks.mlflow_sync.sending import can_be_sent_later, send_points
+from tasks.mlflow_sync.sending import can_be_sent_later, mlflow_client, send_points
 from tasks.mlflow_sync.state_file import StateFile
 from tasks.mlflow_sync.undelivered import HANDLE_PREFIX, Curves, Part, UndeliveredRun
 from tasks.store.events import MetricPoint, Reconciliation, read_points
@@ -48,21 +47,14 @@ class Outbox:
         uri: str,
         *,
         folder: Path,
-        request_timeout_s: int,
-        rest_after_failure_s: float,
+        request_timeout_s: int = 6,
+        rest_after_failure_s: float = 20.0,
         is_up: Callable[[], bool] = lambda: True,
     ) -> None:
-        # MLflow reads these at each call. With its defaults a dead server costs 246 s, and MLflow repeats a creation
-        # after a time-out, which makes two runs.
-        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(request_timeout_s)
-        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        from mlflow import MlflowClient
-
-        self.experiment_id = self._experiment = ""
+        self.experiment_id = self._known_experiment = ""
         self.refused: tuple[str, ...] = ()
-        self._uri = uri
-        self._client = MlflowClient(tracking_uri=uri)
+        self.uri = uri.rstrip("/")
+        self._client = mlflow_client(uri, request_timeout_s=request_timeout_s)
         self._rest_after_failure_s = rest_after_failure_s
         self._is_up = is_up
         self._rest_until = 0.0
@@ -77,11 +69,6 @@ class Outbox:
         # Also read from other threads: handle → id, and the points of each id that are known to have arrived.
         self._ids = {run.handle: run.run_id for run in self._runs.values() if run.run_id}
         self._sent: dict[str, dict[tuple[str, int], float]] = {}
-
-    @property
-    def state_path(self) -> Path:
-        """File with what MLflow lacks."""
-        return self._file.path
 
     @property
     def pending(self) -> int:
@@ -122,13 +109,13 @@ class Outbox:
             if run.is_open and but not in (run.handle, run.run_id):
                 run.close("KILLED", time_ms)
 
-    def reconcile(self, run: str, events_path: Path) -> Reconciliation:
-        """Deliver the points of an events file that the run lacks; keep them for later if that fails."""
+    def reconcile(self, run_id: str, events_path: Path) -> Reconciliation:
+        """Deliver exactly the points of an events file that the run lacks; keep them for later if that fails."""
         try:
             size_bytes = events_path.stat().st_size
         except OSError:  # the stage died before its first event
             return Reconciliation(in_file=0, delivered=0, pending=0, conflicting=0)
-        with self.change(run) as changed:
+        with self.change(run_id) as changed:
             changed.curves = Curves(events_path=str(events_path.resolve()), size_bytes=size_bytes)
             self._reconciled.pop(changed.handle, None)
         if changed.handle in self._reconciled:
@@ -136,9 +123,9 @@ class Outbox:
         in_file = len(read_points(events_path, up_to_bytes=size_bytes))
         return Reconciliation(in_file=in_file, delivered=0, pending=self._num_unsent(changed), conflicting=0)
 
-    def send_points(self, run: str, points: tuple[MetricPoint, ...]) -> bool:
+    def send_points(self, run_id: str, points: tuple[MetricPoint, ...]) -> bool:
         """Send points. Returns True if they need not be sent again. Callable from another thread."""
-        run_id = self.real_id(run)
+        run_id = self.real_id(run_id)
         if self._resting or run_id.startswith(HANDLE_PREFIX):
             return False
         began = time.monotonic()
@@ -152,7 +139,7 @@ class Outbox:
         return True
 
     def deliver_pending(self) -> int:
-        """Try to deliver now what waits. Returns how many parts still wait."""
+        """Try to deliver what waits, also what an earlier process left. Returns how many parts still wait."""
         if self._is_up():
             self._failing.clear()
             self._deliver(limit_s=_FINAL_DELIVERY_LIMIT_S, rests=False)
@@ -191,7 +178,8 @@ class Outbox:
         for run, part in sorted(waiting, key=lambda item: item[1].name == "files"):
             if rests and self._resting:
                 break
-            if (run.handle, part) in self._failing or self._waits_for_creation(run, part) or self._is_refused(run):
+            is_left_out = (run.handle, part) in self._failing or run.handle in self._refused_runs
+            if is_left_out or self._waits_for_creation(run, part):
                 continue
             if time.monotonic() > deadline:
                 self._rest()
@@ -211,10 +199,7 @@ class Outbox:
         if part != _CREATION:
             return not run.run_id
         parent = self._runs.get(run.parent)
-        return parent is not None and not parent.run_id and not self._is_refused(parent)
-
-    def _is_refused(self, run: UndeliveredRun) -> bool:
-        return run.handle in self._refused_runs
+        return parent is not None and not parent.run_id and parent.handle not in self._refused_runs
 
     def _answers(self) -> bool:
         try:
@@ -249,10 +234,10 @@ class Outbox:
             self._client,
             run,
             parent_id="" if parent_id.startswith(HANDLE_PREFIX) else parent_id,  # its parent was refused
-            experiment_id=self.experiment_id if run.experiment == self._experiment else "",
+            experiment_id=self.experiment_id if run.experiment == self._known_experiment else "",
             may_exist=may_exist,
         )
-        self._experiment = run.experiment
+        self._known_experiment = run.experiment
         self._ids[run.handle] = run.run_id
         for child in self._runs.values():  # the record of a parent may be gone before those of its children
             if child.parent == run.handle:
@@ -277,10 +262,10 @@ class Outbox:
             self._warned = True
             logger.warning(
                 "MLflow at %s did not take %s: %s. The run goes on; what MLflow lacks waits in %s.",
-                self._uri,
+                self.uri,
                 what,
                 error,
-                self.state_path,
+                self._file.path,
             )
         return True
 

@@ -34,7 +34,7 @@ def create_run(
         experiment_id: empty if unknown.
         may_exist: False if this was never sent before.
     """
-    experiment_id = experiment_id or _experiment_id(client, run.experiment)
+    experiment_id = experiment_id or experiment_id_of(client, run.experiment)
     if may_exist:
         found = client.search_runs([experiment_id], f"tags.`{HANDLE_TAG}` = '{run.handle}'", max_results=1)
         if found:
@@ -44,7 +44,8 @@ def create_run(
     return str(made.info.run_id), experiment_id
 
 
-def _experiment_id(client: "MlflowClient", name: str) -> str:
+def experiment_id_of(client: "MlflowClient", name: str) -> str:
+    """Return the id of an experiment; make it if it is missing."""
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)
@@ -73,12 +74,10 @@ def send_part(client: "MlflowClient", run: UndeliveredRun, part: Part, *, sent: 
     from mlflow.entities import Param, RunTag
 
     match part.name:
-        case "params":
-            params = [Param(mlflow_name(key), value) for key, value in run.pairs(part).items()]
-            send_what_is_taken(params, lambda some: client.log_batch(run.run_id, params=some), _MAX_PAIRS_PER_BATCH)
-        case "tags":
-            tags = [RunTag(mlflow_name(key), value) for key, value in run.pairs(part).items()]
-            send_what_is_taken(tags, lambda some: client.log_batch(run.run_id, tags=some), _MAX_PAIRS_PER_BATCH)
+        case "params" | "tags" as name:
+            kind = Param if name == "params" else RunTag
+            pairs = [kind(mlflow_name(key), value) for key, value in run.pairs(part).items()]
+            send_what_is_taken(pairs, lambda some: client.log_batch(run.run_id, **{name: some}), _MAX_PAIRS_PER_BATCH)
         case "datasets":
             _send_datasets(client, run)
         case "figures":

@@ -4,35 +4,25 @@ Messages for MLflow wait on disk until it is up, as for a server that is away. T
 start; in every other process MLflow counts as up from the beginning.
 """
 
-from typing import Protocol
 
-
-class MlflowStart(Protocol):
-    """A server that is starting."""
+class MlflowStart:
+    """The start of an MLflow server. This one is over: MLflow is up, or away like any other server."""
 
     @property
     def is_up(self) -> bool:
         """Whether it has answered; does not wait."""
+        return True
 
     @property
     def problem(self) -> str:
         """Why it does not start; empty while it may still come up."""
+        return ""
 
     def wait(self, *, limit_s: float | None = None) -> None:
         """Wait until it is up, fails to start, or the limit has passed."""
 
 
-class AlreadyUp:
-    """This process starts no server: MLflow is up, or away like any other server."""
-
-    is_up = True
-    problem = ""
-
-    def wait(self, *, limit_s: float | None = None) -> None:
-        """Return at once."""
-
-
-_installed: list[MlflowStart] = [AlreadyUp()]
+_installed: list[MlflowStart] = [MlflowStart()]
 
 
 def mlflow_start() -> MlflowStart:

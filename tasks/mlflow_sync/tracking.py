@@ -16,13 +16,11 @@ from containers.contracts.names import REPORT_HTML_FILE, REPORT_MARKDOWN_FILE, S
 from containers.contracts.outcome import Metric
 from containers.contracts.spec import StageInput, StageSpec
 from tasks.mlflow_sync.files import MIB, RunFiles
-from tasks.mlflow_sync.outbox import Outbox
 from tasks.mlflow_sync.pages import FOR_TRAINING
 from tasks.mlflow_sync.start import mlflow_start
 from tasks.mlflow_sync.state_file import PENDING_FOLDER
 from tasks.mlflow_sync.undelivered import HANDLE_PREFIX, RunStatus, UndeliveredRun, dataset_use, flat_params
 from tasks.sources.labels import corrected_name
-from tasks.store.events import MetricPoint, Reconciliation
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class Tracking(RunFiles):
         experiment: name of the MLflow experiment, created if missing.
         request_timeout_s: longest wait for one answer.
         rest_after_failure_s: how long nothing is sent to a server that failed or was slow.
-        upload_limit_s, largest_file_bytes: see `RunFiles`.
+        largest_file_bytes: see `RunFiles`.
     """
 
     def __init__(
@@ -58,23 +56,21 @@ class Tracking(RunFiles):
         experiment: str = "rlhf-flows",
         request_timeout_s: int = 6,
         rest_after_failure_s: float = 20.0,
-        upload_limit_s: float = 30.0,
         largest_file_bytes: int = 64 * MIB,
     ) -> None:
-        self.uri = uri.rstrip("/")
         self._experiment = experiment
         self._start = mlflow_start()
         self._is_met = self._start.is_up
         self._patience_s = _BESIDE_LIMIT_S
         self._once_up: list[Callable[[], None]] = []
-        outbox = Outbox(
+        self.largest_file_bytes = largest_file_bytes
+        super().__init__(
             uri,
             folder=output_dir / PENDING_FOLDER,
             request_timeout_s=request_timeout_s,
             rest_after_failure_s=rest_after_failure_s,
             is_up=lambda: self._start.is_up,
         )
-        super().__init__(outbox, upload_limit_s=upload_limit_s, largest_file_bytes=largest_file_bytes)
         self._parent = ""
         self._name = ""
         # Runs begin and end by one clock, so that a change of the system clock makes no duration wrong.
@@ -83,31 +79,12 @@ class Tracking(RunFiles):
     @property
     def pipeline_run_id(self) -> str:
         """Id of the parent run; empty before `start_pipeline`."""
-        return self._outbox.real_id(self._parent)
-
-    @property
-    def pending(self) -> int:
-        """Number of parts of runs that wait for delivery."""
-        return self._outbox.pending
-
-    @property
-    def pending_points(self) -> int:
-        """Number of points of curves that wait for delivery."""
-        return self._outbox.pending_points
+        return self.real_id(self._parent)
 
     @property
     def missing_because(self) -> str:
         """Why the server that this process starts is not up; empty if it is, or may still come up."""
         return self._start.problem
-
-    @property
-    def refused(self) -> tuple[str, ...]:
-        """What MLflow refuses each time: a changed parameter, a deleted run."""
-        return self._outbox.refused
-
-    def real_id(self, run_id: str) -> str:
-        """Return MLflow's id of a run, or its handle while the server does not know the run."""
-        return self._outbox.real_id(run_id)
 
     def wait_for_server(self) -> None:
         """Wait until the server that this process starts is up, and deliver what waits. Does not wait for others.
@@ -147,13 +124,12 @@ class Tracking(RunFiles):
 
     def start_pipeline(
         self, name: str, *, tags: Mapping[str, str] | None = None, params: Mapping[str, object] | None = None
-    ) -> str:
-        """Open the parent run. Returns its id."""
+    ) -> None:
+        """Open the parent run."""
         self._name = name
-        self._parent = self._create(name, parent="", tags=tags or {})
+        self._parent = self._opened(name, parent="", tags=tags or {})
         if params:
             self.log_params(self._parent, params)
-        return self.pipeline_run_id
 
     def correct_name(self, guessed: str, known: str) -> None:
         """Replace a guessed part of the parent run's name by the known one; do nothing if the name lacks it."""
@@ -165,7 +141,7 @@ class Tracking(RunFiles):
     def start_stage(self, stage: StageName, *, attempt: int, tags: Mapping[str, str] | None = None) -> str:
         """Open a child run for one attempt at a stage; attempt 0 reuses an artifact. Returns its id."""
         own = {"rlhf.stage": stage.value, "rlhf.attempt": str(attempt)}
-        return self._create(stage.value, parent=self._parent, tags={**own, **(tags or {})})
+        return self._opened(stage.value, parent=self._parent, tags={**own, **(tags or {})})
 
     def start_attempt(self, spec: StageSpec, *, tags: Mapping[str, str], note: str) -> str:
         """Call `start_stage`; log the stage's settings as parameters, its inputs as datasets with digests."""
@@ -184,7 +160,7 @@ class Tracking(RunFiles):
 
     def finish_pipeline(self, status: RunStatus) -> None:
         """Close the parent run and child runs still open; deliver what waits, and log what could not be delivered."""
-        self._outbox.close_open_runs(but=self._parent, time_ms=self._now_ms())
+        self.close_open_runs(but=self._parent, time_ms=self._now_ms())
         self._end(self._parent, status)
         self._start.wait(limit_s=_START_LIMIT_S)
         if self.deliver_pending():
@@ -194,30 +170,18 @@ class Tracking(RunFiles):
                 self.uri,
                 self.pending,
                 self.pending_points,
-                self._outbox.state_path,
+                self._file.path,
             )
-        self._outbox.close()
-
-    def deliver_pending(self) -> int:
-        """Try to deliver what waits, also what an earlier process left. Returns how many parts still wait."""
-        return self._outbox.deliver_pending()
-
-    def send_points(self, run_id: str, points: tuple[MetricPoint, ...]) -> bool:
-        """Send points of curves. Returns True if they need not be sent again. Callable from any thread."""
-        return self._outbox.send_points(run_id, points)
-
-    def reconcile(self, run_id: str, events_path: Path) -> Reconciliation:
-        """Deliver exactly the points of the file that the run lacks: one per key and step."""
-        return self._outbox.reconcile(run_id, events_path)
+        self.close()
 
     def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
         """Log parameters; a nested mapping becomes dotted names."""
-        with self._outbox.change(run_id) as run:
+        with self.change(run_id) as run:
             run.params |= flat_params(params)
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags."""
-        with self._outbox.change(run_id) as run:
+        with self.change(run_id) as run:
             run.tags |= tags
 
     def set_note(self, run_id: str, markdown: str) -> None:
@@ -226,7 +190,7 @@ class Tracking(RunFiles):
 
     def log_inputs(self, run_id: str, inputs: Sequence[StageInput]) -> None:
         """Name what a stage reads, with digests, as datasets of the run."""
-        with self._outbox.change(run_id) as run:
+        with self.change(run_id) as run:
             run.datasets += tuple(dataset_use(item) for item in inputs)
 
     def log_lineage(self, run_id: str, lineage: Iterable[LineageEntry], *, output_digest: str) -> None:
@@ -262,15 +226,15 @@ class Tracking(RunFiles):
         try:
             self.set_note(self._parent, (folder / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8", errors="replace"))
         except OSError as error:
-            self._outbox.refuse(f"The report's text: {error}")
+            self.refuse(f"The report's text: {error}")
 
     def _page(self, run_id: str, below: str) -> str:
-        real = self._outbox.real_id(run_id)
+        real = self.real_id(run_id)
         if not self.uri.startswith("http") or not real or real.startswith(HANDLE_PREFIX):
             return ""
-        return f"{self.uri}/#/experiments/{self._outbox.experiment_id}/runs/{real}{below}?{FOR_TRAINING}"
+        return f"{self.uri}/#/experiments/{self.experiment_id}/runs/{real}{below}?{FOR_TRAINING}"
 
-    def _create(self, name: str, *, parent: str, tags: Mapping[str, str]) -> str:
+    def _opened(self, name: str, *, parent: str, tags: Mapping[str, str]) -> str:
         own = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL", "mlflow.source.name": "rlhf-flows"}
         run = UndeliveredRun(
             handle=f"{HANDLE_PREFIX}{uuid.uuid4().hex}",
@@ -280,17 +244,17 @@ class Tracking(RunFiles):
             start_time_ms=self._now_ms(),
             tags={**own, **tags},
         )
-        return self._outbox.open(run)
+        return self.open(run)
 
     def _log_figures(self, run_id: str, figures: Mapping[str, float]) -> None:
-        with self._outbox.change(run_id) as run:
+        with self.change(run_id) as run:
             run.figures |= {name: (value, self._now_ms()) for name, value in figures.items()}
 
     def _now_ms(self) -> int:
         return self._clock_starts_ms + int(time.monotonic() * 1000)
 
     def _end(self, run_id: str, status: RunStatus) -> None:
-        with self._outbox.change(run_id) as run:
+        with self.change(run_id) as run:
             run.close(status, self._now_ms())
 
 

@@ -111,18 +111,13 @@ def machine_facts(folder: Path) -> dict[str, str]:
     facts = {}
     for name, path in (("disk free", folder), ("/dev/shm free", Path("/dev/shm"))):  # noqa: S108
         try:
-            facts[name] = f"{shutil.disk_usage(_existing(path)).free / _MIB:,.0f} MiB"
+            existing = next((each for each in (path, *path.parents) if each.exists()), path)
+            facts[name] = f"{shutil.disk_usage(existing).free / _MIB:,.0f} MiB"
         except OSError:
             facts[name] = "unknown"
     memory = read_memory()
     facts["memory available"] = f"{memory.available_bytes / _MIB:,.0f} of {memory.total_bytes / _MIB:,.0f} MiB"
     return facts
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
 
 
 def furthest_step(work_folder: Path) -> int:

@@ -26,10 +26,6 @@ _QUEUES = "waits for GPUs before this one"
 _PATIENCE_S = 20.0
 
 
-def _nobody() -> Collection[int]:
-    return ()
-
-
 @contextmanager
 def gpu_turn(
     profile: GpuProfile,
@@ -37,7 +33,7 @@ def gpu_turn(
     holder: str,
     say: Callable[[str], None],
     should_stop: Callable[[], bool],
-    ours: Callable[[], Collection[int]] = _nobody,
+    ours: Callable[[], Collection[int]] = tuple,
 ) -> Iterator[tuple[str, ...]]:
     """Hold the stage's GPUs during the block. A profile without GPUs does not wait.
 

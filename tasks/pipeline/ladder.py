@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
-from containers.contracts.ladder import Fallback, LadderSettings
+from containers.contracts.ladder import Fallback
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.spec import StageSpec
@@ -46,7 +46,7 @@ class StageLadder:
         self._stage = StageName(planned.config.stage)
         self.not_tried: tuple[str, ...] = ()
         self.fallbacks: tuple[Fallback, ...] = (
-            last_fallbacks(run, self._stage, key) if ladder_settings(run).enabled else ()
+            last_fallbacks(run, self._stage, key) if run.config.runtime.ladder.enabled else ()
         )
         if self.fallbacks:
             say(f"continues in the shape of its last attempt, {shape_text(self.fallbacks)}.")
@@ -58,7 +58,7 @@ class StageLadder:
             self._planned,
             self.fallbacks,
             host=_host(self._run, failure.kind),
-            settings=ladder_settings(self._run),
+            settings=self._run.config.runtime.ladder,
         )
         self.not_tried = step.not_tried if step else ()
         if step is None:
@@ -72,11 +72,6 @@ class StageLadder:
                 description=f"Attempt {attempt} failed: {failure.kind}",
             )
         return step.fallback
-
-
-def ladder_settings(run: PipelineRun) -> LadderSettings:
-    """Settings of this run's fallbacks."""
-    return run.config.runtime.ladder
 
 
 def last_fallbacks(run: PipelineRun, stage: StageName, key: str) -> tuple[Fallback, ...]:

@@ -10,30 +10,27 @@ from collections.abc import Callable
 
 _PROGRESS = re.compile(r"^\s*step \d+ of \d+|\d+%\|.*\||\b\d+/\d+ \[[^\]]*(it/s|s/it)")
 _LAST_WORDS = 20
+_PROGRESS_EVERY_S = 30.0
+_WINDOW_S = 10.0
 
 
 class LogLines:
-    """Passes lines on, but progress only every `progress_every_s`, and of a flood only the start.
+    """Passes lines on, but progress only every half minute, and of a flood only the start.
 
     Args:
         say: gets the lines that are passed on.
-        progress_every_s: pause between two lines of progress.
-        most: lines passed on within `window_s`; the rest are counted, and `close` passes on the last of them.
+        most: lines passed on within ten seconds; the rest are counted, and `close` passes on the last of them.
     """
 
     def __init__(
         self,
         say: Callable[[str], object],
         *,
-        progress_every_s: float = 30.0,
         most: int = 200,
-        window_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say = say
-        self._progress_every_s = progress_every_s
         self._most = most
-        self._window_s = window_s
         self._clock = clock
         self._window_ends_s = 0.0
         self._num_in_window = 0
@@ -46,12 +43,12 @@ class LogLines:
         """Take one line that the stage printed."""
         now = self._clock()
         if now >= self._window_ends_s:
-            self._window_ends_s, self._num_in_window = now + self._window_s, 0
+            self._window_ends_s, self._num_in_window = now + _WINDOW_S, 0
             self._confess()
         if _PROGRESS.search(line):
             self._last_progress = line
             if now >= self._next_progress_s:
-                self._next_progress_s = now + self._progress_every_s
+                self._next_progress_s = now + _PROGRESS_EVERY_S
                 self._last_progress = ""
                 self._say(line)
             return

@@ -109,16 +109,11 @@ class CachedStages:
     artifacts: Mapping[StageName, Path]
 
 
-def cached_stages(config: RunConfig) -> dict[StageName, str]:
-    """Text for each stage: whether its result is cached, else why it runs. Without its inputs, a stage runs.
+def look_up_stages(config: RunConfig) -> CachedStages:
+    """Look up each stage of the run; without its inputs, a stage runs. Reads manifests only; no file is compared.
 
     Does not query the hub: the commit of a branch, and all that starts from it, is not known.
     """
-    return dict(look_up_stages(config).texts)
-
-
-def look_up_stages(config: RunConfig) -> CachedStages:
-    """Like `cached_stages`, with the artifacts. Reads manifests only; no file is compared."""
     try:
         lookup, rest = _Lookup(config, verify=False, ask_hub=False), "runs"
     except LaunchError as error:  # keys include the program of the stage

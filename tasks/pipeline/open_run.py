@@ -1,5 +1,6 @@
-"""Open a pipeline run: choose and print the runtime, and keep the MLflow parent run open."""
+"""Open the run of a configuration: choose the runtime, open tracking, and close it also after an error."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +17,15 @@ from tasks.mlflow_sync.undelivered import RunStatus
 from tasks.pipeline.reap import leftovers_reaped
 from tasks.prefect_sync.cancellation import RunCancelledError
 from tasks.prefect_sync.link import asked_at, linked_to_prefect
+from tasks.prefect_sync.naming import introduce_run
 from tasks.run.lock import sole_run
+from tasks.run.names import run_tags, run_title
 from tasks.run.runtime import code_identity, start_runtime
 from tasks.run.state import PipelineRun, new_run_id
 from tasks.sources.secrets import take_mlflow_login
 from tasks.store.format import mark_store, require_known_store
 
+DEFAULT_MLFLOW_URI = "http://127.0.0.1:5000"
 # Sections that MLflow shows as parameters of the run; stages show their own sections.
 _SHOWN = {"run", "dataset", "base_model", "gates", "gpu_profile"}
 
@@ -31,13 +35,8 @@ class OutputFolderError(Exception):
 
 
 @contextmanager
-def open_pipeline(
-    config: RunConfig, *, mlflow_uri: str, command: str = "", config_yaml: str = "", title: str = ""
-) -> Iterator[PipelineRun]:
-    """Yield a run whose stages can be started, then close its MLflow parent run with the right status.
-
-    Args:
-        title: the run's title in MLflow; empty: its name.
+def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[PipelineRun]:
+    """Yield the run that `config` describes, then close its MLflow parent run with the right status.
 
     Raises:
         LoginAddressError: the login at hand is for another MLflow.
@@ -59,9 +58,10 @@ def open_pipeline(
         linked_to_prefect(output_dir, say=current_display().say) as should_stop,
         sole_run(output_dir, name=name, run_id=run_id, flow_run_id=flow_run_id, should_stop=should_stop),
     ):
-        require_given_for("mlflow", mlflow_uri)
-        take_mlflow_login(mlflow_uri)
-        tracking = Tracking(mlflow_uri, output_dir=output_dir, experiment=config.tracking.experiment)
+        uri = mlflow_uri(config)
+        require_given_for("mlflow", uri)
+        take_mlflow_login(uri)
+        tracking = Tracking(uri, output_dir=output_dir, experiment=config.tracking.experiment)
         run = PipelineRun(
             config,
             command=command,
@@ -78,14 +78,20 @@ def open_pipeline(
         run.prefect_url = str(flow_run.ui_url or "")
         run.asked_at = asked_at() or run.started_at
         params = config.model_dump(mode="json", include=_SHOWN)
-        tracking.start_pipeline(title or name, tags=tags, params=params)
+        tracking.start_pipeline(run_title(config, command=command), tags=tags, params=params)
         try:
             with leftovers_reaped(name, store_dir=store_dir, runtime=code.runtime):
+                introduce_run(run, run_tags(config, runtime=code.runtime))
                 yield run
         except BaseException as error:
             _finish(tracking, _status(error))
             raise
         _finish(tracking, "FINISHED")
+
+
+def mlflow_uri(config: RunConfig) -> str:
+    """Address of the configured MLflow server, else the environment's, else the one that the CLI starts."""
+    return config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_MLFLOW_URI
 
 
 def _status(error: BaseException) -> RunStatus:

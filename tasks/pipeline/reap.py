@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from containers.contracts.registries import RuntimeName
@@ -36,21 +37,19 @@ def reap(say: Callable[[str], None], *, dry_run: bool = False) -> None:
         NoDaemonError: no daemon answers.
     """
     try:
-        client = connect()
+        connected = closing(connect())
     except LaunchError as error:
         raise NoDaemonError(
             f"No Docker daemon answers, so no container can be seen: {error.__cause__}. Start it "
             "(for example `systemctl start docker`), or set DOCKER_HOST."
         ) from error
-    try:
+    with connected as client:
         remove_leftovers(
             client,
             owner=current_owner(),
             dry_run=dry_run,
             tell=lambda found, removed: say(reaped_line(found, removed=removed, dry_run=dry_run)),
         )
-    finally:
-        client.close()
 
 
 @contextmanager
@@ -60,13 +59,10 @@ def leftovers_reaped(run_name: str, *, store_dir: Path, runtime: RuntimeName) ->
     A container that this very run left when it died may still work for it. A stage can adopt it; otherwise it is
     removed at the end of the block.
     """
-
-    def is_of_this_run(labels: Mapping[str, str]) -> bool:
-        return may_be_taken_over(labels, run_name=run_name, store_dir=store_dir)
-
     if runtime != "docker":
         yield
         return
+    is_of_this_run = partial(may_be_taken_over, run_name=run_name, store_dir=store_dir)
     _reap_quietly(lambda labels: not is_of_this_run(labels))
     try:
         yield
@@ -76,24 +72,21 @@ def leftovers_reaped(run_name: str, *, store_dir: Path, runtime: RuntimeName) ->
 
 def may_be_taken_over(labels: Mapping[str, str], *, run_name: str, store_dir: Path) -> bool:
     """Whether a run of this name started the container for this store."""
+    return labels.get(RUN_NAME_LABEL) == run_name and _is_in_store(labels, store_dir=store_dir)
+
+
+def _is_in_store(labels: Mapping[str, str], *, store_dir: Path) -> bool:
     lock = lock_of(labels)
-    return labels.get(RUN_NAME_LABEL) == run_name and lock is not None and lock.is_relative_to(store_dir.resolve())
+    return lock is not None and lock.is_relative_to(store_dir.resolve())
 
 
 def processes_to_take_over(store_dir: Path) -> frozenset[int]:
     """Process ids of containers that dead runs left at work in this store, and that a run can adopt."""
-    store = store_dir.resolve()
-
-    def is_in_store(labels: Mapping[str, str]) -> bool:
-        lock = lock_of(labels)
-        return lock is not None and lock.is_relative_to(store)
-
     try:
-        client = connect()
-        try:
-            return processes_of_leftovers(client, owner=current_owner(), concerns=is_in_store)
-        finally:
-            client.close()
+        with closing(connect()) as client:
+            return processes_of_leftovers(
+                client, owner=current_owner(), concerns=partial(_is_in_store, store_dir=store_dir)
+            )
     except (LaunchError, *CONNECTION_ERRORS) as error:
         logger.warning("Containers of dead runs could not be listed: %s", error)
         return frozenset()
@@ -122,10 +115,7 @@ def _reap_quietly(concerns: _Concerns) -> None:
             current_display().say(f"A run that died left a container. {reaped_line(found, removed=removed)}.")
 
     try:
-        client = connect()
-        try:
+        with closing(connect()) as client:
             remove_leftovers(client, owner=current_owner(), concerns=concerns, tell=tell)
-        finally:
-            client.close()
     except (LaunchError, *CONNECTION_ERRORS) as error:
         logger.warning("Containers of dead runs could not be listed: %s", error)

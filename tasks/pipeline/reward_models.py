@@ -142,15 +142,12 @@ def _model_in(folder: Path) -> Path:
     return next((place for place in merged if place.is_dir()), folder)
 
 
-def named_model(run: PipelineRun, source: ModelSource | None) -> StageInput:
+def named_model(run: PipelineRun, source: ModelSource) -> StageInput:
     """Input for the model that the run names.
 
     Raises:
         SourceError: it is not available; the message says why and what to do.
-        ValueError: the run names no model; `RunConfig` refuses that earlier.
     """
-    if source is None:
-        raise ValueError("The run names neither base_model nor build_base_model.")
     model = named_model_input(source)
     run.base_model_origin = model.origin
     return model

@@ -8,6 +8,7 @@ from containers.contracts.configs.stages import StageConfig
 from containers.contracts.digests import read_manifest
 from containers.contracts.identity import config_profile, stage_batch
 from containers.contracts.ladder import Fallback
+from containers.contracts.manifest import Manifest
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
@@ -67,8 +68,10 @@ def _reused_or_made(
     whole_up_to = run.config.verify_whole_up_to_bytes
     found = find_artifact(run.artifacts, stage=stage, key=memory.key, whole_up_to_bytes=whole_up_to)
     made_before = found.artifact
-    if made_before is not None and not run.makes_again(stage, created_at=_created_at(made_before)):
-        return made_before, _reused(run, made_before)
+    if made_before is not None:
+        manifest = read_manifest(Path(made_before.path))
+        if not run.makes_again(stage, created_at=manifest.created_at):
+            return made_before, _reused(run, made_before, manifest)
     why = why_it_runs(stage, run.history.last(stage), memory)
     if made_before is not None:
         aside = replace_artifact(made_before, run.work_folder(stage, memory.key))
@@ -80,13 +83,8 @@ def _reused_or_made(
     return _made(run, config, inputs, memory=memory, why=why)
 
 
-def _created_at(artifact: ArtifactRef) -> str:
-    return read_manifest(Path(artifact.path)).created_at
-
-
-def _reused(run: PipelineRun, artifact: ArtifactRef) -> StageRecord:
+def _reused(run: PipelineRun, artifact: ArtifactRef, manifest: Manifest) -> StageRecord:
     run.tracking.wait_for_server()
-    manifest = read_manifest(Path(artifact.path))
     maker = find_maker(run.attempt_folder(artifact.stage, artifact.key, attempt=1).parent)
     shape = f", {shape_text(manifest.ladder)}" if manifest.ladder else ""
     message = f"{maker.text(manifest.created_at)}{shape}"
@@ -157,15 +155,11 @@ def _attempted(
             holder=f"{_holder(run)}, {spec.stage}",
             say=say,
             should_stop=run.should_stop,
-            ours=lambda: _processes_to_go_on_with(run),
+            ours=lambda: processes_to_take_over(run.store_dir) if run.runtime.name == "docker" else (),
         ) as gpus:
             return attempt_stage(run, on_gpus(spec, gpus), why=why)
     except GpuUnavailableError as error:
         raise attempt_not_started(run, spec, error, why=why) from error
-
-
-def _processes_to_go_on_with(run: PipelineRun) -> frozenset[int]:
-    return processes_to_take_over(run.store_dir) if run.runtime.name == "docker" else frozenset()
 
 
 def _holder(run: PipelineRun) -> str:

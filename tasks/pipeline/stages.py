@@ -14,21 +14,14 @@ from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
-from tasks.pipeline.inputs import (
-    build_base_model_inputs,
-    evaluate_policy_inputs,
-    evaluate_reward_model_inputs,
-    filter_dataset_inputs,
-    train_policy_inputs,
-    training_inputs,
-)
+from tasks.pipeline.inputs import filter_dataset_inputs, made_input, suite_inputs, vocabulary_input
 
 # Role → what was made or named so far: an ArtifactRef, a StageInput or a GateVerdict.
 Made: TypeAlias = Mapping[str, Any]
 
 
-def _nothing_named(run: RunConfig) -> ModelSource | None:
-    return None
+# Roles that a stage only waits for; its program does not read them.
+_ONLY_AWAITED = ("checked", "gate")
 
 
 @dataclass(frozen=True)
@@ -38,24 +31,25 @@ class Stage:
     Attributes:
         role: the name of the result for later stages.
         reads: the roles that its task gets; Prefect draws the graph from them.
-        inputs: gives the program's inputs, from the run and what was made; `ask_hub` as in `filter_dataset_inputs`.
+        others: gives the inputs that no stage makes; `ask_hub` as in `filter_dataset_inputs`.
         named: gives the model that a run names in place of the result; None: it names none.
     """
 
     name: StageName
     role: str
     reads: tuple[str, ...]
-    inputs: Callable[[RunConfig, Made, bool], tuple[StageInput, ...]]
-    named: Callable[[RunConfig], ModelSource | None] = _nothing_named
+    others: Callable[[RunConfig, bool], tuple[StageInput, ...]] = lambda run, ask_hub: ()
+    named: Callable[[RunConfig], ModelSource | None] = lambda run: None
+
+    def inputs(self, run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
+        """The program's inputs, from what was made and from the run; `ask_hub` as in `filter_dataset_inputs`."""
+        read = (made_input(role, made[role]) for role in self.reads if role not in _ONLY_AWAITED)
+        return *read, *self.others(run, ask_hub)
 
 
-def _data(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
+def _data(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
     suites = run.evaluate_reward_model.suites
     return filter_dataset_inputs(run.filter_dataset, run.dataset, run.base_model, suites, ask_hub=ask_hub)
-
-
-def _certificate(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
-    return evaluate_reward_model_inputs(run.evaluate_reward_model, made["pairs"], made["reward_model"], ask_hub=ask_hub)
 
 
 STAGES = (
@@ -64,37 +58,19 @@ STAGES = (
         StageName.BUILD_BASE_MODEL,
         "start_model",
         ("pairs",),
-        lambda run, made, ask_hub: build_base_model_inputs(made["pairs"], run.tokenizer_file),
+        lambda run, ask_hub: vocabulary_input(run.tokenizer_file),
         named=lambda run: run.base_model if run.needs_start_model else None,
     ),
+    Stage(StageName.TRAIN_SFT, "start_model", ("pairs", "start_model")),
+    Stage(StageName.TRAIN_REWARD_MODEL, "reward_model", ("pairs", "start_model"), named=lambda run: run.reward_model),
     Stage(
-        StageName.TRAIN_SFT,
-        "start_model",
-        ("pairs", "start_model"),
-        lambda run, made, ask_hub: training_inputs(made["pairs"], made["start_model"]),
+        StageName.EVALUATE_REWARD_MODEL,
+        "gate",
+        ("pairs", "reward_model"),
+        lambda run, ask_hub: suite_inputs(run.evaluate_reward_model.suites, ask_hub=ask_hub),
     ),
-    Stage(
-        StageName.TRAIN_REWARD_MODEL,
-        "reward_model",
-        ("pairs", "start_model"),
-        lambda run, made, ask_hub: training_inputs(made["pairs"], made["start_model"]),
-        named=lambda run: run.reward_model,
-    ),
-    Stage(StageName.EVALUATE_REWARD_MODEL, "gate", ("pairs", "reward_model"), _certificate),
-    Stage(
-        StageName.TRAIN_POLICY,
-        "policy",
-        ("pairs", "start_model", "reward_model", "gate"),
-        lambda run, made, ask_hub: train_policy_inputs(made["pairs"], made["start_model"], made["reward_model"]),
-    ),
-    Stage(
-        StageName.EVALUATE_POLICY,
-        "verdict",
-        ("pairs", "start_model", "policy", "reward_model"),
-        lambda run, made, ask_hub: evaluate_policy_inputs(
-            made["pairs"], made["start_model"], made["policy"], made["reward_model"]
-        ),
-    ),
+    Stage(StageName.TRAIN_POLICY, "policy", ("pairs", "start_model", "reward_model", "gate")),
+    Stage(StageName.EVALUATE_POLICY, "verdict", ("pairs", "start_model", "reward_model", "policy")),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.

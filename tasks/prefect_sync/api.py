@@ -30,6 +30,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.types import KeyValueLabels
 
@@ -50,6 +51,12 @@ _BUSY = 503
 _BROKEN = 500
 _DROPPED = (ReadError, RemoteProtocolError)
 _PAUSES_WHEN_BUSY_S = (0.2, 0.5, 1.0)
+
+
+def present_flow_run() -> FlowRun | None:
+    """Return the flow run of this process; None outside one."""
+    context = FlowRunContext.get()
+    return context.flow_run if context else None
 
 
 class PrefectAwayError(Exception):

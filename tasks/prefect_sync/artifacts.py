@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from prefect.context import FlowRunContext, TaskRunContext
+from prefect.context import TaskRunContext
 from prefect.events import emit_event
 
 from containers.contracts.certificate import Certificate
@@ -24,7 +24,7 @@ from containers.host.environment_block import without_secrets
 from containers.report.certificate_page import certificate_sections
 from containers.report.curves import read_curves
 from containers.report.training import training_section
-from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.ledger import JsonObject
 from tasks.prefect_sync.link import present_link
 from tasks.run.provenance import find_maker
@@ -51,12 +51,6 @@ def show_markdown(key: str, markdown: str, *, description: str) -> None:
 def show_blocks(key: str, *blocks: Block, description: str) -> None:
     """Attach the blocks of a document to the present run."""
     show_markdown(key, markdown(*blocks), description=description)
-
-
-def show_link(key: str, address: str, *, text: str, description: str) -> None:
-    """Attach a link to the present run; do nothing for an empty address."""
-    if address:
-        show_markdown(key, f"[{markdown_text(text)}]({address})", description=description)
 
 
 def mlflow_page_shown(run: PipelineRun) -> Callable[[], None]:
@@ -122,8 +116,8 @@ def page_key(stage: StageName) -> str:
 
 def present_flow_run_id() -> str:
     """Return Prefect's id of the present flow run; empty outside of one."""
-    context = FlowRunContext.get()
-    return str(context.flow_run.id) if context and context.flow_run else ""
+    flow_run = present_flow_run()
+    return str(flow_run.id) if flow_run else ""
 
 
 def artifact_of_present_run(kind: str, key: str, data: str | float, *, description: str) -> JsonObject | None:
@@ -189,12 +183,15 @@ def _input_key(run: PipelineRun, item: StageInput) -> str:
     return f"hub://{maker.partition('@')[0]}" if item.digest.startswith("hub:") else f"file://{item.path}"
 
 
-def certificate_blocks(certificate: Certificate, verdict: GateVerdict, *, page: str = "") -> tuple[Block, ...]:
+def certificate_blocks(run: PipelineRun, certificate: Certificate, verdict: GateVerdict) -> tuple[Block, ...]:
     """Return everything that was measured of a reward model, with its gate and the plots of the held-out pairs.
 
-    Args:
-        page: address of the certificate's page; empty: it has none.
+    If the certificate was made in this run, a link to its page in MLflow comes first.
     """
+    record = run.record_of(StageName.EVALUATE_REWARD_MODEL)
+    page = ""
+    if record is not None and record.status == "ran":
+        page = run.tracking.file_url(record.mlflow_run_id, f"output/{CERTIFICATE_PAGE_FILE}")
     link = (Note("The certificate as a page", link=page),) if page else ()
     return (*link, *certificate_sections(certificate, verdict, num_plotted=1))
 
@@ -202,13 +199,10 @@ def certificate_blocks(certificate: Certificate, verdict: GateVerdict, *, page: 
 def show_certificate(run: PipelineRun) -> None:
     """Attach the run's certificate, if it has one."""
     verdict = next((found for found in reversed(run.gates) if found.certificate is not None), None)
-    record = run.record_of(StageName.EVALUATE_REWARD_MODEL)
-    if verdict is None or verdict.certificate is None or record is None:
+    if verdict is None or verdict.certificate is None:
         return
     folder = Path(verdict.certificate.path)
     certificate = Certificate.model_validate_json((folder / CERTIFICATE_FILE).read_bytes())
-    file = f"output/{CERTIFICATE_PAGE_FILE}"
-    address = run.tracking.file_url(record.mlflow_run_id, file) if record.status == "ran" else ""
     where = Note(f"The certificate's page, on the machine of this run: {folder / CERTIFICATE_PAGE_FILE}")
-    shown = certificate_blocks(certificate, verdict, page=address)
+    shown = certificate_blocks(run, certificate, verdict)
     show_blocks(KEY, where, *shown, description="The certificate, its gate, its page")

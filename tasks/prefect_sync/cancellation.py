@@ -9,11 +9,10 @@ from collections.abc import Callable
 from signal import Signals
 
 from prefect.client.schemas.objects import StateType
-from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
 
 from tasks.config.gates import GateWaitsError
-from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.ledger import EndState
 
 STOPS = (StateType.CANCELLING, StateType.CANCELLED)
@@ -24,10 +23,10 @@ GOES_ON = "Nothing that was finished is lost: Retry, or the same command, goes o
 
 def watch_for_cancel() -> tuple[Callable[[], bool], Callable[[], None]]:
     """Return `should_stop` and `close` of a watch on the present flow run; without a flow run both do nothing."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
+    present = present_flow_run()
+    if present is None:
         return never, lambda: None
-    flow_run_id, api = str(context.flow_run.id), PrefectApi()
+    flow_run_id, api = str(present.id), PrefectApi()
 
     def state() -> StateType | None:
         flow_run = api.flow_run(flow_run_id)
@@ -124,23 +123,17 @@ class CancelWatch:
         return self.was_deleted
 
 
-def end_state(error: BaseException | None) -> EndState:
-    """Return Prefect's state for a run that ended with that error; None: the run came to its end."""
+def end_of(error: BaseException | None) -> tuple[EndState, str]:
+    """Return Prefect's state for a run that ended with that error, and the message beside it; None: it came to its end.
+
+    A run that waits at a gate has come to its end too.
+    """
     if error is None:
-        return "COMPLETED"
-    if isinstance(error, RunCancelledError):
-        return "CANCELLED"
+        return "COMPLETED", ""
     if isinstance(error, GateWaitsError):
-        return "COMPLETED"
-    return "FAILED" if isinstance(error, Exception) else "CRASHED"
-
-
-def end_text(error: BaseException | None) -> str:
-    """Return the message beside that state; empty without an error."""
-    if error is None:
-        return ""
-    if isinstance(error, (GateWaitsError, RunCancelledError)):
-        return str(error)
+        return "COMPLETED", str(error)
+    if isinstance(error, RunCancelledError):
+        return "CANCELLED", str(error)
     if isinstance(error, TerminationSignal):
-        return f"Stopped by {Signals(error.signal).name}. {GOES_ON}"
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+        return "CRASHED", f"Stopped by {Signals(error.signal).name}. {GOES_ON}"
+    return "FAILED" if isinstance(error, Exception) else "CRASHED", f"{type(error).__name__}: {error}".rstrip(": ")

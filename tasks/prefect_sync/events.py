@@ -10,6 +10,7 @@ import time
 
 from prefect.events.schemas.events import Event
 from prefect.events.utilities import emit_event
+from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClient
 
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
 from tasks.prefect_sync.ledger import JsonObject, Ledger
@@ -29,6 +30,10 @@ class LedgerEvents:
         self._thread = threading.Thread(target=self._work, name="prefect-events", daemon=True)
         self._thread.start()
 
+    def begin(self) -> None:
+        """Take the events of this process from now on, until `close`."""
+        EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=self)
+
     def put(self, item: tuple[str, Event]) -> None:
         """Keep an event about a task, and send it as soon as possible."""
         event = item[1]
@@ -41,6 +46,7 @@ class LedgerEvents:
         """Wait until all events emitted so far have come and were sent, for at most `limit_s`."""
         emit_event(_LAST_EVENT, resource={"prefect.resource.id": _LAST_EVENT})  # events come in order
         self._thread.join(timeout=limit_s)
+        EventsWorker.set_client_override(None)
 
     def _work(self) -> None:
         rest_until = 0.0

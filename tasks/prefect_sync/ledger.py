@@ -6,6 +6,7 @@ run's process ends. The ledger outlives both.
 
 import logging
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -48,7 +49,7 @@ class Ledger:
         self.path = (folder / f"{flow_run_id}.json").absolute()
         self._record = LedgerRecord(flow_run_id=flow_run_id, owner=owner)
         self._lock = threading.Lock()
-        self._keep()
+        self._change(lambda record: {})
 
     @property
     def record(self) -> LedgerRecord:
@@ -57,37 +58,35 @@ class Ledger:
 
     def add_event(self, event: JsonObject) -> None:
         """Keep the state change of a task."""
-        with self._lock:
-            self._record = self._record.model_copy(update={"events": (*self._record.events, event)})
-            self._keep()
+        self._change(lambda record: {"events": (*record.events, event)})
 
     def add_artifact(self, artifact: JsonObject) -> None:
         """Keep an artifact that Prefect did not take; it replaces the same task's artifact of the same key."""
-        with self._lock:
-            others = tuple(item for item in self._record.artifacts if _place(item) != _place(artifact))
-            self._record = self._record.model_copy(update={"artifacts": (*others, artifact)})
-            self._keep()
+
+        def with_artifact(record: LedgerRecord) -> dict[str, object]:
+            others = (item for item in record.artifacts if _place(item) != _place(artifact))
+            return {"artifacts": (*others, artifact)}
+
+        self._change(with_artifact)
 
     def artifact_taken(self, artifact: JsonObject) -> None:
         """Remove an artifact that Prefect has now."""
-        with self._lock:
-            left = tuple(item for item in self._record.artifacts if item is not artifact)
-            self._record = self._record.model_copy(update={"artifacts": left})
-            self._keep()
+        self._change(lambda record: {"artifacts": tuple(item for item in record.artifacts if item is not artifact)})
 
-    def note_end(self, state: EndState, message: str) -> None:
-        """Keep how the run ended."""
-        with self._lock:
-            end = RunEnd(state=state, message=message, at=datetime.now(UTC).isoformat(timespec="seconds"))
-            self._record = self._record.model_copy(update={"end": end})
-            self._keep()
+    def note_end(self, state: EndState, message: str) -> RunEnd:
+        """Keep how the run ended, and return that."""
+        end = RunEnd(state=state, message=message, at=datetime.now(UTC).isoformat(timespec="seconds"))
+        self._change(lambda record: {"end": end})
+        return end
 
-    def _keep(self) -> None:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, self._record.model_dump_json())
-        except OSError as error:
-            logger.warning("%s cannot be written: %s", self.path, error)
+    def _change(self, changes: Callable[[LedgerRecord], dict[str, object]]) -> None:
+        with self._lock:
+            self._record = self._record.model_copy(update=changes(self._record))
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self.path, self._record.model_dump_json())
+            except OSError as error:
+                logger.warning("%s cannot be written: %s", self.path, error)
 
 
 def _place(artifact: JsonObject) -> tuple[JsonValue, ...]:
@@ -102,8 +101,10 @@ def read_ledger(path: Path) -> LedgerRecord | None:
         return None
 
 
-def remove_ledger(path: Path) -> None:
-    """Delete a ledger, and the folder with its last ledger."""
+def remove_ledger(path: Path | None) -> None:
+    """Delete a ledger, and the folder with its last ledger; None: there is none."""
+    if path is None:
+        return
     try:
         path.unlink(missing_ok=True)
         path.parent.rmdir()

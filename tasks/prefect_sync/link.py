@@ -16,19 +16,17 @@ from typing import Any
 
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
-from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClient
 from prefect.exceptions import Abort, Pause, TerminationSignal
 
 from containers.launch.docker.cleanup import current_owner
 from tasks.config.gates import GateWaitsError
-from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.cancellation import (
     CANCELLED,
     STOPS,
     CancelWatch,
     RunCancelledError,
-    end_state,
-    end_text,
+    end_of,
     never,
 )
 from tasks.prefect_sync.events import LedgerEvents
@@ -108,8 +106,8 @@ def why_stopped() -> str:
 
 def asked_at() -> str:
     """Return when the present flow run was created, UTC, ISO 8601; a retry changes nothing. Empty outside a run."""
-    context = FlowRunContext.get()
-    created = context.flow_run.created if context and context.flow_run else None
+    flow_run = present_flow_run()
+    created = flow_run.created if flow_run else None
     return created.astimezone(UTC).isoformat(timespec="seconds") if created else ""
 
 
@@ -164,7 +162,7 @@ class PrefectLink:
     def begin(self) -> None:
         """Follow the tasks from now on, label the run with its owner, and end the runs of dead processes."""
         _ends.clear()
-        EventsWorker.set_client_override(ProcessPoolForwardingEventsClient, event_queue=self._events)
+        self._events.begin()
         before = RunEnd(state="CRASHED", message=_BEFORE)
         try:
             self._introduce()
@@ -195,12 +193,9 @@ class PrefectLink:
                 self._leave_cancelled()
                 return
             error = RunCancelledError(self.watch.why)
-        self.ledger.note_end(end_state(error), end_text(error))
+        end = self.ledger.note_end(*end_of(error))
         self._events.close(limit_s=_EVENTS_LIMIT_S)
-        EventsWorker.set_client_override(None)
         _ends.append(PipelineEnd(error, self.ledger, was_deleted=self.watch.was_deleted))
-        end = self.ledger.record.end
-        assert end is not None  # noqa: S101 - noted above
         is_there = self._server_is_there(wait_s=_WAIT_FOR_SERVER_S if isinstance(error, Exception | None) else 0.0)
         if is_there and self.watch.was_away:
             self._catch_up()
@@ -218,15 +213,14 @@ class PrefectLink:
 
         If both processes set the run's state, the second would undo a Retry between them.
         """
-        self.ledger.note_end("CANCELLED", CANCELLED)
+        end = self.ledger.note_end("CANCELLED", CANCELLED)
         self._events.close(limit_s=_EVENTS_LIMIT_S)
-        EventsWorker.set_client_override(None)
         record = self.ledger.record
         try:
             # A later state from here would hide events that the server has not processed: a task's last event names it.
             is_told = tell_tasks(record, self.api, within_s=_TASKS_LIMIT_S)
             if is_told:
-                end_open_tasks(record, record.end or RunEnd(state="CANCELLED"), self.api)
+                end_open_tasks(record, end, self.api)
         except PrefectAwayError as error:
             logger.warning("Prefect was not told how the tasks ended: %s", error)
         else:
@@ -236,7 +230,6 @@ class PrefectLink:
     def _leave_suspended(self) -> None:
         """Remove the owner until the run is resumed, so that no other run takes it for dead; report its tasks."""
         self._events.close(limit_s=_EVENTS_LIMIT_S)
-        EventsWorker.set_client_override(None)
         nobody = dict.fromkeys((*self.ledger.record.owner, LEDGER_LABEL), "")
         try:
             self.api.label_flow_run(self._flow_run_id, nobody)

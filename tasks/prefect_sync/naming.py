@@ -3,9 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable
 
-from prefect.context import FlowRunContext
-
-from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.artifacts import mlflow_page_shown, prefect_link, present_flow_run_id
 from tasks.prefect_sync.link import present_link
 from tasks.run.state import PipelineRun
@@ -26,8 +24,7 @@ def introduce_run(run: PipelineRun, tags: Iterable[str]) -> None:
 def correct_name(run: PipelineRun, guessed: str, known: str) -> None:
     """Replace the guessed part of the run's name by the known one: `@main` becomes `@2f1a`."""
     run.tracking.correct_name(guessed, known)
-    context = FlowRunContext.get()
-    flow_run = context.flow_run if context else None
+    flow_run = present_flow_run()
     if flow_run is None:
         return
     name = corrected_name(flow_run.name, guessed=guessed, known=known)

@@ -21,6 +21,7 @@ from tasks.prefect_sync.link import PrefectLink, present_link
 from tasks.store.events import MetricPoint
 
 _MAX_PLOTS = 2
+_UPDATE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,11 @@ class StageProgress:
 
     Args:
         header: Markdown above the figures.
-        every_s: pause between two updates.
     """
 
-    def __init__(self, stage: StageName, *, header: str = "", every_s: float = 5.0) -> None:
+    def __init__(self, stage: StageName, *, header: str = "") -> None:
         self._stage = stage
         self._header = header
-        self._every_s = every_s
         self._pace = Pace()
         self._told: Progress | None = None
         self._latest: dict[str, MetricPoint] = {}
@@ -127,7 +126,7 @@ class StageProgress:
         self._link.show({**self._bar, "data": percent, "description": text})
 
     def _work(self, link: PrefectLink) -> None:
-        while not self._closing.wait(self._every_s):
+        while not self._closing.wait(_UPDATE_EVERY_S):
             if self._changed.is_set() and not link.watch.is_away:
                 self._changed.clear()
                 self._update(link.api)

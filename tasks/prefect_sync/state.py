@@ -23,7 +23,6 @@ _SEEN_WITHIN_S = 3.0
 _FORGOTTEN_AFTER_S = 24 * 3600.0
 # A user pressed Retry or Resume, or still has to: the labels are those of the previous process.
 _TO_BE_STARTED = (StateType.SCHEDULED, StateType.PENDING, StateType.PAUSED)
-_STATE_NAMES = {"COMPLETED": "Completed", "FAILED": "Failed", "CANCELLED": "Cancelled", "CRASHED": "Crashed"}
 
 
 def settle(record: LedgerRecord, api: PrefectApi) -> bool:
@@ -154,7 +153,7 @@ def _ledger_of(flow_run: FlowRun) -> tuple[Path, LedgerRecord] | tuple[None, Non
 
 def prefect_state(end: RunEnd) -> "State[Any]":
     """Return the end as a Prefect state."""
-    return State(type=StateType[end.state], name=_STATE_NAMES[end.state], message=end.message or None)
+    return State(type=StateType[end.state], name=end.state.capitalize(), message=end.message or None)
 
 
 def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[str]:
@@ -166,11 +165,9 @@ def _settled(record: LedgerRecord, path: Path | None, api: PrefectApi) -> list[s
     if before.state_type in _TO_BE_STARTED:
         return []
     if not _is_dead({**record.owner, **_labels(before)}):
-        if path is not None:  # a user pressed Retry, and a live process works on the run now
-            remove_ledger(path)
+        remove_ledger(path)  # a user pressed Retry, and a live process works on the run now
         return []
-    is_told = settle(record, api)
-    if path is not None and is_told:
+    if settle(record, api):
         remove_ledger(path)
     after = api.flow_run(record.flow_run_id)
     if after is None or before.state_name == after.state_name:

@@ -13,11 +13,11 @@ from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.records import StageRecord
 from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
-from flows.open_run import open_run
 from flows.rlhf import TASKS, Maker
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
-from tasks.display import SilentDisplay, install_display
+from tasks.display import Display, install_display
+from tasks.pipeline.open_run import open_run
 from tasks.pipeline.stages import STAGES, Made, Stage, walk
 from tasks.run.state import PipelineRun
 from tasks.write_report import write_report
@@ -25,7 +25,7 @@ from tasks.write_report import write_report
 SABOTAGED = Path(__file__).with_name("sabotaged_stage.py")
 
 
-class JsonLines(SilentDisplay):
+class JsonLines(Display):
     """Says what happens, a line each."""
 
     def stage_started(self, stage: StageName, text: str) -> None:

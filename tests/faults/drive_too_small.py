@@ -17,9 +17,9 @@ from containers.launch.arguments import docker_command
 from containers.launch.base import LaunchRequest, StageExit, StageRuntime
 from containers.launch.docker.runtime import DockerRuntime
 from containers.launch.process import ProcessRuntime
-from flows.open_run import open_run
 from tasks.config.loading import load_run_config
 from tasks.display import install_display
+from tasks.pipeline.open_run import open_run
 
 MACHINE = Path(__file__).with_name("too_small_machine.py")
 

@@ -25,8 +25,8 @@ from short_runs import end
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict
 from flows.demo.rows import write_demo_data
-from tasks.gates.prefect_form import present_flow_run, suspend
-from tasks.prefect_sync.api import PrefectApi
+from tasks.gates.prefect_form import suspend
+from tasks.prefect_sync.api import PrefectApi, present_flow_run
 from tasks.prefect_sync.state import settle_the_dead
 from tasks.store.decisions import Question
 

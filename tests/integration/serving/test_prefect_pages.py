@@ -28,7 +28,7 @@ from tasks.prefect_sync.link import linked_to_prefect
 from tasks.prefect_sync.naming import correct_name, introduce_run
 from tasks.run.runtime import CodeIdentity
 from tasks.run.state import PipelineRun
-from tasks.stage_task import stage_task
+from tasks.stage_task import StageTask
 from tests.unit.factories.run_config import run_config
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ class ScriptRuntime(ProcessRuntime):
         return super().run(launch)
 
 
-@stage_task
+@StageTask
 def train_policy(run: PipelineRun) -> ArtifactRef:
     artifact = run_stage(run, TrainPolicyConfig(), ())
     correct_name(run, "data@main", "data@2f1a")
@@ -78,7 +78,7 @@ def train_policy(run: PipelineRun) -> ArtifactRef:
     return artifact
 
 
-@stage_task
+@StageTask
 def write_report(run: PipelineRun, policy: ArtifactRef) -> str:
     return policy.key
 

@@ -18,7 +18,7 @@ from containers.contracts.names import StageName
 from flows.servers.local import Servers, ServerSettings, local_servers
 from flows.servers.process import health_problem
 from flows.servers.start import WITHOUT_MLFLOW, BackgroundStart
-from tasks.mlflow_sync.start import AlreadyUp, install_mlflow_start
+from tasks.mlflow_sync.start import MlflowStart, install_mlflow_start
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.store.events import read_points
 
@@ -37,7 +37,7 @@ def late_mlflow(tmp_path: Path) -> Iterator[MlflowServer]:
     try:
         yield server
     finally:
-        install_mlflow_start(AlreadyUp())
+        install_mlflow_start(MlflowStart())
         server.stop()
 
 

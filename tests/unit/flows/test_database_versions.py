@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.upgrades import database_upgrade_lines, migrations_of, revision_of
+from flows.servers.databases import migrations_of
+from flows.upgrades import database_upgrade_lines, revision_of
 
 SERVERS = ("prefect", "mlflow")
 

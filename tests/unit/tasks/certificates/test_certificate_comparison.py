@@ -24,11 +24,11 @@ def test_a_model_is_set_against_the_first_on_the_items_of_both(tmp_path: Path) -
     first = write_certificate(tmp_path / "first", {"validation": [1, 1, -1, -1, -1, -1, -1, -1, -1, -1]})
     second = write_certificate(tmp_path / "second", {"validation": [1, -1, 1, 1, 1, 1, 1, 1, 1, 1, 1]})
     table = compare_certificates(read_certificates([first, second]))
-    against = table.suites[0].cells[1].against_first
-    assert against is not None
-    found = against.found
+    cell = table.suites[0].cells[1]
+    found = cell.against_first
+    assert found is not None
     assert found.difference.value == pytest.approx(0.9 - 0.2)
-    assert (found.num_better, found.num_worse, against.other_items) == (8, 1, 1)
+    assert (found.num_better, found.num_worse, cell.other_items) == (8, 1, 1)
     assert found.p_value == pytest.approx(20 / 512)  # 2 * (1 + 9) / 2**9
     assert "better" in second_model(table)
     assert "1 items of only one left out" in second_model(table)
@@ -39,7 +39,7 @@ def test_equal_models_differ_by_nothing_beyond_chance(tmp_path: Path) -> None:
     table = compare_certificates(read_certificates(folders))
     found = table.suites[0].cells[1].against_first
     assert found is not None
-    assert (found.found.difference.value, found.found.p_value) == (0, 1)
+    assert (found.difference.value, found.p_value) == (0, 1)
     assert "no difference beyond chance" in second_model(table)
 
 
@@ -48,9 +48,8 @@ def test_votes_on_one_prompt_are_no_further_evidence_that_a_model_is_better(tmp_
     first = write_certificate(tmp_path / "first", {"arena": [-1] * 16 + [1] * 16}, items_per_prompt=16)
     second = write_certificate(tmp_path / "second", {"arena": [1] * 32}, items_per_prompt=16)
     table = compare_certificates(read_certificates([first, second]))
-    against = table.suites[0].cells[1].against_first
-    assert against is not None
-    found = against.found
+    found = table.suites[0].cells[1].against_first
+    assert found is not None
     assert (found.num_prompts, found.num_better, found.num_worse, found.p_value) == (2, 1, 0, 1)
     assert (found.difference.value, found.difference.ci_low, found.difference.ci_high) == (0.5, 0, 1)
     text = second_model(table)
@@ -72,7 +71,7 @@ def test_items_that_repeat_leave_the_paired_interval_as_wide_as_it_was(tmp_path:
         ]
         against = compare_certificates(read_certificates(folders)).suites[0].cells[1].against_first
         assert against is not None
-        intervals.append((against.found.difference.ci_low, against.found.difference.ci_high, against.found.p_value))
+        intervals.append((against.difference.ci_low, against.difference.ci_high, against.p_value))
     assert intervals[1] == pytest.approx(intervals[0])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.config.errors import ConfigError
 from tasks.config.loading import LoadedConfig, load_run_config
-from tasks.pipeline.lookup import cached_stages
+from tasks.pipeline.lookup import look_up_stages
 from tasks.plan.run_plan import draft_plan
 from tasks.sources.labels import dataset_label
 
@@ -44,7 +44,7 @@ def test_it_is_loaded_named_planned_and_looked_up(path: Path) -> None:
     assert dataset_label(loaded.config.dataset) == "soups+friends"
     plan = draft_plan(loaded.config)
     assert plan.dataset == "soups + friends: rows counted before weights and filters"
-    assert all(text.startswith("runs") for text in cached_stages(loaded.config).values())
+    assert all(text.startswith("runs") for text in look_up_stages(loaded.config).texts.values())
 
 
 def test_what_is_written_down_loads_again(path: Path) -> None:

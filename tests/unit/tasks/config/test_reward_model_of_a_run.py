@@ -13,7 +13,7 @@ from tasks.check_system import run_checks
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
-from tasks.pipeline.lookup import cached_stages
+from tasks.pipeline.lookup import look_up_stages
 from tasks.plan.run_plan import draft_plan
 from tests.unit.factories.run_files import write_run
 from tests.unit.factories.weight_bytes import weight_bytes
@@ -71,7 +71,7 @@ def test_an_adapter_passes_the_check_and_the_plan_knows_what_it_would_be_judged_
     config = run_with(tmp_path, {"path": str(adapter(tmp_path / "adapter", base=str(base)))})
     verdict, found = found_by_check(config)
     assert (verdict, f"an adapter on {base}" in found) == ("ok", True)
-    assert cached_stages(config)[StageName.EVALUATE_REWARD_MODEL].startswith("runs")
+    assert look_up_stages(config).texts[StageName.EVALUATE_REWARD_MODEL].startswith("runs")
 
 
 def test_a_base_that_is_gone_is_told_by_check_plan_and_run_with_the_key_that_mends_it(
@@ -91,7 +91,7 @@ def test_a_base_that_is_gone_is_told_by_check_plan_and_run_with_the_key_that_men
 def test_a_base_on_the_hub_is_asked_for_by_the_check_and_by_nobody_before(tmp_path: Path, hub: FakeHub) -> None:
     commit = hub.commit("models", "org/base", MODEL)
     config = run_with(tmp_path, {"path": str(adapter(tmp_path / "adapter", base="org/base", revision=commit))})
-    cached_stages(config)
+    look_up_stages(config)
     assert hub.requests == []
     verdict, found = found_by_check(config)
     assert (verdict, f"an adapter on org/base@{commit}" in found) == ("ok", True)

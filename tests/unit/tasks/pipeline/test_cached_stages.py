@@ -17,7 +17,7 @@ from containers.contracts.spec import StageInput
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.pipeline.inputs import filter_dataset_inputs, named_model_input
-from tasks.pipeline.lookup import cached_stages, finished_artifacts
+from tasks.pipeline.lookup import finished_artifacts, look_up_stages
 from tasks.run.runtime import code_identity
 from tests.unit.factories.run_files import write_run
 from tests.unit.factories.stage_keys import stage_key
@@ -84,14 +84,14 @@ def test_pinned_commits_have_the_keys_of_the_run_and_nobody_is_asked(
 ) -> None:
     model, data = hub.commit("models", "org/tiny", MODEL_FILES), hub.commit("datasets", "org/pairs", DATA_FILES)
     config = run_from_hub(tmp_path, model=model, data=data, filter_dataset={"max_tokens": max_tokens})
-    assert cached_stages(config)[StageName.FILTER_DATASET] == "runs: this run has no result of it yet"
+    assert look_up_stages(config).texts[StageName.FILTER_DATASET] == "runs: this run has no result of it yet"
     assert hub.requests == [], "not fetched, and still known"
     fetched = filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model)
     assert len(fetched) == (2 if max_tokens is None else 3)
     publish(config, config.filter_dataset, fetched)
     asked = list(hub.requests)
     hub.status = 500
-    found = cached_stages(config)
+    found = look_up_stages(config).texts
     assert found[StageName.FILTER_DATASET].startswith("reused, made ")
     assert found[StageName.TRAIN_REWARD_MODEL] == "runs: this run has no result of it yet"
     assert found[StageName.TRAIN_POLICY] == "runs"
@@ -120,7 +120,7 @@ def test_a_branch_of_the_model_hides_only_what_starts_from_the_model(hub: FakeHu
     config = run_from_hub(tmp_path, model="main", data=data)
     publish(config, config.filter_dataset, filter_dataset_inputs(config.filter_dataset, config.dataset, None))
     asked = list(hub.requests)
-    found = cached_stages(config)
+    found = look_up_stages(config).texts
     assert found[StageName.FILTER_DATASET].startswith("reused, made ")
     unknown = "not known until the hub is queried: `main` of org/tiny may have moved"
     assert {found[stage] for stage in STAGES_OF_THE_MODEL} == {unknown}
@@ -134,13 +134,17 @@ def test_nothing_behind_the_end_of_the_run_is_looked_up(hub: FakeHub, tmp_path: 
     assert finished_artifacts(whole) is None
     part = run_from_hub(tmp_path, model=model, data=data, run={"name": "small", "until": "filter_dataset"})
     assert list(finished_artifacts(part) or ()) == [StageName.FILTER_DATASET]
-    assert list(cached_stages(part)) == [StageName.CHECK_SYSTEM, StageName.FILTER_DATASET, StageName.WRITE_REPORT]
+    assert list(look_up_stages(part).texts) == [
+        StageName.CHECK_SYSTEM,
+        StageName.FILTER_DATASET,
+        StageName.WRITE_REPORT,
+    ]
 
 
 def test_a_branch_of_the_dataset_hides_everything(hub: FakeHub, tmp_path: Path) -> None:
     model = hub.commit("models", "org/tiny", MODEL_FILES)
     config = run_from_hub(tmp_path, model=model, data="v1.0")
-    found = cached_stages(config)
+    found = look_up_stages(config).texts
     unknown = "not known until the hub is queried: `v1.0` of org/pairs may have moved"
     assert {found[stage] for stage in (StageName.FILTER_DATASET, *STAGES_OF_THE_MODEL)} == {unknown}
     assert found[StageName.WRITE_REPORT] == "runs"
@@ -150,7 +154,7 @@ def test_a_branch_of_the_dataset_hides_everything(hub: FakeHub, tmp_path: Path) 
 def test_data_that_are_not_here_are_said_shortly_and_what_else_is_missing_by_its_path(tmp_path: Path) -> None:
     def texts(**sections: Any) -> set[str]:
         config = load_run_config(write_run(tmp_path, runtime={"kind": "process"}, **sections)).config
-        found = cached_stages(config)
+        found = look_up_stages(config).texts
         return {found[stage] for stage in (StageName.FILTER_DATASET, *STAGES_OF_THE_MODEL)}
 
     dataset = {key: str(tmp_path / f"{key}.jsonl") for key in ("train", "validation")}
@@ -170,7 +174,7 @@ def test_a_local_model_beside_a_pinned_dataset_is_looked_up_too(hub: FakeHub, tm
         (folder / name).write_bytes(content)
     config = run_from_hub(tmp_path, model="", data=data, base_model={"path": str(folder)})
     publish(config, config.filter_dataset, filter_dataset_inputs(config.filter_dataset, config.dataset, None))
-    found = cached_stages(config)
+    found = look_up_stages(config).texts
     assert found[StageName.TRAIN_REWARD_MODEL] == "runs: this run has no result of it yet"
 
 
@@ -179,7 +183,7 @@ def test_without_the_daemon_that_a_run_asks_for_the_plan_says_that_nothing_is_kn
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     config = load_run_config(write_run(tmp_path), overrides=["runtime.kind=docker"]).config
-    texts = cached_stages(config)
+    texts = look_up_stages(config).texts
     assert tuple(texts) == config.stages
     assert {text.partition(":")[0] for text in texts.values()} == {"not known"}
     assert all("No Docker daemon can be used" in text for text in texts.values())

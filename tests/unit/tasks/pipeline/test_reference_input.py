@@ -14,7 +14,7 @@ from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.config.sources import whole_filter_config
 from tasks.pipeline.inputs import filter_dataset_inputs
-from tasks.pipeline.lookup import cached_stages
+from tasks.pipeline.lookup import look_up_stages
 from tasks.plan.run_plan import draft_plan
 from tasks.sources.errors import SourceError
 from tests.unit.factories.run_files import write_run
@@ -100,8 +100,8 @@ def test_the_plan_knows_a_commit_without_the_hub_and_says_that_a_branch_may_have
 ) -> None:
     commit = hub.commit("models", "org/judge", MODEL_FILES)
     asked = len(hub.requests)
-    pinned = cached_stages(run_with(tmp_path, {"hub_id": "org/judge", "revision": commit}))
-    moving = cached_stages(run_with(tmp_path, {"hub_id": "org/judge", "revision": "main"}))
+    pinned = look_up_stages(run_with(tmp_path, {"hub_id": "org/judge", "revision": commit})).texts
+    moving = look_up_stages(run_with(tmp_path, {"hub_id": "org/judge", "revision": "main"})).texts
     assert pinned[StageName.FILTER_DATASET].startswith("runs")
     assert "`main` of org/judge may have moved" in moving[StageName.FILTER_DATASET]
     assert len(hub.requests) == asked

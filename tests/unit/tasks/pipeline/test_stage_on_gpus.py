@@ -15,8 +15,8 @@ from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
 from flows.servers.process import ServerError
 from flows.servers.start import BackgroundStart
-from tasks.display import SilentDisplay, install_display
-from tasks.mlflow_sync.start import AlreadyUp, install_mlflow_start
+from tasks.display import Display, install_display
+from tasks.mlflow_sync.start import MlflowStart, install_mlflow_start
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline import gpu_turn as module
 from tasks.pipeline.failure import StageFailedError
@@ -119,7 +119,7 @@ def test_a_card_that_is_gone_when_its_stage_starts_fails_the_stage_with_what_is_
 
 
 def test_a_stage_takes_its_card_without_an_mlflow_that_does_not_start_and_says_so_before(tmp_path: Path) -> None:
-    class Said(SilentDisplay):
+    class Said(Display):
         def say(self, text: str, *, is_logged: bool = False) -> None:
             lines.append(text)
 
@@ -135,8 +135,8 @@ def test_a_stage_takes_its_card_without_an_mlflow_that_does_not_start_and_says_s
         run_stage(run, EvaluateRewardModelConfig(), ())
         run.tracking.finish_pipeline("FINISHED")
     finally:
-        install_mlflow_start(AlreadyUp())
-        install_display(SilentDisplay())
+        install_mlflow_start(MlflowStart())
+        install_display(Display())
     assert run.records[0].status == "ran"
     (told,) = [line for line in lines if "WITHOUT MLFLOW" in line]
     assert "takes 1 GPU(s) WITHOUT MLFLOW, which did not start" in told
