@@ -81,6 +81,11 @@ def _asked(image_digest: str, names: list[str]) -> dict[str, str]:
             raise DaemonInfrastructureError(
                 f"The libraries of image {image_digest} could not be read: {error}"
             ) from error
+    if code not in (0, *_CANNOT_SAY):
+        raise DaemonInfrastructureError(
+            f"The image {image_digest} was asked for its libraries, and the program ended with exit code {code}: "
+            f"{complaint.decode(errors='replace')[-300:]}"
+        )
     if code:
         logger.warning(
             "The image %s does not say which libraries it holds: %s", image_digest, complaint.decode()[-300:]
