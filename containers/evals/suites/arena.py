@@ -9,7 +9,7 @@ find them all.
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from containers.evals.suites.base import (
     ScoredItem,
     SuiteFigures,
     SuiteItem,
-    SuiteRows,
     list_column,
     row_id,
     text_column,
@@ -55,22 +54,6 @@ _FLAGS = {"winner_model_a": _A, "winner_model_b": _B, "winner_tie": _TIE}
 _ALL = "all"
 
 
-def read(path: Path) -> SuiteRows:
-    """Read the votes, in any of three forms: this project's, LMSYS' human preference (flags), LMSYS' conversations.
-
-    Battles whose conversations differ before the last answer are left out: they have no common prompt.
-
-    Raises:
-        BadDataError: a file is missing or damaged, or columns are missing.
-    """
-    layouts = (
-        Layout(("prompt", "response_a", "response_b", "winner"), _parse_named),
-        Layout(("prompt", "response_a", "response_b", *_FLAGS), _parse_flags),
-        Layout(("conversation_a", "conversation_b", "winner"), _parse_conversations),
-    )
-    return read_suite(path, layouts, title=ARENA.title)
-
-
 def _parse_named(row: Row) -> SuiteItem:
     return _vote(row, row["prompt"], row["response_a"], row["response_b"], _winner(row))
 
@@ -98,6 +81,7 @@ def _only_turn(value: object) -> object:
 
 
 def _parse_conversations(row: Row) -> SuiteItem:
+    """Battles whose conversations differ before the last answer have no common prompt, and are left out."""
     turns_a, turns_b = list_column(row, "conversation_a"), list_column(row, "conversation_b")
     if turns_a[:-1] != turns_b[:-1]:
         raise MalformedRowError("turns_differ_before_the_last", f"{len(turns_a)} and {len(turns_b)} turns")
@@ -172,10 +156,16 @@ class _Area:
         return float(of_larger @ (below[self._left] + below[self._right])) / (2 * whole) if whole else np.nan
 
 
+# This project's form, LMSYS' human preference (flags), LMSYS' conversations.
+_LAYOUTS = (
+    Layout(("prompt", "response_a", "response_b", "winner"), _parse_named),
+    Layout(("prompt", "response_a", "response_b", *_FLAGS), _parse_flags),
+    Layout(("conversation_a", "conversation_b", "winner"), _parse_conversations),
+)
 ARENA = Benchmark(
     name="arena",
     title="Human preference (arena votes)",
-    read=read,
+    reader=partial(read_suite, layouts=_LAYOUTS),
     judge=judge,
     tie_rule=(
         "Votes that people called a tie are left out of the score and judged by `tie_separation`; equal scores of a "

@@ -10,7 +10,7 @@ accuracy") and `scripts/utils.py`.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from containers.evals.suites.base import (
     ScoredItem,
     SuiteFigures,
     SuiteItem,
-    SuiteRows,
     known_subset,
     list_column,
     row_id,
@@ -45,16 +44,8 @@ DOMAINS: dict[str, tuple[str, ...]] = {
 SUBSETS = tuple(subset for subsets in DOMAINS.values() for subset in subsets)
 
 
-def read(path: Path) -> SuiteRows:
-    """The items: responses 0 to 2 are the right answer in three styles, 3 to 5 the wrong one.
-
-    Raises:
-        BadDataError: a file is missing or damaged, columns are missing, or all domains are unknown.
-    """
-    return read_suite(path, (Layout(("prompt", "chosen", "rejected", "domain"), _parse),), title=RM_BENCH.title)
-
-
 def _parse(row: Row) -> SuiteItem:
+    """Responses 0 to 2 are the right answer in three styles, 3 to 5 the wrong one."""
     domain = known_subset(text_column(row, "domain"), SUBSETS)
     chosen, rejected = list_column(row, "chosen"), list_column(row, "rejected")
     if len(chosen) != len(STYLES) or len(rejected) != len(STYLES):
@@ -121,7 +112,7 @@ def _mean(cells: dict[tuple[str, str], Estimate], domains: Sequence[str], diffic
 RM_BENCH = Benchmark(
     name="rm_bench",
     title="RM-Bench",
-    read=read,
+    reader=partial(read_suite, layouts=[Layout(("prompt", "chosen", "rejected", "domain"), _parse)]),
     judge=judge,
     tie_rule="Equal scores count as wrong.",
     source="Liu et al. 2024, arXiv:2410.16184; code of THU-KEG/RM-Bench",

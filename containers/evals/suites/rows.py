@@ -36,14 +36,14 @@ class Layout:
 
 
 def read_suite(
-    path: Path, layouts: Sequence[Layout], *, title: str, said_by_place: Callable[[Path], Row] = lambda file: {}
+    path: Path, title: str, *, layouts: Sequence[Layout], said_by_place: Callable[[Path], Row] = lambda file: {}
 ) -> SuiteRows:
     """Read the items of a file, or of all data files of a folder, in order.
 
     Args:
         path: jsonl, jsonl.gz or parquet; a single file may also be a JSON array of objects.
-        layouts: the known layouts; each file has the one that most of its rows have.
         title: of the benchmark, for messages.
+        layouts: the known layouts; each file has the one that most of its rows have.
         said_by_place: columns that follow from a file's path; a column of the same name in the row comes first.
 
     Raises:
