@@ -1,17 +1,13 @@
 """Read data files of any schema in `formats.schemas` into rows. Every row is returned: good, or with a reason."""
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from containers.data.filters.flaws import first_flaw
 from containers.data.formats.files import Line, read_lines
-from containers.data.formats.schemas import MalformedRowError, Pair, PreferenceRow, Schema, detect_schema
-
-__all__ = ["Pair", "PairRows", "RowRead", "read_pairs", "read_rows", "rows_of_lines"]
+from containers.data.formats.schemas import Schema, detect_schema
+from containers.data.rows import MalformedRowError, PreferenceRow
 
 ROWS_THAT_SHOW_THE_SCHEMA = 200
 
@@ -28,14 +24,6 @@ class RowRead(NamedTuple):
     seen: str = ""
     domain: str = ""
     language: str = ""
-
-
-@dataclass(frozen=True)
-class PairRows:
-    """The pairs of a file, and the number of rows left out for each reason."""
-
-    pairs: tuple[Pair, ...]
-    left_out: dict[str, int]
 
 
 def read_rows(path: Path) -> Iterator[RowRead]:
@@ -88,25 +76,6 @@ def _joined(first: Line, second: Line) -> Line:
         bad = first if first.value is None else second
         return Line(first.number, None, bad.reason, bad.seen)
     return Line(first.number, {name: [first.value[name], second.value.get(name)] for name in first.value})
-
-
-def read_pairs(path: Path) -> PairRows:
-    """Read the pairs of one file for evaluation, without filters on language, length or repetition.
-
-    Malformed rows, ties, equal responses, control tokens, and labels against every annotator are left out.
-
-    Raises:
-        BadDataError: the file is missing or damaged, or its schema is unknown.
-    """
-    pairs: list[Pair] = []
-    left_out: Counter[str] = Counter()
-    for item in read_rows(path):
-        reason = item.reason if item.row is None else first_flaw(item.row)
-        if item.row is None or reason:
-            left_out[reason] += 1
-        else:
-            pairs.append(item.row.pair)
-    return PairRows(pairs=tuple(pairs), left_out=dict(left_out))
 
 
 def _read_row(line: Line, schema: Schema | None) -> RowRead:

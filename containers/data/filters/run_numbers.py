@@ -39,16 +39,6 @@ def words_of(text: str) -> list[str]:
     return (_ASCII_WORD if text.isascii() else _WORD).findall(text.casefold())
 
 
-def runs_of(words: list[str], length: int) -> list[str]:
-    """Every run of that many words; a shorter text is one run.
-
-    Example: runs of two in `a b c` are `a b` and `b c`.
-    """
-    if len(words) <= length:
-        return [" ".join(words)] if words else []
-    return [" ".join(run) for run in zip(*(words[start:] for start in range(length)), strict=False)]
-
-
 def word_numbers(texts: Sequence[str]) -> tuple[Numbers, Places]:
     """The number of every word of all texts in order, and how many words each text has.
 

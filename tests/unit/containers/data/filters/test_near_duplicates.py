@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from containers.data.filters.near_duplicates import near_duplicates, num_bands
-from containers.data.filters.run_numbers import runs_of, words_of
+from containers.data.filters.run_numbers import words_of
 from containers.data.formats.schemas import PreferenceRow, detect_schema
 from containers.data.reader import read_rows
 from tests.unit.factories.filter_factory import Run, assert_every_row_is_counted, helpsteer3, write
+from tests.unit.factories.word_runs import runs_of
 
 WORDS = [f"word{number}" for number in range(500)]
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from containers.data.formats.columns import SCHEMAS, PreferenceSchema
 from containers.data.formats.schemas import MalformedRowError, PreferenceRow, detect_schema, known_schemas
-from containers.data.reader import read_pairs, read_rows
+from containers.data.reader import read_rows
+from tests.unit.factories.pair_rows import read_pairs
 
 PROMPT = "Name a colour."
 USER = {"role": "user", "content": PROMPT}
