@@ -129,8 +129,7 @@ def check_malformed(source: Source, *, max_fraction: float) -> None:
     """
     if source.num_malformed <= max_fraction * source.rows_read:
         return
-    by_reason = sorted(source.malformed.items(), key=lambda item: (-len(item[1]), item[0]))
-    lines = [f"  {reason}: {len(rows):,} ({_first_lines(rows)})" for reason, rows in by_reason]
+    lines = [f"  {reason}: {len(rows):,} ({_first_lines(rows)})" for reason, rows in malformed_by_reason([source])]
     raise BadDataError(
         f"{source.origin}: {source.num_malformed:,} of {source.rows_read:,} rows "
         f"({source.num_malformed / source.rows_read:.1%}) are malformed; filter_dataset.max_malformed_fraction allows "
