@@ -1,12 +1,12 @@
-"""Read data files of any schema in `formats.schemas` into rows. Every row is returned: good, or with a reason."""
+"""Read data files of any schema in `formats.columns` into rows. Every row is returned: good, or with a reason."""
 
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from containers.data.formats.columns import PreferenceSchema, detect_schema
 from containers.data.formats.files import Line, read_lines
-from containers.data.formats.schemas import Schema, detect_schema
 from containers.data.rows import MalformedRowError, PreferenceRow
 
 ROWS_THAT_SHOW_THE_SCHEMA = 200
@@ -78,7 +78,7 @@ def _joined(first: Line, second: Line) -> Line:
     return Line(first.number, {name: [first.value[name], second.value.get(name)] for name in first.value})
 
 
-def _read_row(line: Line, schema: Schema | None) -> RowRead:
+def _read_row(line: Line, schema: PreferenceSchema | None) -> RowRead:
     if line.value is None or schema is None:
         return RowRead(line.number, None, line.reason, line.seen)
     try:

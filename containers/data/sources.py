@@ -9,10 +9,10 @@ from pathlib import Path
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
 from containers.data.formats.files import data_files, require_rows_among
-from containers.data.formats.schemas import PreferenceRow
 from containers.data.funnel import DroppedRow, Split, shortened
 from containers.data.language_names import normalised_language
 from containers.data.reader import RowRead, read_rows, rows_of_lines
+from containers.data.rows import PreferenceRow
 from containers.harness.errors import BadDataError
 
 # The name of the source where there is only one.

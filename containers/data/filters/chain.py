@@ -18,10 +18,10 @@ from containers.data.filters.overlaps import (
 )
 from containers.data.filters.prompt_words import Prompts
 from containers.data.filters.similar_prompts import PromptGroups, similar_prompts
-from containers.data.formats.schemas import PreferenceRow, Turn
 from containers.data.funnel import FunnelCounter
 from containers.data.language import LanguageJudge
 from containers.data.language_names import UNKNOWN_LANGUAGE, normalised_language
+from containers.data.rows import PreferenceRow, Turn
 from containers.data.sources import PlacedRow
 from containers.data.splits import mixture_sizes, sample_of
 from containers.harness.recorder import Recorder

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from containers.data.formats.schemas import PreferenceRow
+from containers.data.rows import PreferenceRow
 
 # Separators of turns in common chat templates. In a user's text they would end the turn and forge the next one.
 # Each pattern begins with one fixed character, so that the search can skip to it.

@@ -2,13 +2,20 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.records import PolarityCheck
-from containers.data.formats.columns import ARENA, COMPARISONS, HELPSTEER3, TRL, ULTRAFEEDBACK
-from containers.data.formats.schemas import known_schemas
+from containers.data.formats.columns import (
+    ARENA,
+    COMPARISONS,
+    HELPSTEER3,
+    SCHEMAS,
+    TRL,
+    ULTRAFEEDBACK,
+    PreferenceSchema,
+)
 from containers.data.funnel import Split
 from containers.data.rows import PreferenceRow
 from containers.data.sources import SINGLE_SOURCE, Source, check_malformed, read_source
@@ -136,21 +143,18 @@ _KNOWN_ROWS: dict[str, tuple[Mapping[str, Any], ...]] = {
 }  # fmt: skip
 
 
-def check_readers(readers: Mapping[str, Callable[[Mapping[str, Any]], PreferenceRow]] | None = None) -> None:
+def check_readers(schemas: Iterable[PreferenceSchema] = SCHEMAS) -> None:
     """Check in every schema that the better answer of a known row is read as chosen.
-
-    Args:
-        readers: the reader of each schema; None: those of `formats.schemas`.
 
     Raises:
         RuntimeError: it is not; a fault of this program, not of the data.
     """
-    for name, read in (known_schemas() if readers is None else readers).items():
-        for known in _KNOWN_ROWS[name]:
-            pair = read(known).pair
+    for schema in schemas:
+        for known in _KNOWN_ROWS[schema.name]:
+            pair = schema.parse(known).pair
             if (pair.chosen, pair.rejected) != (_BETTER, _WORSE):
                 raise RuntimeError(
-                    f"The reader of {name} takes the worse answer of a known row for the better one: chosen "
+                    f"The reader of {schema.name} takes the worse answer of a known row for the better one: chosen "
                     f"{pair.chosen!r}, rejected {pair.rejected!r}. This is a fault of filter_dataset, please report it."
                 )
 

@@ -1,24 +1,13 @@
 """Parsers from one object of a preference file to one row, one for each schema (see `columns`)."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from containers.data.formats.columns import (
-    ARENA,
-    COMPARISONS,
-    HELPSTEER3,
-    TRL,
-    ULTRAFEEDBACK,
-    schema_of,
-)
-from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.transcripts import turns_of_text
 from containers.data.rows import (
     MAX_STRENGTH,
     MalformedRowError,
-    Pair,
     PreferenceRow,
     Turn,
     Value,
@@ -29,43 +18,14 @@ from containers.data.rows import (
     read_prompt,
     read_response,
 )
-from containers.harness.errors import BadDataError
-
-__all__ = ["MalformedRowError", "Pair", "PreferenceRow", "Schema", "Turn", "Value", "detect_schema", "known_schemas"]
 
 # Names of the two scores as UltraFeedback's editions write them.
 _SCORES_OF_SIDES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"))
 _WINNERS = {"a": "a", "b": "b", "tie": "tie", "model_a": "a", "model_b": "b", "tie (bothbad)": "tie"}
 
 
-@dataclass(frozen=True)
-class Schema:
-    """A schema of preferences, and the function that reads one object of it; `num_lines` lines make one row."""
-
-    name: str
-    parse: Callable[[Value], PreferenceRow]
-    num_lines: int = 1
-
-
-def detect_schema(values: Iterable[Value], *, file: str) -> Schema:
-    """The schema whose columns most of `values` have.
-
-    Raises:
-        BadDataError: none has the columns of any schema; the message shows the columns found.
-    """
-    try:
-        known = schema_of(values, file=file)
-    except UnknownSchemaError as error:
-        raise BadDataError(str(error)) from error
-    return Schema(known.name, _PARSERS[known.name], known.num_lines)
-
-
-def known_schemas() -> dict[str, Callable[[Value], PreferenceRow]]:
-    """The reader of every schema by its name."""
-    return dict(_PARSERS)
-
-
-def _parse_helpsteer3(value: Value) -> PreferenceRow:
+def parse_helpsteer3(value: Value) -> PreferenceRow:
+    """HelpSteer3: a negative preference says that response 1 is better."""
     prompt = read_prompt(column(value, "context"))
     response1 = read_response(column(value, "response1"))
     response2 = read_response(column(value, "response2"))
@@ -82,7 +42,8 @@ def _parse_helpsteer3(value: Value) -> PreferenceRow:
     )
 
 
-def _parse_trl(value: Value) -> PreferenceRow:
+def parse_trl(value: Value) -> PreferenceRow:
+    """TRL preference: a missing prompt is what chosen and rejected begin with; scores beside them tell the strength."""
     chosen, rejected = column(value, "chosen"), column(value, "rejected")
     if value.get("prompt") is None:
         shared, chosen, rejected = _split_at_first_difference(chosen, rejected)
@@ -109,7 +70,8 @@ def _parse_trl(value: Value) -> PreferenceRow:
     )
 
 
-def _parse_arena(value: Value) -> PreferenceRow:
+def parse_arena(value: Value) -> PreferenceRow:
+    """Arena: the winner has the strength 1, a tie 0."""
     prompt = read_prompt(column(value, "prompt"))
     response_a = read_response(column(value, "response_a"))
     response_b = read_response(column(value, "response_b"))
@@ -126,7 +88,7 @@ def _parse_arena(value: Value) -> PreferenceRow:
     )
 
 
-def _parse_ultrafeedback(value: Value) -> PreferenceRow:
+def parse_ultrafeedback(value: Value) -> PreferenceRow:
     """Pair the completion of the highest `overall_score` with that of the lowest.
 
     The mean scores by aspect check the label: the published set has answers of 1 written as 10, whose aspects say
@@ -152,7 +114,7 @@ def _parse_ultrafeedback(value: Value) -> PreferenceRow:
     )
 
 
-def _parse_comparison(value: Value) -> PreferenceRow:
+def parse_comparison(value: Value) -> PreferenceRow:
     """Parse two joined lines: `text` holds the text of the good line and that of the bad line."""
     texts = column(value, "text")
     if not isinstance(texts, list | tuple) or len(texts) != 2 or not all(isinstance(text, str) for text in texts):
@@ -162,15 +124,6 @@ def _parse_comparison(value: Value) -> PreferenceRow:
     return make_row(
         {}, prompt=prompt, chosen=_last_turn(chosen, prompt), rejected=_last_turn(rejected, prompt), margin=1
     )
-
-
-_PARSERS: dict[str, Callable[[Value], PreferenceRow]] = {
-    HELPSTEER3.name: _parse_helpsteer3,
-    TRL.name: _parse_trl,
-    ARENA.name: _parse_arena,
-    ULTRAFEEDBACK.name: _parse_ultrafeedback,
-    COMPARISONS.name: _parse_comparison,
-}
 
 
 def _score(value: object) -> float | None:

@@ -7,8 +7,9 @@ import pytest
 
 from containers.data.filters.near_duplicates import near_duplicates, num_bands
 from containers.data.filters.run_numbers import words_of
-from containers.data.formats.schemas import PreferenceRow, detect_schema
+from containers.data.formats.columns import detect_schema
 from containers.data.reader import read_rows
+from containers.data.rows import PreferenceRow
 from tests.unit.factories.filter_factory import Run, assert_every_row_is_counted, helpsteer3, write
 from tests.unit.factories.word_runs import runs_of
 
