@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from containers.data.formats.columns import PreferenceSchema, detect_schema
 from containers.data.formats.files import Line, read_lines
@@ -41,19 +41,25 @@ def rows_of_lines(lines: Iterator[Line], *, file: str) -> Iterator[RowRead]:
     Raises:
         BadDataError: the schema is unknown; the message names `file`.
     """
+    objects, lines = first_objects(lines)
+    schema = detect_schema(objects, file=file) if objects else None
+    if schema is not None and schema.num_lines > 1:
+        lines = _two_lines_as_one(line.exactly() for line in lines)
+    for line in lines:
+        yield _read_row(line, schema)
+
+
+def first_objects(lines: Iterator[Line]) -> tuple[list[dict[str, Any]], Iterator[Line]]:
+    """Return the objects of the first lines, which show what rows the file has; and all lines again."""
     head: list[Line] = []
-    objects = 0
+    objects: list[dict[str, Any]] = []
     for line in lines:
         head.append(line)
-        objects += line.value is not None
-        if objects == ROWS_THAT_SHOW_THE_SCHEMA:
+        if line.value is not None:
+            objects.append(line.value)
+        if len(objects) == ROWS_THAT_SHOW_THE_SCHEMA:
             break
-    schema = detect_schema((line.value for line in head if line.value is not None), file=file) if objects else None
-    everything: Iterable[Line] = itertools.chain(head, lines)
-    if schema is not None and schema.num_lines > 1:
-        everything = _two_lines_as_one(line.exactly() for line in everything)
-    for line in everything:
-        yield _read_row(line, schema)
+    return objects, itertools.chain(head, lines)
 
 
 def _two_lines_as_one(lines: Iterable[Line]) -> Iterator[Line]:

@@ -63,6 +63,13 @@ class Line(NamedTuple):
 Parser = Callable[[int, bytes], Line]
 
 
+def line_of(number: int, value: object) -> Line:
+    """A value that another reader made; one that is no object has a reason."""
+    if isinstance(value, dict):
+        return Line(number, value)
+    return Line(number, None, "not_an_object", repr(value)[:_SEEN_CHARACTERS])
+
+
 @dataclass
 class ReadLimit:
     """The bytes of unpacked text that may still be read, over several files."""

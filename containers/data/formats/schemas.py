@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from containers.data.formats.transcripts import turns_of_text
+from containers.data.formats.transcripts import turns_of_prompt, turns_of_text
 from containers.data.rows import (
     MAX_STRENGTH,
     MalformedRowError,
@@ -49,7 +49,7 @@ def parse_trl(value: Value) -> PreferenceRow:
         shared, chosen, rejected = _split_at_first_difference(chosen, rejected)
         prompt = read_prompt(shared)
     else:
-        turns = _turns_of_prompt(value["prompt"])
+        turns = turns_of_prompt(value["prompt"])
         if turns is not None:
             chosen, rejected = _turns_or_text(chosen), _turns_or_text(rejected)
         prompt = read_prompt(value["prompt"] if turns is None else turns)
@@ -158,14 +158,6 @@ def _turns_or_text(value: object) -> object:
     """The turns of a transcript; anything else as it is."""
     turns = turns_of_text(value) if isinstance(value, str) else None
     return value if turns is None else turns
-
-
-def _turns_of_prompt(value: object) -> list[Turn] | None:
-    """Return the turns of a transcript, which may end with the word `Assistant:`; None for any other value."""
-    turns = turns_of_text(value) if isinstance(value, str) else None
-    if turns and turns[-1] == {"role": "assistant", "content": ""}:
-        return turns[:-1]
-    return turns
 
 
 def _split_at_first_difference(chosen: object, rejected: object) -> tuple[object, object, object]:

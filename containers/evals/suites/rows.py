@@ -4,6 +4,7 @@ Every row becomes an item, or is counted under the reason why there is none.
 """
 
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from containers.data.filters.flaws import control_token_in
-from containers.data.formats.files import Line, data_files, read_lines
+from containers.data.formats.files import Line, data_files, line_of, read_lines
 from containers.data.rows import MalformedRowError, read_prompt, read_response
 from containers.evals.suites.base import Comparison, Row, SuiteItem, SuiteRows, Turn, UnknownSubsetError, row_id
 from containers.formatting import one_line
@@ -254,11 +255,4 @@ def _lines(file: Path) -> Iterator[Line]:
             f"{file.name} begins like a JSON array and is none: {one_line(str(error), _SEEN_CHARACTERS)}. "
             "Download it again, or write it as JSON lines."
         ) from error
-    for number, entry in enumerate(entries, start=1):
-        is_object = isinstance(entry, dict)
-        yield Line(
-            number,
-            entry if is_object else None,
-            "" if is_object else "not_an_object",
-            "" if is_object else repr(entry)[:_SEEN_CHARACTERS],
-        )
+    yield from itertools.starmap(line_of, enumerate(entries, start=1))
