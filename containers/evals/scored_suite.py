@@ -1,13 +1,16 @@
 """A suite with its scores: the rows read, the items scored, and the comparisons as pairs with margins. No torch."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from containers.contracts.outcome import Metric
 from containers.contracts.records import SamplePrediction
+from containers.evals.statistics import accuracy_metric
 from containers.evals.suites.base import Benchmark, Comparison, ScoredItem, SuiteItem, SuiteRows
 
 
@@ -65,6 +68,23 @@ class ScoredPair:
                 "domain": self.item.subset,
             }
         )
+
+
+def pair_accuracy(pairs: Sequence[ScoredPair], name: str, *, confidence: float) -> Metric:
+    """Share of the pairs that are ordered rightly; its interval is over prompts."""
+    margins, prompts = [pair.margin for pair in pairs], [pair.prompt_id for pair in pairs]
+    return accuracy_metric(margins, name=name, confidence=confidence, clusters=prompts)
+
+
+def accuracy_by(
+    pairs: Sequence[ScoredPair], group: Callable[[ScoredPair], str], *, confidence: float, order: Sequence[str] = ()
+) -> tuple[Metric, ...]:
+    """Accuracy of each group that has a name and a pair, in this order or sorted by name."""
+    groups: dict[str, list[ScoredPair]] = defaultdict(list)
+    for pair in pairs:
+        groups[group(pair)].append(pair)
+    names = order or sorted(filter(None, groups))
+    return tuple(pair_accuracy(groups[name], name, confidence=confidence) for name in names if name in groups)
 
 
 @dataclass(frozen=True)

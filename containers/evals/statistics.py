@@ -5,7 +5,7 @@ that share something, such as several votes on one prompt, say less than as many
 and every interval is over clusters.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -107,7 +107,8 @@ def wilson_interval(right: float, count: float, *, confidence: float) -> tuple[f
     """
     if count < 1:
         raise ValueError("An interval needs at least one observation.")
-    z = _normal_quantile(confidence)
+    # Confidences of 0 and 1 are moved into the open range.
+    z = NormalDist().inv_cdf(0.5 + min(max(confidence, 0.0), 1 - 1e-12) / 2)
     share, spread = right / count, z * z / count
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * float(np.sqrt(share * (1 - share) / count + spread / (4 * count)))
@@ -133,15 +134,27 @@ def bootstrap_interval(
     if len(values) < 1:
         raise ValueError("An interval needs at least one observation.")
     sums, sizes = cluster_sums(values, range(len(values)) if clusters is None else clusters)
+    places = drawn_places(sums.size, num_bootstrap=num_bootstrap, seed=seed)
+    return percentile_interval(means_of_resamples(sums, sizes, places), confidence=confidence)
+
+
+def drawn_places(size: int, *, num_bootstrap: int, seed: int | Sequence[int]) -> Iterator[NDArray[np.int64]]:
+    """Yield places drawn with replacement, [resamples, size] in blocks; the same for the same arguments."""
     generator = np.random.default_rng(seed)
-    means: list[Floats] = []
-    rows_at_once = max(1, _RESAMPLED_VALUES // sums.size)
-    for start in range(0, num_bootstrap, rows_at_once):
-        rows = min(rows_at_once, num_bootstrap - start)
-        drawn = generator.integers(0, sums.size, size=(rows, sums.size))
-        means.append(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
+    at_once = max(1, _RESAMPLED_VALUES // size)
+    for start in range(0, num_bootstrap, at_once):
+        yield generator.integers(0, size, size=(min(at_once, num_bootstrap - start), size))
+
+
+def means_of_resamples(sums: Floats, sizes: Floats, blocks: Iterable[NDArray[np.int64]]) -> Floats:
+    """[resamples] the mean of each: its clusters' sums over their sizes."""
+    return np.concatenate([sums[places].sum(axis=1) / sizes[places].sum(axis=1) for places in blocks])
+
+
+def percentile_interval(draws: Floats, *, confidence: float) -> tuple[float, float]:
+    """The ends between which that share of the draws lies, with equal tails."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -246,9 +259,9 @@ def expected_calibration_error(bins: Sequence[CalibrationBin]) -> float:
     return sum(item.count * abs(item.observed - item.mean_predicted) for item in bins) / total
 
 
-def histogram(values: Sequence[float], *, num_bins: int = 30) -> Histogram:
-    """Counts in bins of equal width from the smallest to the largest value."""
-    counts, edges = np.histogram(_array(values), bins=num_bins)
+def histogram(values: Sequence[float], *, num_bins: int = 30, ends: tuple[float, float] | None = None) -> Histogram:
+    """Counts in bins of equal width between `ends`; None: from the smallest to the largest value."""
+    counts, edges = np.histogram(_array(values), bins=num_bins, range=ends)
     return Histogram(edges=tuple(float(edge) for edge in edges), counts=tuple(int(count) for count in counts))
 
 
@@ -258,15 +271,8 @@ def margin_histogram(margins: Sequence[float], *, num_bins: int = 30) -> Histogr
     Args:
         num_bins: even, so that zero is an edge.
     """
-    values = _array(margins)
-    reach = float(np.abs(values).max(initial=0.0)) or 1.0
-    counts, edges = np.histogram(values, bins=num_bins, range=(-reach, reach))
-    return Histogram(edges=tuple(float(edge) for edge in edges), counts=tuple(int(count) for count in counts))
-
-
-def _normal_quantile(confidence: float) -> float:
-    """Standard deviations that hold `confidence` of a normal distribution; 0 and 1 are moved into the open range."""
-    return NormalDist().inv_cdf(0.5 + min(max(confidence, 0.0), 1 - 1e-12) / 2)
+    reach = max(map(abs, margins), default=0.0) or 1.0
+    return histogram(margins, num_bins=num_bins, ends=(-reach, reach))
 
 
 def _array(values: Sequence[float]) -> Floats:

@@ -16,13 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from containers.contracts.outcome import Metric
-from containers.evals.statistics import cluster_sums, share_metric
+from containers.evals.statistics import (
+    cluster_sums,
+    drawn_places,
+    means_of_resamples,
+    percentile_interval,
+    share_metric,
+)
 from containers.evals.suites.base import Intervals, ScoredItem, SuiteFigures
 from containers.harness.errors import DivergedError
 
 Floats = NDArray[np.float64]
-# Resamples drawn at once: 64 MB for a million values.
-_RESAMPLED_VALUES = 8_000_000
 
 
 @dataclass(frozen=True)
@@ -43,21 +47,15 @@ class Estimate:
 
     def metric(self, name: str, intervals: Intervals) -> Metric:
         """The figure with its percentile interval."""
-        tail = (1 - intervals.confidence) / 2
-        low, high = np.quantile(self.draws, [tail, 1 - tail])
-        return Metric(
-            name=name, value=self.value, unit="fraction", ci_low=float(low), ci_high=float(high), count=self.count
-        )
+        low, high = percentile_interval(self.draws, confidence=intervals.confidence)
+        return Metric(name=name, value=self.value, unit="fraction", ci_low=low, ci_high=high, count=self.count)
 
 
 def mean_estimate(credits: Credits, intervals: Intervals, *, stratum: str) -> Estimate:
     """The mean over items; resamples are the same for the same stratum with as many prompts."""
     sums, sizes = cluster_sums(credits.values, credits.prompts)
-    draws = [
-        sums[places].sum(axis=1) / sizes[places].sum(axis=1)
-        for places in resamples(sums.size, intervals, stratum=stratum)
-    ]
-    return Estimate(float(sums.sum() / sizes.sum()), np.concatenate(draws), len(credits.values))
+    draws = means_of_resamples(sums, sizes, resamples(sums.size, intervals, stratum=stratum))
+    return Estimate(float(sums.sum() / sizes.sum()), draws, len(credits.values))
 
 
 def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
@@ -75,10 +73,8 @@ def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
 
 def resamples(size: int, intervals: Intervals, *, stratum: str) -> Iterator[NDArray[np.int64]]:
     """Places drawn with replacement, [resamples, size] in blocks; they depend on seed, stratum and size only."""
-    generator = np.random.default_rng([intervals.seed, zlib.crc32(stratum.encode())])
-    at_once = max(1, _RESAMPLED_VALUES // size)
-    for start in range(0, intervals.num_bootstrap, at_once):
-        yield generator.integers(0, size, size=(min(at_once, intervals.num_bootstrap - start), size))
+    seed = [intervals.seed, zlib.crc32(stratum.encode())]
+    return drawn_places(size, num_bootstrap=intervals.num_bootstrap, seed=seed)
 
 
 def share(credits: Credits, name: str, intervals: Intervals) -> Metric:
@@ -167,21 +163,15 @@ def _check(entry: ScoredItem) -> None:
         )
 
 
-def pair_credit(entry: ScoredItem, *, tie: float) -> float:
-    """1 if the better response of the item's first comparison scores higher, 0 if lower, `tie` if equal."""
-    margin = pair_margin(entry)
-    return tie if margin == 0 else float(margin > 0)
-
-
-def pair_margin(entry: ScoredItem) -> float:
-    """Score of the better minus score of the worse response of the item's first comparison."""
-    pair = entry.item.comparisons[0]
-    return entry.scores[pair.better] - entry.scores[pair.worse]
-
-
 def pair_credits(groups: Mapping[str, Sequence[ScoredItem]], *, tie: float) -> dict[str, Credits]:
-    """The credits of pairs, by group."""
-    return {name: credits_of(entries, lambda entry: pair_credit(entry, tie=tie)) for name, entries in groups.items()}
+    """The credits of pairs, by group: 1 if an item's better response scores higher, 0 if lower, `tie` if equal."""
+
+    def credit(entry: ScoredItem) -> float:
+        pair = entry.item.comparisons[0]
+        margin = entry.scores[pair.better] - entry.scores[pair.worse]
+        return tie if margin == 0 else float(margin > 0)
+
+    return {name: credits_of(entries, credit) for name, entries in groups.items()}
 
 
 def credits_of(entries: Sequence[ScoredItem], credit: Callable[[ScoredItem], float]) -> Credits:
