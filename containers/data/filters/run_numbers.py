@@ -97,7 +97,7 @@ def _word_numbers(letters: Numbers, ends_of_texts: Places) -> tuple[Numbers, Pla
     begins, ends = _places_of_words(letters)
     if letters.max(initial=0) >= _IDEOGRAPH:
         letters = letters & np.uint64(_CODE)
-    numbers = _polynomials(letters, begins, ends)
+    numbers = span_numbers(letters, begins, ends)
     last_word = np.searchsorted(begins, ends_of_texts)
     return numbers, np.diff(last_word, prepend=0)
 
@@ -118,14 +118,10 @@ def _places_of_words(letters: Numbers) -> tuple[Places, Places]:
 
 
 def span_numbers(numbers: Numbers, begins: Places, ends: Places) -> Numbers:
-    """The number of each span of words from its begin up to its end; equal spans have equal numbers."""
-    return _polynomials(numbers, begins, ends)
+    """The number of each span of numbers (letters, words) from its begin up to its end; equal spans have equal ones.
 
-
-def _polynomials(numbers: Numbers, begins: Places, ends: Places) -> Numbers:
-    """For each span, the sum of its numbers, each times the factor to the power of its place in the span, mixed.
-
-    Powers count from the first of all numbers; an inverse power then moves the span's first number to place 0.
+    It is the sum of its numbers, each times the factor to the power of its place in the span, mixed. Powers count from
+    the first of all numbers; an inverse power then moves the span's first number to place 0.
     """
     powers, backwards = _powers(_FACTOR, numbers.size), _powers(pow(_FACTOR, -1, 2**64), numbers.size + 1)
     sums = np.zeros(numbers.size + 1, dtype=np.uint64)

@@ -209,11 +209,8 @@ def _batches(prompts: Prompts) -> Iterator[PromptWords]:
 
 def _stand_twice(numbers: Numbers) -> Flags:
     """Whether each number occurs more than once in the array."""
-    order = np.argsort(numbers)
-    is_same = np.zeros(numbers.size + 1, dtype=np.bool_)
-    is_same[1:-1] = numbers[order[1:]] == numbers[order[:-1]]
-    flags = np.zeros(numbers.size, dtype=np.bool_)
-    flags[order] = is_same[1:] | is_same[:-1]
+    _, groups, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    flags: Flags = counts[groups] > 1
     return flags
 
 
