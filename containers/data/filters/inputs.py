@@ -48,16 +48,6 @@ def filter_config(context: StageContext) -> FilterDatasetConfig:
     return config
 
 
-def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Source]:
-    """Read every source: training rows and, if there are any, validation rows.
-
-    Raises:
-        BadDataError: a source cannot be read, or more of its rows are malformed than allowed.
-    """
-    with _no_search_for_cycles():
-        return _read_sources(context, config)
-
-
 @contextlib.contextmanager
 def _no_search_for_cycles() -> Iterator[None]:
     """Disable the garbage collector: rows stay to the end and hold no cycles, and searching them takes 10 µs a row."""
@@ -71,7 +61,13 @@ def _no_search_for_cycles() -> Iterator[None]:
             gc.enable()
 
 
-def _read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Source]:
+@_no_search_for_cycles()
+def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Source]:
+    """Read every source: training rows and, if there are any, validation rows.
+
+    Raises:
+        BadDataError: a source cannot be read, or more of its rows are malformed than allowed.
+    """
     sources = []
     for name in [share.name for share in config.mixture] or [SINGLE_SOURCE]:
         ending = f"_{name}" if config.mixture else ""

@@ -306,10 +306,4 @@ def _inner(array: "pa.Array") -> "list[pa.Array]":
 def _has_texts(value_type: "pa.DataType") -> bool:
     import pyarrow as pa
 
-    kinds = pa.types
-    return bool(
-        kinds.is_string(value_type)
-        or kinds.is_large_string(value_type)
-        or kinds.is_binary(value_type)
-        or kinds.is_large_binary(value_type)
-    )
+    return value_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
