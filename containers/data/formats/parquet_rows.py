@@ -6,7 +6,7 @@ that could grow that far is read with its dictionaries kept, and sizes are known
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -218,13 +218,11 @@ def _with_dictionaries_seen(packed: "pq.ParquetFile", group: int, columns: list[
     first = next(packed.iter_batches(batch_size=1, row_groups=[group]), None)
     if first is None:
         return columns
-    seen = _longest_values([first.column(number) for number in range(first.num_columns)])
+    seen = list(_longest_values(first.columns))
     if len(seen) != len(columns):
         return columns
     return [
-        _Column(column.path, column.num_values, longest, column.is_nested)
-        if longest is not None and chunk.has_dictionary_page
-        else column
+        replace(column, widest=longest) if longest is not None and chunk.has_dictionary_page else column
         for column, chunk, longest in zip(columns, chunks, seen, strict=True)
     ]
 
@@ -251,39 +249,28 @@ def _decoded_bytes(array: "pa.Array") -> int:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    total, left = 0, [array]
-    while left:
-        part = left.pop()
-        total += _ENTRY_BYTES * len(part)
-        if pa.types.is_dictionary(part.type):
-            if _has_texts(part.type.value_type):
-                lengths = pc.binary_length(part.dictionary).take(part.indices)
-                total += pc.sum(lengths.cast(pa.int64())).as_py() or 0
-            else:
-                left.append(part.dictionary)
-        elif inner := _inner(part):
-            left += inner
-        else:
-            total += part.nbytes
-    return total
+    entries = _ENTRY_BYTES * len(array)
+    if pa.types.is_dictionary(array.type):
+        if not _has_texts(array.type.value_type):
+            return entries + _decoded_bytes(array.dictionary)
+        lengths = pc.binary_length(array.dictionary).take(array.indices)
+        return entries + int(pc.sum(lengths.cast(pa.int64())).as_py() or 0)
+    inner = _inner(array)
+    return entries + (sum(map(_decoded_bytes, inner)) if inner else int(array.nbytes))
 
 
-def _longest_values(arrays: "list[pa.Array]") -> list[int | None]:
+def _longest_values(arrays: "list[pa.Array]") -> Iterator[int | None]:
     """Longest text of each leaf's dictionary, in the order of the file's columns; None without a dictionary."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    longest: list[int | None] = []
-    left = list(reversed(arrays))
-    while left:
-        part = left.pop()
-        if inner := _inner(part):
-            left += reversed(inner)
-        elif pa.types.is_dictionary(part.type) and len(part.dictionary) and _has_texts(part.type.value_type):
-            longest.append(pc.max(pc.binary_length(part.dictionary)).as_py())
+    for array in arrays:
+        if inner := _inner(array):
+            yield from _longest_values(inner)
+        elif pa.types.is_dictionary(array.type) and len(array.dictionary) and _has_texts(array.type.value_type):
+            yield pc.max(pc.binary_length(array.dictionary)).as_py()
         else:
-            longest.append(None)
-    return longest
+            yield None
 
 
 def _inner(array: "pa.Array") -> "list[pa.Array]":

@@ -128,32 +128,23 @@ def _separation(entries: Sequence[ScoredItem], intervals: Intervals) -> Estimate
     sizes = np.array([abs(entry.scores[0] - entry.scores[1]) for entry in entries])
     decided = np.array([bool(entry.item.comparisons) for entry in entries])
     _, prompts = np.unique([entry.item.prompt_id for entry in entries], return_inverse=True)
-    area = _Area(sizes[decided], sizes[~decided])
-    value = area.weighted(np.ones(decided.sum()), np.ones((~decided).sum()))
-    num_prompts = int(prompts.max()) + 1
-    draws: list[float] = []
-    for block in resamples(num_prompts, intervals, stratum="votes"):
-        for row in block:
-            drawn = np.bincount(row, minlength=num_prompts)[prompts].astype(np.float64)
-            draws.append(area.weighted(drawn[decided], drawn[~decided]))
-    found = np.array(draws)
-    return Estimate(value, np.where(np.isnan(found), value, found), len(entries))
+    ties = np.flatnonzero(~decided)[np.argsort(sizes[~decided])]
+    left, right = (np.searchsorted(sizes[ties], sizes[decided], side=side) for side in ("left", "right"))
 
+    def area(weights: Floats) -> float:
+        """How often a decided vote's size is above a tie's, equal ones count half; NaN if all of one kind weigh 0.
 
-class _Area:
-    """How often a value of `larger` is above one of `smaller`, equal ones count half. [1, 2] and [0, 1] give 0.875."""
+        Example: decided votes of 1 and 2, ties of 0 and 1, and equal weights give 0.875.
+        """
+        below = np.concatenate([[0.0], np.cumsum(weights[ties])])
+        whole = float(weights[decided].sum() * below[-1])
+        return float(weights[decided] @ (below[left] + below[right])) / (2 * whole) if whole else np.nan
 
-    def __init__(self, larger: Floats, smaller: Floats) -> None:
-        self._order = np.argsort(smaller)
-        ordered = smaller[self._order]
-        self._left = np.searchsorted(ordered, larger, side="left")
-        self._right = np.searchsorted(ordered, larger, side="right")
-
-    def weighted(self, of_larger: Floats, of_smaller: Floats) -> float:
-        """The area with each value counted by its weight; NaN if all weights of one side are 0."""
-        below = np.concatenate([[0.0], np.cumsum(of_smaller[self._order])])
-        whole = float(of_larger.sum() * below[-1])
-        return float(of_larger @ (below[self._left] + below[self._right])) / (2 * whole) if whole else np.nan
+    value, num_prompts = area(np.ones(len(entries))), int(prompts.max()) + 1
+    blocks = resamples(num_prompts, intervals, stratum="votes")
+    counts = (np.bincount(row, minlength=num_prompts)[prompts].astype(np.float64) for block in blocks for row in block)
+    draws = np.array([area(weights) for weights in counts])
+    return Estimate(value, np.where(np.isnan(draws), value, draws), len(entries))
 
 
 # This project's form, LMSYS' human preference (flags), LMSYS' conversations.
