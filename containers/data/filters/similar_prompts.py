@@ -17,7 +17,14 @@ from operator import ne
 
 import numpy as np
 
-from containers.data.filters.prompt_words import BEGINNING_WORDS, Prompts, PromptWords, text_of_turns
+from containers.data.filters.prompt_words import (
+    BEGINNING_WORDS,
+    COMMON_TEXTS,
+    RUN_WORDS,
+    Prompts,
+    PromptWords,
+    text_of_turns,
+)
 from containers.data.filters.run_numbers import (
     Flags,
     Numbers,
@@ -28,9 +35,6 @@ from containers.data.filters.run_numbers import (
     words_of,
 )
 
-RUN_WORDS = 8
-# A run that so many texts share is a common phrase or a template, as in `contamination`.
-COMMON_TEXTS = 5
 # "right" and "light" are five letters, "Iran" and "Iraq" four: one letter of a short word is another word.
 _MIN_LETTERS = 5
 # Half a prompt that more prompts than this share is a template; they are not compared word by word.

@@ -26,8 +26,8 @@ from containers.data.rows import PreferenceRow, Value
 from containers.formatting import one_line
 from containers.harness.errors import BadDataError
 
-_COLUMNS_SHOWN = 20
-_NAME_CHARACTERS = 40
+_NAMES_SHOWN = 20
+NAME_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def schema_of(rows: Iterable[Iterable[str]], *, file: str) -> PreferenceSchema:
     if not hits:
         raise UnknownSchemaError(
             file,
-            f"has no schema that is known here. Columns found: {_shown(found)}.",
+            f"has no schema that is known here. Columns found: {names_shown(found)}.",
             f"Columns wanted, one of: {'; '.join(_wanted(schema) for schema in SCHEMAS)}. "
             "Rename the columns, or convert the file.",
         )
@@ -104,11 +104,11 @@ def detect_schema(values: Iterable[Value], *, file: str) -> PreferenceSchema:
         raise BadDataError(str(error)) from error
 
 
-def _shown(found: Counter[str]) -> str:
+def names_shown(found: Counter[str]) -> str:
     """The names, most frequent first. They are foreign text: cleaned and shortened."""
-    names = [one_line(name, _NAME_CHARACTERS) for name, _ in found.most_common(_COLUMNS_SHOWN)]
-    if len(found) > _COLUMNS_SHOWN:
-        names.append(f"and {len(found) - _COLUMNS_SHOWN:,} more")
+    names = [one_line(name, NAME_CHARACTERS) for name, _ in found.most_common(_NAMES_SHOWN)]
+    if len(found) > _NAMES_SHOWN:
+        names.append(f"and {len(found) - _NAMES_SHOWN:,} more")
     return ", ".join(names) or "none"
 
 
