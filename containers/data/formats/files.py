@@ -15,13 +15,12 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 
 from containers.contracts.file_limits import (
-    MAX_EXPANSION,
     MAX_LINE_BYTES,
     RowLines,
     expanded_bytes_allowed,
     has_too_few_rows,
 )
-from containers.data.formats.errors import UnreadableFileError
+from containers.data.formats.errors import UnreadableFileError, bomb
 from containers.data.formats.parquet_rows import opened_parquet, row_batches
 from containers.formatting import one_line
 from containers.harness.errors import BadDataError
@@ -239,12 +238,7 @@ class _BoundedGzip(gzip.GzipFile):
 
     def _bounded(self, read: bytes) -> bytes:
         if self.tell() > expanded_bytes_allowed(self._packed.tell()):
-            raise UnreadableFileError(
-                self._path.name,
-                f"expands more than {MAX_EXPANSION}-fold ({self.tell():,} bytes or more, from {self._packed.tell():,})"
-                ". No text does that; it looks like a decompression bomb.",
-                "Check where it comes from.",
-            )
+            raise bomb(self._path.name, self.tell(), packed_bytes=self._packed.tell())
         return read
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from containers.contracts.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed
-from containers.data.formats.errors import UnreadableFileError
+from containers.contracts.file_limits import MAX_LINE_BYTES, expanded_bytes_allowed
+from containers.data.formats.errors import UnreadableFileError, bomb
 from containers.data.formats.parquet_pages import group_sums
 from containers.formatting import one_line
 
@@ -67,14 +67,15 @@ def row_batches(path: Path) -> Iterator[RowBatch]:
     Raises:
         UnreadableFileError: the file is damaged, or its rows expand too far.
     """
-    allowed, decoded = expanded_bytes_allowed(path.stat().st_size), 0
+    packed_bytes = path.stat().st_size
+    allowed, decoded = expanded_bytes_allowed(packed_bytes), 0
     with opened_parquet(path) as file:
         for group in range(file.metadata.num_row_groups):
             for rows in _undecoded(file, path, group, allowed=allowed):
                 for batch in _in_small_batches(rows):
                     decoded += batch.num_bytes
                     if decoded > allowed:
-                        raise _bomb(path, decoded)
+                        raise bomb(path.name, decoded, packed_bytes=packed_bytes)
                     yield batch
 
 
@@ -102,25 +103,15 @@ def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
     if len({column.path for column in columns}) < len(columns):
         raise UnreadableFileError(path.name, "has two columns of one name.", "Rename one.")
     # Each byte is read once: page headers that many chunks share would be read as often.
-    if sum(max(0, chunk.total_compressed_size) for group in _groups(file) for chunk in _chunks(group)) > (
-        path.stat().st_size
-    ):
+    packed_bytes = path.stat().st_size
+    if sum(max(0, chunk.total_compressed_size) for group in _groups(file) for chunk in _chunks(group)) > packed_bytes:
         raise OSError("its columns are larger than the file")
     expanded = 0
     for group in _groups(file):
         for pages, depth in zip(group_sums(path, _chunks(group)), depths, strict=True):
             expanded += max(pages.num_bytes, pages.num_values * _ENTRY_BYTES * depth)
-    if expanded > expanded_bytes_allowed(path.stat().st_size):
-        raise _bomb(path, expanded)
-
-
-def _bomb(path: Path, num_bytes: int) -> UnreadableFileError:
-    return UnreadableFileError(
-        path.name,
-        f"expands more than {MAX_EXPANSION}-fold ({num_bytes:,} bytes or more, from "
-        f"{path.stat().st_size:,}). No text does that; it looks like a decompression bomb.",
-        "Check where it comes from.",
-    )
+    if expanded > expanded_bytes_allowed(packed_bytes):
+        raise bomb(path.name, expanded, packed_bytes=packed_bytes)
 
 
 def _groups(file: "pq.ParquetFile") -> "list[pq.RowGroupMetaData]":

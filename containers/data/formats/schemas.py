@@ -119,11 +119,7 @@ def parse_comparison(value: Value) -> PreferenceRow:
     texts = column(value, "text")
     if not isinstance(texts, list | tuple) or len(texts) != 2 or not all(isinstance(text, str) for text in texts):
         raise MalformedRowError("comparison_not_two_texts", repr(texts)[:80])
-    shared, chosen, rejected = _split_at_first_difference(*texts)
-    prompt = read_prompt(shared)
-    return make_row(
-        {}, prompt=prompt, chosen=_last_turn(chosen, prompt), rejected=_last_turn(rejected, prompt), margin=1
-    )
+    return parse_trl({"chosen": texts[0], "rejected": texts[1]})
 
 
 def _score(value: object) -> float | None:
