@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from containers.contracts.certificate import LengthBias, PaddingAttack
 from containers.contracts.outcome import Metric
 from containers.evals.scored_suite import ScoredPair, accuracy_by
-from containers.evals.statistics import percentile_interval, wilson_interval
+from containers.evals.statistics import Floats, percentile_interval, wilson_interval
 from containers.evals.suites.base import Intervals
-
-Floats = NDArray[np.float64]
 
 # Better minus worse, characters: upper end (exclusive) and label of each group, in order.
 _LENGTH_GROUPS = (

@@ -73,8 +73,8 @@ class Prompts:
         return Prompts(turns, made=(self.words.only(is_kept), self.letters[is_kept]))
 
     def batches(self) -> Iterator[tuple[int, PromptWords]]:
-        """Yield the words of some prompts at once, each time with the position of the first."""
-        for begin in range(0, len(self.turns), _PROMPTS_AT_ONCE):
+        """Yield the words of some prompts at once, each time with the position of the first; of none, one batch."""
+        for begin in range(0, max(len(self.turns), 1), _PROMPTS_AT_ONCE):
             yield begin, self.words.part(begin, min(begin + _PROMPTS_AT_ONCE, len(self.turns)))
 
 

@@ -44,11 +44,7 @@ def word_numbers(texts: Sequence[str]) -> tuple[Numbers, Places]:
 
     The words are those of `words_of`.
     """
-    numbers, lengths = [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
-    for batch in _batches(texts):
-        of_batch, lengths_of_batch = _word_numbers(*_letters(batch))
-        numbers.append(of_batch)
-        lengths.append(lengths_of_batch)
+    numbers, lengths = zip(*(_word_numbers(*_letters(batch)) for batch in _batches(texts)), strict=True)
     return np.concatenate(numbers), np.concatenate(lengths)
 
 
@@ -64,20 +60,19 @@ def word_and_letter_numbers(texts: Sequence[str]) -> tuple[Numbers, Places, Numb
         weights[letters == 0] = 0
         sums = np.append(np.uint64(0), np.cumsum(weights))
         found.append((*_word_numbers(letters, ends), sums[ends] - sums[np.append(0, ends[:-1] + 1)]))
-    if not found:
-        return *word_numbers([]), np.zeros(0, dtype=np.uint64)
     numbers, lengths, sums_of_letters = zip(*found, strict=True)
     return np.concatenate(numbers), np.concatenate(lengths), np.concatenate(sums_of_letters)
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the texts in order, in batches whose arrays stay in the cache."""
+    """Yield the texts in order, in batches whose arrays stay in the cache; the last one may be empty."""
     begin, size = 0, 0
     for end, text in enumerate(texts, start=1):
         size += len(text)
-        if size >= _CHARACTERS_AT_ONCE or end == len(texts):
+        if size >= _CHARACTERS_AT_ONCE:
             yield texts[begin:end]
             begin, size = end, 0
+    yield texts[begin:]
 
 
 def _letters(texts: Sequence[str]) -> tuple[Numbers, Places]:
@@ -86,7 +81,7 @@ def _letters(texts: Sequence[str]) -> tuple[Numbers, Places]:
     if letters.max(initial=0) >= _FOLDS_INTO_SEVERAL:
         texts = [text.casefold() for text in texts]
         letters = _number_of_characters()[_codes(texts)]
-    return letters, np.cumsum([len(text) + 1 for text in texts]) - 1
+    return letters, np.cumsum([len(text) + 1 for text in texts], dtype=np.int64) - 1
 
 
 def _codes(texts: Sequence[str]) -> NDArray[np.uint32]:

@@ -177,7 +177,7 @@ def _of_same_letters(prompts: Prompts) -> Iterator[tuple[int, int]]:
 def _of_same_beginning(prompts: Prompts) -> Iterator[tuple[int, int]]:
     """Positions of prompts that begin with the same turns, each with the next one."""
     numbers = np.concatenate(
-        [span_numbers(words.numbers, words.begins, words.beginning_ends) for words in _batches(prompts)]
+        [span_numbers(words.numbers, words.begins, words.beginning_ends) for _, words in prompts.batches()]
     )
     positions = np.flatnonzero(prompts.words.lengths >= BEGINNING_WORDS)
     order = positions[np.argsort(numbers[positions], kind="stable")]
@@ -187,7 +187,7 @@ def _of_same_beginning(prompts: Prompts) -> Iterator[tuple[int, int]]:
 
 def _spelt_alike(prompts: Prompts) -> Iterator[tuple[int, int]]:
     """Yield positions of two prompts that differ in one letter of one word, so one half of their words is the same."""
-    halves = [_halves(words) for words in _batches(prompts)]
+    halves = [_halves(words) for _, words in prompts.batches()]
     first, second = (np.concatenate(half) for half in zip(*halves, strict=True))
     likely = (prompts.words.lengths > 1) & (_stand_twice(first) | _stand_twice(second))
     positions = np.flatnonzero(likely).tolist()
@@ -203,12 +203,6 @@ def _halves(words: PromptWords) -> tuple[Numbers, Numbers]:
         span_numbers(words.numbers, words.begins, middles) + by_length,
         span_numbers(words.numbers, middles, words.ends) + by_length,
     )
-
-
-def _batches(prompts: Prompts) -> Iterator[PromptWords]:
-    """Yield batches of words; at least an empty one, since numpy cannot join none."""
-    yield prompts.words.part(0, 0)
-    yield from (words for _, words in prompts.batches())
 
 
 def _stand_twice(numbers: Numbers) -> Flags:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from containers.data.rows import MalformedRowError
+from containers.evals.statistics import Floats
 from containers.evals.suites.base import (
     Benchmark,
     Comparison,
@@ -37,8 +37,6 @@ from containers.evals.suites.figures import (
     shares,
 )
 from containers.evals.suites.rows import Layout, read_suite, suite_item
-
-Floats = NDArray[np.float64]
 
 _A, _B, _TIE = "a", "b", "tie"
 _WINNERS = {

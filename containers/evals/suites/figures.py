@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from containers.contracts.outcome import Metric
 from containers.evals.statistics import (
+    Floats,
     cluster_sums,
     drawn_places,
     means_of_resamples,
@@ -25,8 +26,6 @@ from containers.evals.statistics import (
 )
 from containers.evals.suites.base import Intervals, ScoredItem, SuiteFigures
 from containers.harness.errors import DivergedError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from containers.data.rows import MalformedRowError
+from containers.evals.statistics import Floats
 from containers.evals.suites.base import (
     Benchmark,
     Comparison,
@@ -40,8 +40,6 @@ from containers.evals.suites.base import (
 )
 from containers.evals.suites.figures import Estimate, by_subset, credits_of, mean_estimate, resamples, weighted
 from containers.evals.suites.rows import Layout, read_suite, suite_item, with_digest
-
-Floats = NDArray[np.float64]
 
 TIES = "Ties"
 SUBSETS = ("Factuality", "Precise IF", "Math", "Safety", "Focus", TIES)
