@@ -23,9 +23,9 @@ _LENGTH_GROUPS = (
     (-50, "shorter by 51 to 300"),
     (51, "within 50"),
     (301, "longer by 51 to 300"),
+    (math.inf, "longer by more than 300"),
 )
-_MUCH_LONGER = "longer by more than 300"
-LENGTH_LABELS = (*(label for _, label in _LENGTH_GROUPS), _MUCH_LONGER)
+LENGTH_LABELS = tuple(label for _, label in _LENGTH_GROUPS)
 
 # Weighted values held at once while resampling: 32 MB.
 _RESAMPLED_VALUES = 4_000_000
@@ -89,7 +89,7 @@ def length_bias(
 
 def length_group(difference: int) -> str:
     """The label of a length difference. Example: −120 is `shorter by 51 to 300`."""
-    return next((label for end, label in _LENGTH_GROUPS if difference < end), _MUCH_LONGER)
+    return next(label for end, label in _LENGTH_GROUPS if difference < end)
 
 
 def _sample(pairs: Sequence[ScoredPair]) -> _Sample:

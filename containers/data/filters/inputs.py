@@ -103,35 +103,28 @@ def checked_polarity(context: StageContext, sources: list[Source]) -> tuple[Pola
     return tuple(checks)
 
 
-def _conversation(answer: str) -> list[dict[str, str]]:
-    return [_USER, {"role": "assistant", "content": answer}]
-
-
-def _helpsteer3(first: str, second: str, preference: int) -> dict[str, Any]:
-    return {"context": [_USER], "response1": first, "response2": second, "overall_preference": preference}
-
-
-def _arena(first: str, second: str, winner: str) -> dict[str, Any]:
-    return {"prompt": _PROMPT, "response_a": first, "response_b": second, "winner": winner}
-
-
-def _rated(answer: str, score: float) -> dict[str, Any]:
-    return {"response": answer, "overall_score": score}
-
-
 # Rows whose better answer is known, in every schema, on either side.
 _KNOWN_ROWS: dict[str, tuple[Mapping[str, Any], ...]] = {
-    HELPSTEER3.name: (_helpsteer3(_BETTER, _WORSE, -3), _helpsteer3(_WORSE, _BETTER, 1)),
+    HELPSTEER3.name: (
+        {"context": [_USER], "response1": _BETTER, "response2": _WORSE, "overall_preference": -3},
+        {"context": [_USER], "response1": _WORSE, "response2": _BETTER, "overall_preference": 1},
+    ),
     TRL.name: (
         {"prompt": _PROMPT, "chosen": _BETTER, "rejected": _WORSE},
-        {"chosen": _conversation(_BETTER), "rejected": _conversation(_WORSE)},
+        {"chosen": [_USER, {"role": "assistant", "content": _BETTER}],
+         "rejected": [_USER, {"role": "assistant", "content": _WORSE}]},
         {"chosen": f"\n\nHuman: {_PROMPT}\n\nAssistant: {_BETTER}",
          "rejected": f"\n\nHuman: {_PROMPT}\n\nAssistant: {_WORSE}"},
         {"prompt": _PROMPT, "chosen": _BETTER, "rejected": _WORSE, "score_chosen": 9.0, "score_rejected": 2.0},
     ),
-    ARENA.name: (_arena(_BETTER, _WORSE, "a"), _arena(_WORSE, _BETTER, "model_b")),
+    ARENA.name: (
+        {"prompt": _PROMPT, "response_a": _BETTER, "response_b": _WORSE, "winner": "a"},
+        {"prompt": _PROMPT, "response_a": _WORSE, "response_b": _BETTER, "winner": "model_b"},
+    ),
     ULTRAFEEDBACK.name: (
-        {"instruction": _PROMPT, "completions": [_rated(_WORSE, 2), _rated("4, I think.", 6), _rated(_BETTER, 9.5)]},
+        {"instruction": _PROMPT, "completions": [{"response": _WORSE, "overall_score": 2},
+                                                 {"response": "4, I think.", "overall_score": 6},
+                                                 {"response": _BETTER, "overall_score": 9.5}]},
     ),
     COMPARISONS.name: (
         {"text": [f"User: {_PROMPT}\n\nAssistant: {_BETTER}", f"User: {_PROMPT}\n\nAssistant: {_WORSE}"]},

@@ -27,13 +27,8 @@ from containers.evals.statistics import (
 from containers.evals.suites.base import Intervals, ScoredItem, SuiteFigures
 from containers.harness.errors import DivergedError
 
-
-@dataclass(frozen=True)
-class Credits:
-    """The credit of each item (0 wrong, 1 right, between them a tie), and its prompt."""
-
-    values: tuple[float, ...]
-    prompts: tuple[str, ...]
+# The credit of each item (0 wrong, 1 right, between them a tie), and its prompt.
+Credits = Sequence[tuple[float, str]]
 
 
 @dataclass(frozen=True)
@@ -52,9 +47,9 @@ class Estimate:
 
 def mean_estimate(credits: Credits, intervals: Intervals, *, stratum: str) -> Estimate:
     """The mean over items; resamples are the same for the same stratum with as many prompts."""
-    sums, sizes = cluster_sums(credits.values, credits.prompts)
+    sums, sizes = cluster_sums(*zip(*credits, strict=True))
     draws = means_of_resamples(sums, sizes, resamples(sums.size, intervals, stratum=stratum))
-    return Estimate(float(sums.sum() / sizes.sum()), draws, len(credits.values))
+    return Estimate(float(sums.sum() / sizes.sum()), draws, len(credits))
 
 
 def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
@@ -78,7 +73,8 @@ def resamples(size: int, intervals: Intervals, *, stratum: str) -> Iterator[NDAr
 
 def share(credits: Credits, name: str, intervals: Intervals) -> Metric:
     """The mean of the credits with Wilson's interval."""
-    return share_metric(credits.values, name=name, confidence=intervals.confidence, clusters=credits.prompts)
+    values, prompts = zip(*credits, strict=True)
+    return share_metric(values, name=name, confidence=intervals.confidence, clusters=prompts)
 
 
 def shares(groups: Mapping[str, Credits], intervals: Intervals) -> tuple[Metric, ...]:
@@ -175,15 +171,9 @@ def pair_credits(groups: Mapping[str, Sequence[ScoredItem]], *, tie: float) -> d
 
 def credits_of(entries: Sequence[ScoredItem], credit: Callable[[ScoredItem], float]) -> Credits:
     """The credits of items by a rule."""
-    return Credits(
-        values=tuple(credit(entry) for entry in entries), prompts=tuple(entry.item.prompt_id for entry in entries)
-    )
+    return [(credit(entry), entry.item.prompt_id) for entry in entries]
 
 
 def joined(groups: Iterable[Credits]) -> Credits:
     """The credits of all groups."""
-    known = list(groups)
-    return Credits(
-        values=tuple(value for credits in known for value in credits.values),
-        prompts=tuple(prompt for credits in known for prompt in credits.prompts),
-    )
+    return [found for credits in groups for found in credits]

@@ -58,12 +58,12 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
         section: joined(found for source, found in credits.items() if source.startswith(beginning))
         for section, beginning in SECTIONS.items()
     }
-    missing = tuple(section for section, found in sections.items() if not found.values)
+    missing = tuple(section for section, found in sections.items() if not found)
     if not credits:
         return SuiteFigures(score=None, missing=missing)
     return SuiteFigures(
         score=share(joined(credits.values()), "score", intervals),
-        sections=shares({section: found for section, found in sections.items() if found.values}, intervals),
+        sections=shares({section: found for section, found in sections.items() if found}, intervals),
         subsets=shares(credits, intervals),
         missing=missing,
     )

@@ -24,8 +24,10 @@ def _read(path: Path, title: str) -> SuiteRows:
                 continue
             pair = line.row.pair
             votes[pair.pair_id] += 1
+            vote = votes[pair.pair_id]
             item = SuiteItem(
-                item_id=_vote_id(pair.pair_id, votes[pair.pair_id]),
+                # A file of votes may hold one pair more than once, and each vote counts.
+                item_id=pair.pair_id if vote == 1 else f"{pair.pair_id}:{vote}",
                 prompt=pair.prompt,
                 responses=(pair.chosen, pair.rejected),
                 subset=pair.domain,
@@ -34,11 +36,6 @@ def _read(path: Path, title: str) -> SuiteRows:
             )
             tally.add(item, place)
     return tally.rows()
-
-
-def _vote_id(pair_id: str, vote: int) -> str:
-    """Return the id of a pair; a file of votes may hold one pair more than once, and each vote counts."""
-    return pair_id if vote == 1 else f"{pair_id}:{vote}"
 
 
 PAIRS = Benchmark(

@@ -28,7 +28,7 @@ from containers.evals.suites.base import (
     row_id,
     text_column,
 )
-from containers.evals.suites.figures import Credits, Estimate, by_subset, mean_estimate, weighted
+from containers.evals.suites.figures import Estimate, by_subset, mean_estimate, weighted
 from containers.evals.suites.rows import Layout, read_suite, suite_item, with_digest
 
 # From the plainest to the fanciest, in the order of the lists in the file.
@@ -76,10 +76,12 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     for domain, subsets in DOMAINS.items():
         entries = [entry for subset in subsets for entry in groups.get(subset, ())]
         if entries:
-            prompts = tuple(entry.item.prompt_id for entry in entries)
+            prompts = [entry.item.prompt_id for entry in entries]
             columns = zip(*map(_shares, entries), strict=True)
             for difficulty, values in zip(DIFFICULTIES, columns, strict=True):
-                cells[domain, difficulty] = mean_estimate(Credits(values, prompts), intervals, stratum=domain)
+                cells[domain, difficulty] = mean_estimate(
+                    list(zip(values, prompts, strict=True)), intervals, stratum=domain
+                )
     present = [domain for domain in DOMAINS if (domain, "easy") in cells]
     by_domain = {domain: _mean(cells, [domain], DIFFICULTIES) for domain in present}
     by_difficulty = {difficulty: _mean(cells, present, [difficulty]) for difficulty in DIFFICULTIES}

@@ -14,8 +14,7 @@ INTERVALS = Intervals(confidence=0.95, num_bootstrap=4000, seed=3)
 
 def credits(values: Iterable[float]) -> Credits:
     """Each on a prompt of its own."""
-    found = tuple(float(value) for value in values)
-    return Credits(found, tuple(f"prompt {place}" for place in range(len(found))))
+    return [(float(value), f"prompt {place}") for place, value in enumerate(values)]
 
 
 def test_a_weighted_mean_weighs_its_parts_and_counts_their_items() -> None:
