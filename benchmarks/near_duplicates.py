@@ -20,6 +20,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
 from containers.data.filters.near_duplicates import near_duplicates, num_bands
+from containers.data.filters.prompt_words import Prompts
 from containers.data.filters.run_numbers import words_of
 from containers.data.reader import read_rows
 from containers.data.rows import PreferenceRow, make_row
@@ -150,7 +151,8 @@ def stage(rows: Sequence[PreferenceRow], num_changed: int) -> Iterator[str]:
     yield "| ---: | ---: | ---: | ---: |"
     for similarity in (0.7, 0.8, 0.9):
         started = time.process_time()
-        found = list(near_duplicates(rows, similarity=similarity))
+        prompts = Prompts({row.prompt_id: row.pair.prompt for row in rows})
+        found = list(near_duplicates(rows, prompts, similarity=similarity))
         speed = f"{len(rows) / (time.process_time() - started):,.0f}"
         planted = sum(item.position >= len(rows) - num_changed for item in found)
         yield f"| {similarity} | {speed} | {len(found)} | {planted} of {num_changed} |"

@@ -265,14 +265,10 @@ def histogram(values: Sequence[float], *, num_bins: int = 30, ends: tuple[float,
     return Histogram(edges=tuple(float(edge) for edge in edges), counts=tuple(int(count) for count in counts))
 
 
-def margin_histogram(margins: Sequence[float], *, num_bins: int = 30) -> Histogram:
-    """Counts in bins of equal width, symmetric around zero, so that no bin holds both signs.
-
-    Args:
-        num_bins: even, so that zero is an edge.
-    """
+def margin_histogram(margins: Sequence[float]) -> Histogram:
+    """Counts in 30 bins of equal width, symmetric around zero: zero is an edge, so no bin holds both signs."""
     reach = max(map(abs, margins), default=0.0) or 1.0
-    return histogram(margins, num_bins=num_bins, ends=(-reach, reach))
+    return histogram(margins, num_bins=30, ends=(-reach, reach))
 
 
 def _array(values: Sequence[float]) -> Floats:

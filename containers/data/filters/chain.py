@@ -136,13 +136,8 @@ class FilterChain:
     def by_near_duplication(self, rows: Rows) -> Rows:
         """List rows that nearly repeat another one, and drop them where the config says so; validation comes first."""
         ordered = sorted(rows, key=lambda item: item.split == "train")
-        found = list(
-            near_duplicates(
-                [item.row for item in ordered],
-                similarity=self._config.near_duplicate_similarity,
-                prompts=self._prompts_of(rows),
-            )
-        )
+        prompts, similarity = self._prompts_of(rows), self._config.near_duplicate_similarity
+        found = list(near_duplicates([item.row for item in ordered], prompts, similarity=similarity))
         drops = self._config.near_duplicates == "drop"
         self.overlaps.near_duplicates = [
             near_duplicate_line(ordered[item.position], of=ordered[item.of], similarity=item.similarity, dropped=drops)

@@ -74,12 +74,8 @@ class SuiteIndex:
         texts = self._read(prompts)
         prompts_with = Counter(run for text in texts.values() for run in text.runs)
         common = {run for run, count in prompts_with.items() if count >= COMMON_TEXTS} | self._common_in_suites()
-        found = {}
-        for key, text in texts.items():
-            best = self._best(text, common)
-            if best is not None and best.overlap >= overlap:
-                found[key] = best
-        return found
+        best = {key: self._best(text, common) for key, text in texts.items()}
+        return {key: found for key, found in best.items() if found is not None and found.overlap >= overlap}
 
     def _read(self, prompts: Prompts) -> dict[str, _Text]:
         """Return the prompts that have a run of a suite, or equal an item, whole or by their last turn."""

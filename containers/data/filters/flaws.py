@@ -61,13 +61,8 @@ def first_flaw(row: PreferenceRow) -> str:
 
 def repeated(rows: Sequence[PreferenceRow]) -> set[int]:
     """Positions of rows that repeat an earlier row: same prompt, same chosen, same rejected."""
-    seen: set[str] = set()
-    positions = set()
-    for position, row in enumerate(rows):
-        if row.pair.pair_id in seen:
-            positions.add(position)
-        seen.add(row.pair.pair_id)
-    return positions
+    first: dict[str, int] = {}
+    return {place for place, row in enumerate(rows) if first.setdefault(row.pair.pair_id, place) != place}
 
 
 def contradictory(rows: Sequence[PreferenceRow]) -> set[int]:

@@ -51,17 +51,12 @@ class NearDuplicate:
     similarity: float
 
 
-def near_duplicates(
-    rows: Sequence[PreferenceRow], *, similarity: float, prompts: Prompts | None = None
-) -> Iterator[NearDuplicate]:
+def near_duplicates(rows: Sequence[PreferenceRow], prompts: Prompts, *, similarity: float) -> Iterator[NearDuplicate]:
     """Yield rows with at least this `similarity` to an earlier row, each with the most similar one.
 
-    Rows are not compared with near-duplicates found earlier, so chains do not remove a whole topic.
-
-    Args:
-        prompts: the prompts of the rows, if their words are already numbers.
+    Rows are not compared with near-duplicates found earlier, so chains do not remove a whole topic. `prompts` are those
+    of the rows.
     """
-    prompts = prompts or Prompts({row.prompt_id: row.pair.prompt for row in rows})
     positions = _rows_that_may_repeat(rows, prompts, similarity=similarity)
     kept_in_band: dict[bytes, list[int]] = defaultdict(list)
     kept: dict[int, _Parts] = {}
