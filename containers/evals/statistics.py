@@ -83,10 +83,19 @@ def mean_metric(
     seed: int,
     clusters: Sequence[Hashable] | None = None,
 ) -> Metric:
-    """The mean with its percentile bootstrap interval."""
-    low, high = bootstrap_interval(
-        values, confidence=confidence, num_bootstrap=num_bootstrap, seed=seed, clusters=clusters
-    )
+    """The mean with its percentile bootstrap interval; the same for the same seed.
+
+    Args:
+        clusters: what each value shares with others; clusters are drawn whole. None: single values are drawn.
+
+    Raises:
+        ValueError: there is no value.
+    """
+    if len(values) < 1:
+        raise ValueError("An interval needs at least one observation.")
+    sums, sizes = cluster_sums(values, range(len(values)) if clusters is None else clusters)
+    places = drawn_places(sums.size, num_bootstrap=num_bootstrap, seed=seed)
+    low, high = percentile_interval(means_of_resamples(sums, sizes, places), confidence=confidence)
     mean = float(_array(values).mean())
     return Metric(name=name, value=mean, unit=unit, ci_low=low, ci_high=high, count=len(values))
 
@@ -113,29 +122,6 @@ def wilson_interval(right: float, count: float, *, confidence: float) -> tuple[f
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * float(np.sqrt(share * (1 - share) / count + spread / (4 * count)))
     return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def bootstrap_interval(
-    values: Sequence[float],
-    *,
-    confidence: float,
-    num_bootstrap: int,
-    seed: int,
-    clusters: Sequence[Hashable] | None = None,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean; the same for the same seed.
-
-    Args:
-        clusters: what each value shares with others; clusters are drawn whole. None: single values are drawn.
-
-    Raises:
-        ValueError: there is no value.
-    """
-    if len(values) < 1:
-        raise ValueError("An interval needs at least one observation.")
-    sums, sizes = cluster_sums(values, range(len(values)) if clusters is None else clusters)
-    places = drawn_places(sums.size, num_bootstrap=num_bootstrap, seed=seed)
-    return percentile_interval(means_of_resamples(sums, sizes, places), confidence=confidence)
 
 
 def drawn_places(size: int, *, num_bootstrap: int, seed: int | Sequence[int]) -> Iterator[NDArray[np.int64]]:

@@ -31,12 +31,12 @@ def parse_helpsteer3(value: Value) -> PreferenceRow:
     response2 = read_response(column(value, "response2"))
     preference = integer(column(value, "overall_preference"), "label_not_an_integer", "label_out_of_range")
     scores = annotator_scores(value.get("individual_preference"))
-    first_is_better = preference <= 0
+    chosen, rejected = (response1, response2) if preference <= 0 else (response2, response1)
     return make_row(
         value,
         prompt=prompt,
-        chosen=response1 if first_is_better else response2,
-        rejected=response2 if first_is_better else response1,
+        chosen=chosen,
+        rejected=rejected,
         margin=abs(preference),
         signs=[score * preference for score in scores],
     )
@@ -79,13 +79,8 @@ def parse_arena(value: Value) -> PreferenceRow:
     name = _WINNERS.get(winner.strip().lower()) if isinstance(winner, str) else None
     if name is None:
         raise MalformedRowError("winner_unknown", winner)
-    return make_row(
-        value,
-        prompt=prompt,
-        chosen=response_b if name == "b" else response_a,
-        rejected=response_a if name == "b" else response_b,
-        margin=0.0 if name == "tie" else 1.0,
-    )
+    chosen, rejected = (response_b, response_a) if name == "b" else (response_a, response_b)
+    return make_row(value, prompt=prompt, chosen=chosen, rejected=rejected, margin=0.0 if name == "tie" else 1.0)
 
 
 def parse_ultrafeedback(value: Value) -> PreferenceRow:
