@@ -16,18 +16,18 @@ from containers.evals.suites.base import Benchmark, Comparison, ScoredItem, Suit
 
 @dataclass(frozen=True, slots=True)
 class ScoredPair:
-    """One comparison of an item, with the reward model's scores of both sides.
-
-    Attributes:
-        prompt_id: of the item; pairs of one prompt are not independent.
-    """
+    """One comparison of an item, with the reward model's scores of both sides."""
 
     item: SuiteItem
     comparison: Comparison
-    prompt_id: str
     score_better: float
     score_worse: float
     strength: float | None = None
+
+    @property
+    def prompt_id(self) -> str:
+        """Pairs of one prompt are not independent."""
+        return self.item.prompt_id
 
     @property
     def better(self) -> str:
@@ -112,13 +112,11 @@ class ScoredSuite:
             ScoredPair(
                 item=scored.item,
                 comparison=comparison,
-                prompt_id=prompt_id,
                 score_better=scored.scores[comparison.better],
                 score_worse=scored.scores[comparison.worse],
                 strength=self.strengths.get(scored.item.item_id),
             )
             for scored in items
-            for prompt_id in [scored.item.prompt_id]
             for comparison in scored.item.comparisons
         )
         return replace(self, items=tuple(items), pairs=pairs, num_over_long=num_over_long)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Comparison:
     cell: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SuiteItem:
     """A prompt, the responses to it, and which of them should score higher than which.
 
@@ -46,7 +47,7 @@ class SuiteItem:
     comparisons: tuple[Comparison, ...]
     line: int = 0
 
-    @property
+    @cached_property
     def prompt_id(self) -> str:
         """The same for items with the same prompt, which are no independent evidence."""
         return prompt_identity(self.prompt)
