@@ -10,7 +10,7 @@ import pytest
 from containers.data.reader import read_rows
 from containers.data.rows import Pair
 from containers.harness.errors import BadDataError
-from tests.unit.factories.pair_rows import read_pairs
+from tests.unit.factories.data.pair_rows import read_pairs
 
 CONTEXT = [{"role": "user", "content": "Name a colour."}]
 HELPSTEER3 = {"context": CONTEXT, "response1": "Red.", "response2": "Blue.", "overall_preference": -2}

@@ -12,8 +12,8 @@ from containers.data.filters.run_numbers import words_of
 from containers.data.formats.columns import detect_schema
 from containers.data.reader import read_rows
 from containers.data.rows import PreferenceRow
+from tests.unit.factories.data.word_runs import runs_of
 from tests.unit.factories.filter_factory import Run, assert_every_row_is_counted, helpsteer3, write
-from tests.unit.factories.word_runs import runs_of
 
 WORDS = [f"word{number}" for number in range(500)]
 

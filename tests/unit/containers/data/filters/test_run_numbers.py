@@ -15,7 +15,7 @@ from containers.data.filters.run_numbers import (
     words_of,
 )
 from containers.data.reader import read_rows
-from tests.unit.factories.word_runs import runs_of
+from tests.unit.factories.data.word_runs import runs_of
 
 TEXTS = (
     "Hello, hello world!",

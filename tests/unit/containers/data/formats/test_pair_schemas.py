@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from containers.data.formats.columns import SCHEMAS, PreferenceSchema, detect_schema
 from containers.data.reader import read_rows
 from containers.data.rows import MalformedRowError, PreferenceRow
-from tests.unit.factories.pair_rows import read_pairs
+from tests.unit.factories.data.pair_rows import read_pairs
 
 PROMPT = "Name a colour."
 USER = {"role": "user", "content": PROMPT}
