@@ -95,12 +95,5 @@ def _read_row(line: Line, schema: PreferenceSchema | None) -> RowRead:
             return _read_row(line.exactly(), schema)
         if isinstance(error, RecursionError):
             return RowRead(line.number, None, "invalid_json", "nested too deeply")
-        domain, language = line.value.get("domain"), line.value.get("language")
-        return RowRead(
-            line.number,
-            None,
-            error.reason,
-            error.seen,
-            domain if isinstance(domain, str) else "",
-            language if isinstance(language, str) else "",
-        )
+        names = [name if isinstance(name, str) else "" for name in map(line.value.get, ("domain", "language"))]
+        return RowRead(line.number, None, error.reason, error.seen, *names)

@@ -21,10 +21,6 @@ SECTIONS = {"Natural": {NATURAL: 1.0}, "Adversarial": {f"Adversarial/{name}": 1.
 SUBSETS = tuple(subset for weights in SECTIONS.values() for subset in weights)
 
 
-def _parse_pair(row: Row) -> SuiteItem:
-    return preference_item(row, subset=_subset(row))
-
-
 def _parse_published(row: Row) -> SuiteItem:
     label = row["label"]
     if isinstance(label, bool) or label not in (1, 2, "1", "2"):
@@ -60,7 +56,7 @@ def _subset_of_place(file: Path) -> Row:
 
 # TRL preference rows, or the published columns.
 _LAYOUTS = (
-    Layout(("subset", "prompt", "chosen", "rejected"), _parse_pair),
+    Layout(("subset", "prompt", "chosen", "rejected"), lambda row: preference_item(row, subset=_subset(row))),
     Layout(("subset", "input", "output_1", "output_2", "label"), _parse_published),
 )
 LLMBAR = Benchmark(

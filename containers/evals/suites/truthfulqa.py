@@ -15,10 +15,6 @@ from containers.evals.suites.rows import Layout, pair_item, read_suite
 _UNNAMED = "not named"
 
 
-def _parse_triplet(row: Row) -> SuiteItem:
-    return _item(row, row["incorrect_answer"])
-
-
 def _parse_lists(row: Row) -> SuiteItem:
     answers = list_column(row, "incorrect_answers")
     number = int(hashlib.sha256(text_column(row, "question").encode()).hexdigest(), 16)
@@ -37,7 +33,7 @@ def _item(row: Row, incorrect: object) -> SuiteItem:
 
 # Triplets, or the published lists.
 _LAYOUTS = (
-    Layout(("question", "best_answer", "incorrect_answer"), _parse_triplet),
+    Layout(("question", "best_answer", "incorrect_answer"), lambda row: _item(row, row["incorrect_answer"])),
     Layout(("question", "best_answer", "incorrect_answers"), _parse_lists),
 )
 TRUTHFULQA = Benchmark(
