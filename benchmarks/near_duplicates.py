@@ -20,7 +20,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
 from containers.data.filters.near_duplicates import near_duplicates, num_bands
-from containers.data.filters.run_numbers import runs_of, words_of
+from containers.data.filters.prompt_words import Prompts
+from containers.data.filters.run_numbers import words_of
 from containers.data.reader import read_rows
 from containers.data.rows import PreferenceRow, make_row
 from containers.harness.measure import cpu_model
@@ -46,6 +47,16 @@ def read(folder: Path) -> list[PreferenceRow]:
         pair = row.pair
         changed.append(make_row({}, prompt=pair.prompt, chosen=" ".join(words), rejected=pair.rejected, margin=1))
     return rows + changed
+
+
+def runs_of(words: list[str], length: int) -> list[str]:
+    """Every run of that many words; a shorter text is one run.
+
+    Example: runs of two in `a b c` are `a b` and `b c`.
+    """
+    if len(words) <= length:
+        return [" ".join(words)] if words else []
+    return [" ".join(run) for run in zip(*(words[start:] for start in range(length)), strict=False)]
 
 
 def runs_by_part(row: PreferenceRow) -> dict[str, list[str]]:
@@ -140,7 +151,8 @@ def stage(rows: Sequence[PreferenceRow], num_changed: int) -> Iterator[str]:
     yield "| ---: | ---: | ---: | ---: |"
     for similarity in (0.7, 0.8, 0.9):
         started = time.process_time()
-        found = list(near_duplicates(rows, similarity=similarity))
+        prompts = Prompts({row.prompt_id: row.pair.prompt for row in rows})
+        found = list(near_duplicates(rows, prompts, similarity=similarity))
         speed = f"{len(rows) / (time.process_time() - started):,.0f}"
         planted = sum(item.position >= len(rows) - num_changed for item in found)
         yield f"| {similarity} | {speed} | {len(found)} | {planted} of {num_changed} |"

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForSequenceClassification
 
-from containers.data.reader import read_pairs
+from containers.evals.suites.base import SuiteItem
+from containers.evals.suites.pairs import PAIRS
 from containers.stages.build_base_model import default_chat_template, tokenizer_from_ranks, tokenizer_from_texts
 
 Conversation = list[dict[str, str]]
@@ -41,13 +42,13 @@ def random_pairs(
 
 def real_pairs(data: Path, count: int) -> list[ConversationPair]:
     """Return pairs of several files, mixed."""
-    found = [pair for name in _REAL_FILES for pair in read_pairs(data / name).pairs]
+    found = [item for name in _REAL_FILES for item in PAIRS.read(data / name).items]
     random.Random(0).shuffle(found)  # noqa: S311
 
-    def side(pair: object, text: str) -> Conversation:
-        return [*map(dict, pair.prompt), {"role": "assistant", "content": text}]  # type: ignore[attr-defined]
+    def side(item: SuiteItem, place: int) -> Conversation:
+        return [*map(dict, item.prompt), {"role": "assistant", "content": item.responses[place]}]
 
-    return [(side(pair, pair.chosen), side(pair, pair.rejected)) for pair in found[:count]]
+    return [(side(item, 0), side(item, 1)) for item in found[:count]]
 
 
 def _conversation(prompt: str, answer: str) -> Conversation:

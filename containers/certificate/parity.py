@@ -1,7 +1,6 @@
 """Score parity: the same conversations must have the same scores on every code path."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -38,23 +37,6 @@ _ONE_BY_ONE = _evaluator(1)
 _ROUNDED_HEAD = 2.0**-8
 
 
-@dataclass(frozen=True)
-class _Logged:
-    """The logged samples of training that fit, and their places among all."""
-
-    samples: tuple[SamplePrediction, ...]
-    places: tuple[int, ...]
-
-    @property
-    def scores(self) -> list[float]:
-        """The scores of each sample, chosen before rejected."""
-        return [score for sample in self.samples for score in (sample.score_chosen, sample.score_rejected)]
-
-    def of_copy(self, scores: Sequence[float]) -> list[float]:
-        """Return the scores of the samples that fit, out of those of all samples."""
-        return [score for place in self.places for score in scores[2 * place : 2 * place + 2]]
-
-
 def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dtype) -> ScoreParity:
     """Measure how far each code path differs from the scores that training logged.
 
@@ -69,20 +51,17 @@ def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dt
     """
     check_adapter_head(artifact)
     logged = _logged(artifact, scorer)
-    wanted = logged.scores
+    wanted = [score for sample in logged.values() for score in (sample.score_chosen, sample.score_rejected)]
     bound = allowed_difference(trained_in, wanted, num_layers=num_layers_of(scorer.model), is_rounded=True)
     paths = {
-        _COPIES[name]: logged.of_copy(scores)
+        _COPIES[name]: [score for place in logged for score in scores[2 * place : 2 * place + 2]]
         for name, scores in read_reloaded_scores(artifact).items()
         if name in _COPIES
     }
-    conversations = [conversation for sample in logged.samples for conversation in both_conversations(sample)]
+    conversations = [conversation for sample in logged.values() for conversation in both_conversations(sample)]
     _check_adapter_tokens(artifact, scorer, conversations)
     paths |= _paths(scorer, conversations)
-    parity = _parity(wanted, paths, reference=LOGGED, bound=bound, precision=trained_in)
-    if not parity.holds:
-        raise StageError(_refusal(parity, artifact))
-    return parity
+    return _parity(wanted, paths, model=artifact, reference=LOGGED, bound=bound, precision=trained_in)
 
 
 def measure_parity_of_stranger(
@@ -106,27 +85,34 @@ def measure_parity_of_stranger(
     paths = _paths(scorer, conversations)
     wanted = paths.pop(_ONE_BY_ONE)
     bound = allowed_difference(precision, wanted, num_layers=num_layers_of(scorer.model))
-    parity = _parity(wanted, paths, reference=_ONE_BY_ONE, bound=bound, precision=precision)
-    if not parity.holds:
-        raise StageError(_refusal(parity, model))
-    return parity
+    return _parity(wanted, paths, model=model, reference=_ONE_BY_ONE, bound=bound, precision=precision)
 
 
 def _parity(
     wanted: Sequence[float],
     paths: Mapping[str, Sequence[float]],
     *,
+    model: Path,
     reference: str,
     bound: float,
     precision: torch.dtype,
 ) -> ScoreParity:
-    return ScoreParity(
+    """Return how far each code path differs from the wanted scores.
+
+    Raises:
+        StageError: one differs by more than `bound`; the message names it and the model.
+    """
+    furthest = {name: max(abs(a - b) for a, b in zip(wanted, found, strict=True)) for name, found in paths.items()}
+    parity = ScoreParity(
         num_conversations=len(wanted),
         reference=reference,
         bound=bound,
         precision=str(precision).removeprefix("torch."),
-        paths=tuple(ParityPath(name=name, max_difference=_furthest(wanted, found)) for name, found in paths.items()),
+        paths=tuple(ParityPath(name=name, max_difference=difference) for name, difference in furthest.items()),
     )
+    if not parity.holds:
+        raise StageError(_refusal(parity, model))
+    return parity
 
 
 def check_adapter_head(artifact: Path) -> None:
@@ -156,12 +142,8 @@ def _check_adapter_tokens(artifact: Path, scorer: RewardScorer, conversations: S
     if not folder.is_dir():
         return
     tokenizer = load_tokenizer(folder)
-    apart = [
-        (own, wanted)
-        for conversation in conversations
-        for own, wanted in [(conversation_tokens(tokenizer, conversation), scorer.tokenize(conversation))]
-        if own != wanted
-    ]
+    both = [(conversation_tokens(tokenizer, each), scorer.tokenize(each)) for each in conversations]
+    apart = [(own, wanted) for own, wanted in both if own != wanted]
     if apart:
         own, wanted = apart[0]
         raise MissingPrerequisiteError(
@@ -171,19 +153,19 @@ def _check_adapter_tokens(artifact: Path, scorer: RewardScorer, conversations: S
         )
 
 
-def _logged(artifact: Path, scorer: RewardScorer) -> _Logged:
-    samples = read_sample_predictions(artifact)
-    fitting = [
-        (place, sample)
-        for place, sample in enumerate(samples)
-        if all(scorer.fits(conversation) for conversation in both_conversations(sample))
-    ]
+def _logged(artifact: Path, scorer: RewardScorer) -> dict[int, SamplePrediction]:
+    """Return the logged samples of training that fit, by their places among all."""
+    fitting = {
+        place: sample
+        for place, sample in enumerate(read_sample_predictions(artifact))
+        if all(map(scorer.fits, both_conversations(sample)))
+    }
     if not fitting:
         raise BadConfigError(
             f"evaluate_reward_model.max_length {scorer.max_length} is shorter than every conversation whose score "
             f"training logged. Use train_reward_model.max_length."
         )
-    return _Logged(samples=tuple(sample for _, sample in fitting), places=tuple(place for place, _ in fitting))
+    return fitting
 
 
 def _paths(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[str, list[float]]:
@@ -246,25 +228,15 @@ def _mixed(scorer: RewardScorer, tokens: Sequence[list[int]]) -> list[float]:
     return scores
 
 
-def _furthest(wanted: Sequence[float], found: Sequence[float]) -> float:
-    return max(abs(a - b) for a, b in zip(wanted, found, strict=True))
-
-
 def _refusal(parity: ScoreParity, artifact: Path) -> str:
     apart = {path.name: path.max_difference for path in parity.paths if path.max_difference > parity.bound}
     named = "; ".join(f"{name}: {difference:.3g}" for name, difference in apart.items())
     is_another = len(apart) == len(parity.paths) and parity.reference == LOGGED
-    why = "It is not the model that was trained." if is_another else _one_path(apart)
+    these = "these code paths." if len(apart) > 1 else "this code path."
+    why = "It is not the model that was trained." if is_another else f"The others agree, so the fault lies on {these}"
+    reference = "training logged" if parity.reference == LOGGED else f"the code path `{parity.reference}` gives"
     return (
         f"No certificate: the reward model in {artifact} scores up to {parity.max_difference:.3g} away from what "
-        f"{_said_by(parity)} for the same {parity.num_conversations} conversations; at most {parity.bound:.3g} is "
+        f"{reference} for the same {parity.num_conversations} conversations; at most {parity.bound:.3g} is "
         f"allowed. The code paths that differ are {named}. {why}"
     )
-
-
-def _said_by(parity: ScoreParity) -> str:
-    return "training logged" if parity.reference == LOGGED else f"the code path `{parity.reference}` gives"
-
-
-def _one_path(apart: Mapping[str, float]) -> str:
-    return "The others agree, so the fault lies on " + ("these code paths." if len(apart) > 1 else "this code path.")

@@ -1,7 +1,9 @@
 """Read the suites of the certificate, and score every response of every item."""
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from containers.contracts.certificate import VALIDATION
@@ -70,31 +72,32 @@ def without_refused(context: StageContext, scorer: RewardScorer, suite: ScoredSu
         f"chat template refuses them ({reasons}). Train it with another one (train_reward_model.chat_template) to have "
         "them scored."
     )
-    left_out = {**suite.rows.left_out, "template_refuses": len(refusals)}
-    items = tuple(item for place, item in enumerate(suite.rows.items) if place not in refusals)
+    return _without(suite, refusals, reason="template_refuses")
+
+
+def _without(suite: ScoredSuite, places: Collection[int], *, reason: str) -> ScoredSuite:
+    """Return the suite without the items at these places, which are counted under the reason."""
+    left_out = {**suite.rows.left_out, reason: len(places)}
+    items = tuple(item for place, item in enumerate(suite.rows.items) if place not in places)
     return replace(suite, rows=replace(suite.rows, items=items, left_out=left_out))
 
 
 def score_suite(context: StageContext, scorer: RewardScorer, suite: ScoredSuite) -> ScoredSuite:
     """Return the suite with its scores; leave out, count and note items with a response longer than max_length."""
-    places = [(item, place) for item in suite.rows.items for place in range(len(item.responses))]
-    tokens = scorer.tokenize_all([conversation(item, item.responses[place]) for item, place in places])
-    longest: dict[int, int] = {}
-    for (item, _), ids in zip(places, tokens, strict=True):
-        longest[id(item)] = max(longest.get(id(item), 0), len(ids))
-    fitting = [item for item in suite.rows.items if longest[id(item)] <= scorer.max_length]
-    over_long = len(suite.rows.items) - len(fitting)
+    items = suite.rows.items
+    tokens = iter(scorer.tokenize_all([conversation(item, text) for item in items for text in item.responses]))
+    with_tokens = [(item, list(islice(tokens, len(item.responses)))) for item in items]
+    fitting = [(item, sides) for item, sides in with_tokens if max(map(len, sides)) <= scorer.max_length]
+    over_long = len(items) - len(fitting)
     if over_long:
         context.recorder.note(f"{suite.name}: {over_long:,} items left out, longer than {scorer.max_length} tokens.")
-    kept = [ids for (item, _), ids in zip(places, tokens, strict=True) if longest[id(item)] <= scorer.max_length]
+    kept = [ids for _, sides in fitting for ids in sides]
     scores: list[float] = []
     for start in range(0, len(kept), _CHUNK_RESPONSES):
         scores += spread_over_ranks(kept[start : start + _CHUNK_RESPONSES], scorer.score_tokens)
         context.recorder.progress(len(scores), len(kept), unit="responses", text=suite.name)
-    scored, begin = [], 0
-    for item in fitting:
-        scored.append(ScoredItem(item, tuple(scores[begin : begin + len(item.responses)])))
-        begin += len(item.responses)
+    left = iter(scores)
+    scored = [ScoredItem(item, tuple(islice(left, len(item.responses)))) for item, _ in fitting]
     return suite.with_scores(scored, num_over_long=over_long)
 
 
@@ -113,9 +116,7 @@ def without_strange_tokens(context: StageContext, scorer: RewardScorer, suite: S
         f"Warning: {suite.name}: {len(found):,} items are left out, because they spell a token that the reward model "
         f"has no row for: {', '.join(sorted(set(found.values())))}."
     )
-    left_out = {**suite.rows.left_out, "token_without_row": len(found)}
-    items = tuple(item for place, item in enumerate(suite.rows.items) if place not in found)
-    return replace(suite, rows=replace(suite.rows, items=items, left_out=left_out))
+    return _without(suite, found, reason="token_without_row")
 
 
 def conversation(item: SuiteItem, response: str) -> Conversation:

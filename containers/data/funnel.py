@@ -10,6 +10,9 @@ from containers.contracts.records import FunnelStep
 Split = Literal["train", "validation"]
 
 UNKNOWN = "unknown"
+# The columns by which rows are counted.
+GROUP_KINDS = ("domain", "language", "strength", "source")
+_TEXTS = ("seen", "source", "domain", "language", "strength", "prompt", "chosen", "rejected")
 MAX_EXAMPLES = 5
 MAX_DROPPED_KEPT_PER_REASON = 20
 _EXAMPLE_CHARACTERS = 160
@@ -34,17 +37,7 @@ class DroppedRow:
 
     def as_json(self, reason: str) -> dict[str, str | int]:
         """Return one line of `dropped.jsonl`: texts are shortened, empty columns left out."""
-        texts = {
-            "seen": self.seen,
-            "source": self.source,
-            "domain": self.domain,
-            "language": self.language,
-            "strength": self.strength,
-            "prompt": self.prompt,
-            "chosen": self.chosen,
-            "rejected": self.rejected,
-        }
-        shown = {name: shortened(text, _TEXT_CHARACTERS) for name, text in texts.items() if text}
+        shown = {name: shortened(text, _TEXT_CHARACTERS) for name in _TEXTS if (text := getattr(self, name))}
         return {"reason": reason, "file": self.file, "line": self.line, **shown}
 
 
@@ -72,14 +65,14 @@ class Tally:
                 reason=reason,
                 rows_in=self.rows_left,
                 rows_out=self.rows_left - len(dropped),
-                dropped_by_domain=counted(row.domain or UNKNOWN for row in dropped),
-                dropped_by_language=counted(row.language or UNKNOWN for row in dropped),
-                dropped_by_strength=counted(row.strength or UNKNOWN for row in dropped),
-                dropped_by_source=counted(row.source or UNKNOWN for row in dropped),
                 examples=tuple(
                     shortened(f"{row.file}:{row.line}: {row.seen or row.prompt}", _EXAMPLE_CHARACTERS)
                     for row in dropped[:MAX_EXAMPLES]
                 ),
+                **{
+                    f"dropped_by_{kind}": counted(getattr(row, kind) or UNKNOWN for row in dropped)
+                    for kind in GROUP_KINDS
+                },
             )
         )
 

@@ -1,8 +1,6 @@
 """The funnel by group, as a table and as a picture: rows in and out of every filter for each domain, language, …"""
 
 import csv
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -10,6 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from containers.contracts.records import Funnel, FunnelStep
+from containers.data.funnel import GROUP_KINDS
 from containers.formatting import humanize, one_line
 
 FUNNEL_PLOT_FILE = "funnel.png"
@@ -18,31 +17,18 @@ _COLOURS = ("#2a6f97", "#e09f3e", "#5a9367", "#9d4edd", "#d1495b", "#6c757d")
 _OTHERS_COLOUR, _LINE = "#ced4da", "#5c6670"
 _MAX_GROUPS = len(_COLOURS)
 _DOTS_PER_INCH = 130
-Counts = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStep:
-    """One filter applied to one group: it dropped `dropped` of `rows_in` rows."""
-
-    reason: str
-    rows_in: int
-    dropped: int
-
-    @property
-    def rows_out(self) -> int:
-        """Rows that go on."""
-        return self.rows_in - self.dropped
-
-
-def groups_of(funnel: Funnel) -> dict[str, dict[str, list[GroupStep]]]:
+def groups_of(funnel: Funnel) -> dict[str, dict[str, list[FunnelStep]]]:
     """Return the groups of each kind, most rows first (strengths: weakest first), each with its filters in order.
 
     Example: `groups_of(funnel)["domain"]["code"][0]` is the first filter, applied to the rows of the domain code.
     """
+    read = {kind: getattr(funnel, f"read_by_{kind}") for kind in GROUP_KINDS}
+    read["strength"] = sorted(read["strength"])
     return {
-        kind: {name: _steps(funnel, name, kind=kind, read=count) for name, count in read}
-        for kind, read in _read(funnel).items()
+        kind: {name: _steps(funnel, name, kind=kind, read=count) for name, count in counts}
+        for kind, counts in read.items()
     }
 
 
@@ -51,42 +37,23 @@ def write_funnel_table(path: Path, funnel: Funnel) -> None:
     with open(path, "w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("kind", "group", "filter", "rows_in", "dropped", "rows_out"))
-        writer.writerows(_lines(funnel))
+        for kind, groups in groups_of(funnel).items():
+            for name, steps in groups.items():
+                writer.writerows(
+                    (kind, name, step.reason, step.rows_in, step.dropped, step.rows_out)
+                    for step in steps
+                    if step.rows_in
+                )
 
 
-def _lines(funnel: Funnel) -> Iterator[tuple[str, str, str, int, int, int]]:
-    for kind, groups in groups_of(funnel).items():
-        for name, steps in groups.items():
-            for step in steps:
-                if step.rows_in:
-                    yield kind, name, step.reason, step.rows_in, step.dropped, step.rows_out
-
-
-def _read(funnel: Funnel) -> dict[str, Counts]:
-    return {
-        "domain": funnel.read_by_domain,
-        "language": funnel.read_by_language,
-        "strength": tuple(sorted(funnel.read_by_strength)),
-        "source": funnel.read_by_source,
-    }
-
-
-def _steps(funnel: Funnel, name: str, *, kind: str, read: int) -> list[GroupStep]:
-    steps: list[GroupStep] = []
+def _steps(funnel: Funnel, name: str, *, kind: str, read: int) -> list[FunnelStep]:
+    steps: list[FunnelStep] = []
     left = read
     for step in funnel.steps:
-        steps.append(GroupStep(step.reason, left, dict(_dropped(step, kind)).get(name, 0)))
-        left = steps[-1].rows_out
+        dropped = dict(getattr(step, f"dropped_by_{kind}")).get(name, 0)
+        steps.append(FunnelStep(reason=step.reason, rows_in=left, rows_out=left - dropped))
+        left -= dropped
     return steps
-
-
-def _dropped(step: FunnelStep, kind: str) -> Counts:
-    return {
-        "domain": step.dropped_by_domain,
-        "language": step.dropped_by_language,
-        "strength": step.dropped_by_strength,
-        "source": step.dropped_by_source,
-    }[kind]
 
 
 def write_funnel_plot(path: Path, funnel: Funnel) -> None:
@@ -102,7 +69,7 @@ def write_funnel_plot(path: Path, funnel: Funnel) -> None:
     FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})
 
 
-def _draw(axes: Axes, kind: str, groups: dict[str, list[GroupStep]], *, filters: list[int], funnel: Funnel) -> None:
+def _draw(axes: Axes, kind: str, groups: dict[str, list[FunnelStep]], *, filters: list[int], funnel: Funnel) -> None:
     """Stacked bars: rows read, then rows left after each filter that dropped some."""
     if kind == "strength":
         groups = {"0 (tie)" if name == "0" else name: steps for name, steps in groups.items()}
@@ -123,7 +90,7 @@ def _draw(axes: Axes, kind: str, groups: dict[str, list[GroupStep]], *, filters:
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5))
 
 
-def _bars(groups: dict[str, list[GroupStep]], *, filters: list[int]) -> dict[str, list[int]]:
+def _bars(groups: dict[str, list[FunnelStep]], *, filters: list[int]) -> dict[str, list[int]]:
     """Return each group's rows read and left after each filter; beyond six groups, the smaller ones are summed."""
     counts = {
         name: [steps[0].rows_in if steps else 0, *(steps[number].rows_out for number in filters)]

@@ -17,8 +17,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from containers.data.formats.schemas import PreferenceRow
 from containers.data.language_names import UNKNOWN_LANGUAGE, language_codes, language_names, normalised_language
+from containers.data.rows import PreferenceRow
 from containers.harness.errors import BadConfigError
 from containers.near_words import nearest_word
 

@@ -1,17 +1,13 @@
-"""Read data files of any schema in `formats.schemas` into rows. Every row is returned: good, or with a reason."""
+"""Read data files of any schema in `formats.columns` into rows. Every row is returned: good, or with a reason."""
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from containers.data.filters.flaws import first_flaw
+from containers.data.formats.columns import PreferenceSchema, detect_schema
 from containers.data.formats.files import Line, read_lines
-from containers.data.formats.schemas import MalformedRowError, Pair, PreferenceRow, Schema, detect_schema
-
-__all__ = ["Pair", "PairRows", "RowRead", "read_pairs", "read_rows", "rows_of_lines"]
+from containers.data.rows import MalformedRowError, PreferenceRow
 
 ROWS_THAT_SHOW_THE_SCHEMA = 200
 
@@ -30,14 +26,6 @@ class RowRead(NamedTuple):
     language: str = ""
 
 
-@dataclass(frozen=True)
-class PairRows:
-    """The pairs of a file, and the number of rows left out for each reason."""
-
-    pairs: tuple[Pair, ...]
-    left_out: dict[str, int]
-
-
 def read_rows(path: Path) -> Iterator[RowRead]:
     """Yield one item per line of the file, in order; for comparisons, per two lines.
 
@@ -53,19 +41,25 @@ def rows_of_lines(lines: Iterator[Line], *, file: str) -> Iterator[RowRead]:
     Raises:
         BadDataError: the schema is unknown; the message names `file`.
     """
+    objects, lines = first_objects(lines)
+    schema = detect_schema(objects, file=file) if objects else None
+    if schema is not None and schema.num_lines > 1:
+        lines = _two_lines_as_one(line.exactly() for line in lines)
+    for line in lines:
+        yield _read_row(line, schema)
+
+
+def first_objects(lines: Iterator[Line]) -> tuple[list[dict[str, Any]], Iterator[Line]]:
+    """Return the objects of the first lines, which show what rows the file has; and all lines again."""
     head: list[Line] = []
-    objects = 0
+    objects: list[dict[str, Any]] = []
     for line in lines:
         head.append(line)
-        objects += line.value is not None
-        if objects == ROWS_THAT_SHOW_THE_SCHEMA:
+        if line.value is not None:
+            objects.append(line.value)
+        if len(objects) == ROWS_THAT_SHOW_THE_SCHEMA:
             break
-    schema = detect_schema((line.value for line in head if line.value is not None), file=file) if objects else None
-    everything: Iterable[Line] = itertools.chain(head, lines)
-    if schema is not None and schema.num_lines > 1:
-        everything = _two_lines_as_one(line.exactly() for line in everything)
-    for line in everything:
-        yield _read_row(line, schema)
+    return objects, itertools.chain(head, lines)
 
 
 def _two_lines_as_one(lines: Iterable[Line]) -> Iterator[Line]:
@@ -90,26 +84,7 @@ def _joined(first: Line, second: Line) -> Line:
     return Line(first.number, {name: [first.value[name], second.value.get(name)] for name in first.value})
 
 
-def read_pairs(path: Path) -> PairRows:
-    """Read the pairs of one file for evaluation, without filters on language, length or repetition.
-
-    Malformed rows, ties, equal responses, control tokens, and labels against every annotator are left out.
-
-    Raises:
-        BadDataError: the file is missing or damaged, or its schema is unknown.
-    """
-    pairs: list[Pair] = []
-    left_out: Counter[str] = Counter()
-    for item in read_rows(path):
-        reason = item.reason if item.row is None else first_flaw(item.row)
-        if item.row is None or reason:
-            left_out[reason] += 1
-        else:
-            pairs.append(item.row.pair)
-    return PairRows(pairs=tuple(pairs), left_out=dict(left_out))
-
-
-def _read_row(line: Line, schema: Schema | None) -> RowRead:
+def _read_row(line: Line, schema: PreferenceSchema | None) -> RowRead:
     if line.value is None or schema is None:
         return RowRead(line.number, None, line.reason, line.seen)
     try:
@@ -120,12 +95,5 @@ def _read_row(line: Line, schema: Schema | None) -> RowRead:
             return _read_row(line.exactly(), schema)
         if isinstance(error, RecursionError):
             return RowRead(line.number, None, "invalid_json", "nested too deeply")
-        domain, language = line.value.get("domain"), line.value.get("language")
-        return RowRead(
-            line.number,
-            None,
-            error.reason,
-            error.seen,
-            domain if isinstance(domain, str) else "",
-            language if isinstance(language, str) else "",
-        )
+        names = [name if isinstance(name, str) else "" for name in map(line.value.get, ("domain", "language"))]
+        return RowRead(line.number, None, error.reason, error.seen, *names)

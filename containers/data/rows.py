@@ -81,15 +81,23 @@ def make_row(
     """
     domain = _name_in(value, "domain", _domain_name)
     language = _name_in(value, "language", _language_name)
-    turns = [f"{turn['role']}\0{_with_single_spaces(turn['content'].lower())}" for turn in prompt]
-    prompt_id = _digest("\0".join(turns))
-    pair_id = _digest(f"{prompt_id}\0{chosen}\0{rejected}")[:16]
+    prompt_digest = _prompt_digest(prompt)
+    pair_id = _digest(f"{prompt_digest}\0{chosen}\0{rejected}")[:_CHARACTERS]
     is_tie, mean = margin == 0, sum(signs)
     against_all = bool(signs) and max(signs) < 0
     agrees = None if is_tie or mean == 0 else mean > 0
     # Fields by position: naming them takes twice as long.
     pair = Pair(prompt, chosen, rejected, float(margin), domain, language, pair_id)
-    return PreferenceRow(pair, prompt_id[:16], is_tie, against_all, agrees)
+    return PreferenceRow(pair, prompt_digest[:_CHARACTERS], is_tie, against_all, agrees)
+
+
+def prompt_identity(turns: Iterable[Mapping[str, str]]) -> str:
+    """Digest of roles and texts in 16 hexadecimal digits; it ignores case and white space."""
+    return _prompt_digest(turns)[:_CHARACTERS]
+
+
+def _prompt_digest(turns: Iterable[Mapping[str, str]]) -> str:
+    return _digest("\0".join([f"{turn['role']}\0{_with_single_spaces(turn['content'].lower())}" for turn in turns]))
 
 
 def _digest(text: str) -> str:
@@ -243,9 +251,3 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError as error:
         raise MalformedRowError("lone_surrogate", ascii(text[error.start : error.start + 8])) from error
     return text
-
-
-def prompt_identity(turns: Iterable[Mapping[str, str]]) -> str:
-    """Digest of roles and texts in 16 hexadecimal digits; it ignores case and white space."""
-    parts = (part for turn in turns for part in (turn["role"], " ".join(turn["content"].lower().split())))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_CHARACTERS]

@@ -2,17 +2,17 @@
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
 from containers.data.formats.files import data_files, require_rows_among
-from containers.data.formats.schemas import PreferenceRow
 from containers.data.funnel import DroppedRow, Split, shortened
 from containers.data.language_names import normalised_language
 from containers.data.reader import RowRead, read_rows, rows_of_lines
+from containers.data.rows import PreferenceRow
 from containers.harness.errors import BadDataError
 
 # The name of the source where there is only one.
@@ -92,33 +92,29 @@ def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, re
         reader: the user's own reader (`formats.custom_reader`), if the files have no known schema.
 
     Raises:
-        BadDataError: no data file, a damaged one, or one in an unknown schema; or the reader failed.
+        BadDataError: no data file, a damaged one, or one in an unknown schema; very many rows and nearly all malformed;
+            or the reader failed.
     """
-    root = Path(item.path)
-    source = Source(name=name, origin=item.origin or root.name, split=split)
-    if reader is not None:
-        label = Path(source.origin).name
-        _take(source, rows_of_lines(read_lines_with(reader, root, name=source.origin), file=label), file=label)
-        return source
-    for path in data_files(root):
-        label = path.relative_to(root).as_posix() if root.is_dir() else Path(source.origin).name
-        _take(source, read_rows(path), file=label)
+    source = Source(name=name, origin=item.origin or Path(item.path).name, split=split)
+    for file, rows in _rows_by_file(source, Path(item.path), reader):
+        for read in rows:
+            source.rows_read += 1
+            if read.row is None:
+                require_rows_among(source.rows_read, num_rows=len(source.rows), name=source.origin)
+                source.malformed[read.reason].append(_malformed(read, source=source, file=file))
+            else:
+                source.rows.append(PlacedRow(source.name, source.split, file, read.line, read.row))
     return source
 
 
-def _take(source: Source, rows: Iterable[RowRead], *, file: str) -> None:
-    """Add the rows of a file to the source.
-
-    Raises:
-        BadDataError: there are very many rows, and nearly all are malformed.
-    """
-    for read in rows:
-        source.rows_read += 1
-        if read.row is None:
-            require_rows_among(source.rows_read, num_rows=len(source.rows), name=source.origin)
-            source.malformed[read.reason].append(_malformed(read, source=source, file=file))
-        else:
-            source.rows.append(PlacedRow(source.name, source.split, file, read.line, read.row))
+def _rows_by_file(source: Source, root: Path, reader: Path | None) -> Iterator[tuple[str, Iterator[RowRead]]]:
+    """Yield the rows of each file, with the file's name for messages."""
+    name = Path(source.origin).name
+    if reader is not None:
+        yield name, rows_of_lines(read_lines_with(reader, root, name=source.origin), file=name)
+        return
+    for path in data_files(root):
+        yield path.relative_to(root).as_posix() if root.is_dir() else name, read_rows(path)
 
 
 def check_malformed(source: Source, *, max_fraction: float) -> None:
@@ -129,8 +125,7 @@ def check_malformed(source: Source, *, max_fraction: float) -> None:
     """
     if source.num_malformed <= max_fraction * source.rows_read:
         return
-    by_reason = sorted(source.malformed.items(), key=lambda item: (-len(item[1]), item[0]))
-    lines = [f"  {reason}: {len(rows):,} ({_first_lines(rows)})" for reason, rows in by_reason]
+    lines = [f"  {reason}: {len(rows):,} ({_first_lines(rows)})" for reason, rows in malformed_by_reason([source])]
     raise BadDataError(
         f"{source.origin}: {source.num_malformed:,} of {source.rows_read:,} rows "
         f"({source.num_malformed / source.rows_read:.1%}) are malformed; filter_dataset.max_malformed_fraction allows "

@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from containers.data.formats.schemas import Turn
 from containers.data.formats.transcripts import comparison_text
-from containers.data.rows import PreferenceRow
+from containers.data.rows import PreferenceRow, Turn
 
 
 def write_comparisons(path: Path, rows: Iterable[PreferenceRow]) -> int:

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from containers.contracts.certificate import LengthBias, PaddingAttack
 from containers.contracts.outcome import Metric
-from containers.evals.scored_suite import ScoredPair
-from containers.evals.statistics import accuracy_metric, wilson_interval
+from containers.evals.scored_suite import ScoredPair, accuracy_by
+from containers.evals.statistics import Floats, percentile_interval, wilson_interval
 from containers.evals.suites.base import Intervals
-
-Floats = NDArray[np.float64]
 
 # Better minus worse, characters: upper end (exclusive) and label of each group, in order.
 _LENGTH_GROUPS = (
@@ -25,9 +23,9 @@ _LENGTH_GROUPS = (
     (-50, "shorter by 51 to 300"),
     (51, "within 50"),
     (301, "longer by 51 to 300"),
+    (math.inf, "longer by more than 300"),
 )
-_MUCH_LONGER = "longer by more than 300"
-LENGTH_LABELS = (*(label for _, label in _LENGTH_GROUPS), _MUCH_LONGER)
+LENGTH_LABELS = tuple(label for _, label in _LENGTH_GROUPS)
 
 # Weighted values held at once while resampling: 32 MB.
 _RESAMPLED_VALUES = 4_000_000
@@ -79,30 +77,19 @@ def length_bias(
         if slope and score_std > 0
         else None,
         controlled_accuracy=_accuracy_at_equal_lengths(sample, intervals),
-        by_length_difference=_by_length(pairs, confidence=intervals.confidence),
+        by_length_difference=accuracy_by(
+            pairs,
+            lambda pair: length_group(pair.length_difference),
+            confidence=intervals.confidence,
+            order=LENGTH_LABELS,
+        ),
         padding=padding,
     )
 
 
 def length_group(difference: int) -> str:
     """The label of a length difference. Example: −120 is `shorter by 51 to 300`."""
-    return next((label for end, label in _LENGTH_GROUPS if difference < end), _MUCH_LONGER)
-
-
-def _by_length(pairs: Sequence[ScoredPair], *, confidence: float) -> tuple[Metric, ...]:
-    groups: dict[str, list[ScoredPair]] = {label: [] for label in LENGTH_LABELS}
-    for pair in pairs:
-        groups[length_group(pair.length_difference)].append(pair)
-    return tuple(
-        accuracy_metric(
-            [pair.margin for pair in found],
-            name=label,
-            confidence=confidence,
-            clusters=[pair.prompt_id for pair in found],
-        )
-        for label, found in groups.items()
-        if found
-    )
+    return next(label for end, label in _LENGTH_GROUPS if difference < end)
 
 
 def _sample(pairs: Sequence[ScoredPair]) -> _Sample:
@@ -131,9 +118,8 @@ def _figure(
     value = float(measure(sample, np.ones((1, sample.margins.size)))[0])
     resampled = np.concatenate([measure(sample, weights) for weights in sample.weights(intervals)])
     resampled = resampled[np.isfinite(resampled)]
-    tail = (1 - intervals.confidence) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail]) if resampled.size else (value, value)
-    return Metric(name=name, value=value, unit=unit, ci_low=float(low), ci_high=float(high), count=sample.margins.size)
+    low, high = percentile_interval(resampled, confidence=intervals.confidence) if resampled.size else (value, value)
+    return Metric(name=name, value=value, unit=unit, ci_low=low, ci_high=high, count=sample.margins.size)
 
 
 def _accuracy_at_equal_lengths(sample: _Sample, intervals: Intervals) -> Metric | None:

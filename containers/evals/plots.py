@@ -1,6 +1,6 @@
 """Figures of the reward-model evaluation as PNG files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,10 +19,13 @@ def write_reward_model_plots(suites: Sequence[SuiteEvaluation], folder: Path) ->
     """Write `margins_`, `calibration_` and `accuracy_<suite>.png` for each suite that has pairs."""
     folder.mkdir(parents=True, exist_ok=True)
     for suite in suites:
-        if suite.num_pairs:
-            _write(folder / f"margins_{suite.name}.png", suite, _draw_margins)
-            _write(folder / f"calibration_{suite.name}.png", suite, _draw_calibration)
-            _write(folder / f"accuracy_{suite.name}.png", suite, _draw_groups)
+        for name, draw in _PLOTS.items() if suite.num_pairs else ():
+            figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+            axes = figure.subplots()
+            draw(axes, suite)
+            axes.spines[["top", "right"]].set_visible(False)
+            # No date in the file: the same figures must give the same bytes.
+            figure.savefig(folder / f"{name}_{suite.name}.png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
 
 
 def _draw_margins(axes: Axes, suite: SuiteEvaluation) -> None:
@@ -74,10 +77,4 @@ def _title(what: str, suite: SuiteEvaluation) -> str:
     return f"{what}, {suite.name}, {suite.num_pairs:,} pairs"
 
 
-def _write(path: Path, suite: SuiteEvaluation, draw: Callable[[Axes, SuiteEvaluation], None]) -> None:
-    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-    axes = figure.subplots()
-    draw(axes, suite)
-    axes.spines[["top", "right"]].set_visible(False)
-    # No date in the file: the same figures must give the same bytes.
-    figure.savefig(path, dpi=_DOTS_PER_INCH, metadata={"Software": None})
+_PLOTS = {"margins": _draw_margins, "calibration": _draw_calibration, "accuracy": _draw_groups}

@@ -6,23 +6,21 @@ response      prompt, response (or completion): one answer
 messages      messages: a conversation that ends with the assistant's turn
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from containers.data.filters.flaws import control_token, has_equal_responses
+from containers.data.filters.flaws import control_token, control_token_in, has_equal_responses
 from containers.data.formats.columns import SCHEMAS, schema_of
 from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.files import Line, data_files, read_lines
-from containers.data.formats.transcripts import turns_of_text
-from containers.data.reader import RowRead, rows_of_lines
-from containers.data.rows import MalformedRowError, Turn, Value, column, make_row, read_prompt, read_response
+from containers.data.formats.transcripts import turns_of_prompt, turns_of_text
+from containers.data.reader import RowRead, first_objects, rows_of_lines
+from containers.data.rows import MalformedRowError, Turn, Value, column, read_prompt, read_response
 from containers.harness.errors import BadDataError
 
-_ROWS_THAT_SHOW_THE_KIND = 200
 _SEEN_CHARACTERS = 80
 
 
@@ -69,21 +67,13 @@ def read_rows_to_score(path: Path) -> Iterator[RowToScore]:
 
 
 def _rows_of_file(path: Path, *, name: str) -> Iterator[RowToScore]:
-    lines = read_lines(path)
-    head: list[Line] = []
-    objects = 0
-    for line in lines:
-        head.append(line)
-        objects += line.value is not None
-        if objects == _ROWS_THAT_SHOW_THE_KIND:
-            break
-    parse = _parser([line.value for line in head if line.value is not None], file=path.name)
-    everything = itertools.chain(head, lines)
+    objects, lines = first_objects(read_lines(path))
+    parse = _parser(objects, file=path.name)
     if parse is None:
-        for read in rows_of_lines(everything, file=path.name):
+        for read in rows_of_lines(lines, file=path.name):
             yield _pair(read, file=name)
     else:
-        for line in everything:
+        for line in lines:
             yield _read(line, parse, file=name)
 
 
@@ -148,9 +138,7 @@ _FORMS: tuple[tuple[tuple[str, ...], _Parse], ...] = (
 def _prompt(value: Value) -> tuple[Turn, ...]:
     """Text, turns, or a transcript, which may end with the word `Assistant:`."""
     given = column(value, "prompt")
-    turns = turns_of_text(given) if isinstance(given, str) else None
-    if turns and turns[-1] == {"role": "assistant", "content": ""}:
-        turns = turns[:-1]
+    turns = turns_of_prompt(given)
     return read_prompt(given if turns is None else turns)
 
 
@@ -168,9 +156,8 @@ def _read(line: Line, parse: _Parse, *, file: str) -> RowToScore:
         return RowToScore(file, line.number, reason=line.reason, seen=line.seen)
     try:
         kind, prompt, responses = parse(line.value)
-        for response in responses:
-            if token := control_token(make_row({}, prompt=prompt, chosen=response, rejected=response, margin=1)):
-                raise MalformedRowError("control_tokens", token)
+        if token := control_token_in((*(turn["content"] for turn in prompt), *responses)):
+            raise MalformedRowError("control_tokens", token)
     except MalformedRowError as error:
         return RowToScore(file, line.number, reason=error.reason, seen=error.seen)
     return RowToScore(file, line.number, kind, prompt, responses)

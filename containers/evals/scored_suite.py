@@ -1,30 +1,33 @@
 """A suite with its scores: the rows read, the items scored, and the comparisons as pairs with margins. No torch."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from containers.contracts.outcome import Metric
 from containers.contracts.records import SamplePrediction
+from containers.evals.statistics import accuracy_metric
 from containers.evals.suites.base import Benchmark, Comparison, ScoredItem, SuiteItem, SuiteRows
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPair:
-    """One comparison of an item, with the reward model's scores of both sides.
-
-    Attributes:
-        prompt_id: of the item; pairs of one prompt are not independent.
-    """
+    """One comparison of an item, with the reward model's scores of both sides."""
 
     item: SuiteItem
     comparison: Comparison
-    prompt_id: str
     score_better: float
     score_worse: float
     strength: float | None = None
+
+    @property
+    def prompt_id(self) -> str:
+        """Pairs of one prompt are not independent."""
+        return self.item.prompt_id
 
     @property
     def better(self) -> str:
@@ -67,6 +70,23 @@ class ScoredPair:
         )
 
 
+def pair_accuracy(pairs: Sequence[ScoredPair], name: str, *, confidence: float) -> Metric:
+    """Share of the pairs that are ordered rightly; its interval is over prompts."""
+    margins, prompts = [pair.margin for pair in pairs], [pair.prompt_id for pair in pairs]
+    return accuracy_metric(margins, name=name, confidence=confidence, clusters=prompts)
+
+
+def accuracy_by(
+    pairs: Sequence[ScoredPair], group: Callable[[ScoredPair], str], *, confidence: float, order: Sequence[str] = ()
+) -> tuple[Metric, ...]:
+    """Accuracy of each group that has a name and a pair, in this order or sorted by name."""
+    groups: dict[str, list[ScoredPair]] = defaultdict(list)
+    for pair in pairs:
+        groups[group(pair)].append(pair)
+    names = order or sorted(filter(None, groups))
+    return tuple(pair_accuracy(groups[name], name, confidence=confidence) for name in names if name in groups)
+
+
 @dataclass(frozen=True)
 class ScoredSuite:
     """The rows of a suite's files, and the scores of every item of which all responses fit in max_length.
@@ -92,13 +112,11 @@ class ScoredSuite:
             ScoredPair(
                 item=scored.item,
                 comparison=comparison,
-                prompt_id=prompt_id,
                 score_better=scored.scores[comparison.better],
                 score_worse=scored.scores[comparison.worse],
                 strength=self.strengths.get(scored.item.item_id),
             )
             for scored in items
-            for prompt_id in [scored.item.prompt_id]
             for comparison in scored.item.comparisons
         )
         return replace(self, items=tuple(items), pairs=pairs, num_over_long=num_over_long)

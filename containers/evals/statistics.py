@@ -5,7 +5,7 @@ that share something, such as several votes on one prompt, say less than as many
 and every interval is over clusters.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -83,10 +83,19 @@ def mean_metric(
     seed: int,
     clusters: Sequence[Hashable] | None = None,
 ) -> Metric:
-    """The mean with its percentile bootstrap interval."""
-    low, high = bootstrap_interval(
-        values, confidence=confidence, num_bootstrap=num_bootstrap, seed=seed, clusters=clusters
-    )
+    """The mean with its percentile bootstrap interval; the same for the same seed.
+
+    Args:
+        clusters: what each value shares with others; clusters are drawn whole. None: single values are drawn.
+
+    Raises:
+        ValueError: there is no value.
+    """
+    if len(values) < 1:
+        raise ValueError("An interval needs at least one observation.")
+    sums, sizes = cluster_sums(values, range(len(values)) if clusters is None else clusters)
+    places = drawn_places(sums.size, num_bootstrap=num_bootstrap, seed=seed)
+    low, high = percentile_interval(means_of_resamples(sums, sizes, places), confidence=confidence)
     mean = float(_array(values).mean())
     return Metric(name=name, value=mean, unit=unit, ci_low=low, ci_high=high, count=len(values))
 
@@ -107,41 +116,31 @@ def wilson_interval(right: float, count: float, *, confidence: float) -> tuple[f
     """
     if count < 1:
         raise ValueError("An interval needs at least one observation.")
-    z = _normal_quantile(confidence)
+    # Confidences of 0 and 1 are moved into the open range.
+    z = NormalDist().inv_cdf(0.5 + min(max(confidence, 0.0), 1 - 1e-12) / 2)
     share, spread = right / count, z * z / count
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * float(np.sqrt(share * (1 - share) / count + spread / (4 * count)))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def bootstrap_interval(
-    values: Sequence[float],
-    *,
-    confidence: float,
-    num_bootstrap: int,
-    seed: int,
-    clusters: Sequence[Hashable] | None = None,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean; the same for the same seed.
-
-    Args:
-        clusters: what each value shares with others; clusters are drawn whole. None: single values are drawn.
-
-    Raises:
-        ValueError: there is no value.
-    """
-    if len(values) < 1:
-        raise ValueError("An interval needs at least one observation.")
-    sums, sizes = cluster_sums(values, range(len(values)) if clusters is None else clusters)
+def drawn_places(size: int, *, num_bootstrap: int, seed: int | Sequence[int]) -> Iterator[NDArray[np.int64]]:
+    """Yield places drawn with replacement, [resamples, size] in blocks; the same for the same arguments."""
     generator = np.random.default_rng(seed)
-    means: list[Floats] = []
-    rows_at_once = max(1, _RESAMPLED_VALUES // sums.size)
-    for start in range(0, num_bootstrap, rows_at_once):
-        rows = min(rows_at_once, num_bootstrap - start)
-        drawn = generator.integers(0, sums.size, size=(rows, sums.size))
-        means.append(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
+    at_once = max(1, _RESAMPLED_VALUES // size)
+    for start in range(0, num_bootstrap, at_once):
+        yield generator.integers(0, size, size=(min(at_once, num_bootstrap - start), size))
+
+
+def means_of_resamples(sums: Floats, sizes: Floats, blocks: Iterable[NDArray[np.int64]]) -> Floats:
+    """[resamples] the mean of each: its clusters' sums over their sizes."""
+    return np.concatenate([sums[places].sum(axis=1) / sizes[places].sum(axis=1) for places in blocks])
+
+
+def percentile_interval(draws: Floats, *, confidence: float) -> tuple[float, float]:
+    """The ends between which that share of the draws lies, with equal tails."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -246,27 +245,16 @@ def expected_calibration_error(bins: Sequence[CalibrationBin]) -> float:
     return sum(item.count * abs(item.observed - item.mean_predicted) for item in bins) / total
 
 
-def histogram(values: Sequence[float], *, num_bins: int = 30) -> Histogram:
-    """Counts in bins of equal width from the smallest to the largest value."""
-    counts, edges = np.histogram(_array(values), bins=num_bins)
+def histogram(values: Sequence[float], *, num_bins: int = 30, ends: tuple[float, float] | None = None) -> Histogram:
+    """Counts in bins of equal width between `ends`; None: from the smallest to the largest value."""
+    counts, edges = np.histogram(_array(values), bins=num_bins, range=ends)
     return Histogram(edges=tuple(float(edge) for edge in edges), counts=tuple(int(count) for count in counts))
 
 
-def margin_histogram(margins: Sequence[float], *, num_bins: int = 30) -> Histogram:
-    """Counts in bins of equal width, symmetric around zero, so that no bin holds both signs.
-
-    Args:
-        num_bins: even, so that zero is an edge.
-    """
-    values = _array(margins)
-    reach = float(np.abs(values).max(initial=0.0)) or 1.0
-    counts, edges = np.histogram(values, bins=num_bins, range=(-reach, reach))
-    return Histogram(edges=tuple(float(edge) for edge in edges), counts=tuple(int(count) for count in counts))
-
-
-def _normal_quantile(confidence: float) -> float:
-    """Standard deviations that hold `confidence` of a normal distribution; 0 and 1 are moved into the open range."""
-    return NormalDist().inv_cdf(0.5 + min(max(confidence, 0.0), 1 - 1e-12) / 2)
+def margin_histogram(margins: Sequence[float]) -> Histogram:
+    """Counts in 30 bins of equal width, symmetric around zero: zero is an edge, so no bin holds both signs."""
+    reach = max(map(abs, margins), default=0.0) or 1.0
+    return histogram(margins, num_bins=30, ends=(-reach, reach))
 
 
 def _array(values: Sequence[float]) -> Floats:

@@ -1,8 +1,6 @@
 """The figures of a scored suite: the benchmark's own score, then accuracy, margins and calibration of its pairs."""
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,18 +8,17 @@ from containers.contracts.certificate import LengthBias, PaddingAttack, SuiteEva
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Histogram
 from containers.evals.length_bias import length_bias
-from containers.evals.scored_suite import ScoredPair, ScoredSuite
+from containers.evals.scored_suite import ScoredPair, ScoredSuite, accuracy_by, pair_accuracy
 from containers.evals.statistics import (
-    accuracy_metric,
     calibration_bins,
     expected_calibration_error,
+    histogram,
     margin_histogram,
     mean_metric,
     pair_losses,
 )
 from containers.evals.suites.base import Intervals
 
-_NUM_SCORE_BINS = 30
 # Scores that are all equal still get bins.
 _SMALLEST_REACH = 1e-3
 
@@ -68,15 +65,26 @@ def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, padding: Pa
     """The fields of a SuiteEvaluation that come from pairs; without pairs, only `length`, with the padding attack."""
     if not pairs:
         return {"length": LengthBias(padding=padding)}
-    margins = [pair.margin for pair in pairs]
-    figures = _Figures(pairs, intervals)
+    margins, prompts = [pair.margin for pair in pairs], [pair.prompt_id for pair in pairs]
+
+    def mean(values: list[float], name: str, unit: str) -> Metric:
+        return mean_metric(
+            values,
+            name=name,
+            unit=unit,
+            confidence=intervals.confidence,
+            num_bootstrap=intervals.num_bootstrap,
+            seed=intervals.seed,
+            clusters=prompts,
+        )
+
     calibration = calibration_bins(margins)
     better, worse = _score_histograms(pairs)
     return {
         "num_ties": margins.count(0.0),
-        "accuracy": figures.accuracy(),
-        "mean_margin": figures.mean(margins, "mean_margin", "score"),
-        "log_loss": figures.mean(pair_losses(margins), "log_loss", "nats"),
+        "accuracy": pair_accuracy(pairs, "accuracy", confidence=intervals.confidence),
+        "mean_margin": mean(margins, "mean_margin", "score"),
+        "log_loss": mean(pair_losses(margins), "log_loss", "nats"),
         "expected_calibration_error": Metric(
             name="expected_calibration_error",
             value=expected_calibration_error(calibration),
@@ -87,48 +95,13 @@ def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, padding: Pa
         "better_scores": better,
         "worse_scores": worse,
         "calibration": calibration,
-        "by_strength": figures.accuracy_by(lambda pair: "" if pair.strength is None else f"{pair.strength:g}"),
+        "by_strength": accuracy_by(
+            pairs,
+            lambda pair: "" if pair.strength is None else f"{pair.strength:g}",
+            confidence=intervals.confidence,
+        ),
         "length": length_bias(pairs, intervals, score_std=score_spread(pairs), padding=padding),
     }
-
-
-@dataclass(frozen=True)
-class _Figures:
-    """Means and accuracies of these pairs; their intervals are over prompts."""
-
-    pairs: Sequence[ScoredPair]
-    intervals: Intervals
-
-    def mean(self, values: list[float], name: str, unit: str) -> Metric:
-        return mean_metric(
-            values,
-            name=name,
-            unit=unit,
-            confidence=self.intervals.confidence,
-            num_bootstrap=self.intervals.num_bootstrap,
-            seed=self.intervals.seed,
-            clusters=[pair.prompt_id for pair in self.pairs],
-        )
-
-    def accuracy(self) -> Metric:
-        return _accuracy(self.pairs, "accuracy", self.intervals)
-
-    def accuracy_by(self, group: Callable[[ScoredPair], str]) -> tuple[Metric, ...]:
-        """Accuracy of each group that has a name and a pair, sorted by name."""
-        groups: dict[str, list[ScoredPair]] = defaultdict(list)
-        for pair in self.pairs:
-            if name := group(pair):
-                groups[name].append(pair)
-        return tuple(_accuracy(groups[name], name, self.intervals) for name in sorted(groups))
-
-
-def _accuracy(pairs: Sequence[ScoredPair], name: str, intervals: Intervals) -> Metric:
-    return accuracy_metric(
-        [pair.margin for pair in pairs],
-        name=name,
-        confidence=intervals.confidence,
-        clusters=[pair.prompt_id for pair in pairs],
-    )
 
 
 def _score_histograms(pairs: Sequence[ScoredPair]) -> tuple[Histogram, Histogram]:
@@ -136,10 +109,5 @@ def _score_histograms(pairs: Sequence[ScoredPair]) -> tuple[Histogram, Histogram
     better, worse = [pair.score_better for pair in pairs], [pair.score_worse for pair in pairs]
     low, high = min(*better, *worse), max(*better, *worse)
     middle, reach = (low + high) / 2, max((high - low) / 2, _SMALLEST_REACH)
-    edges = np.linspace(middle - reach, middle + reach, _NUM_SCORE_BINS + 1)
-    shared = tuple(float(edge) for edge in edges)
-    first, second = (
-        Histogram(edges=shared, counts=tuple(int(count) for count in np.histogram(values, bins=edges)[0]))
-        for values in (better, worse)
-    )
-    return first, second
+    ends = middle - reach, middle + reach
+    return histogram(better, ends=ends), histogram(worse, ends=ends)

@@ -153,7 +153,7 @@ def verdict_on(check: ReferenceCheck | None, source: str, *, max_length: int) ->
 def _load_scorer(context: StageContext, folder: Path, settings: PolaritySettings) -> "RewardScorer":
     # Imported late: torch takes seconds, and the filter needs it for this only.
     from containers.distributed.devices import compute_device, compute_dtype
-    from containers.models.loading import reward_model_folder
+    from containers.models.loading import max_positions, reward_model_folder
     from containers.scoring.scorer import RewardScorer
 
     profile = context.spec.profile
@@ -164,8 +164,7 @@ def _load_scorer(context: StageContext, folder: Path, settings: PolaritySettings
         max_length=settings.max_length,
         batch_size=settings.batch_size,
     )
-    # Models without a maximum number of positions have no such key.
-    positions = getattr(scorer.model.config.get_text_config(), "max_position_embeddings", None)
+    positions = max_positions(scorer.model)
     if positions is not None and settings.max_length > positions:
         raise BadConfigError(
             f"filter_dataset.polarity.max_length is {settings.max_length:,} tokens, and the reference reward model "

@@ -19,9 +19,9 @@ from containers.data.filters.floors import PairsLeft, check_floors, check_policy
 from containers.data.filters.inputs import checked_polarity, filter_config, read_sources
 from containers.data.filters.output import Findings, SplitRows, write_artifact
 from containers.data.filters.similar_prompts import PromptGroups
-from containers.data.formats.schemas import Turn
 from containers.data.funnel import FunnelCounter, Split, dropped_text
 from containers.data.language import LanguageJudge
+from containers.data.rows import Turn
 from containers.data.sources import Source, languages_seen, malformed_by_reason
 from containers.data.splits import share_of, split_policy_prompts
 from containers.harness.context import StageContext

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.data.filters.contamination import SuiteIndex, SuitePrompt
-from containers.data.filters.flaws import contradictory, control_token, has_equal_responses, num_characters, repeated
+from containers.data.filters.flaws import FLAWS, contradictory, num_characters, repeated
 from containers.data.filters.near_duplicates import near_duplicates
 from containers.data.filters.overlaps import (
     Overlaps,
@@ -18,10 +18,10 @@ from containers.data.filters.overlaps import (
 )
 from containers.data.filters.prompt_words import Prompts
 from containers.data.filters.similar_prompts import PromptGroups, similar_prompts
-from containers.data.formats.schemas import PreferenceRow, Turn
 from containers.data.funnel import FunnelCounter
 from containers.data.language import LanguageJudge
 from containers.data.language_names import UNKNOWN_LANGUAGE, normalised_language
+from containers.data.rows import PreferenceRow, Turn
 from containers.data.sources import PlacedRow
 from containers.data.splits import mixture_sizes, sample_of
 from containers.harness.recorder import Recorder
@@ -93,12 +93,8 @@ class FilterChain:
 
     def by_flaws(self, rows: Rows, *, token_counter: ConversationLengths | None) -> Rows:
         """Drop ties, equal responses, control tokens, over-long texts, and labels against every annotator."""
-        rows = self._drop(rows, "tie", {id(item): "no response is better" for item in rows if item.row.is_tie})
-        equal = {id(item): item.row.pair.chosen for item in rows if has_equal_responses(item.row)}
-        rows = self._drop(rows, "equal_responses", equal)
-        rows = self._drop(
-            rows, "control_tokens", {id(item): token for item in rows if (token := control_token(item.row))}
-        )
+        for flaw in ("tie", "equal_responses", "control_tokens"):
+            rows = self._by_flaw(rows, flaw)
         longest = self._config.max_characters
         over_long = {id(item): length for item in rows if (length := num_characters(item.row)) > longest}
         rows = self._drop(
@@ -108,8 +104,10 @@ class FilterChain:
             rows = self._drop(
                 rows, "over_long_tokens", _over_long(rows, token_counter, max_tokens=self._config.max_tokens)
             )
-        against = {id(item): "label against every annotator" for item in rows if item.row.contradicts_annotators}
-        return self._drop(rows, "contradicts_annotators", against)
+        return self._by_flaw(rows, "contradicts_annotators")
+
+    def _by_flaw(self, rows: Rows, name: str) -> Rows:
+        return self._drop(rows, name, {id(item): seen for item in rows if (seen := FLAWS[name](item.row))})
 
     def by_repetition(self, rows: Rows) -> Rows:
         """Drop repeated rows, rows that contradict another, and train rows with a validation prompt."""
@@ -138,13 +136,8 @@ class FilterChain:
     def by_near_duplication(self, rows: Rows) -> Rows:
         """List rows that nearly repeat another one, and drop them where the config says so; validation comes first."""
         ordered = sorted(rows, key=lambda item: item.split == "train")
-        found = list(
-            near_duplicates(
-                [item.row for item in ordered],
-                similarity=self._config.near_duplicate_similarity,
-                prompts=self._prompts_of(rows),
-            )
-        )
+        prompts, similarity = self._prompts_of(rows), self._config.near_duplicate_similarity
+        found = list(near_duplicates([item.row for item in ordered], prompts, similarity=similarity))
         drops = self._config.near_duplicates == "drop"
         self.overlaps.near_duplicates = [
             near_duplicate_line(ordered[item.position], of=ordered[item.of], similarity=item.similarity, dropped=drops)

@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from containers.data.filters.prompt_words import Prompts, Turns
+from containers.data.filters.prompt_words import COMMON_TEXTS, RUN_WORDS, Prompts, Turns
 from containers.data.filters.run_numbers import Flags, Numbers, in_several_places, run_numbers, span_numbers
 
-_RUN_WORDS = 8
-_COMMON_PROMPTS = 5
 # Size of a table that tells most runs of the data from those of suites.
 _BITS = 20
 
@@ -62,7 +60,7 @@ class SuiteIndex:
             self._whole.setdefault(numbers[position], position)
         # For items with the same prompt, the first one.
         self._first = [self._whole.get(number, position) for position, number in enumerate(numbers)]
-        self._runs, _, self._owners = run_numbers(words.numbers, words.lengths, length=_RUN_WORDS)
+        self._runs, _, self._owners = run_numbers(words.numbers, words.lengths, length=RUN_WORDS)
         self._may_have = np.zeros(1 << _BITS, dtype=np.bool_)
         self._may_have[self._runs >> np.uint64(64 - _BITS)] = True
 
@@ -75,20 +73,16 @@ class SuiteIndex:
         """
         texts = self._read(prompts)
         prompts_with = Counter(run for text in texts.values() for run in text.runs)
-        common = {run for run, count in prompts_with.items() if count >= _COMMON_PROMPTS} | self._common_in_suites()
-        found = {}
-        for key, text in texts.items():
-            best = self._best(text, common)
-            if best is not None and best.overlap >= overlap:
-                found[key] = best
-        return found
+        common = {run for run, count in prompts_with.items() if count >= COMMON_TEXTS} | self._common_in_suites()
+        best = {key: self._best(text, common) for key, text in texts.items()}
+        return {key: found for key, found in best.items() if found is not None and found.overlap >= overlap}
 
     def _read(self, prompts: Prompts) -> dict[str, _Text]:
         """Return the prompts that have a run of a suite, or equal an item, whole or by their last turn."""
         keys, texts = list(prompts.turns), defaultdict[str, _Text](_Text)
         known_runs, wholes = np.unique(self._runs), np.sort(np.fromiter(self._whole, dtype=np.uint64))
         for begin, words in prompts.batches():
-            runs, _, owners = run_numbers(words.numbers, words.lengths, length=_RUN_WORDS)
+            runs, _, owners = run_numbers(words.numbers, words.lengths, length=RUN_WORDS)
             likely = np.flatnonzero(self._may_have[runs >> np.uint64(64 - _BITS)])
             places = likely[_are_among(runs[likely], known_runs)]
             for run, owner in zip(runs[places].tolist(), owners[places].tolist(), strict=True):
@@ -105,7 +99,7 @@ class SuiteIndex:
         several = in_several_places(self._runs)
         owners = zip(self._runs[several].tolist(), self._owners[several].tolist(), strict=True)
         num_prompts = Counter(run for run, _ in {(run, self._first[owner]) for run, owner in owners})
-        return {run for run, count in num_prompts.items() if count >= _COMMON_PROMPTS}
+        return {run for run, count in num_prompts.items() if count >= COMMON_TEXTS}
 
     def _best(self, text: _Text, common: set[int]) -> Contamination | None:
         if text.whole is not None:
@@ -123,9 +117,9 @@ class SuiteIndex:
         begin, end = np.searchsorted(self._owners, (position, position + 1))
         for place, run in enumerate(self._runs[begin:end].tolist()):
             if run not in common:
-                own.update(range(place, place + _RUN_WORDS))
+                own.update(range(place, place + RUN_WORDS))
             if run in telling:
-                covered.update(range(place, place + _RUN_WORDS))
+                covered.update(range(place, place + RUN_WORDS))
         return len(covered) / len(own)
 
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from containers.data.formats.schemas import PreferenceRow
+from containers.data.rows import PreferenceRow
 
 # Separators of turns in common chat templates. In a user's text they would end the turn and forge the next one.
 # Each pattern begins with one fixed character, so that the search can skip to it.
@@ -45,29 +45,24 @@ def has_equal_responses(row: PreferenceRow) -> bool:
     return row.pair.chosen.strip() == row.pair.rejected.strip()
 
 
-# In order: the first that holds is the reason.
-FLAWS: tuple[tuple[str, Callable[[PreferenceRow], bool]], ...] = (
-    ("tie", lambda row: row.is_tie),
-    ("equal_responses", has_equal_responses),
-    ("control_tokens", lambda row: bool(control_token(row))),
-    ("contradicts_annotators", lambda row: row.contradicts_annotators),
-)
+# What each flaw shows of a row that has it, empty for a row without. In order: the first is the reason.
+FLAWS: dict[str, Callable[[PreferenceRow], str]] = {
+    "tie": lambda row: "no response is better" if row.is_tie else "",
+    "equal_responses": lambda row: row.pair.chosen if has_equal_responses(row) else "",
+    "control_tokens": control_token,
+    "contradicts_annotators": lambda row: "label against every annotator" if row.contradicts_annotators else "",
+}
 
 
 def first_flaw(row: PreferenceRow) -> str:
     """The name of the first flaw that a row has; empty for a good row."""
-    return next((name for name, holds in FLAWS if holds(row)), "")
+    return next((name for name, shown in FLAWS.items() if shown(row)), "")
 
 
 def repeated(rows: Sequence[PreferenceRow]) -> set[int]:
     """Positions of rows that repeat an earlier row: same prompt, same chosen, same rejected."""
-    seen: set[str] = set()
-    positions = set()
-    for position, row in enumerate(rows):
-        if row.pair.pair_id in seen:
-            positions.add(position)
-        seen.add(row.pair.pair_id)
-    return positions
+    first: dict[str, int] = {}
+    return {place for place, row in enumerate(rows) if first.setdefault(row.pair.pair_id, place) != place}
 
 
 def contradictory(rows: Sequence[PreferenceRow]) -> set[int]:

@@ -2,13 +2,20 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.records import PolarityCheck
-from containers.data.formats.columns import ARENA, COMPARISONS, HELPSTEER3, TRL, ULTRAFEEDBACK
-from containers.data.formats.schemas import known_schemas
+from containers.data.formats.columns import (
+    ARENA,
+    COMPARISONS,
+    HELPSTEER3,
+    SCHEMAS,
+    TRL,
+    ULTRAFEEDBACK,
+    PreferenceSchema,
+)
 from containers.data.funnel import Split
 from containers.data.rows import PreferenceRow
 from containers.data.sources import SINGLE_SOURCE, Source, check_malformed, read_source
@@ -41,16 +48,6 @@ def filter_config(context: StageContext) -> FilterDatasetConfig:
     return config
 
 
-def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Source]:
-    """Read every source: training rows and, if there are any, validation rows.
-
-    Raises:
-        BadDataError: a source cannot be read, or more of its rows are malformed than allowed.
-    """
-    with _no_search_for_cycles():
-        return _read_sources(context, config)
-
-
 @contextlib.contextmanager
 def _no_search_for_cycles() -> Iterator[None]:
     """Disable the garbage collector: rows stay to the end and hold no cycles, and searching them takes 10 µs a row."""
@@ -64,7 +61,13 @@ def _no_search_for_cycles() -> Iterator[None]:
             gc.enable()
 
 
-def _read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Source]:
+@_no_search_for_cycles()
+def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Source]:
+    """Read every source: training rows and, if there are any, validation rows.
+
+    Raises:
+        BadDataError: a source cannot be read, or more of its rows are malformed than allowed.
+    """
     sources = []
     for name in [share.name for share in config.mixture] or [SINGLE_SOURCE]:
         ending = f"_{name}" if config.mixture else ""
@@ -100,35 +103,28 @@ def checked_polarity(context: StageContext, sources: list[Source]) -> tuple[Pola
     return tuple(checks)
 
 
-def _conversation(answer: str) -> list[dict[str, str]]:
-    return [_USER, {"role": "assistant", "content": answer}]
-
-
-def _helpsteer3(first: str, second: str, preference: int) -> dict[str, Any]:
-    return {"context": [_USER], "response1": first, "response2": second, "overall_preference": preference}
-
-
-def _arena(first: str, second: str, winner: str) -> dict[str, Any]:
-    return {"prompt": _PROMPT, "response_a": first, "response_b": second, "winner": winner}
-
-
-def _rated(answer: str, score: float) -> dict[str, Any]:
-    return {"response": answer, "overall_score": score}
-
-
 # Rows whose better answer is known, in every schema, on either side.
 _KNOWN_ROWS: dict[str, tuple[Mapping[str, Any], ...]] = {
-    HELPSTEER3.name: (_helpsteer3(_BETTER, _WORSE, -3), _helpsteer3(_WORSE, _BETTER, 1)),
+    HELPSTEER3.name: (
+        {"context": [_USER], "response1": _BETTER, "response2": _WORSE, "overall_preference": -3},
+        {"context": [_USER], "response1": _WORSE, "response2": _BETTER, "overall_preference": 1},
+    ),
     TRL.name: (
         {"prompt": _PROMPT, "chosen": _BETTER, "rejected": _WORSE},
-        {"chosen": _conversation(_BETTER), "rejected": _conversation(_WORSE)},
+        {"chosen": [_USER, {"role": "assistant", "content": _BETTER}],
+         "rejected": [_USER, {"role": "assistant", "content": _WORSE}]},
         {"chosen": f"\n\nHuman: {_PROMPT}\n\nAssistant: {_BETTER}",
          "rejected": f"\n\nHuman: {_PROMPT}\n\nAssistant: {_WORSE}"},
         {"prompt": _PROMPT, "chosen": _BETTER, "rejected": _WORSE, "score_chosen": 9.0, "score_rejected": 2.0},
     ),
-    ARENA.name: (_arena(_BETTER, _WORSE, "a"), _arena(_WORSE, _BETTER, "model_b")),
+    ARENA.name: (
+        {"prompt": _PROMPT, "response_a": _BETTER, "response_b": _WORSE, "winner": "a"},
+        {"prompt": _PROMPT, "response_a": _WORSE, "response_b": _BETTER, "winner": "model_b"},
+    ),
     ULTRAFEEDBACK.name: (
-        {"instruction": _PROMPT, "completions": [_rated(_WORSE, 2), _rated("4, I think.", 6), _rated(_BETTER, 9.5)]},
+        {"instruction": _PROMPT, "completions": [{"response": _WORSE, "overall_score": 2},
+                                                 {"response": "4, I think.", "overall_score": 6},
+                                                 {"response": _BETTER, "overall_score": 9.5}]},
     ),
     COMPARISONS.name: (
         {"text": [f"User: {_PROMPT}\n\nAssistant: {_BETTER}", f"User: {_PROMPT}\n\nAssistant: {_WORSE}"]},
@@ -136,21 +132,18 @@ _KNOWN_ROWS: dict[str, tuple[Mapping[str, Any], ...]] = {
 }  # fmt: skip
 
 
-def check_readers(readers: Mapping[str, Callable[[Mapping[str, Any]], PreferenceRow]] | None = None) -> None:
+def check_readers(schemas: Iterable[PreferenceSchema] = SCHEMAS) -> None:
     """Check in every schema that the better answer of a known row is read as chosen.
-
-    Args:
-        readers: the reader of each schema; None: those of `formats.schemas`.
 
     Raises:
         RuntimeError: it is not; a fault of this program, not of the data.
     """
-    for name, read in (known_schemas() if readers is None else readers).items():
-        for known in _KNOWN_ROWS[name]:
-            pair = read(known).pair
+    for schema in schemas:
+        for known in _KNOWN_ROWS[schema.name]:
+            pair = schema.parse(known).pair
             if (pair.chosen, pair.rejected) != (_BETTER, _WORSE):
                 raise RuntimeError(
-                    f"The reader of {name} takes the worse answer of a known row for the better one: chosen "
+                    f"The reader of {schema.name} takes the worse answer of a known row for the better one: chosen "
                     f"{pair.chosen!r}, rejected {pair.rejected!r}. This is a fault of filter_dataset, please report it."
                 )
 

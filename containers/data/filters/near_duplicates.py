@@ -51,17 +51,12 @@ class NearDuplicate:
     similarity: float
 
 
-def near_duplicates(
-    rows: Sequence[PreferenceRow], *, similarity: float, prompts: Prompts | None = None
-) -> Iterator[NearDuplicate]:
+def near_duplicates(rows: Sequence[PreferenceRow], prompts: Prompts, *, similarity: float) -> Iterator[NearDuplicate]:
     """Yield rows with at least this `similarity` to an earlier row, each with the most similar one.
 
-    Rows are not compared with near-duplicates found earlier, so chains do not remove a whole topic.
-
-    Args:
-        prompts: the prompts of the rows, if their words are already numbers.
+    Rows are not compared with near-duplicates found earlier, so chains do not remove a whole topic. `prompts` are those
+    of the rows.
     """
-    prompts = prompts or Prompts({row.prompt_id: row.pair.prompt for row in rows})
     positions = _rows_that_may_repeat(rows, prompts, similarity=similarity)
     kept_in_band: dict[bytes, list[int]] = defaultdict(list)
     kept: dict[int, _Parts] = {}
@@ -121,7 +116,8 @@ def _rows_that_may_repeat(rows: Sequence[PreferenceRow], prompts: Prompts, *, si
     positions = _rows_whose_prompts_may_repeat(rows, prompts, similarity=similarity)
     for text_of in _PARTS:
         texts = [text_of(rows[position]) for position in positions]
-        positions = [positions[place] for place in np.flatnonzero(_texts_may_repeat(texts, similarity=similarity))]
+        flags = _may_repeat(*_runs_by_text(texts), similarity=similarity)
+        positions = [positions[place] for place in np.flatnonzero(flags)]
     return positions
 
 
@@ -139,11 +135,6 @@ def _rows_whose_prompts_may_repeat(rows: Sequence[PreferenceRow], prompts: Promp
     may |= {prompt_id for prompt_id, flag in zip(prompts.turns, flags.tolist(), strict=True) if flag}
     asked = Counter([row.prompt_id for row in rows])
     return [place for place, row in enumerate(rows) if row.prompt_id in may or asked[row.prompt_id] > 1]
-
-
-def _texts_may_repeat(texts: Sequence[str], *, similarity: float) -> Flags:
-    """Whether each text may be that similar to another one."""
-    return _may_repeat(*_runs_by_text(texts), similarity=similarity)
 
 
 def _runs_by_text(texts: Sequence[str]) -> tuple[Numbers, Places]:

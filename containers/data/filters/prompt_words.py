@@ -3,7 +3,7 @@
 All turns but the system's count.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,9 @@ Turns = Sequence[Mapping[str, str]]
 
 # The beginning of a conversation is its first turns, until they have this many words together.
 BEGINNING_WORDS = 8
+# A text repeats another one by runs of so many words. A run that so many texts share is a common phrase or a template.
+RUN_WORDS = 8
+COMMON_TEXTS = 5
 _PROMPTS_AT_ONCE = 1000
 
 
@@ -59,7 +62,7 @@ class Prompts:
 
     def __init__(self, turns: Mapping[str, Turns], *, made: "tuple[PromptWords, Numbers] | None" = None) -> None:
         self.turns = turns
-        self.words, self.letters = made or _words_and_letters(list(turns.values()))
+        self.words, self.letters = made or _words_and_letters(turns.values())
 
     def only(self, ids: Collection[str]) -> "Prompts":
         """Return the prompts that have these ids; their words are not computed again."""
@@ -70,22 +73,12 @@ class Prompts:
         return Prompts(turns, made=(self.words.only(is_kept), self.letters[is_kept]))
 
     def batches(self) -> Iterator[tuple[int, PromptWords]]:
-        """Yield the words of some prompts at once, each time with the position of the first."""
-        for begin in range(0, len(self.turns), _PROMPTS_AT_ONCE):
+        """Yield the words of some prompts at once, each time with the position of the first; of none, one batch."""
+        for begin in range(0, max(len(self.turns), 1), _PROMPTS_AT_ONCE):
             yield begin, self.words.part(begin, min(begin + _PROMPTS_AT_ONCE, len(self.turns)))
 
 
-def _words_and_letters(prompts: Sequence[Turns]) -> tuple[PromptWords, Numbers]:
-    made, letters, size = [_of_batch([])[0]], [_of_batch([])[1]], 0
-    for begin in range(0, len(prompts), _PROMPTS_AT_ONCE):
-        words, letters_of_batch = _of_batch(prompts[begin : begin + _PROMPTS_AT_ONCE])
-        made.append(PromptWords(words.numbers, *(places + size for places in words[1:])))
-        letters.append(letters_of_batch)
-        size += words.numbers.size
-    return PromptWords(*map(np.concatenate, zip(*made, strict=True))), np.concatenate(letters)
-
-
-def _of_batch(prompts: Sequence[Turns]) -> tuple[PromptWords, Numbers]:
+def _words_and_letters(prompts: Iterable[Turns]) -> tuple[PromptWords, Numbers]:
     turns = [contents_of(prompt) for prompt in prompts]
     numbers, words_of_turns, letters_of_turns = word_and_letter_numbers([text for texts in turns for text in texts])
     ends_of_turns = np.append(0, np.cumsum(words_of_turns))

@@ -39,26 +39,12 @@ def words_of(text: str) -> list[str]:
     return (_ASCII_WORD if text.isascii() else _WORD).findall(text.casefold())
 
 
-def runs_of(words: list[str], length: int) -> list[str]:
-    """Every run of that many words; a shorter text is one run.
-
-    Example: runs of two in `a b c` are `a b` and `b c`.
-    """
-    if len(words) <= length:
-        return [" ".join(words)] if words else []
-    return [" ".join(run) for run in zip(*(words[start:] for start in range(length)), strict=False)]
-
-
 def word_numbers(texts: Sequence[str]) -> tuple[Numbers, Places]:
     """The number of every word of all texts in order, and how many words each text has.
 
     The words are those of `words_of`.
     """
-    numbers, lengths = [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
-    for batch in _batches(texts):
-        of_batch, lengths_of_batch = _word_numbers(*_letters(batch))
-        numbers.append(of_batch)
-        lengths.append(lengths_of_batch)
+    numbers, lengths = zip(*(_word_numbers(*_letters(batch)) for batch in _batches(texts)), strict=True)
     return np.concatenate(numbers), np.concatenate(lengths)
 
 
@@ -74,20 +60,19 @@ def word_and_letter_numbers(texts: Sequence[str]) -> tuple[Numbers, Places, Numb
         weights[letters == 0] = 0
         sums = np.append(np.uint64(0), np.cumsum(weights))
         found.append((*_word_numbers(letters, ends), sums[ends] - sums[np.append(0, ends[:-1] + 1)]))
-    if not found:
-        return *word_numbers([]), np.zeros(0, dtype=np.uint64)
     numbers, lengths, sums_of_letters = zip(*found, strict=True)
     return np.concatenate(numbers), np.concatenate(lengths), np.concatenate(sums_of_letters)
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the texts in order, in batches whose arrays stay in the cache."""
+    """Yield the texts in order, in batches whose arrays stay in the cache; the last one may be empty."""
     begin, size = 0, 0
     for end, text in enumerate(texts, start=1):
         size += len(text)
-        if size >= _CHARACTERS_AT_ONCE or end == len(texts):
+        if size >= _CHARACTERS_AT_ONCE:
             yield texts[begin:end]
             begin, size = end, 0
+    yield texts[begin:]
 
 
 def _letters(texts: Sequence[str]) -> tuple[Numbers, Places]:
@@ -96,7 +81,7 @@ def _letters(texts: Sequence[str]) -> tuple[Numbers, Places]:
     if letters.max(initial=0) >= _FOLDS_INTO_SEVERAL:
         texts = [text.casefold() for text in texts]
         letters = _number_of_characters()[_codes(texts)]
-    return letters, np.cumsum([len(text) + 1 for text in texts]) - 1
+    return letters, np.cumsum([len(text) + 1 for text in texts], dtype=np.int64) - 1
 
 
 def _codes(texts: Sequence[str]) -> NDArray[np.uint32]:
@@ -107,7 +92,7 @@ def _word_numbers(letters: Numbers, ends_of_texts: Places) -> tuple[Numbers, Pla
     begins, ends = _places_of_words(letters)
     if letters.max(initial=0) >= _IDEOGRAPH:
         letters = letters & np.uint64(_CODE)
-    numbers = _polynomials(letters, begins, ends)
+    numbers = span_numbers(letters, begins, ends)
     last_word = np.searchsorted(begins, ends_of_texts)
     return numbers, np.diff(last_word, prepend=0)
 
@@ -128,14 +113,10 @@ def _places_of_words(letters: Numbers) -> tuple[Places, Places]:
 
 
 def span_numbers(numbers: Numbers, begins: Places, ends: Places) -> Numbers:
-    """The number of each span of words from its begin up to its end; equal spans have equal numbers."""
-    return _polynomials(numbers, begins, ends)
+    """The number of each span of numbers (letters, words) from its begin up to its end; equal spans have equal ones.
 
-
-def _polynomials(numbers: Numbers, begins: Places, ends: Places) -> Numbers:
-    """For each span, the sum of its numbers, each times the factor to the power of its place in the span, mixed.
-
-    Powers count from the first of all numbers; an inverse power then moves the span's first number to place 0.
+    It is the sum of its numbers, each times the factor to the power of its place in the span, mixed. Powers count from
+    the first of all numbers; an inverse power then moves the span's first number to place 0.
     """
     powers, backwards = _powers(_FACTOR, numbers.size), _powers(pow(_FACTOR, -1, 2**64), numbers.size + 1)
     sums = np.zeros(numbers.size + 1, dtype=np.uint64)

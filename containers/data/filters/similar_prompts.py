@@ -17,7 +17,14 @@ from operator import ne
 
 import numpy as np
 
-from containers.data.filters.prompt_words import BEGINNING_WORDS, Prompts, PromptWords, text_of_turns
+from containers.data.filters.prompt_words import (
+    BEGINNING_WORDS,
+    COMMON_TEXTS,
+    RUN_WORDS,
+    Prompts,
+    PromptWords,
+    text_of_turns,
+)
 from containers.data.filters.run_numbers import (
     Flags,
     Numbers,
@@ -28,9 +35,6 @@ from containers.data.filters.run_numbers import (
     words_of,
 )
 
-RUN_WORDS = 8
-# A run that so many texts share is a common phrase or a template, as in `contamination`.
-COMMON_TEXTS = 5
 # "right" and "light" are five letters, "Iran" and "Iraq" four: one letter of a short word is another word.
 _MIN_LETTERS = 5
 # Half a prompt that more prompts than this share is a template; they are not compared word by word.
@@ -173,7 +177,7 @@ def _of_same_letters(prompts: Prompts) -> Iterator[tuple[int, int]]:
 def _of_same_beginning(prompts: Prompts) -> Iterator[tuple[int, int]]:
     """Positions of prompts that begin with the same turns, each with the next one."""
     numbers = np.concatenate(
-        [span_numbers(words.numbers, words.begins, words.beginning_ends) for words in _batches(prompts)]
+        [span_numbers(words.numbers, words.begins, words.beginning_ends) for _, words in prompts.batches()]
     )
     positions = np.flatnonzero(prompts.words.lengths >= BEGINNING_WORDS)
     order = positions[np.argsort(numbers[positions], kind="stable")]
@@ -183,7 +187,7 @@ def _of_same_beginning(prompts: Prompts) -> Iterator[tuple[int, int]]:
 
 def _spelt_alike(prompts: Prompts) -> Iterator[tuple[int, int]]:
     """Yield positions of two prompts that differ in one letter of one word, so one half of their words is the same."""
-    halves = [_halves(words) for words in _batches(prompts)]
+    halves = [_halves(words) for _, words in prompts.batches()]
     first, second = (np.concatenate(half) for half in zip(*halves, strict=True))
     likely = (prompts.words.lengths > 1) & (_stand_twice(first) | _stand_twice(second))
     positions = np.flatnonzero(likely).tolist()
@@ -201,19 +205,10 @@ def _halves(words: PromptWords) -> tuple[Numbers, Numbers]:
     )
 
 
-def _batches(prompts: Prompts) -> Iterator[PromptWords]:
-    """Yield batches of words; at least an empty one, since numpy cannot join none."""
-    yield prompts.words.part(0, 0)
-    yield from (words for _, words in prompts.batches())
-
-
 def _stand_twice(numbers: Numbers) -> Flags:
     """Whether each number occurs more than once in the array."""
-    order = np.argsort(numbers)
-    is_same = np.zeros(numbers.size + 1, dtype=np.bool_)
-    is_same[1:-1] = numbers[order[1:]] == numbers[order[:-1]]
-    flags = np.zeros(numbers.size, dtype=np.bool_)
-    flags[order] = is_same[1:] | is_same[:-1]
+    _, groups, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    flags: Flags = counts[groups] > 1
     return flags
 
 

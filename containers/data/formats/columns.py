@@ -1,4 +1,4 @@
-"""The schemas of preference data by their columns, and their detection. Pure; used by check and stage.
+"""The schemas of preference data by their columns, their parsers, and their detection. Pure; used by check and stage.
 
     HelpSteer3       context, response1, response2, overall_preference   negative: response 1 is better
     TRL preference   chosen, rejected, with prompt or sharing their beginning: conversations, plain texts, or
@@ -11,24 +11,35 @@
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from containers.data.formats.errors import UnknownSchemaError
+from containers.data.formats.schemas import (
+    parse_arena,
+    parse_comparison,
+    parse_helpsteer3,
+    parse_trl,
+    parse_ultrafeedback,
+)
+from containers.data.rows import PreferenceRow, Value
 from containers.formatting import one_line
+from containers.harness.errors import BadDataError
 
-_COLUMNS_SHOWN = 20
-_NAME_CHARACTERS = 40
+_NAMES_SHOWN = 20
+NAME_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class PreferenceSchema:
     """A schema of preferences: `columns` are required, `optional` ones are read if present.
 
-    `stands_alone`: no other column may be there, since the names alone say too little. `num_lines` lines make one row.
+    `parse` reads one object of it; `num_lines` lines make one row. `stands_alone`: no other column may be there, since
+    the names alone say too little.
     """
 
     name: str
+    parse: Callable[[Value], PreferenceRow]
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
     stands_alone: bool = False
@@ -40,12 +51,17 @@ class PreferenceSchema:
 
 
 HELPSTEER3 = PreferenceSchema(
-    "HelpSteer3", ("context", "response1", "response2", "overall_preference"), ("individual_preference",)
+    "HelpSteer3",
+    parse_helpsteer3,
+    ("context", "response1", "response2", "overall_preference"),
+    ("individual_preference",),
 )
-TRL = PreferenceSchema("TRL preference", ("chosen", "rejected"), ("prompt", "margin", "score_chosen", "score_rejected"))
-ARENA = PreferenceSchema("arena", ("prompt", "response_a", "response_b", "winner"))
-ULTRAFEEDBACK = PreferenceSchema("UltraFeedback", ("instruction", "completions"))
-COMPARISONS = PreferenceSchema("NeMo-Aligner comparisons", ("text",), stands_alone=True, num_lines=2)
+TRL = PreferenceSchema(
+    "TRL preference", parse_trl, ("chosen", "rejected"), ("prompt", "margin", "score_chosen", "score_rejected")
+)
+ARENA = PreferenceSchema("arena", parse_arena, ("prompt", "response_a", "response_b", "winner"))
+ULTRAFEEDBACK = PreferenceSchema("UltraFeedback", parse_ultrafeedback, ("instruction", "completions"))
+COMPARISONS = PreferenceSchema("NeMo-Aligner comparisons", parse_comparison, ("text",), stands_alone=True, num_lines=2)
 SCHEMAS = (HELPSTEER3, TRL, ARENA, ULTRAFEEDBACK, COMPARISONS)
 
 
@@ -68,7 +84,7 @@ def schema_of(rows: Iterable[Iterable[str]], *, file: str) -> PreferenceSchema:
     if not hits:
         raise UnknownSchemaError(
             file,
-            f"has no schema that is known here. Columns found: {_shown(found)}.",
+            f"has no schema that is known here. Columns found: {names_shown(found)}.",
             f"Columns wanted, one of: {'; '.join(_wanted(schema) for schema in SCHEMAS)}. "
             "Rename the columns, or convert the file.",
         )
@@ -76,11 +92,23 @@ def schema_of(rows: Iterable[Iterable[str]], *, file: str) -> PreferenceSchema:
     return next(schema for schema in SCHEMAS if hits[schema.name] == best)
 
 
-def _shown(found: Counter[str]) -> str:
+def detect_schema(values: Iterable[Value], *, file: str) -> PreferenceSchema:
+    """As `schema_of`, for a stage.
+
+    Raises:
+        BadDataError: none has the columns of any schema; the message shows the columns found.
+    """
+    try:
+        return schema_of(values, file=file)
+    except UnknownSchemaError as error:
+        raise BadDataError(str(error)) from error
+
+
+def names_shown(found: Counter[str]) -> str:
     """The names, most frequent first. They are foreign text: cleaned and shortened."""
-    names = [one_line(name, _NAME_CHARACTERS) for name, _ in found.most_common(_COLUMNS_SHOWN)]
-    if len(found) > _COLUMNS_SHOWN:
-        names.append(f"and {len(found) - _COLUMNS_SHOWN:,} more")
+    names = [one_line(name, NAME_CHARACTERS) for name, _ in found.most_common(_NAMES_SHOWN)]
+    if len(found) > _NAMES_SHOWN:
+        names.append(f"and {len(found) - _NAMES_SHOWN:,} more")
     return ", ".join(names) or "none"
 
 

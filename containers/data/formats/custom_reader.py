@@ -11,11 +11,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from containers.data.formats.files import Line
+from containers.data.formats.files import Line, line_of
 from containers.harness.errors import BadDataError
 
 READER_FUNCTION = "read_rows"
-_SEEN_CHARACTERS = 80
 
 
 def read_lines_with(reader: Path, data: Path, *, name: str) -> Iterator[Line]:
@@ -32,10 +31,7 @@ def read_lines_with(reader: Path, data: Path, *, name: str) -> Iterator[Line]:
     number = 0
     try:
         for number, value in enumerate(read(data), start=1):
-            if isinstance(value, dict):
-                yield Line(number, value)
-            else:
-                yield Line(number, None, "not_an_object", repr(value)[:_SEEN_CHARACTERS])
+            yield line_of(number, value)
     except Exception as error:  # whatever a foreign function raises
         raise BadDataError(
             f"{name}: the reader of dataset.reader failed after row {number:,}: {_said(error, reader)}. Correct "

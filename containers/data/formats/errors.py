@@ -1,5 +1,7 @@
 """Errors of a data file that cannot be read, in two parts: what is wrong with it, and what to do."""
 
+from containers.contracts.file_limits import MAX_EXPANSION
+
 
 class UnreadableFileError(ValueError):
     """A data file is damaged, is no data, or would take far more memory than its size.
@@ -13,6 +15,16 @@ class UnreadableFileError(ValueError):
         super().__init__(f"{name} {problem} {advice}")
         self.problem = problem
         self.advice = advice
+
+
+def bomb(name: str, num_bytes: int, *, packed_bytes: int) -> UnreadableFileError:
+    """The error of a file of `packed_bytes` that unpacks to `num_bytes`, or more."""
+    return UnreadableFileError(
+        name,
+        f"expands more than {MAX_EXPANSION}-fold ({num_bytes:,} bytes or more, from {packed_bytes:,}). No text does "
+        f"that; it looks like a decompression bomb.",
+        "Check where it comes from.",
+    )
 
 
 class UnknownSchemaError(UnreadableFileError):

@@ -15,13 +15,12 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 
 from containers.contracts.file_limits import (
-    MAX_EXPANSION,
     MAX_LINE_BYTES,
     RowLines,
     expanded_bytes_allowed,
     has_too_few_rows,
 )
-from containers.data.formats.errors import UnreadableFileError
+from containers.data.formats.errors import UnreadableFileError, bomb
 from containers.data.formats.parquet_rows import opened_parquet, row_batches
 from containers.formatting import one_line
 from containers.harness.errors import BadDataError
@@ -60,7 +59,11 @@ class Line(NamedTuple):
         return _parse_line(self.number, self.raw) if self.raw else self
 
 
-Parser = Callable[[int, bytes], Line]
+def line_of(number: int, value: object) -> Line:
+    """A value that another reader made; one that is no object has a reason."""
+    if isinstance(value, dict):
+        return Line(number, value)
+    return Line(number, None, "not_an_object", repr(value)[:_SEEN_CHARACTERS])
 
 
 @dataclass
@@ -117,25 +120,13 @@ def read_lines(path: Path, *, fast: bool = False) -> Iterator[Line]:
     """
     num_without = 0
     try:
-        for line in _lines_of(path, parse=_parse_fast if fast else _parse_line):
+        for line in some_lines(path, fast=fast):
             if line.value is None:
                 num_without += 1
                 require_rows_among(line.number, num_rows=line.number - num_without, name=path.name)
             yield line
     except UnreadableFileError as error:
         raise BadDataError(str(error)) from error
-
-
-def some_lines(path: Path, *, limit: ReadLimit, wanted: Iterator[bool] | None = None) -> Iterator[Line]:
-    """Yield the lines of a data file up to the limit; lines that are not wanted are skipped unparsed.
-
-    Args:
-        wanted: one flag for each line, in order; None: all lines.
-
-    Raises:
-        UnreadableFileError: the file is damaged, or looks like a bomb.
-    """
-    return _lines_of(path, parse=_parse_line, limit=limit, wanted=wanted)
 
 
 def file_kind(path: Path) -> str:
@@ -203,10 +194,19 @@ def _demand_rows(name: str, *, num_lines: int, num_rows: int) -> None:
         )
 
 
-def _lines_of(
-    path: Path, *, parse: Parser, limit: ReadLimit | None = None, wanted: Iterator[bool] | None = None
+def some_lines(
+    path: Path, *, limit: ReadLimit | None = None, wanted: Iterator[bool] | None = None, fast: bool = False
 ) -> Iterator[Line]:
-    kind = file_kind(path)
+    """Yield the lines of a data file up to the limit; lines that are not wanted are skipped unparsed.
+
+    Args:
+        wanted: one flag for each line, in order; None: all lines.
+        fast: as in `read_lines`.
+
+    Raises:
+        UnreadableFileError: the file is damaged, or looks like a bomb.
+    """
+    kind, parse = file_kind(path), _parse_fast if fast else _parse_line
     if kind == "parquet":
         yield from _read_parquet(path, limit=limit, wanted=wanted)
         return
@@ -238,12 +238,7 @@ class _BoundedGzip(gzip.GzipFile):
 
     def _bounded(self, read: bytes) -> bytes:
         if self.tell() > expanded_bytes_allowed(self._packed.tell()):
-            raise UnreadableFileError(
-                self._path.name,
-                f"expands more than {MAX_EXPANSION}-fold ({self.tell():,} bytes or more, from {self._packed.tell():,})"
-                ". No text does that; it looks like a decompression bomb.",
-                "Check where it comes from.",
-            )
+            raise bomb(self._path.name, self.tell(), packed_bytes=self._packed.tell())
         return read
 
 

@@ -6,12 +6,12 @@ that could grow that far is read with its dictionaries kept, and sizes are known
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from containers.contracts.file_limits import MAX_EXPANSION, MAX_LINE_BYTES, expanded_bytes_allowed
-from containers.data.formats.errors import UnreadableFileError
+from containers.contracts.file_limits import MAX_LINE_BYTES, expanded_bytes_allowed
+from containers.data.formats.errors import UnreadableFileError, bomb
 from containers.data.formats.parquet_pages import group_sums
 from containers.formatting import one_line
 
@@ -67,14 +67,15 @@ def row_batches(path: Path) -> Iterator[RowBatch]:
     Raises:
         UnreadableFileError: the file is damaged, or its rows expand too far.
     """
-    allowed, decoded = expanded_bytes_allowed(path.stat().st_size), 0
+    packed_bytes = path.stat().st_size
+    allowed, decoded = expanded_bytes_allowed(packed_bytes), 0
     with opened_parquet(path) as file:
         for group in range(file.metadata.num_row_groups):
             for rows in _undecoded(file, path, group, allowed=allowed):
                 for batch in _in_small_batches(rows):
                     decoded += batch.num_bytes
                     if decoded > allowed:
-                        raise _bomb(path, decoded)
+                        raise bomb(path.name, decoded, packed_bytes=packed_bytes)
                     yield batch
 
 
@@ -102,25 +103,15 @@ def _demand_bounded(file: "pq.ParquetFile", path: Path) -> None:
     if len({column.path for column in columns}) < len(columns):
         raise UnreadableFileError(path.name, "has two columns of one name.", "Rename one.")
     # Each byte is read once: page headers that many chunks share would be read as often.
-    if sum(max(0, chunk.total_compressed_size) for group in _groups(file) for chunk in _chunks(group)) > (
-        path.stat().st_size
-    ):
+    packed_bytes = path.stat().st_size
+    if sum(max(0, chunk.total_compressed_size) for group in _groups(file) for chunk in _chunks(group)) > packed_bytes:
         raise OSError("its columns are larger than the file")
     expanded = 0
     for group in _groups(file):
         for pages, depth in zip(group_sums(path, _chunks(group)), depths, strict=True):
             expanded += max(pages.num_bytes, pages.num_values * _ENTRY_BYTES * depth)
-    if expanded > expanded_bytes_allowed(path.stat().st_size):
-        raise _bomb(path, expanded)
-
-
-def _bomb(path: Path, num_bytes: int) -> UnreadableFileError:
-    return UnreadableFileError(
-        path.name,
-        f"expands more than {MAX_EXPANSION}-fold ({num_bytes:,} bytes or more, from "
-        f"{path.stat().st_size:,}). No text does that; it looks like a decompression bomb.",
-        "Check where it comes from.",
-    )
+    if expanded > expanded_bytes_allowed(packed_bytes):
+        raise bomb(path.name, expanded, packed_bytes=packed_bytes)
 
 
 def _groups(file: "pq.ParquetFile") -> "list[pq.RowGroupMetaData]":
@@ -218,13 +209,11 @@ def _with_dictionaries_seen(packed: "pq.ParquetFile", group: int, columns: list[
     first = next(packed.iter_batches(batch_size=1, row_groups=[group]), None)
     if first is None:
         return columns
-    seen = _longest_values([first.column(number) for number in range(first.num_columns)])
+    seen = list(_longest_values(first.columns))
     if len(seen) != len(columns):
         return columns
     return [
-        _Column(column.path, column.num_values, longest, column.is_nested)
-        if longest is not None and chunk.has_dictionary_page
-        else column
+        replace(column, widest=longest) if longest is not None and chunk.has_dictionary_page else column
         for column, chunk, longest in zip(columns, chunks, seen, strict=True)
     ]
 
@@ -251,39 +240,28 @@ def _decoded_bytes(array: "pa.Array") -> int:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    total, left = 0, [array]
-    while left:
-        part = left.pop()
-        total += _ENTRY_BYTES * len(part)
-        if pa.types.is_dictionary(part.type):
-            if _has_texts(part.type.value_type):
-                lengths = pc.binary_length(part.dictionary).take(part.indices)
-                total += pc.sum(lengths.cast(pa.int64())).as_py() or 0
-            else:
-                left.append(part.dictionary)
-        elif inner := _inner(part):
-            left += inner
-        else:
-            total += part.nbytes
-    return total
+    entries = _ENTRY_BYTES * len(array)
+    if pa.types.is_dictionary(array.type):
+        if not _has_texts(array.type.value_type):
+            return entries + _decoded_bytes(array.dictionary)
+        lengths = pc.binary_length(array.dictionary).take(array.indices)
+        return entries + int(pc.sum(lengths.cast(pa.int64())).as_py() or 0)
+    inner = _inner(array)
+    return entries + (sum(map(_decoded_bytes, inner)) if inner else int(array.nbytes))
 
 
-def _longest_values(arrays: "list[pa.Array]") -> list[int | None]:
+def _longest_values(arrays: "list[pa.Array]") -> Iterator[int | None]:
     """Longest text of each leaf's dictionary, in the order of the file's columns; None without a dictionary."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    longest: list[int | None] = []
-    left = list(reversed(arrays))
-    while left:
-        part = left.pop()
-        if inner := _inner(part):
-            left += reversed(inner)
-        elif pa.types.is_dictionary(part.type) and len(part.dictionary) and _has_texts(part.type.value_type):
-            longest.append(pc.max(pc.binary_length(part.dictionary)).as_py())
+    for array in arrays:
+        if inner := _inner(array):
+            yield from _longest_values(inner)
+        elif pa.types.is_dictionary(array.type) and len(array.dictionary) and _has_texts(array.type.value_type):
+            yield pc.max(pc.binary_length(array.dictionary)).as_py()
         else:
-            longest.append(None)
-    return longest
+            yield None
 
 
 def _inner(array: "pa.Array") -> "list[pa.Array]":
@@ -306,10 +284,4 @@ def _inner(array: "pa.Array") -> "list[pa.Array]":
 def _has_texts(value_type: "pa.DataType") -> bool:
     import pyarrow as pa
 
-    kinds = pa.types
-    return bool(
-        kinds.is_string(value_type)
-        or kinds.is_large_string(value_type)
-        or kinds.is_binary(value_type)
-        or kinds.is_large_binary(value_type)
-    )
+    return value_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())

@@ -1,24 +1,13 @@
 """Parsers from one object of a preference file to one row, one for each schema (see `columns`)."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from containers.data.formats.columns import (
-    ARENA,
-    COMPARISONS,
-    HELPSTEER3,
-    TRL,
-    ULTRAFEEDBACK,
-    schema_of,
-)
-from containers.data.formats.errors import UnknownSchemaError
-from containers.data.formats.transcripts import turns_of_text
+from containers.data.formats.transcripts import turns_of_prompt, turns_of_text
 from containers.data.rows import (
     MAX_STRENGTH,
     MalformedRowError,
-    Pair,
     PreferenceRow,
     Turn,
     Value,
@@ -29,66 +18,38 @@ from containers.data.rows import (
     read_prompt,
     read_response,
 )
-from containers.harness.errors import BadDataError
-
-__all__ = ["MalformedRowError", "Pair", "PreferenceRow", "Schema", "Turn", "Value", "detect_schema", "known_schemas"]
 
 # Names of the two scores as UltraFeedback's editions write them.
 _SCORES_OF_SIDES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"))
 _WINNERS = {"a": "a", "b": "b", "tie": "tie", "model_a": "a", "model_b": "b", "tie (bothbad)": "tie"}
 
 
-@dataclass(frozen=True)
-class Schema:
-    """A schema of preferences, and the function that reads one object of it; `num_lines` lines make one row."""
-
-    name: str
-    parse: Callable[[Value], PreferenceRow]
-    num_lines: int = 1
-
-
-def detect_schema(values: Iterable[Value], *, file: str) -> Schema:
-    """The schema whose columns most of `values` have.
-
-    Raises:
-        BadDataError: none has the columns of any schema; the message shows the columns found.
-    """
-    try:
-        known = schema_of(values, file=file)
-    except UnknownSchemaError as error:
-        raise BadDataError(str(error)) from error
-    return Schema(known.name, _PARSERS[known.name], known.num_lines)
-
-
-def known_schemas() -> dict[str, Callable[[Value], PreferenceRow]]:
-    """The reader of every schema by its name."""
-    return dict(_PARSERS)
-
-
-def _parse_helpsteer3(value: Value) -> PreferenceRow:
+def parse_helpsteer3(value: Value) -> PreferenceRow:
+    """HelpSteer3: a negative preference says that response 1 is better."""
     prompt = read_prompt(column(value, "context"))
     response1 = read_response(column(value, "response1"))
     response2 = read_response(column(value, "response2"))
     preference = integer(column(value, "overall_preference"), "label_not_an_integer", "label_out_of_range")
     scores = annotator_scores(value.get("individual_preference"))
-    first_is_better = preference <= 0
+    chosen, rejected = (response1, response2) if preference <= 0 else (response2, response1)
     return make_row(
         value,
         prompt=prompt,
-        chosen=response1 if first_is_better else response2,
-        rejected=response2 if first_is_better else response1,
+        chosen=chosen,
+        rejected=rejected,
         margin=abs(preference),
         signs=[score * preference for score in scores],
     )
 
 
-def _parse_trl(value: Value) -> PreferenceRow:
+def parse_trl(value: Value) -> PreferenceRow:
+    """TRL preference: a missing prompt is what chosen and rejected begin with; scores beside them tell the strength."""
     chosen, rejected = column(value, "chosen"), column(value, "rejected")
     if value.get("prompt") is None:
         shared, chosen, rejected = _split_at_first_difference(chosen, rejected)
         prompt = read_prompt(shared)
     else:
-        turns = _turns_of_prompt(value["prompt"])
+        turns = turns_of_prompt(value["prompt"])
         if turns is not None:
             chosen, rejected = _turns_or_text(chosen), _turns_or_text(rejected)
         prompt = read_prompt(value["prompt"] if turns is None else turns)
@@ -109,7 +70,8 @@ def _parse_trl(value: Value) -> PreferenceRow:
     )
 
 
-def _parse_arena(value: Value) -> PreferenceRow:
+def parse_arena(value: Value) -> PreferenceRow:
+    """Arena: the winner has the strength 1, a tie 0."""
     prompt = read_prompt(column(value, "prompt"))
     response_a = read_response(column(value, "response_a"))
     response_b = read_response(column(value, "response_b"))
@@ -117,16 +79,11 @@ def _parse_arena(value: Value) -> PreferenceRow:
     name = _WINNERS.get(winner.strip().lower()) if isinstance(winner, str) else None
     if name is None:
         raise MalformedRowError("winner_unknown", winner)
-    return make_row(
-        value,
-        prompt=prompt,
-        chosen=response_b if name == "b" else response_a,
-        rejected=response_a if name == "b" else response_b,
-        margin=0.0 if name == "tie" else 1.0,
-    )
+    chosen, rejected = (response_b, response_a) if name == "b" else (response_a, response_b)
+    return make_row(value, prompt=prompt, chosen=chosen, rejected=rejected, margin=0.0 if name == "tie" else 1.0)
 
 
-def _parse_ultrafeedback(value: Value) -> PreferenceRow:
+def parse_ultrafeedback(value: Value) -> PreferenceRow:
     """Pair the completion of the highest `overall_score` with that of the lowest.
 
     The mean scores by aspect check the label: the published set has answers of 1 written as 10, whose aspects say
@@ -152,25 +109,12 @@ def _parse_ultrafeedback(value: Value) -> PreferenceRow:
     )
 
 
-def _parse_comparison(value: Value) -> PreferenceRow:
+def parse_comparison(value: Value) -> PreferenceRow:
     """Parse two joined lines: `text` holds the text of the good line and that of the bad line."""
     texts = column(value, "text")
     if not isinstance(texts, list | tuple) or len(texts) != 2 or not all(isinstance(text, str) for text in texts):
         raise MalformedRowError("comparison_not_two_texts", repr(texts)[:80])
-    shared, chosen, rejected = _split_at_first_difference(*texts)
-    prompt = read_prompt(shared)
-    return make_row(
-        {}, prompt=prompt, chosen=_last_turn(chosen, prompt), rejected=_last_turn(rejected, prompt), margin=1
-    )
-
-
-_PARSERS: dict[str, Callable[[Value], PreferenceRow]] = {
-    HELPSTEER3.name: _parse_helpsteer3,
-    TRL.name: _parse_trl,
-    ARENA.name: _parse_arena,
-    ULTRAFEEDBACK.name: _parse_ultrafeedback,
-    COMPARISONS.name: _parse_comparison,
-}
+    return parse_trl({"chosen": texts[0], "rejected": texts[1]})
 
 
 def _score(value: object) -> float | None:
@@ -205,14 +149,6 @@ def _turns_or_text(value: object) -> object:
     """The turns of a transcript; anything else as it is."""
     turns = turns_of_text(value) if isinstance(value, str) else None
     return value if turns is None else turns
-
-
-def _turns_of_prompt(value: object) -> list[Turn] | None:
-    """Return the turns of a transcript, which may end with the word `Assistant:`; None for any other value."""
-    turns = turns_of_text(value) if isinstance(value, str) else None
-    if turns and turns[-1] == {"role": "assistant", "content": ""}:
-        return turns[:-1]
-    return turns
 
 
 def _split_at_first_difference(chosen: object, rejected: object) -> tuple[object, object, object]:

@@ -40,6 +40,14 @@ def turns_of_text(text: str) -> list[Turn] | None:
     return None
 
 
+def turns_of_prompt(value: object) -> list[Turn] | None:
+    """Return the turns of a transcript, which may end with the word `Assistant:`; None for any other value."""
+    turns = turns_of_text(value) if isinstance(value, str) else None
+    if turns and turns[-1] == {"role": "assistant", "content": ""}:
+        return turns[:-1]
+    return turns
+
+
 def comparison_text(prompt: Sequence[Turn], response: str) -> str | None:
     """Return the conversation in NeMo-Aligner's form; None if it cannot be read back unchanged.
 

@@ -9,12 +9,12 @@ find them all.
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from containers.data.rows import MalformedRowError
+from containers.evals.statistics import Floats
 from containers.evals.suites.base import (
     Benchmark,
     Comparison,
@@ -23,7 +23,6 @@ from containers.evals.suites.base import (
     ScoredItem,
     SuiteFigures,
     SuiteItem,
-    SuiteRows,
     list_column,
     row_id,
     text_column,
@@ -39,8 +38,6 @@ from containers.evals.suites.figures import (
 )
 from containers.evals.suites.rows import Layout, read_suite, suite_item
 
-Floats = NDArray[np.float64]
-
 _A, _B, _TIE = "a", "b", "tie"
 _WINNERS = {
     "a": _A,
@@ -53,22 +50,6 @@ _WINNERS = {
 }
 _FLAGS = {"winner_model_a": _A, "winner_model_b": _B, "winner_tie": _TIE}
 _ALL = "all"
-
-
-def read(path: Path) -> SuiteRows:
-    """Read the votes, in any of three forms: this project's, LMSYS' human preference (flags), LMSYS' conversations.
-
-    Battles whose conversations differ before the last answer are left out: they have no common prompt.
-
-    Raises:
-        BadDataError: a file is missing or damaged, or columns are missing.
-    """
-    layouts = (
-        Layout(("prompt", "response_a", "response_b", "winner"), _parse_named),
-        Layout(("prompt", "response_a", "response_b", *_FLAGS), _parse_flags),
-        Layout(("conversation_a", "conversation_b", "winner"), _parse_conversations),
-    )
-    return read_suite(path, layouts, title=ARENA.title)
 
 
 def _parse_named(row: Row) -> SuiteItem:
@@ -98,6 +79,7 @@ def _only_turn(value: object) -> object:
 
 
 def _parse_conversations(row: Row) -> SuiteItem:
+    """Battles whose conversations differ before the last answer have no common prompt, and are left out."""
     turns_a, turns_b = list_column(row, "conversation_a"), list_column(row, "conversation_b")
     if turns_a[:-1] != turns_b[:-1]:
         raise MalformedRowError("turns_differ_before_the_last", f"{len(turns_a)} and {len(turns_b)} turns")
@@ -144,38 +126,35 @@ def _separation(entries: Sequence[ScoredItem], intervals: Intervals) -> Estimate
     sizes = np.array([abs(entry.scores[0] - entry.scores[1]) for entry in entries])
     decided = np.array([bool(entry.item.comparisons) for entry in entries])
     _, prompts = np.unique([entry.item.prompt_id for entry in entries], return_inverse=True)
-    area = _Area(sizes[decided], sizes[~decided])
-    value = area.weighted(np.ones(decided.sum()), np.ones((~decided).sum()))
-    num_prompts = int(prompts.max()) + 1
-    draws: list[float] = []
-    for block in resamples(num_prompts, intervals, stratum="votes"):
-        for row in block:
-            drawn = np.bincount(row, minlength=num_prompts)[prompts].astype(np.float64)
-            draws.append(area.weighted(drawn[decided], drawn[~decided]))
-    found = np.array(draws)
-    return Estimate(value, np.where(np.isnan(found), value, found), len(entries))
+    ties = np.flatnonzero(~decided)[np.argsort(sizes[~decided])]
+    left, right = (np.searchsorted(sizes[ties], sizes[decided], side=side) for side in ("left", "right"))
+
+    def area(weights: Floats) -> float:
+        """How often a decided vote's size is above a tie's, equal ones count half; NaN if all of one kind weigh 0.
+
+        Example: decided votes of 1 and 2, ties of 0 and 1, and equal weights give 0.875.
+        """
+        below = np.concatenate([[0.0], np.cumsum(weights[ties])])
+        whole = float(weights[decided].sum() * below[-1])
+        return float(weights[decided] @ (below[left] + below[right])) / (2 * whole) if whole else np.nan
+
+    value, num_prompts = area(np.ones(len(entries))), int(prompts.max()) + 1
+    blocks = resamples(num_prompts, intervals, stratum="votes")
+    counts = (np.bincount(row, minlength=num_prompts)[prompts].astype(np.float64) for block in blocks for row in block)
+    draws = np.array([area(weights) for weights in counts])
+    return Estimate(value, np.where(np.isnan(draws), value, draws), len(entries))
 
 
-class _Area:
-    """How often a value of `larger` is above one of `smaller`, equal ones count half. [1, 2] and [0, 1] give 0.875."""
-
-    def __init__(self, larger: Floats, smaller: Floats) -> None:
-        self._order = np.argsort(smaller)
-        ordered = smaller[self._order]
-        self._left = np.searchsorted(ordered, larger, side="left")
-        self._right = np.searchsorted(ordered, larger, side="right")
-
-    def weighted(self, of_larger: Floats, of_smaller: Floats) -> float:
-        """The area with each value counted by its weight; NaN if all weights of one side are 0."""
-        below = np.concatenate([[0.0], np.cumsum(of_smaller[self._order])])
-        whole = float(of_larger.sum() * below[-1])
-        return float(of_larger @ (below[self._left] + below[self._right])) / (2 * whole) if whole else np.nan
-
-
+# This project's form, LMSYS' human preference (flags), LMSYS' conversations.
+_LAYOUTS = (
+    Layout(("prompt", "response_a", "response_b", "winner"), _parse_named),
+    Layout(("prompt", "response_a", "response_b", *_FLAGS), _parse_flags),
+    Layout(("conversation_a", "conversation_b", "winner"), _parse_conversations),
+)
 ARENA = Benchmark(
     name="arena",
     title="Human preference (arena votes)",
-    read=read,
+    reader=partial(read_suite, layouts=_LAYOUTS),
     judge=judge,
     tie_rule=(
         "Votes that people called a tie are left out of the score and judged by `tie_separation`; equal scores of a "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Comparison:
     cell: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SuiteItem:
     """A prompt, the responses to it, and which of them should score higher than which.
 
@@ -46,7 +47,7 @@ class SuiteItem:
     comparisons: tuple[Comparison, ...]
     line: int = 0
 
-    @property
+    @cached_property
     def prompt_id(self) -> str:
         """The same for items with the same prompt, which are no independent evidence."""
         return prompt_identity(self.prompt)
@@ -103,7 +104,7 @@ class Benchmark:
     Attributes:
         name: as configurations name it.
         title: as people write it.
-        read: the rows of a file or of a folder of files; raises BadDataError where columns are missing or damaged.
+        reader: returns the rows of a path; gets the title for messages.
         judge: computes the figures of scored items.
         tie_rule: how equal scores, or equally good responses, count; one sentence for the certificate.
         source: paper or repository that the rule comes from.
@@ -111,10 +112,18 @@ class Benchmark:
 
     name: str
     title: str
-    read: Callable[[Path], SuiteRows]
+    reader: Callable[[Path, str], SuiteRows]
     judge: Callable[[Sequence[ScoredItem], Intervals], SuiteFigures]
     tie_rule: str
     source: str
+
+    def read(self, path: Path) -> SuiteRows:
+        """Return the rows of a file or of a folder of files.
+
+        Raises:
+            BadDataError: a file is missing or damaged, columns are missing, or all its subsets are unknown.
+        """
+        return self.reader(path, self.title)
 
 
 Row = Mapping[str, Any]

@@ -16,21 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from containers.contracts.outcome import Metric
-from containers.evals.statistics import cluster_sums, share_metric
+from containers.evals.statistics import (
+    Floats,
+    cluster_sums,
+    drawn_places,
+    means_of_resamples,
+    percentile_interval,
+    share_metric,
+)
 from containers.evals.suites.base import Intervals, ScoredItem, SuiteFigures
 from containers.harness.errors import DivergedError
 
-Floats = NDArray[np.float64]
-# Resamples drawn at once: 64 MB for a million values.
-_RESAMPLED_VALUES = 8_000_000
-
-
-@dataclass(frozen=True)
-class Credits:
-    """The credit of each item (0 wrong, 1 right, between them a tie), and its prompt."""
-
-    values: tuple[float, ...]
-    prompts: tuple[str, ...]
+# The credit of each item (0 wrong, 1 right, between them a tie), and its prompt.
+Credits = Sequence[tuple[float, str]]
 
 
 @dataclass(frozen=True)
@@ -43,21 +41,15 @@ class Estimate:
 
     def metric(self, name: str, intervals: Intervals) -> Metric:
         """The figure with its percentile interval."""
-        tail = (1 - intervals.confidence) / 2
-        low, high = np.quantile(self.draws, [tail, 1 - tail])
-        return Metric(
-            name=name, value=self.value, unit="fraction", ci_low=float(low), ci_high=float(high), count=self.count
-        )
+        low, high = percentile_interval(self.draws, confidence=intervals.confidence)
+        return Metric(name=name, value=self.value, unit="fraction", ci_low=low, ci_high=high, count=self.count)
 
 
 def mean_estimate(credits: Credits, intervals: Intervals, *, stratum: str) -> Estimate:
     """The mean over items; resamples are the same for the same stratum with as many prompts."""
-    sums, sizes = cluster_sums(credits.values, credits.prompts)
-    draws = [
-        sums[places].sum(axis=1) / sizes[places].sum(axis=1)
-        for places in resamples(sums.size, intervals, stratum=stratum)
-    ]
-    return Estimate(float(sums.sum() / sizes.sum()), np.concatenate(draws), len(credits.values))
+    sums, sizes = cluster_sums(*zip(*credits, strict=True))
+    draws = means_of_resamples(sums, sizes, resamples(sums.size, intervals, stratum=stratum))
+    return Estimate(float(sums.sum() / sizes.sum()), draws, len(credits))
 
 
 def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
@@ -75,15 +67,14 @@ def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
 
 def resamples(size: int, intervals: Intervals, *, stratum: str) -> Iterator[NDArray[np.int64]]:
     """Places drawn with replacement, [resamples, size] in blocks; they depend on seed, stratum and size only."""
-    generator = np.random.default_rng([intervals.seed, zlib.crc32(stratum.encode())])
-    at_once = max(1, _RESAMPLED_VALUES // size)
-    for start in range(0, intervals.num_bootstrap, at_once):
-        yield generator.integers(0, size, size=(min(at_once, intervals.num_bootstrap - start), size))
+    seed = [intervals.seed, zlib.crc32(stratum.encode())]
+    return drawn_places(size, num_bootstrap=intervals.num_bootstrap, seed=seed)
 
 
 def share(credits: Credits, name: str, intervals: Intervals) -> Metric:
     """The mean of the credits with Wilson's interval."""
-    return share_metric(credits.values, name=name, confidence=intervals.confidence, clusters=credits.prompts)
+    values, prompts = zip(*credits, strict=True)
+    return share_metric(values, name=name, confidence=intervals.confidence, clusters=prompts)
 
 
 def shares(groups: Mapping[str, Credits], intervals: Intervals) -> tuple[Metric, ...]:
@@ -167,34 +158,22 @@ def _check(entry: ScoredItem) -> None:
         )
 
 
-def pair_credit(entry: ScoredItem, *, tie: float) -> float:
-    """1 if the better response of the item's first comparison scores higher, 0 if lower, `tie` if equal."""
-    margin = pair_margin(entry)
-    return tie if margin == 0 else float(margin > 0)
-
-
-def pair_margin(entry: ScoredItem) -> float:
-    """Score of the better minus score of the worse response of the item's first comparison."""
-    pair = entry.item.comparisons[0]
-    return entry.scores[pair.better] - entry.scores[pair.worse]
-
-
 def pair_credits(groups: Mapping[str, Sequence[ScoredItem]], *, tie: float) -> dict[str, Credits]:
-    """The credits of pairs, by group."""
-    return {name: credits_of(entries, lambda entry: pair_credit(entry, tie=tie)) for name, entries in groups.items()}
+    """The credits of pairs, by group: 1 if an item's better response scores higher, 0 if lower, `tie` if equal."""
+
+    def credit(entry: ScoredItem) -> float:
+        pair = entry.item.comparisons[0]
+        margin = entry.scores[pair.better] - entry.scores[pair.worse]
+        return tie if margin == 0 else float(margin > 0)
+
+    return {name: credits_of(entries, credit) for name, entries in groups.items()}
 
 
 def credits_of(entries: Sequence[ScoredItem], credit: Callable[[ScoredItem], float]) -> Credits:
     """The credits of items by a rule."""
-    return Credits(
-        values=tuple(credit(entry) for entry in entries), prompts=tuple(entry.item.prompt_id for entry in entries)
-    )
+    return [(credit(entry), entry.item.prompt_id) for entry in entries]
 
 
 def joined(groups: Iterable[Credits]) -> Credits:
     """The credits of all groups."""
-    known = list(groups)
-    return Credits(
-        values=tuple(value for credits in known for value in credits.values),
-        prompts=tuple(prompt for credits in known for prompt in credits.prompts),
-    )
+    return [found for credits in groups for found in credits]

@@ -8,7 +8,7 @@ Source: Tan et al. 2024, arXiv:2410.12784; ScalerLab/JudgeBench, `run_judge.py`,
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 from containers.data.rows import MalformedRowError
 from containers.evals.suites.base import (
@@ -18,7 +18,6 @@ from containers.evals.suites.base import (
     ScoredItem,
     SuiteFigures,
     SuiteItem,
-    SuiteRows,
     UnknownSubsetError,
     row_id,
     text_column,
@@ -33,17 +32,6 @@ SECTIONS = {
     "Math": "livebench-math",
     "Coding": "livecodebench",
 }
-
-
-def read(path: Path) -> SuiteRows:
-    """The pairs. The published column `source` may also be called `subset`, and `pair_id` may be `id`.
-
-    Raises:
-        BadDataError: a file is missing or damaged, columns are missing, or all sources are unknown.
-    """
-    texts = ("question", "response_A", "response_B", "label")
-    layouts = tuple(Layout((*texts, column), _parse) for column in ("source", "subset"))
-    return read_suite(path, layouts, title=JUDGE_BENCH.title)
 
 
 def _parse(row: Row) -> SuiteItem:
@@ -70,21 +58,23 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
         section: joined(found for source, found in credits.items() if source.startswith(beginning))
         for section, beginning in SECTIONS.items()
     }
-    missing = tuple(section for section, found in sections.items() if not found.values)
+    missing = tuple(section for section, found in sections.items() if not found)
     if not credits:
         return SuiteFigures(score=None, missing=missing)
     return SuiteFigures(
         score=share(joined(credits.values()), "score", intervals),
-        sections=shares({section: found for section, found in sections.items() if found.values}, intervals),
+        sections=shares({section: found for section, found in sections.items() if found}, intervals),
         subsets=shares(credits, intervals),
         missing=missing,
     )
 
 
+_TEXTS = ("question", "response_A", "response_B", "label")
 JUDGE_BENCH = Benchmark(
     name="judge_bench",
     title="JudgeBench",
-    read=read,
+    # The published column `source` may also be called `subset`, and `pair_id` may be `id`.
+    reader=partial(read_suite, layouts=[Layout((*_TEXTS, column), _parse) for column in ("source", "subset")]),
     judge=judge,
     tie_rule="Equal scores count as wrong.",
     source="Tan et al. 2024, arXiv:2410.12784; code of ScalerLab/JudgeBench",

@@ -7,22 +7,11 @@ Source: Zeng et al. 2023, arXiv:2310.07641; princeton-nlp/LLMBar, README and `LL
 (`correct_average`, the rating evaluators).
 """
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from containers.data.rows import MalformedRowError
-from containers.evals.suites.base import (
-    Benchmark,
-    Intervals,
-    Row,
-    ScoredItem,
-    SuiteFigures,
-    SuiteItem,
-    SuiteRows,
-    known_subset,
-    row_id,
-    text_column,
-)
+from containers.evals.suites.base import Benchmark, Row, SuiteItem, known_subset, row_id, text_column
 from containers.evals.suites.figures import section_figures
 from containers.evals.suites.rows import Layout, pair_item, preference_item, read_suite
 
@@ -30,26 +19,6 @@ NATURAL = "Natural"
 ADVERSARIAL = ("Neighbor", "GPTInst", "GPTOut", "Manual")
 SECTIONS = {"Natural": {NATURAL: 1.0}, "Adversarial": {f"Adversarial/{name}": 1.0 for name in ADVERSARIAL}}
 SUBSETS = tuple(subset for weights in SECTIONS.values() for subset in weights)
-
-
-def read(path: Path) -> SuiteRows:
-    """The pairs, from the published columns (`input`, `output_1`, `output_2`, `label`) or as TRL preference rows.
-
-    The published rows do not name their subset: their folder or file does, such as
-    `Adversarial/Neighbor/dataset.json`. A column `subset` comes first.
-
-    Raises:
-        BadDataError: a file is missing or damaged, columns are missing, or all subsets are unknown.
-    """
-    layouts = (
-        Layout(("subset", "prompt", "chosen", "rejected"), _parse_pair),
-        Layout(("subset", "input", "output_1", "output_2", "label"), _parse_published),
-    )
-    return read_suite(path, layouts, title=LLMBAR.title, said_by_place=_subset_of_place)
-
-
-def _parse_pair(row: Row) -> SuiteItem:
-    return preference_item(row, subset=_subset(row))
 
 
 def _parse_published(row: Row) -> SuiteItem:
@@ -74,23 +43,27 @@ def _subset(row: Row) -> str:
 
 
 def _subset_of_place(file: Path) -> Row:
-    """Return the subset that the nearest part of a file's path names; empty if none does."""
+    """Return the subset that the nearest part of a file's path names; empty if none does.
+
+    The published rows do not name their subset: their folder or file does, such as
+    `Adversarial/Neighbor/dataset.json`. A column `subset` comes first.
+    """
     names = {item.casefold(): item for item in (NATURAL, *ADVERSARIAL)}
     parts = (file.name.split(".")[0], *reversed(file.parent.parts))
     found = next((names[part.casefold()] for part in parts if part.casefold() in names), None)
     return {} if found is None else {"subset": found}
 
 
-def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
-    """Score, Natural and Adversarial as sections, and the five subsets."""
-    return section_figures(scored, intervals, sections=SECTIONS, tie=0.5, score_of="subsets")
-
-
+# TRL preference rows, or the published columns.
+_LAYOUTS = (
+    Layout(("subset", "prompt", "chosen", "rejected"), lambda row: preference_item(row, subset=_subset(row))),
+    Layout(("subset", "input", "output_1", "output_2", "label"), _parse_published),
+)
 LLMBAR = Benchmark(
     name="llmbar",
     title="LLMBar",
-    read=read,
-    judge=judge,
+    reader=partial(read_suite, layouts=_LAYOUTS, said_by_place=_subset_of_place),
+    judge=partial(section_figures, sections=SECTIONS, tie=0.5, score_of="subsets"),
     tie_rule="Equal scores count as half right.",
     source="Zeng et al. 2023, arXiv:2310.07641; code of princeton-nlp/LLMBar",
 )

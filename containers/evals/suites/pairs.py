@@ -11,13 +11,9 @@ from containers.evals.suites.figures import plain_figures
 from containers.evals.suites.rows import RowTally
 
 
-def read(path: Path) -> SuiteRows:
-    """Read the pairs that have an order; malformed rows, ties, and pairs that teach nothing are left out.
-
-    Raises:
-        BadDataError: a file is missing or damaged, or its schema is unknown.
-    """
-    tally = RowTally(title=PAIRS.title)
+def _read(path: Path, title: str) -> SuiteRows:
+    """Read the pairs that have an order; malformed rows, ties, and pairs that teach nothing are left out."""
+    tally = RowTally(title=title)
     votes: Counter[str] = Counter()
     for file in data_files(path):
         for line in read_rows(file):
@@ -28,8 +24,10 @@ def read(path: Path) -> SuiteRows:
                 continue
             pair = line.row.pair
             votes[pair.pair_id] += 1
+            vote = votes[pair.pair_id]
             item = SuiteItem(
-                item_id=_vote_id(pair.pair_id, votes[pair.pair_id]),
+                # A file of votes may hold one pair more than once, and each vote counts.
+                item_id=pair.pair_id if vote == 1 else f"{pair.pair_id}:{vote}",
                 prompt=pair.prompt,
                 responses=(pair.chosen, pair.rejected),
                 subset=pair.domain,
@@ -40,15 +38,10 @@ def read(path: Path) -> SuiteRows:
     return tally.rows()
 
 
-def _vote_id(pair_id: str, vote: int) -> str:
-    """Return the id of a pair; a file of votes may hold one pair more than once, and each vote counts."""
-    return pair_id if vote == 1 else f"{pair_id}:{vote}"
-
-
 PAIRS = Benchmark(
     name="pairs",
     title="Preference pairs",
-    read=read,
+    reader=_read,
     judge=plain_figures,
     tie_rule="Equal scores count as half right; pairs that people found equally good are left out.",
     source="Accuracy of a Bradley-Terry model: Christiano et al. 2017, arXiv:1706.03741",

@@ -9,23 +9,11 @@ SUBSET_MAPPING) and `utils.py` (calculate_scores_per_section); allenai/reward-be
 of the published table exchange the numbers of the two XSTest subsets: Safety scores made with them differ.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 from containers.data.rows import MalformedRowError
-from containers.evals.suites.base import (
-    Benchmark,
-    Intervals,
-    Row,
-    ScoredItem,
-    SuiteFigures,
-    SuiteItem,
-    SuiteRows,
-    known_subset,
-    row_id,
-    text_column,
-)
+from containers.evals.suites.base import Benchmark, Row, SuiteItem, known_subset, row_id, text_column
 from containers.evals.suites.figures import section_figures
 from containers.evals.suites.rows import Layout, preference_item, read_suite, with_digest
 
@@ -77,15 +65,6 @@ PRIOR_SETS = (
 )
 
 
-def read(path: Path) -> SuiteRows:
-    """The pairs; rows of the prior sets are left out as `prior_set`.
-
-    Raises:
-        BadDataError: a file is missing or damaged, columns are missing, or all subsets are unknown.
-    """
-    return read_suite(path, (Layout(("prompt", "chosen", "rejected", "subset"), _parse),), title=REWARD_BENCH.title)
-
-
 def _parse(row: Row) -> SuiteItem:
     name = text_column(row, "subset")
     if name.casefold() in PRIOR_SETS:
@@ -95,16 +74,11 @@ def _parse(row: Row) -> SuiteItem:
     return with_digest(replace(preference_item(row, subset=subset), item_id=f"{subset}:{row_id(row, 'id')}"))
 
 
-def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
-    """Score, four sections and the subsets."""
-    return section_figures(scored, intervals, sections=SECTIONS, tie=0.0, score_of="sections")
-
-
 REWARD_BENCH = Benchmark(
     name="reward_bench",
     title="RewardBench",
-    read=read,
-    judge=judge,
+    reader=partial(read_suite, layouts=[Layout(("prompt", "chosen", "rejected", "subset"), _parse)]),
+    judge=partial(section_figures, sections=SECTIONS, tie=0.0, score_of="sections"),
     tie_rule="Equal scores count as wrong.",
     source="Lambert et al. 2024, arXiv:2403.13787; package rewardbench 0.1.4",
 )

@@ -19,12 +19,12 @@ package rewardbench 0.1.4 leaves numbers without spread out of the last term.
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from containers.data.rows import MalformedRowError
+from containers.evals.statistics import Floats
 from containers.evals.suites.base import (
     Benchmark,
     Comparison,
@@ -33,7 +33,6 @@ from containers.evals.suites.base import (
     ScoredItem,
     SuiteFigures,
     SuiteItem,
-    SuiteRows,
     known_subset,
     list_column,
     row_id,
@@ -42,8 +41,6 @@ from containers.evals.suites.base import (
 from containers.evals.suites.figures import Estimate, by_subset, credits_of, mean_estimate, resamples, weighted
 from containers.evals.suites.rows import Layout, read_suite, suite_item, with_digest
 
-Floats = NDArray[np.float64]
-
 TIES = "Ties"
 SUBSETS = ("Factuality", "Precise IF", "Math", "Safety", "Focus", TIES)
 # Tied accuracy, ref accuracy, tied gap over spread, smaller gap over spread, normalised gap.
@@ -51,17 +48,8 @@ _TIES_WEIGHTS = np.array([0.30, 0.30, 0.20, 0.20, 0.01])
 _TIES_ID = re.compile(r"(ref|tied):(\d+)")
 
 
-def read(path: Path) -> SuiteRows:
-    """The items: right responses first, then wrong ones.
-
-    Raises:
-        BadDataError: a file is missing or damaged, columns are missing, or all subsets are unknown.
-    """
-    columns = ("id", "prompt", "chosen", "rejected", "num_correct", "subset")
-    return read_suite(path, (Layout(columns, _parse),), title=REWARD_BENCH_2.title)
-
-
 def _parse(row: Row) -> SuiteItem:
+    """Right responses come first, then wrong ones."""
     subset = known_subset(text_column(row, "subset"), SUBSETS)
     chosen, rejected = list_column(row, "chosen"), list_column(row, "rejected")
     _check_counts(row, len(chosen), len(rejected))
@@ -171,10 +159,11 @@ def _gap_and_spread(entry: ScoredItem) -> tuple[float, float]:
     return min(right_scores) - max(wrong_scores), max(right_scores) - min(right_scores)
 
 
+_COLUMNS = ("id", "prompt", "chosen", "rejected", "num_correct", "subset")
 REWARD_BENCH_2 = Benchmark(
     name="reward_bench_2",
     title="RewardBench 2",
-    read=read,
+    reader=partial(read_suite, layouts=[Layout(_COLUMNS, _parse)]),
     judge=judge,
     tie_rule=(
         "A highest score shared by k responses counts 1/k; in Ties a right answer has to score higher than every "

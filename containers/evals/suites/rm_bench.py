@@ -10,7 +10,7 @@ accuracy") and `scripts/utils.py`.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
@@ -23,13 +23,12 @@ from containers.evals.suites.base import (
     ScoredItem,
     SuiteFigures,
     SuiteItem,
-    SuiteRows,
     known_subset,
     list_column,
     row_id,
     text_column,
 )
-from containers.evals.suites.figures import Credits, Estimate, by_subset, mean_estimate, weighted
+from containers.evals.suites.figures import Estimate, by_subset, mean_estimate, weighted
 from containers.evals.suites.rows import Layout, read_suite, suite_item, with_digest
 
 # From the plainest to the fanciest, in the order of the lists in the file.
@@ -45,16 +44,8 @@ DOMAINS: dict[str, tuple[str, ...]] = {
 SUBSETS = tuple(subset for subsets in DOMAINS.values() for subset in subsets)
 
 
-def read(path: Path) -> SuiteRows:
-    """The items: responses 0 to 2 are the right answer in three styles, 3 to 5 the wrong one.
-
-    Raises:
-        BadDataError: a file is missing or damaged, columns are missing, or all domains are unknown.
-    """
-    return read_suite(path, (Layout(("prompt", "chosen", "rejected", "domain"), _parse),), title=RM_BENCH.title)
-
-
 def _parse(row: Row) -> SuiteItem:
+    """Responses 0 to 2 are the right answer in three styles, 3 to 5 the wrong one."""
     domain = known_subset(text_column(row, "domain"), SUBSETS)
     chosen, rejected = list_column(row, "chosen"), list_column(row, "rejected")
     if len(chosen) != len(STYLES) or len(rejected) != len(STYLES):
@@ -85,10 +76,12 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     for domain, subsets in DOMAINS.items():
         entries = [entry for subset in subsets for entry in groups.get(subset, ())]
         if entries:
-            prompts = tuple(entry.item.prompt_id for entry in entries)
+            prompts = [entry.item.prompt_id for entry in entries]
             columns = zip(*map(_shares, entries), strict=True)
             for difficulty, values in zip(DIFFICULTIES, columns, strict=True):
-                cells[domain, difficulty] = mean_estimate(Credits(values, prompts), intervals, stratum=domain)
+                cells[domain, difficulty] = mean_estimate(
+                    list(zip(values, prompts, strict=True)), intervals, stratum=domain
+                )
     present = [domain for domain in DOMAINS if (domain, "easy") in cells]
     by_domain = {domain: _mean(cells, [domain], DIFFICULTIES) for domain in present}
     by_difficulty = {difficulty: _mean(cells, present, [difficulty]) for difficulty in DIFFICULTIES}
@@ -121,7 +114,7 @@ def _mean(cells: dict[tuple[str, str], Estimate], domains: Sequence[str], diffic
 RM_BENCH = Benchmark(
     name="rm_bench",
     title="RM-Bench",
-    read=read,
+    reader=partial(read_suite, layouts=[Layout(("prompt", "chosen", "rejected", "domain"), _parse)]),
     judge=judge,
     tie_rule="Equal scores count as wrong.",
     source="Liu et al. 2024, arXiv:2410.16184; code of THU-KEG/RM-Bench",

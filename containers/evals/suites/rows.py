@@ -4,6 +4,7 @@ Every row becomes an item, or is counted under the reason why there is none.
 """
 
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from containers.data.filters.flaws import control_token_in
-from containers.data.formats.files import Line, data_files, read_lines
+from containers.data.formats.columns import NAME_CHARACTERS, names_shown
+from containers.data.formats.files import Line, data_files, line_of, read_lines
 from containers.data.rows import MalformedRowError, read_prompt, read_response
 from containers.evals.suites.base import Comparison, Row, SuiteItem, SuiteRows, Turn, UnknownSubsetError, row_id
 from containers.formatting import one_line
 from containers.harness.errors import BadDataError
 
-_NAMES_SHOWN = 20
-_NAME_CHARACTERS = 40
 _SEEN_CHARACTERS = 80
 _EXAMPLES_PER_REASON = 3
 _MAX_ARRAY_BYTES = 256 * 1024**2
@@ -36,14 +36,14 @@ class Layout:
 
 
 def read_suite(
-    path: Path, layouts: Sequence[Layout], *, title: str, said_by_place: Callable[[Path], Row] = lambda file: {}
+    path: Path, title: str, *, layouts: Sequence[Layout], said_by_place: Callable[[Path], Row] = lambda file: {}
 ) -> SuiteRows:
     """Read the items of a file, or of all data files of a folder, in order.
 
     Args:
         path: jsonl, jsonl.gz or parquet; a single file may also be a JSON array of objects.
-        layouts: the known layouts; each file has the one that most of its rows have.
         title: of the benchmark, for messages.
+        layouts: the known layouts; each file has the one that most of its rows have.
         said_by_place: columns that follow from a file's path; a column of the same name in the row comes first.
 
     Raises:
@@ -103,7 +103,7 @@ class RowTally:
 
     def unknown(self, error: UnknownSubsetError, place: str) -> None:
         """Count a row of an unknown subset."""
-        self._unknown[one_line(error.seen, _NAME_CHARACTERS)] += 1
+        self._unknown[one_line(error.seen, NAME_CHARACTERS)] += 1
         self._known = error.known
         self.leave_out(error.reason, place, error.seen)
 
@@ -116,7 +116,7 @@ class RowTally:
         if self._unknown and not self.items:
             raise BadDataError(
                 f"No row can be used for {self.title}: its subsets are unknown. Found: "
-                f"{_shown([name for name, _ in self._unknown.most_common()])}; known: {', '.join(self._known)}. "
+                f"{names_shown(self._unknown)}; known: {', '.join(self._known)}. "
                 "Name the benchmark that the file belongs to, or correct the column that names the subset."
             )
         return SuiteRows(
@@ -139,17 +139,19 @@ def suite_item(
 
     Args:
         prompt: text, or turns that end with the user's.
-        responses: each a text, or a list with one turn of the assistant.
+        responses: two or more, each a text, or a list with one turn of the assistant.
 
     Raises:
         MalformedRowError: a text is empty, no text, impossible in UTF-8, or forges a turn of a chat template; or two
             responses that are compared are equal.
     """
-    turns, texts = _texts(prompt, responses)
-    for pair in comparisons:
-        _differ(texts[pair.better], texts[pair.worse])
-    if not comparisons:
-        _differ(texts[0], texts[-1])
+    # By the rules of preference pairs: texts that may train may be scored.
+    turns, texts = read_prompt(prompt), tuple(map(_response, responses))
+    if token := control_token_in((*(turn["content"] for turn in turns), *texts)):
+        raise MalformedRowError("control_tokens", token)
+    for one, other in [(pair.better, pair.worse) for pair in comparisons] or [(0, -1)]:
+        if texts[one].strip() == texts[other].strip():
+            raise MalformedRowError("equal_responses", texts[one])
     return SuiteItem(
         item_id=item_id or digest(turns, texts),
         prompt=turns,
@@ -157,11 +159,6 @@ def suite_item(
         subset=subset,
         comparisons=tuple(comparisons),
     )
-
-
-def _differ(one: str, other: str) -> None:
-    if one.strip() == other.strip():
-        raise MalformedRowError("equal_responses", one)
 
 
 def pair_item(*, prompt: object, chosen: object, rejected: object, subset: str, item_id: str = "") -> SuiteItem:
@@ -193,14 +190,6 @@ def with_digest(item: SuiteItem) -> SuiteItem:
     return replace(item, item_id=f"{item.item_id}:{digest(item.prompt, item.responses)[:8]}")
 
 
-def _texts(prompt: object, responses: Sequence[object]) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
-    """Read prompt and responses by the rules of preference pairs: texts that may train may be scored."""
-    turns, texts = read_prompt(prompt), tuple(_response(value) for value in responses)
-    if len(texts) > 1 and (token := control_token_in((*(turn["content"] for turn in turns), *texts))):
-        raise MalformedRowError("control_tokens", token)
-    return turns, texts
-
-
 def _response(value: object) -> str:
     """A response: text, or a list with one turn of the assistant."""
     if not isinstance(value, list | tuple):
@@ -222,17 +211,9 @@ def _layout_of(objects: Sequence[Row], layouts: Sequence[Layout], *, file: str, 
     raise BadDataError(
         f"{file} is no file of {title}. "
         f"Missing columns: {', '.join(missing) or 'none, but no row has them all'}. "
-        f"Found: {_shown([name for name, _ in found.most_common()])}. Wanted: {wanted}. "
+        f"Found: {names_shown(found)}. Wanted: {wanted}. "
         "Rename the columns, or name the benchmark that the file belongs to."
     )
-
-
-def _shown(names: Sequence[str]) -> str:
-    """Foreign names, cleaned and shortened."""
-    shown = [one_line(name, _NAME_CHARACTERS) for name in names[:_NAMES_SHOWN]]
-    if len(names) > _NAMES_SHOWN:
-        shown.append(f"and {len(names) - _NAMES_SHOWN:,} more")
-    return ", ".join(shown) or "none"
 
 
 def _lines(file: Path) -> Iterator[Line]:
@@ -254,11 +235,4 @@ def _lines(file: Path) -> Iterator[Line]:
             f"{file.name} begins like a JSON array and is none: {one_line(str(error), _SEEN_CHARACTERS)}. "
             "Download it again, or write it as JSON lines."
         ) from error
-    for number, entry in enumerate(entries, start=1):
-        is_object = isinstance(entry, dict)
-        yield Line(
-            number,
-            entry if is_object else None,
-            "" if is_object else "not_an_object",
-            "" if is_object else repr(entry)[:_SEEN_CHARACTERS],
-        )
+    yield from itertools.starmap(line_of, enumerate(entries, start=1))

@@ -6,30 +6,13 @@ run compares the same one.
 """
 
 import hashlib
-from pathlib import Path
+from functools import partial
 
-from containers.evals.suites.base import Benchmark, Row, SuiteItem, SuiteRows, list_column, row_id, text_column
+from containers.evals.suites.base import Benchmark, Row, SuiteItem, list_column, row_id, text_column
 from containers.evals.suites.figures import plain_figures
 from containers.evals.suites.rows import Layout, pair_item, read_suite
 
 _UNNAMED = "not named"
-
-
-def read(path: Path) -> SuiteRows:
-    """One pair per question; from triplets (`incorrect_answer`) or from the published lists (`incorrect_answers`).
-
-    Raises:
-        BadDataError: a file is missing or damaged, or columns are missing.
-    """
-    layouts = (
-        Layout(("question", "best_answer", "incorrect_answer"), _parse_triplet),
-        Layout(("question", "best_answer", "incorrect_answers"), _parse_lists),
-    )
-    return read_suite(path, layouts, title=TRUTHFULQA.title)
-
-
-def _parse_triplet(row: Row) -> SuiteItem:
-    return _item(row, row["incorrect_answer"])
 
 
 def _parse_lists(row: Row) -> SuiteItem:
@@ -48,10 +31,15 @@ def _item(row: Row, incorrect: object) -> SuiteItem:
     )
 
 
+# Triplets, or the published lists.
+_LAYOUTS = (
+    Layout(("question", "best_answer", "incorrect_answer"), lambda row: _item(row, row["incorrect_answer"])),
+    Layout(("question", "best_answer", "incorrect_answers"), _parse_lists),
+)
 TRUTHFULQA = Benchmark(
     name="truthfulqa",
     title="Truth (TruthfulQA triplets)",
-    read=read,
+    reader=partial(read_suite, layouts=_LAYOUTS),
     judge=plain_figures,
     tie_rule="Equal scores count as half right.",
     source="Questions and answers: Lin et al. 2021, arXiv:2109.07958; the rule is this project's own",

@@ -4,10 +4,10 @@ The rule is this project's own: the share of pairs whose short right answer scor
 gets 0.
 """
 
-from pathlib import Path
+from functools import partial
 
 from containers.data.rows import MalformedRowError
-from containers.evals.suites.base import Benchmark, Row, SuiteItem, SuiteRows, text_column
+from containers.evals.suites.base import Benchmark, Row, SuiteItem, text_column
 from containers.evals.suites.figures import plain_figures
 from containers.evals.suites.rows import Layout, preference_item, read_suite
 
@@ -16,16 +16,8 @@ MINIMUM_LENGTH_RATIO = 1.5
 _UNNAMED = "not named"
 
 
-def read(path: Path) -> SuiteRows:
-    """The pairs; a row whose wrong answer is not longer by half is left out as `rejected_not_longer`.
-
-    Raises:
-        BadDataError: a file is missing or damaged, or columns are missing.
-    """
-    return read_suite(path, (Layout(("prompt", "chosen", "rejected"), _parse),), title=VERBOSITY.title)
-
-
 def _parse(row: Row) -> SuiteItem:
+    """A row whose wrong answer is not longer by half is left out."""
     item = preference_item(row, subset=text_column(row, "kind") if row.get("kind") is not None else _UNNAMED)
     right, wrong = (len(text) for text in item.responses)
     if wrong < MINIMUM_LENGTH_RATIO * right:
@@ -36,7 +28,7 @@ def _parse(row: Row) -> SuiteItem:
 VERBOSITY = Benchmark(
     name="verbosity",
     title="Adversarial verbosity",
-    read=read,
+    reader=partial(read_suite, layouts=[Layout(("prompt", "chosen", "rejected"), _parse)]),
     judge=plain_figures,
     tie_rule="Equal scores count as half right.",
     source="The rule is this project's own; rows made of RM-Bench (arXiv:2410.16184) and LLMBar (arXiv:2310.07641)",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from containers.data.filters.flaws import num_characters
-from containers.data.formats.schemas import Pair, PreferenceRow
 from containers.data.language import LanguageJudge, prose_sample
+from containers.data.rows import Pair, PreferenceRow
 from containers.harness.errors import BadConfigError
 
 QUESTION = "What should I cook for my family on a rainy Sunday evening?"

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from containers.data.reader import Pair, read_pairs, read_rows
+from containers.data.reader import read_rows
+from containers.data.rows import Pair
 from containers.harness.errors import BadDataError
+from tests.unit.factories.data.pair_rows import read_pairs
 
 CONTEXT = [{"role": "user", "content": "Name a colour."}]
 HELPSTEER3 = {"context": CONTEXT, "response1": "Red.", "response2": "Blue.", "overall_preference": -2}

@@ -9,7 +9,7 @@ import pytest
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import StageName
 from containers.contracts.records import ReferenceCheck
-from containers.data.formats.schemas import known_schemas
+from containers.data.formats.columns import HELPSTEER3
 from containers.data.rows import Pair
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.scoring.reference_polarity import sample_pairs, verdict_on
@@ -143,7 +143,7 @@ def test_nothing_is_asked_where_no_reference_is_configured(tmp_path: Path) -> No
 
 def pairs(**domains: int) -> list[Pair]:
     """So many pairs of each domain, two of each prompt."""
-    read = known_schemas()["HelpSteer3"]
+    read = HELPSTEER3.parse
     made = []
     for domain, count in domains.items():
         for number in range(count):

@@ -9,9 +9,7 @@ from containers.evals.suites.base import Comparison, SuiteItem
 def scored_pair(place: int, better: str, worse: str, scores: tuple[float, float]) -> ScoredPair:
     prompt = ({"role": "user", "content": f"question {place}"},)
     item = SuiteItem(f"item-{place}", prompt, (better, worse), "all", (Comparison(0, 1),))
-    return ScoredPair(
-        item=item, comparison=Comparison(0, 1), prompt_id=item.prompt_id, score_better=scores[0], score_worse=scores[1]
-    )
+    return ScoredPair(item=item, comparison=Comparison(0, 1), score_better=scores[0], score_worse=scores[1])
 
 
 def pairs_of_lengths(lengths: Sequence[tuple[int, int]], margins: Sequence[float]) -> list[ScoredPair]:

@@ -98,7 +98,7 @@ def test_training_prompts_are_told_apart_as_the_evaluation_tells_them(tmp_path: 
 
 @pytest.mark.stages
 def test_the_filter_tells_prompts_apart_in_the_same_way() -> None:
-    from containers.data.formats.schemas import detect_schema
+    from containers.data.formats.columns import detect_schema
 
     value = {
         "prompt": [{"role": "system", "content": "Be  brief."}, {"role": "user", "content": "Hello\nThere"}],

@@ -1,14 +1,18 @@
 """A row said twice in other words teaches twice; a row that only looks alike must not be lost."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from containers.data.filters.near_duplicates import near_duplicates, num_bands
-from containers.data.filters.run_numbers import runs_of, words_of
-from containers.data.formats.schemas import PreferenceRow, detect_schema
+from containers.data.filters.prompt_words import Prompts
+from containers.data.filters.run_numbers import words_of
+from containers.data.formats.columns import detect_schema
 from containers.data.reader import read_rows
+from containers.data.rows import PreferenceRow
+from tests.unit.factories.data.word_runs import runs_of
 from tests.unit.factories.filter_factory import Run, assert_every_row_is_counted, helpsteer3, write
 
 WORDS = [f"word{number}" for number in range(500)]
@@ -23,8 +27,12 @@ def text(seed: int, length: int = 60) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=length))  # noqa: S311 - no secret
 
 
+def prompts_of(rows: Sequence[PreferenceRow]) -> Prompts:
+    return Prompts({row.prompt_id: row.pair.prompt for row in rows})
+
+
 def found(*rows: PreferenceRow, similarity: float = 0.8) -> list[tuple[int, int]]:
-    return [(item.position, item.of) for item in near_duplicates(rows, similarity=similarity)]
+    return [(item.position, item.of) for item in near_duplicates(rows, prompts_of(rows), similarity=similarity)]
 
 
 def runs_by_part(row: PreferenceRow) -> dict[str, list[str]]:
@@ -92,7 +100,7 @@ def test_the_index_misses_hardly_a_pair_that_is_as_alike_as_asked(similarity: fl
 def test_the_similarity_is_that_of_the_least_alike_part_over_different_runs() -> None:
     """`a b c d e f` and `a b c d e g` share one of three runs; what a text says twice counts once."""
     pair = row("a b c d e f", "x", "a b a b a b a b a b"), row("a b c d e g", "x", "a b a b a b")
-    assert [item.similarity for item in near_duplicates(pair, similarity=0.3)] == [1 / 3]
+    assert [item.similarity for item in near_duplicates(pair, prompts_of(pair), similarity=0.3)] == [1 / 3]
 
 
 @pytest.mark.shared_data

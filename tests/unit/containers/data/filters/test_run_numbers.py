@@ -8,7 +8,6 @@ import pytest
 from containers.data.filters.run_numbers import (
     in_several_places,
     run_numbers,
-    runs_of,
     span_numbers,
     with_at_least,
     word_and_letter_numbers,
@@ -16,6 +15,7 @@ from containers.data.filters.run_numbers import (
     words_of,
 )
 from containers.data.reader import read_rows
+from tests.unit.factories.data.word_runs import runs_of
 
 TEXTS = (
     "Hello, hello world!",

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from containers.data.filters.prompt_words import Prompts, text_of_turns
+from containers.data.filters.prompt_words import COMMON_TEXTS, RUN_WORDS, Prompts, text_of_turns
 from containers.data.filters.run_numbers import word_numbers, words_of
 from containers.data.filters.similar_prompts import (
-    COMMON_TEXTS,
-    RUN_WORDS,
     PromptGroups,
     one_letter_apart,
     repeating_texts,

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.data.formats.columns import SCHEMAS, PreferenceSchema
-from containers.data.formats.schemas import MalformedRowError, PreferenceRow, detect_schema, known_schemas
-from containers.data.reader import read_pairs, read_rows
+from containers.data.formats.columns import SCHEMAS, PreferenceSchema, detect_schema
+from containers.data.reader import read_rows
+from containers.data.rows import MalformedRowError, PreferenceRow
+from tests.unit.factories.data.pair_rows import read_pairs
 
 PROMPT = "Name a colour."
 USER = {"role": "user", "content": PROMPT}
@@ -43,7 +44,7 @@ def parse(value: Mapping[str, Any]) -> PreferenceRow:
 def test_a_schema_that_the_check_knows_has_a_reader_that_wants_just_its_columns(schema: PreferenceSchema) -> None:
     empty = dict.fromkeys(schema.columns)
     found = detect_schema([empty], file="rows.jsonl")
-    assert (found.name, found.num_lines) == (schema.name, schema.num_lines)
+    assert found is schema
     with pytest.raises(MalformedRowError) as caught:
         found.parse(empty)
     assert caught.value.reason != "missing_column"
@@ -166,7 +167,7 @@ def test_whatever_stands_in_a_row_is_a_pair_or_has_a_reason(
 ) -> None:
     row = {**more, **{name: data.draw(VALUES) for name in schema.columns}}
     try:
-        read = known_schemas()[schema.name](row)
+        read = schema.parse(row)
     except MalformedRowError as error:
         assert error.reason
     else:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.data.formats.transcripts import comparison_text, turns_of_text
-from containers.data.reader import read_pairs, read_rows
+from containers.data.reader import read_rows
 from containers.data.tables import write_comparisons
+from tests.unit.factories.data.pair_rows import read_pairs
 
 WORDS = st.text(st.sampled_from("ab:\n UserAssistant"), min_size=1).map(str.strip).filter(bool)
 

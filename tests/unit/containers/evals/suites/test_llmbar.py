@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.registries import BENCHMARKS
-from containers.evals.suites.llmbar import judge
+from containers.evals.suites.llmbar import LLMBAR
 from containers.harness.errors import BadDataError
 from tests.unit.factories.suite_factory import INTERVALS, llmbar_row, perfect, read, scored, write
 
@@ -20,7 +20,7 @@ def test_the_score_is_the_mean_of_the_five_sets_and_adversarial_of_four(tmp_path
     sets = ("Natural", "Neighbor", "GPTInst", "GPTInst", "GPTOut", "Manual")
     rows = read("llmbar", tmp_path, [llmbar_row(*row) for row in enumerate(sets)])
     right = {"Natural", "Adversarial/Neighbor"}
-    figures = judge(scored(rows, lambda item, place: float((item.subset in right) == (place == 0))), INTERVALS)
+    figures = LLMBAR.judge(scored(rows, lambda item, place: float((item.subset in right) == (place == 0))), INTERVALS)
     assert figures.score is not None
     assert figures.score.value == pytest.approx(2 / 5)
     assert {section.name: section.value for section in figures.sections} == {"Natural": 1.0, "Adversarial": 0.25}
@@ -29,7 +29,7 @@ def test_the_score_is_the_mean_of_the_five_sets_and_adversarial_of_four(tmp_path
 
 def test_equal_scores_count_half(tmp_path: Path) -> None:
     rows = read("llmbar", tmp_path, [llmbar_row(0, "Natural"), llmbar_row(1, "Adversarial/Manual")])
-    figures = judge(scored(rows, lambda item, place: 2.0), INTERVALS)
+    figures = LLMBAR.judge(scored(rows, lambda item, place: 2.0), INTERVALS)
     assert figures.score is not None
     assert figures.score.value == 0.5
     assert figures.missing == ("Adversarial/Neighbor", "Adversarial/GPTInst", "Adversarial/GPTOut")
@@ -47,7 +47,7 @@ def test_preference_rows_say_the_same_as_the_published_columns(tmp_path: Path) -
     rows = read("llmbar", tmp_path, [row])
     assert rows.items[0].prompt == published.prompt
     assert rows.items[0].responses == published.responses
-    figures = judge(scored(rows, perfect), INTERVALS)
+    figures = LLMBAR.judge(scored(rows, perfect), INTERVALS)
     assert [section.name for section in figures.sections] == ["Natural"]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from containers.evals.suites.base import ScoredItem
-from containers.evals.suites.reward_bench import SECTIONS, SUBSETS, judge
+from containers.evals.suites.reward_bench import REWARD_BENCH, SECTIONS, SUBSETS
 from tests.unit.factories.suite_factory import INTERVALS, read, reward_bench_row, scored
 
 # Section: prompts of its subsets in the filtered split of allenai/reward-bench, 2,985 rows together.
@@ -71,7 +71,7 @@ def test_a_file_of_the_published_size_is_scored_as_the_dataset_card_says(tmp_pat
     code = set(PROMPTS["Reasoning"]) - {"math-prm"}
     expected["Reasoning"] = (pooled({"math-prm"}) + pooled(code)) / 2
 
-    figures = judge(entries, INTERVALS)
+    figures = REWARD_BENCH.judge(entries, INTERVALS)
     assert {section.name: section.value for section in figures.sections} == pytest.approx(expected)
     assert figures.score is not None
     assert figures.score.value == pytest.approx(sum(expected.values()) / 4)
@@ -86,21 +86,25 @@ def test_a_subset_weighs_what_is_published_however_many_rows_the_file_has(tmp_pa
     """Two easy rows right, one length row wrong: 100 against 95 prompts, not 2 against 1."""
     names = ("alpacaeval-easy", "alpacaeval-easy", "alpacaeval-length")
     rows = read("reward_bench", tmp_path, [reward_bench_row(*row) for row in enumerate(names)])
-    figures = judge(scored(rows, lambda item, place: float(item.subset == "alpacaeval-easy" and place == 0)), INTERVALS)
+    figures = REWARD_BENCH.judge(
+        scored(rows, lambda item, place: float(item.subset == "alpacaeval-easy" and place == 0)), INTERVALS
+    )
     assert figures.sections[0].name == "Chat"
     assert figures.sections[0].value == pytest.approx(100 / 195)
 
 
 def test_equal_scores_are_wrong(tmp_path: Path) -> None:
     rows = read("reward_bench", tmp_path, [reward_bench_row(number, "hep-go") for number in range(4)])
-    figures = judge(scored(rows, lambda item, place: 0.5), INTERVALS)
+    figures = REWARD_BENCH.judge(scored(rows, lambda item, place: 0.5), INTERVALS)
     assert figures.score is not None
     assert figures.score.value == 0
 
 
 def test_missing_subsets_are_named_and_the_sections_that_are_there_make_the_score(tmp_path: Path) -> None:
     rows = read("reward_bench", tmp_path, [reward_bench_row(0, "hep-go"), reward_bench_row(1, "donotanswer")])
-    figures = judge(scored(rows, lambda item, place: float(item.subset == "hep-go" and place == 0)), INTERVALS)
+    figures = REWARD_BENCH.judge(
+        scored(rows, lambda item, place: float(item.subset == "hep-go" and place == 0)), INTERVALS
+    )
     assert [(section.name, section.value) for section in figures.sections] == [("Safety", 0.0), ("Reasoning", 1.0)]
     assert figures.score is not None
     assert figures.score.value == 0.5

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from containers.evals.statistics import bootstrap_interval
+from containers.evals.statistics import mean_metric
 from containers.evals.suites.base import Intervals
 from containers.evals.suites.figures import Credits, mean_estimate, share, weighted
 
@@ -14,8 +14,7 @@ INTERVALS = Intervals(confidence=0.95, num_bootstrap=4000, seed=3)
 
 def credits(values: Iterable[float]) -> Credits:
     """Each on a prompt of its own."""
-    found = tuple(float(value) for value in values)
-    return Credits(found, tuple(f"prompt {place}" for place in range(len(found))))
+    return [(float(value), f"prompt {place}") for place, value in enumerate(values)]
 
 
 def test_a_weighted_mean_weighs_its_parts_and_counts_their_items() -> None:
@@ -31,8 +30,8 @@ def test_a_weighted_mean_weighs_its_parts_and_counts_their_items() -> None:
 def test_the_interval_of_a_mean_is_the_one_of_the_plain_bootstrap() -> None:
     values = np.random.default_rng(1).random(200)
     metric = mean_estimate(credits(values), INTERVALS, stratum="a").metric("score", INTERVALS)
-    low, high = bootstrap_interval(values.tolist(), confidence=0.95, num_bootstrap=4000, seed=9)
-    assert (metric.ci_low, metric.ci_high) == pytest.approx((low, high), abs=0.005)
+    plain = mean_metric(values.tolist(), name="m", unit="fraction", confidence=0.95, num_bootstrap=4000, seed=9)
+    assert (metric.ci_low, metric.ci_high) == pytest.approx((plain.ci_low, plain.ci_high), abs=0.005)
 
 
 def test_subsets_are_resampled_apart_so_that_fixed_weights_stay_fixed() -> None:
