@@ -12,7 +12,7 @@ from containers.formatting import one_line, size
 from tasks.display import current_display
 from tasks.sources.adapter_folders import ModelFiles, adapter_on_base
 from tasks.sources.errors import HubUnreachableError, SourceNotFoundError, UnusableSourceError
-from tasks.sources.hub import HubRevision, fetch_files, flat_folder, hub_revision, read_hub_text
+from tasks.sources.hub import HubRevision, fetch_files, hub_revision, read_hub_text
 from tasks.sources.local import readable_folder
 from tasks.sources.model_files import model_file_names, require_whole_weights, weight_files, weight_index
 
@@ -103,7 +103,7 @@ def hub_adapter(revision: HubRevision, *, base: str | None, token: str | None, k
         SourceError: as `local_adapter`; or the hub does not answer.
     """
     names = model_file_names(file.path for file in revision.files)
-    folder = flat_folder("model", revision.hub_id, revision.commit, names)
+    folder = revision.folder_of(names)
     files = ModelFiles(folder, names, revision.origin)
     fetched = folder / ADAPTER_CONFIG_FILE
     text = (
@@ -150,7 +150,7 @@ def look_at_base(adapter: Adapter, *, token: str | None, ask_hub: bool = True) -
     """
     missing_bytes = 0
     if adapter.revision is not None and not adapter.files.folder.is_dir():
-        missing_bytes = _size_bytes(adapter.revision, adapter.files.names)
+        missing_bytes = adapter.revision.size_bytes(adapter.files.names)
     place = base_place(adapter)
     if not isinstance(place, HubBase):
         return _local_base(place, adapter).origin, missing_bytes
@@ -158,9 +158,9 @@ def look_at_base(adapter: Adapter, *, token: str | None, ask_hub: bool = True) -
         return f"{place.hub_id}@{place.revision}", missing_bytes
     found = _base_revision(place, adapter, token=token)
     names = _demand_base(model_file_names(file.path for file in found.files), found.origin, adapter)
-    if flat_folder("model", found.hub_id, found.commit, names).is_dir():
+    if found.folder_of(names).is_dir():
         return f"{found.origin} (fetched)", missing_bytes
-    of_base = _size_bytes(found, names)
+    of_base = found.size_bytes(names)
     return f"{found.origin} ({size(of_base)} to fetch)", missing_bytes + of_base
 
 
@@ -229,11 +229,6 @@ def _unreadable(files: ModelFiles, error: Exception) -> UnusableSourceError:
     return UnusableSourceError(
         f"{ADAPTER_CONFIG_FILE} of {files.origin} cannot be read: {error}.", "Save the adapter again."
     )
-
-
-def _size_bytes(revision: HubRevision, names: Iterable[str]) -> int:
-    wanted = frozenset(names)
-    return sum(file.size_bytes for file in revision.files if file.path in wanted)
 
 
 def _demand_base(names: tuple[str, ...], origin: str, adapter: Adapter) -> tuple[str, ...]:

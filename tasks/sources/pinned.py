@@ -3,15 +3,12 @@
 The digests are those of `tasks.sources.resolve`, which fetches the files.
 """
 
-import re
 from collections.abc import Iterator
 
 from containers.contracts.spec import StageInput
-from tasks.config.sources import DatasetSource, ModelSource, RowSource
+from tasks.config.sources import COMMIT, DatasetSource, ModelSource, RowSource
 from tasks.sources.hub import RepoKind, flat_root, hub_revision
 from tasks.sources.local import ResolvedInput, find_reader, resolve_file
-
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class BranchMayHaveMovedError(Exception):
@@ -27,7 +24,7 @@ def commit_of_now(kind: RepoKind, hub_id: str, revision: str, *, token: str | No
     Raises:
         SourceError: the hub does not say.
     """
-    if _COMMIT.fullmatch(revision):
+    if COMMIT.fullmatch(revision):
         return revision
     return hub_revision(kind, hub_id, revision=revision, token=token).commit
 
@@ -69,7 +66,7 @@ def _local(found: ResolvedInput) -> StageInput:
 
 
 def _input(kind: RepoKind, hub_id: str, revision: str, *, name: str, pattern: str = "") -> StageInput:
-    if not _COMMIT.fullmatch(revision):
+    if not COMMIT.fullmatch(revision):
         raise BranchMayHaveMovedError(hub_id, revision)
     return StageInput(
         name=name,

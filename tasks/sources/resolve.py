@@ -6,13 +6,14 @@ A branch is resolved to its commit once, and everything after works on the commi
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
 from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
-from tasks.sources.hub import HubRevision, RepoKind, fetch_files, flat_folder, hub_revision, hub_token, read_hub_text
+from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, hub_token, read_hub_text
 from tasks.sources.local import (
     ResolvedInput,
     ResolvedSource,
@@ -108,7 +109,7 @@ def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterato
     else:
         revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
         for part in _parts(name, source):
-            files = _data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+            files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
             folder = fetch_files(revision, files, token=token)
             if reader is None:
                 _peek_fetched(revision, files, folder, key=part.key)
@@ -135,9 +136,13 @@ def probe_model(source: ModelSource, *, token: str | None, key: str = "base_mode
         num_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         return Probe(f"{folder} ({size(num_bytes)} of safetensors)")
     revision, names = _usable_model(source, token=token, key=key)
-    num_bytes = sum(file.size_bytes for file in revision.files if file.path in names)
-    here = flat_folder("model", revision.hub_id, revision.commit, names).is_dir()
-    return Probe(f"{revision.origin} ({size(num_bytes)}{', fetched' if here else ''})", 0 if here else num_bytes)
+    return probe_of_hub(revision, names, shown=revision.origin)
+
+
+def probe_of_hub(revision: HubRevision, names: Sequence[str], *, shown: str) -> Probe:
+    """What is known of these files of a repository without fetching them; `shown` is what users call them."""
+    here, num_bytes = revision.folder_of(names).is_dir(), revision.size_bytes(names)
+    return Probe(f"{shown} ({size(num_bytes)}{', fetched' if here else ''})", 0 if here else num_bytes)
 
 
 def probe_dataset(source: DatasetSource, *, token: str | None) -> Probe:
@@ -159,10 +164,9 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
     revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
     texts, missing = [], 0
     for part in _parts(name, source):
-        files = _data_files(revision, part.place, key=part.key, any_ending=reader is not None)
-        num_bytes = sum(file.size_bytes for file in revision.files if file.path in files)
+        files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+        num_bytes, folder = revision.size_bytes(files), revision.folder_of(files)
         facts = [_count_of(files), size(num_bytes)]
-        folder = flat_folder("dataset", revision.hub_id, revision.commit, files)
         if not folder.is_dir():
             missing += num_bytes
         elif reader is None:
@@ -238,8 +242,16 @@ def _demand_local_model(folder: Path, *, key: str) -> None:
     require_whole_weights(folder, weight_files(present), index=weight_index(present))
 
 
-def _data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool) -> tuple[str, ...]:
-    matched = [file.path for file in revision.matching((pattern,))]
+def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool = False) -> tuple[str, ...]:
+    """The data files of a repository that match, sorted; `*` also matches slashes.
+
+    Args:
+        any_ending: take files of other types too.
+
+    Raises:
+        SourceNotFoundError: there is none; the message lists the data files that there are.
+    """
+    matched = [file.path for file in revision.files if fnmatchcase(file.path, pattern)]
     files = tuple(sorted(path for path in matched if any_ending or path.endswith(DATA_SUFFIXES)))
     if files:
         return files
