@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -54,7 +53,7 @@ from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)
 
-_Check = Callable[[], Iterable[CheckFinding]]
+_Check = Callable[[], CheckFinding | Iterable[CheckFinding]]
 _NAME_WIDTH, _MIN_CELL_WIDTH = 18, 16
 
 
@@ -116,17 +115,20 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
     )
     runtime_check: tuple[str, _Check] = ("stage packages", package_findings)
     if choice.runtime == "docker":
-        runtime_check = ("Docker", lambda: docker_findings(docker, image, profile, stages_digest=stages_digest))
+        runtime_check = ("Docker", partial(docker_findings, docker, image, profile, stages_digest=stages_digest))
     needs_vllm = config.train_policy.rollout_engine == "vllm"
     prefect_api_url = os.environ.get("PREFECT_API_URL") or config.tracking.prefect_api_url
     mlflow_uri = os.environ.get("MLFLOW_TRACKING_URI") or config.tracking.mlflow_uri
     checks = [
         runtime_check,
-        *([("vLLM", lambda: (vllm_finding(choice.runtime, image),))] if needs_vllm else []),
+        *([("vLLM", partial(vllm_finding, choice.runtime, image))] if needs_vllm else []),
         *_host_checks(config, plan, choice.runtime, docker),
-        ("Prefect", lambda: (service_finding("Prefect", prefect_api_url),)),
-        ("MLflow", lambda: (mlflow_finding(mlflow_uri),)),
-        *(_block_check(gate, block, prefect_api_url) for gate, block in notify_blocks(config.gates)),
+        ("Prefect", partial(service_finding, "Prefect", prefect_api_url)),
+        ("MLflow", partial(mlflow_finding, mlflow_uri)),
+        *(
+            (f"gate {gate}", partial(block_finding, gate, block, prefect_api_url))
+            for gate, block in notify_blocks(config.gates)
+        ),
         *_source_checks(config),
     ]
     with ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="check") as pool:
@@ -179,69 +181,51 @@ def _host_checks(
     config: RunConfig, plan: RunPlan, runtime: RuntimeName, docker: DockerState
 ) -> list[tuple[str, _Check]]:
     profile, store_dir = config.gpu_profile, config.store_dir
-    disk_bytes, memory_bytes = int(plan.disk_bytes), int(plan.host_memory_bytes)
     machine_bytes, can_limit = machine_memory(docker.memory_bytes), docker.limits_memory
     shm = partial(shm_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     memory = partial(memory_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     return [
-        ("GPUs", lambda: gpu_rows(profile, runtime, store_dir=store_dir)),
-        ("shared memory", lambda: (shm(),)),
-        ("ulimit memlock", lambda: (memlock_finding(profile, runtime=runtime),)),
-        ("memory", lambda: (memory(needed_bytes=memory_bytes),)),
-        ("CPUs", lambda: (cpu_finding(profile),)),
-        ("variables", lambda: variable_rows(os.environ)),
-        ("disk", lambda: (disk_finding(store_dir, needed_bytes=disk_bytes),)),
-        ("network interface", lambda: (network_finding(profile, runtime=runtime),)),
+        ("GPUs", partial(gpu_rows, profile, runtime, store_dir=store_dir)),
+        ("shared memory", shm),
+        ("ulimit memlock", partial(memlock_finding, profile, runtime=runtime)),
+        ("memory", partial(memory, needed_bytes=int(plan.host_memory_bytes))),
+        ("CPUs", partial(cpu_finding, profile)),
+        ("variables", partial(variable_rows, os.environ)),
+        ("disk", partial(disk_finding, store_dir, needed_bytes=int(plan.disk_bytes))),
+        ("network interface", partial(network_finding, profile, runtime=runtime)),
     ]
 
 
-def _block_check(gate: str, block: str, prefect_api_url: str | None) -> tuple[str, _Check]:
-    return f"gate {gate}", lambda: (block_finding(gate, block, prefect_api_url),)
-
-
 def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
-    checks: list[tuple[str, _Check]] = [("dataset", lambda: (_dataset(config.dataset),))]
+    model, scorer = "safetensors, tokenizer, chat template", "safetensors with a score head, tokenizer, chat template"
+    probes: list[tuple[str, str, Callable[[], Probe]]] = []
     if config.base_model is not None:
-        model = config.base_model
-        checks.insert(0, ("base model", lambda: (_model(model),)))
+        probes.append(("base model", model, _on_hub(probe_model, config.base_model)))
+    probes.append(("dataset", "data files", _on_hub(probe_dataset, config.dataset)))
     if config.reward_model is not None:
-        checks.append(_reward_model_check(config.reward_model, name="reward model", probe=probe_reward_model))
+        probes.append(("reward model", scorer, _on_hub(probe_reward_model, config.reward_model)))
     reference = config.filter_dataset.polarity.reference_reward_model
     if reference is not None:
         probe = partial(probe_model, key=REFERENCE_KEY)
-        checks.append(_reward_model_check(reference_source(reference), name="reference reward model", probe=probe))
+        probes.append(("reference reward model", scorer, _on_hub(probe, reference_source(reference))))
     if config.tokenizer_file is not None:
-        checks.append(_file_check("tokenizer_file", config.tokenizer_file, probe_file))
-    return checks + [_suite_check(suite) for suite in config.evaluate_reward_model.suites]
+        name = "tokenizer_file"
+        probes.append((name, "a readable file", partial(probe_file, config.tokenizer_file, key=name)))
+    for suite in config.evaluate_reward_model.suites:
+        probes.append((f"suite {suite.name}", "data files", _on_hub(probe_suite, suite)))
+    return [(name, partial(source_finding, name, wanted, probe)) for name, wanted, probe in probes]
 
 
-def _suite_check(suite: SuiteFile) -> tuple[str, _Check]:
-    name = f"suite {suite.name}"
-    return name, lambda: (source_finding(name, "data files", lambda: probe_suite(suite, token=hub_token())),)
-
-
-def _model(model: ModelSource) -> CheckFinding:
-    wanted = "safetensors, tokenizer, chat template"
-    return source_finding("base model", wanted, lambda: probe_model(model, token=hub_token()))
-
-
-def _reward_model_check(model: ModelSource, *, name: str, probe: Callable[..., Probe]) -> tuple[str, _Check]:
-    wanted = "safetensors with a score head, tokenizer, chat template"
-    return name, lambda: (source_finding(name, wanted, lambda: probe(model, token=hub_token())),)
-
-
-def _dataset(dataset: DatasetSource) -> CheckFinding:
-    return source_finding("dataset", "data files", lambda: probe_dataset(dataset, token=hub_token()))
-
-
-def _file_check(name: str, path: Path, probe: Callable[..., Probe]) -> tuple[str, _Check]:
-    return name, lambda: (source_finding(name, "a readable file", lambda: probe(path, key=name)),)
+def _on_hub(probe: Callable[..., Probe], source: ModelSource | DatasetSource | SuiteFile) -> Callable[[], Probe]:
+    """The probe of a source that may be on the hub; the token is looked up when the probe runs."""
+    return lambda: probe(source, token=hub_token())
 
 
 def _guarded(name: str, check: _Check) -> tuple[CheckFinding, ...]:
     """The check's rows; an exception becomes a failed row, so that it neither hides other checks nor passes."""
     try:
-        return tuple(check())
+        found = check()
+        return (found,) if isinstance(found, CheckFinding) else tuple(found)
     except Exception as error:
         logger.exception("The check of %s broke", name)
         return (
