@@ -94,8 +94,8 @@ def value_bytes(profile: GpuProfile) -> int:
     return 2 if profile.precision == "bf16" else 4
 
 
-def training_memory(load: TrainingLoad, profile: GpuProfile) -> tuple[tuple[str, int], ...]:
-    """(part, bytes) on one device while training, at the longest sequences, without a language head's logits."""
+def training_memory(load: TrainingLoad, profile: GpuProfile, beside: dict[str, int] | None = None) -> dict[str, int]:
+    """Bytes of each part on one device while training, at the longest sequences; `beside` are those of other models."""
     size = value_bytes(profile)
     frozen = load.total * size if load.uses_adapters else 0
     trained = load.trainable * (_TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES)
@@ -104,21 +104,17 @@ def training_memory(load: TrainingLoad, profile: GpuProfile) -> tuple[tuple[str,
         ranks = profile.num_processes
         gathered = _gathered_bytes(load, size)
         whole = load.total * (size if load.uses_adapters else _TRAINED_WEIGHT_BYTES)
-        parts: tuple[tuple[str, int], ...] = (
-            (f"frozen weights / {ranks}", math.ceil(frozen / ranks)),
-            (f"trained weights, gradients, AdamW / {ranks}", math.ceil(trained / ranks)),
-            ("gathered layers", gathered),
-            ("activations", activations),
+        parts = {
+            f"frozen weights / {ranks}": math.ceil(frozen / ranks),
+            f"trained weights, gradients, AdamW / {ranks}": math.ceil(trained / ranks),
+            "gathered layers": gathered,
+            "activations": activations,
             # Before and after the computation, the whole model is in memory beside the shares.
-            ("extra, whole model before and after", max(0, whole - gathered - activations)),
-        )
+            "extra, whole model before and after": max(0, whole - gathered - activations),
+        }
     else:
-        parts = (
-            ("frozen weights", frozen),
-            ("trained weights, gradients, AdamW", trained),
-            ("activations", activations),
-        )
-    return tuple((name, count) for name, count in (*parts, ("CUDA context", context_bytes(profile))) if count)
+        parts = {"frozen weights": frozen, "trained weights, gradients, AdamW": trained, "activations": activations}
+    return {name: count for name, count in {**parts, **(beside or {}), **cuda_context(profile)}.items() if count}
 
 
 def _gathered_bytes(load: TrainingLoad, size: int) -> int:
@@ -182,22 +178,21 @@ def scoring_tokens(profile: GpuProfile, *, batch_size: int, batch_tokens: int | 
     return min(batch_size * longest, max(budget, longest))
 
 
-def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int) -> tuple[tuple[str, int], ...]:
-    """(part, bytes) on one device of a reward model that only scores, `tokens` at a time.
+def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int, name: str) -> dict[str, int]:
+    """Bytes of each part on one device of the reward model `name`, which only scores, `tokens` at a time.
 
     Nothing is kept for a backward: a block's values are freed before the next block's are computed.
     """
-    parts = (
-        ("reward model", inference_memory(total_parameters(shape, head="score"), profile)),
-        ("activations", tokens * value_bytes(profile) * _values_of_block(shape)),
-        ("CUDA context", context_bytes(profile)),
-    )
-    return tuple((name, count) for name, count in parts if count)
+    return {
+        name: inference_memory(total_parameters(shape, head="score"), profile),
+        "activations": tokens * value_bytes(profile) * _values_of_block(shape),
+        **cuda_context(profile),
+    }
 
 
-def context_bytes(profile: GpuProfile) -> int:
-    """Bytes that CUDA itself takes of a GPU; 0 without one."""
-    return _CUDA_CONTEXT_BYTES if profile.num_gpus else 0
+def cuda_context(profile: GpuProfile) -> dict[str, int]:
+    """Bytes that CUDA itself takes of a GPU."""
+    return {"CUDA context": _CUDA_CONTEXT_BYTES if profile.num_gpus else 0}
 
 
 def program_bytes(profile: GpuProfile) -> int:

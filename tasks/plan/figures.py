@@ -1,7 +1,7 @@
 """Input and parts of every stage's plan: context, figures, and figures as text."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from containers.contracts.hardware import BatchPlan, GpuProfile
@@ -85,6 +85,10 @@ class PlanContext:
     cpu: CpuSpeed = NOT_MEASURED
     mistakes: list[Mistake] = field(default_factory=list)
 
+    def plan_of(self, stage: StageName) -> StagePlan:
+        """The stage's plan with nothing but whether its result exists."""
+        return StagePlan(stage, self.cached(stage), is_reused=stage in self.reused)
+
     @property
     def missing(self) -> str:
         """A clause about what is unknown of the model; empty if nothing is."""
@@ -104,6 +108,13 @@ class PlanContext:
 def count_figure(name: str, count: Count | None, unit: str) -> Figure:
     """Figure of a count that may not be known yet."""
     return Figure(name, None, unit, "unknown") if count is None else Figure(name, count.value, unit, count.origin)
+
+
+def byte_figures(parts: Mapping[str, int], *, notes: Mapping[str, str] | None = None) -> tuple[Figure, ...]:
+    """A figure for each part of the memory that takes any, with the part's note if it has one."""
+    return tuple(
+        Figure(name, size, "bytes", "estimated", (notes or {}).get(name, "")) for name, size in parts.items() if size
+    )
 
 
 def disk_figure(count: float, *, note: str = "") -> Figure:

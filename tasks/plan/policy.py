@@ -110,8 +110,8 @@ def _mean_tokens(context: PlanContext, config: TrainPolicyConfig, *, siblings: f
 
 def policy_memory(
     context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan, load: TrainingLoad
-) -> tuple[Figure, ...]:
-    """Memory beside the trained policy: reward model, reference, and the cache of generation."""
+) -> dict[str, int]:
+    """Bytes beside the trained policy: reward model, reference, and the cache of generation."""
     parts: dict[str, int] = {}
     if context.scorer is not None:
         reward_model = total_parameters(context.scorer.shape, head="score")
@@ -127,7 +127,7 @@ def policy_memory(
         )
     if not load.uses_adapters:
         parts["reference policy"] = estimates.inference_memory(load.total, context.profile)
-    return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items())
+    return parts
 
 
 def _shares_prompts(context: PlanContext, config: TrainPolicyConfig) -> bool:

@@ -238,24 +238,18 @@ def _build_base_model(context: PlanContext) -> StagePlan:
     if context.model is None:
         return StagePlan(stage, context.cached(stage))
     total = total_parameters(context.model.shape, head="language")
-    return StagePlan(
-        stage,
-        context.cached(stage),
+    return replace(
+        context.plan_of(stage),
         figures=(Figure("parameters", total, "parameters", context.model.origin),),
         disk=disk_figure(total * 4, note="whole model in float32"),
         time=time_figure(context, stage, 0.0),
-        is_reused=stage in context.reused,
     )
 
 
 def _planned(context: PlanContext, stage: StageName) -> StagePlan:
     """The stage's plan; for a stage without a planner, only the start of its program."""
     planner = _PLANNERS.get(stage)
-    if planner is not None:
-        return planner(context)
-    return StagePlan(
-        stage, context.cached(stage), time=time_figure(context, stage, 0.0), is_reused=stage in context.reused
-    )
+    return planner(context) if planner else replace(context.plan_of(stage), time=time_figure(context, stage, 0.0))
 
 
 _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {

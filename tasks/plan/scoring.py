@@ -1,8 +1,7 @@
 """Plans of stages that train nothing: the filter, with its reference reward model if there is one, and evaluations."""
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from containers.contracts.configs.suites import SuiteFile
@@ -15,6 +14,7 @@ from tasks.plan.figures import (
     Figure,
     PlanContext,
     StagePlan,
+    byte_figures,
     count_figure,
     disk_figure,
     duration_text,
@@ -73,9 +73,8 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
     data, stage = context.data, StageName.FILTER_DATASET
     work, memory = _reference(context)
     seconds = None if data.rows is None else data.rows.value * _SECONDS_PER_ROW + (work.seconds if work else 0.0)
-    return StagePlan(
-        stage,
-        context.cached(stage),
+    return replace(
+        context.plan_of(stage),
         figures=(
             count_figure(_rows_name(data.rows), data.rows, "rows"),
             count_figure("training pairs", data.train_pairs, "pairs"),
@@ -88,7 +87,6 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
         disk=_pairs_disk(context),
         work=work_figure(work) if work else None,
         time=time_figure(context, stage, seconds, note=_reference_note(context)),
-        is_reused=stage in context.reused,
     )
 
 
@@ -148,9 +146,8 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
     if scorer is not None and pairs is not None:
         judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suites.tokens
         work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
-    return StagePlan(
-        stage,
-        context.cached(stage),
+    return replace(
+        context.plan_of(stage),
         figures=(
             count_figure("validation pairs", pairs, "pairs"),
             Figure("suites beside them", len(config.suites), "suites", "exact"),
@@ -166,7 +163,6 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
             note=f"without {suites.num_unknown} of the suites, whose files are not here" if suites.num_unknown else "",
             missing=context.missing_of_scorer,
         ),
-        is_reused=stage in context.reused,
     )
 
 
@@ -186,9 +182,8 @@ def plan_evaluate_policy(context: PlanContext) -> StagePlan:
         prompts = Count(min(prompts.value, config.max_prompts), prompts.origin)
     work = None if prompts is None else _policy_comparison(context, completions=prompts.value)
     memory, profile = _generation_figures(context), stage_profile(context.profile, stage)
-    return StagePlan(
-        stage,
-        context.cached(stage),
+    return replace(
+        context.plan_of(stage),
         figures=(count_figure("prompts", prompts, "prompts"),),
         memory=memory,
         host_memory=_host_memory(memory, profile),
@@ -199,7 +194,6 @@ def plan_evaluate_policy(context: PlanContext) -> StagePlan:
             None if work is None else work.seconds + policy_bootstrap_seconds(context),
             missing=context.missing,
         ),
-        is_reused=stage in context.reused,
     )
 
 
@@ -235,20 +229,14 @@ def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
     parts = {
         "policy, then reference": estimates.inference_memory(total_parameters(shape, head="language"), profile),
         "generation cache": estimates.generation_cache(shape, profile, sequences=config.batch_size, tokens=tokens),
-        "CUDA context": estimates.context_bytes(profile),
+        **estimates.cuda_context(profile),
     }
-    return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items() if count)
+    return byte_figures(parts)
 
 
 def _scoring_figures(shape: ModelShape, profile: GpuProfile, *, tokens: int, name: str) -> tuple[Figure, ...]:
-    parts = estimates.scoring_memory(shape, profile, tokens=tokens)
-    note = f"{math.floor(tokens):,} tokens at a time"
-    return tuple(
-        Figure(
-            name if part == "reward model" else part, count, "bytes", "estimated", note if part == "activations" else ""
-        )
-        for part, count in parts
-    )
+    parts = estimates.scoring_memory(shape, profile, tokens=tokens, name=name)
+    return byte_figures(parts, notes={"activations": f"{tokens:,} tokens at a time"})
 
 
 def _host_memory(memory: tuple[Figure, ...], profile: GpuProfile) -> Figure | None:

@@ -15,9 +15,18 @@ from containers.contracts.schedule import ResolvedSchedule, ScheduleError, plan_
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
-from tasks.plan.figures import Figure, PlanContext, StagePlan, count_figure, disk_figure, time_figure, work_figure
+from tasks.plan.figures import (
+    Figure,
+    PlanContext,
+    StagePlan,
+    byte_figures,
+    count_figure,
+    disk_figure,
+    time_figure,
+    work_figure,
+)
 from tasks.plan.fit import ladder_lines
-from tasks.plan.head import Head, head_figure
+from tasks.plan.head import Head
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
 from tasks.plan.load import reward_model_load, sft_load, why_padded
@@ -47,8 +56,7 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
         trained = config.lora is None
         head = Head(load.shape, context.profile, tokens=load.forward_tokens, is_trained=trained, in_packs=False)
     work = training_work(context, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
-    memory = () if head is None else (head_figure(head),)
-    return _training_plan(context, config, batch, schedule, examples, load, work=work, more_memory=memory)
+    return _training_plan(context, config, batch, schedule, examples, load, work=work, head=head)
 
 
 def plan_train_reward_model(context: PlanContext) -> StagePlan:
@@ -82,7 +90,8 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
     written = completions_of(context, config, batch)
     load = policy_load(context, config, batch, written)
     work: Work | None = None
-    memory: tuple[Figure, ...] = ()
+    head: Head | None = None
+    beside: dict[str, int] | None = None
     if load is not None:
         head = Head(
             load.shape,
@@ -91,7 +100,7 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
             is_trained=config.lora is None,
             in_packs=not written.why_padded,
         )
-        memory = (head_figure(head), *policy_memory(context, config, batch, load))
+        beside = policy_memory(context, config, batch, load)
         work = policy_work(context, load, batch, schedule, completions=written, head=head)
     return _training_plan(
         context,
@@ -101,7 +110,8 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
         completions,
         load,
         work=work,
-        more_memory=memory,
+        head=head,
+        beside=beside,
         more_figures=(forward_figure(written), *vllm_figures(context)),
     )
 
@@ -172,7 +182,8 @@ def _training_plan(
     load: TrainingLoad | None,
     *,
     work: Work | None,
-    more_memory: Sequence[Figure] = (),
+    head: Head | None = None,
+    beside: dict[str, int] | None = None,
     more_figures: Sequence[Figure] = (),
 ) -> StagePlan:
     stage, asked = StageName(config.stage), config.schedule
@@ -193,28 +204,24 @@ def _training_plan(
             Figure("parameters", load.total, "parameters", origin),
             Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
         ]
-        parts = estimates.training_memory(load, context.profile)
-        held = [Figure(name, count, "bytes", "estimated") for name, count in parts]
-        # The CUDA context comes last.
-        place = len(held) - (context.profile.num_gpus > 0)
-        memory = (*held[:place], *more_memory, *held[place:])
-        on_device = sum(int(figure.value or 0) for figure in memory)
+        logits = {"logits": head.memory_bytes} if head else {}
+        held = estimates.training_memory(load, context.profile, {**logits, **(beside or {})})
+        memory = byte_figures(held, notes={"logits": head.tile_text} if head else None)
         programs = vllm_programs(context) if stage is StageName.TRAIN_POLICY else 0
+        on_device = sum(held.values())
         count, how = estimates.host_memory(load, context.profile, on_device=on_device, vllm_programs=programs)
         host_memory = Figure("host memory", count, "bytes", "estimated", how)
         disk = _training_disk(context, stage, load, asked, examples)
-    return StagePlan(
-        stage,
-        context.cached(stage),
-        batch,
-        schedule,
-        tuple(figures),
+    return dataclasses.replace(
+        context.plan_of(stage),
+        batch=batch,
+        schedule=schedule,
+        figures=tuple(figures),
         memory=memory,
         host_memory=host_memory,
         disk=disk,
         work=work_figure(work, missing=context.missing),
         time=time_figure(context, stage, None if work is None else work.seconds, missing=context.missing),
-        is_reused=stage in context.reused,
         ladder=ladder_lines(config, context.profile, batch, runtime=context.config.runtime),
     )
 
