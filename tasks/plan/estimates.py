@@ -213,13 +213,13 @@ def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) 
     """
     per_weight = 4 if load.uses_adapters else 6
     per_weight += 2 if load.gradient_checkpointing else 0
-    operations = per_weight * multiplied_parameters(load.shape, head="score") * sequences * load.mean_tokens
+    operations = per_weight * multiplied_parameters(load.shape) * sequences * load.mean_tokens
     return Work(operations, operations / (assumed_speed(profile).flops * profile.num_processes))
 
 
 def forward_work(shape: ModelShape, profile: GpuProfile, *, tokens: float, num_processes: int) -> Work:
     """One forward over `tokens`, without a language head."""
-    operations = 2 * multiplied_parameters(shape, head="score") * tokens
+    operations = 2 * multiplied_parameters(shape) * tokens
     return Work(operations, operations / (assumed_speed(profile).flops * num_processes))
 
 
@@ -250,7 +250,7 @@ def generation_work(
     prompts = forward_work(shape, profile, tokens=sequences * prompt_tokens, num_processes=1)
     reading = inference_memory(total, profile) / assumed_speed(profile).memory_bytes_per_s
     token = max(reading, shape.num_hidden_layers * _SECONDS_PER_BLOCK_AND_TOKEN)
-    operations = 2 * multiplied_parameters(shape, head="score") * sequences * max_tokens
+    operations = 2 * multiplied_parameters(shape) * sequences * max_tokens
     written = Work(operations, math.ceil(sequences / batch) * max_tokens * token)
     return prompts + written + _drawing_work(shape, profile, tokens=sequences * max_tokens)
 

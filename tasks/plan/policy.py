@@ -10,7 +10,7 @@ from containers.packing_traits import PLAIN, why_completions_are_padded
 from containers.token_budgets import FIRST_ROOM_TOKENS, PAGE_TOKENS, completion_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
-from tasks.plan.figures import Figure, PlanContext
+from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.load import longest_prompt, mean_prompt_tokens, training_load
@@ -215,9 +215,3 @@ def _judging(
     siblings = min(config.num_generations, batch.per_device_batch_size)
     tokens = count * _mean_tokens(context, config, siblings=siblings)
     return one * language_models + estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=ranks)
-
-
-def forward_figure(completions: Completions) -> Figure:
-    """Tokens computed at a time, and their layout."""
-    how = f"padded rows: {completions.why_padded}" if completions.why_padded else "packed completions, each prompt once"
-    return Figure("computed at a time", completions.tokens, "tokens", "at most", how)

@@ -36,7 +36,7 @@ class RunPlan:
         lengths: of the pairs, as text, and the source of these figures; empty if no pair could be read.
         store_dir: folder of artifacts and checkpoints.
         store_free_bytes: free on that disk; None: unknown.
-        memory: of this machine, and a stage's limit; None: not read.
+        memory: of this machine, and a stage's limit.
         cpu: speed of this machine's CPU, if it was measured.
         mistakes: why it cannot work, whatever the data hold.
         warnings: what will probably go wrong or take long, a sentence each.
@@ -50,14 +50,14 @@ class RunPlan:
     dataset: str
     stages: tuple[StagePlan, ...]
     assumptions: tuple[str, ...]
-    lengths: tuple[str, ...] = ()
-    store_dir: Path = Path()
-    store_free_bytes: int | None = None
-    memory: HostMemory | None = None
-    cpu: CpuSpeed = NOT_MEASURED
-    mistakes: tuple[Mistake, ...] = ()
-    warnings: tuple[str, ...] = ()
-    absent: str = ""
+    lengths: tuple[str, ...]
+    store_dir: Path
+    store_free_bytes: int | None
+    memory: HostMemory
+    cpu: CpuSpeed
+    mistakes: tuple[Mistake, ...]
+    warnings: tuple[str, ...]
+    absent: str
 
     @property
     def disk_bytes(self) -> float:
@@ -168,7 +168,8 @@ def draft_plan(
         warnings=(*likely_troubles(context, stages), *reference_troubles(context)),
         absent=_absent_data(context),
     )
-    return replace(plan, warnings=(*plan.warnings, *_full_disk(plan), *_full_memory(plan)))
+    full_memory = short_memory(plan.memory, needed_bytes=plan.host_memory_bytes)
+    return replace(plan, warnings=(*plan.warnings, *_full_disk(plan), *full_memory))
 
 
 def _assumptions(context: PlanContext) -> Iterator[str]:
@@ -216,11 +217,6 @@ def _full_disk(plan: RunPlan) -> Iterator[str]:
             f"{size(plan.store_free_bytes)} left. Free some, name a folder on another disk, or lower "
             f"schedule.save_total_limit."
         )
-
-
-def _full_memory(plan: RunPlan) -> Iterator[str]:
-    if plan.memory is not None:
-        yield from short_memory(plan.memory, needed_bytes=plan.host_memory_bytes)
 
 
 def _free_bytes(folder: Path) -> int | None:

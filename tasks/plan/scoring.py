@@ -1,7 +1,7 @@
 """Plans of stages that train nothing: the filter, with its reference reward model if there is one, and evaluations."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from containers.contracts.configs.suites import SuiteFile
@@ -23,7 +23,7 @@ from tasks.plan.figures import (
 )
 from tasks.plan.inputs.data import Count, data_files
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
-from tasks.plan.inputs.pair_sample import EXPANSION
+from tasks.plan.inputs.pair_sample import expanded_bytes
 from tasks.plan.limits import policy_bootstrap_seconds, reward_model_bootstrap_seconds
 from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
 
@@ -31,31 +31,13 @@ from tasks.plan.load import longest_conversation, longest_prompt, mean_conversat
 _SUITE_BYTES_PER_TOKEN = 4.0
 
 
-@dataclass(frozen=True)
-class SuiteTokens:
-    """Tokens of the suites whose files are here.
-
-    Attributes:
-        num_unknown: suites whose files are not here; no request goes to the hub.
-    """
-
-    tokens: float
-    num_unknown: int
-
-
-def suite_tokens(suites: Sequence[SuiteFile]) -> SuiteTokens:
-    """Count a token for every four bytes of the suites' text."""
-    sizes = [_text_bytes(suite) for suite in suites]
-    known = [size for size in sizes if size is not None]
-    return SuiteTokens(sum(known) / _SUITE_BYTES_PER_TOKEN, len(sizes) - len(known))
-
-
 def _text_bytes(suite: SuiteFile) -> float | None:
+    """Bytes of the suite's text; None if its files are not here. No request goes to the hub."""
     if suite.hub_id is not None:
         return None
     files = data_files(Path(suite.path))
     try:
-        sizes = [file.stat().st_size * (1 if file.suffix == ".jsonl" else EXPANSION) for file in files]
+        sizes = [expanded_bytes(file) for file in files]
     except OSError:
         return None
     return sum(sizes) if sizes else None
@@ -142,16 +124,18 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
             profile, batch_size=config.batch_size, batch_tokens=config.batch_tokens, longest=longest
         )
         memory = _scoring_figures(scorer.shape, profile, tokens=tokens, name="reward model")
-    suites = suite_tokens(config.suites)
+    sizes = [_text_bytes(suite) for suite in config.suites]
+    suite_tokens = sum(size or 0 for size in sizes) / _SUITE_BYTES_PER_TOKEN
+    num_absent, how = sizes.count(None), "by the size of their files"
     if scorer is not None and pairs is not None:
-        judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suites.tokens
+        judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suite_tokens
         work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
     return replace(
         context.plan_of(stage),
         figures=(
             count_figure("validation pairs", pairs, "pairs"),
             Figure("suites beside them", len(config.suites), "suites", "exact"),
-            *_suite_figures(suites),
+            *([Figure("tokens of the suites", suite_tokens, "tokens", "estimated", how)] if suite_tokens else []),
         ),
         memory=memory,
         host_memory=_host_memory(memory, profile),
@@ -160,15 +144,10 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
             context,
             stage,
             None if work is None else work.seconds + reward_model_bootstrap_seconds(context),
-            note=f"without {suites.num_unknown} of the suites, whose files are not here" if suites.num_unknown else "",
+            note=f"without {num_absent} of the suites, whose files are not here" if num_absent else "",
             missing=context.missing_of_scorer,
         ),
     )
-
-
-def _suite_figures(suites: SuiteTokens) -> Iterator[Figure]:
-    if suites.tokens:
-        yield Figure("tokens of the suites", suites.tokens, "tokens", "estimated", "by the size of their files")
 
 
 def plan_evaluate_policy(context: PlanContext) -> StagePlan:

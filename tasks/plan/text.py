@@ -10,6 +10,8 @@ from tasks.plan.run_plan import RunPlan
 _HEAD = ("stage", "result", "steps", "tokens", "work", "memory", "disk", "time")
 _NOTHING = "-"
 _UNKNOWN = "?"
+# For units that are not written behind a whole number.
+_TEXTS = {"bytes": size_text, "s": duration_text, "FLOP": operations_text}
 
 
 def table_lines(plan: RunPlan) -> list[str]:
@@ -51,8 +53,7 @@ def _text(figure: Figure | None) -> str:
         return _NOTHING
     if figure.value is None:
         return _UNKNOWN
-    words = {"bytes": size_text, "s": duration_text, "FLOP": operations_text}.get(figure.unit, count_text)
-    return words(figure.value)
+    return _TEXTS.get(figure.unit, count_text)(figure.value)
 
 
 _NAME_WIDTH = 40
@@ -70,7 +71,7 @@ def render_plan(plan: RunPlan) -> str:
         f"Plan of {plan.name} ({plan.config_path or 'of no file'})",
         f"  profile   {profile.name}: {devices}, {profile.num_processes} rank(s), {profile.precision}{divided}",
         *([f"  chosen    {profile.chosen_because}"] if profile.chosen_because else []),
-        *([f"  memory    {plan.memory.words}"] if plan.memory else []),
+        f"  memory    {plan.memory.words}",
         f"  model     {plan.model}",
         f"  dataset   {plan.dataset}",
         *(f"  {name:<10}{line}" for name, line in zip(("lengths", ""), plan.lengths, strict=False)),
@@ -163,16 +164,8 @@ def _line(name: str, text: str) -> str:
 
 def _quantity(figure: Figure) -> str:
     value = figure.value or 0
-    if figure.unit == "bytes":
-        return size_text(value)
-    if figure.unit == "s":
-        return duration_text(value)
-    if figure.unit == "FLOP":
-        return operations_text(value)
-    if figure.unit == "epochs":
-        return epochs_text(value)
-    if figure.unit == "parameters":
-        return _parameters(value)
+    if words := {**_TEXTS, "epochs": epochs_text, "parameters": _parameters}.get(figure.unit):
+        return words(value)
     return f"{value:,.0f} {figure.unit.removesuffix('s') if value == 1 else figure.unit}"
 
 

@@ -30,8 +30,8 @@ from tasks.plan.head import Head
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
 from tasks.plan.load import reward_model_load, sft_load, why_padded
-from tasks.plan.policy import completions_of, forward_figure, policy_load, policy_memory, policy_work
-from tasks.plan.vllm import vllm_figures, vllm_mistakes, vllm_programs
+from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
+from tasks.plan.vllm import vllm_mistakes, vllm_programs
 from tasks.plan.work import training_work
 
 # Of the token cache: int32, and half of that if the vocabulary has at most 65,536 words.
@@ -68,10 +68,8 @@ def plan_train_reward_model(context: PlanContext) -> StagePlan:
     schedule = _schedule(context, stage, config.schedule, pairs, batch, most=context.data.pairs)
     load = reward_model_load(context, config, batch)
     work = training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
-    why = why_padded(context, config)
-    how = f"padded rows: {why}" if why else "packed pairs, each prompt once"
-    at_a_time = Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
-    return _training_plan(context, config, batch, schedule, pairs, load, work=work, more_figures=(at_a_time,))
+    figures = (_forward_figure(load, why_padded(context, config), packed="pairs"),)
+    return _training_plan(context, config, batch, schedule, pairs, load, work=work, more_figures=figures)
 
 
 def plan_train_policy(context: PlanContext) -> StagePlan:
@@ -92,6 +90,9 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
     work: Work | None = None
     head: Head | None = None
     beside: dict[str, int] | None = None
+    figures = [_forward_figure(load, written.why_padded, packed="completions")]
+    if config.vllm_gpus:
+        figures.append(Figure("for vLLM alone", config.vllm_gpus, "GPUs", "exact"))
     if load is not None:
         head = Head(
             load.shape,
@@ -112,8 +113,14 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
         work=work,
         head=head,
         beside=beside,
-        more_figures=(forward_figure(written), *vllm_figures(context)),
+        more_figures=figures,
     )
+
+
+def _forward_figure(load: TrainingLoad | None, why_padded: str, *, packed: str) -> Figure:
+    """Tokens computed at a time, and their layout."""
+    how = f"padded rows: {why_padded}" if why_padded else f"packed {packed}, each prompt once"
+    return Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
 
 
 def _schedule(

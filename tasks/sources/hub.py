@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, get_token, hf_hub_download, snapshot_download
+from huggingface_hub import HfApi, constants, get_token, hf_hub_download, snapshot_download, try_to_load_from_cache
 
 from containers.contracts.digests import write_atomically
 from containers.formatting import size
@@ -158,6 +158,12 @@ def hub_cache() -> Path:
     if home := os.environ.get("HF_HOME"):
         return Path(home).expanduser().absolute() / "hub"
     return Path(constants.HF_HUB_CACHE).absolute()
+
+
+def cached_file(kind: RepoKind, hub_id: str, path: str, *, revision: str | None) -> Path | None:
+    """The file in the hub client's cache; None if it was not fetched. Sends no request."""
+    found = try_to_load_from_cache(hub_id, path, cache_dir=hub_cache(), revision=revision, repo_type=kind)
+    return Path(found) if isinstance(found, str) else None
 
 
 def _known_revision(kind: RepoKind, hub_id: str, commit: str) -> HubRevision | None:

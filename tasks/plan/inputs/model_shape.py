@@ -115,13 +115,8 @@ def text_part(content: Any) -> Any:
 def read_packing_traits(path: Path) -> PackingTraits:
     """The traits in a config.json, or YAML with the same names; if they cannot be read, none is assumed."""
     try:
-        content: Any = (
-            read_yaml_file(path, shown=str(path))
-            if path.suffix in (".yaml", ".yml")
-            else json.loads(path.read_text(encoding="utf-8"))
-        )
-        return packing_traits(text_part(content))
-    except (OSError, ValueError):
+        return packing_traits(text_part(_content(path)))
+    except (ConfigError, ValueError):
         return PLAIN
 
 
@@ -160,10 +155,9 @@ def lora_parameters(shape: ModelShape, *, r: int) -> int:
     return shape.num_hidden_layers * sum(r * (inputs + outputs) for inputs, outputs in shape.linear_sizes)
 
 
-def multiplied_parameters(shape: ModelShape, *, head: Head) -> int:
-    """Weights that a token is multiplied with: no embedding lookup, the head where it is as wide as the vocabulary."""
-    top = shape.vocab_size * shape.hidden_size if head == "language" else 0
-    return shape.num_hidden_layers * _linear_parameters_of_block(shape) + top
+def multiplied_parameters(shape: ModelShape) -> int:
+    """Weights that a token is multiplied with, without embedding lookup and head."""
+    return shape.num_hidden_layers * _linear_parameters_of_block(shape)
 
 
 def shape_of_built_model(config: BuildBaseModelConfig, *, vocabulary_size: int) -> ModelShape:
@@ -188,15 +182,7 @@ def read_model_shape(path: Path) -> ModelShape:
     Raises:
         ConfigError: the file cannot be read, or lacks a number.
     """
-    if path.suffix in (".yaml", ".yml"):
-        content: object = read_yaml_file(path, shown=str(path))
-    else:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
-        except ValueError as error:
-            raise ConfigError(f"{path} is no valid JSON: {error}.") from error
+    content = _content(path)
     try:
         return ModelShape.model_validate(text_part(content))
     except ValidationError as error:
@@ -205,6 +191,17 @@ def read_model_shape(path: Path) -> ModelShape:
             f"{path} does not describe a decoder language model; missing or wrong: {keys}. Give the config.json "
             f"beside the model's weights."
         ) from error
+
+
+def _content(path: Path) -> Any:
+    if path.suffix in (".yaml", ".yml"):
+        return read_yaml_file(path, shown=str(path))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no valid JSON: {error}.") from error
 
 
 def block_parameters(shape: ModelShape) -> int:
