@@ -5,7 +5,7 @@ other rules are checked. So two checks that do not depend on each other are two 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -140,7 +140,7 @@ def _suites_have_sources(config: RunTree) -> Iterator[Mistake]:
         yield from _unusable(DatasetSource, source, key=f"evaluate_reward_model.suites.{place}")
 
 
-def _unusable(kind: type[ModelSource | DatasetSource], source: dict[str, object], *, key: str) -> Iterator[Mistake]:
+def _unusable(kind: type[ModelSource | DatasetSource], source: Mapping[str, object], *, key: str) -> Iterator[Mistake]:
     """What is wrong with a source that the contract describes with less detail than the sections of a run."""
     try:
         kind.model_validate(source)

@@ -27,6 +27,11 @@ _LENGTHS: dict[str, Callable[[RunTree], int | None]] = {
     "evaluate_reward_model": lambda config: None if config.reward_model else config.evaluate_reward_model.max_length,
     "train_sft": lambda config: config.train_sft.max_length if config.train_sft is not None else None,
 }
+# What an evaluation loses that is shorter than the training of the policy.
+_JUDGED_LENGTHS = {
+    "max_prompt_length": "leaves out prompts that the policy was trained on with up to",
+    "max_completion_length": "cuts off what the policy was trained to write in",
+}
 
 
 def _batch_divides(config: RunTree, *, section: str) -> Iterator[Mistake]:
@@ -130,14 +135,11 @@ def _vllm_has_gpus_that_training_can_spare(config: RunTree) -> Iterator[Mistake]
         )
 
 
-def _policy_is_judged_on_its_prompts(config: RunTree) -> Iterator[Mistake]:
-    trained, evaluated = config.train_policy.max_prompt_length, config.evaluate_policy.max_prompt_length
+def _policy_is_judged_as_it_was_trained(config: RunTree, *, key: str, loses: str) -> Iterator[Mistake]:
+    trained, evaluated = getattr(config.train_policy, key), getattr(config.evaluate_policy, key)
     if evaluated < trained:
-        yield Mistake(
-            "evaluate_policy.max_prompt_length",
-            f"{evaluated} leaves out prompts that the policy was trained on with up to {trained} tokens "
-            f"(train_policy.max_prompt_length). Use at least as many.",
-        )
+        text = f"{evaluated} {loses} {trained} tokens (train_policy.{key}). Use at least as many."
+        yield Mistake(f"evaluate_policy.{key}", text)
 
 
 def _evaluation_length_is_given_once(config: RunTree) -> Iterator[Mistake]:
@@ -147,16 +149,6 @@ def _evaluation_length_is_given_once(config: RunTree) -> Iterator[Mistake]:
             "train_policy.evaluation_prompt_length",
             f"{given} is not {counts}, by which the policy is judged (evaluate_policy.max_prompt_length). Leave it "
             f"out: the run fills it in.",
-        )
-
-
-def _policy_is_judged_on_whole_completions(config: RunTree) -> Iterator[Mistake]:
-    trained, evaluated = config.train_policy.max_completion_length, config.evaluate_policy.max_completion_length
-    if evaluated < trained:
-        yield Mistake(
-            "evaluate_policy.max_completion_length",
-            f"{evaluated} cuts off what the policy was trained to write in {trained} tokens "
-            f"(train_policy.max_completion_length). Use at least as many.",
         )
 
 
@@ -199,9 +191,8 @@ TRAINING_RULES: tuple[Rule, ...] = (
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),
     _vllm_takes_the_adapters,
     _vllm_has_gpus_that_training_can_spare,
-    _policy_is_judged_on_its_prompts,
+    *(partial(_policy_is_judged_as_it_was_trained, key=key, loses=loses) for key, loses in _JUDGED_LENGTHS.items()),
     _evaluation_length_is_given_once,
-    _policy_is_judged_on_whole_completions,
     *(partial(_built_model_is_long_enough, section=section) for section in _LENGTHS),
     *(partial(_adapters_are_low_rank, section=section) for section in _TRAININGS),
 )

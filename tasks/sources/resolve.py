@@ -24,13 +24,7 @@ from tasks.sources.local import (
     readable_folder,
     resolve_file,
 )
-from tasks.sources.model_files import (
-    model_file_names,
-    require_model_files,
-    require_whole_weights,
-    weight_files,
-    weight_index,
-)
+from tasks.sources.model_files import model_file_names, require_model_files, require_whole_model
 from tasks.sources.peek import DataPeek, peek_data
 
 __all__ = [
@@ -239,7 +233,7 @@ def _demand_local_model(folder: Path, *, key: str) -> None:
 
     present = tuple(sorted(path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size))
     require_model_files(present, read, where=str(folder), key=key)
-    require_whole_weights(folder, weight_files(present), index=weight_index(present))
+    require_whole_model(folder, present)
 
 
 def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool = False) -> tuple[str, ...]:
