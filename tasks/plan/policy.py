@@ -94,12 +94,10 @@ def policy_load(
     looks_at_all = bool(completions.why_padded) and not context.profile.num_gpus
     return training_load(
         context,
-        config.lora,
-        head="language",
+        config,
         forward_tokens=completions.tokens,
         mean_tokens=mean,
         judged_tokens=mean if looks_at_all else config.max_completion_length,
-        gradient_checkpointing=config.gradient_checkpointing,
     )
 
 

@@ -4,9 +4,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.identity import config_profile
@@ -29,7 +26,7 @@ from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
-from tasks.plan.load import reward_model_load, sft_load, why_padded
+from tasks.plan.load import TrainingConfig, reward_model_load, sft_load, why_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
 from tasks.plan.vllm import vllm_mistakes, vllm_programs
 from tasks.plan.work import training_work
@@ -169,7 +166,12 @@ def _times(count: Count | None, factor: int) -> Count | None:
 
 
 def _unit(stage: StageName) -> str:
-    return {StageName.TRAIN_REWARD_MODEL: "pairs"}.get(stage, "completions")
+    return "pairs" if stage is StageName.TRAIN_REWARD_MODEL else "completions"
+
+
+def _sequences(stage: StageName) -> int:
+    """Conversations of an example: a pair is two."""
+    return 2 if stage is StageName.TRAIN_REWARD_MODEL else 1
 
 
 def _worth(examples: Count | None) -> str:
@@ -182,7 +184,7 @@ def _worth(examples: Count | None) -> str:
 
 def _training_plan(
     context: PlanContext,
-    config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
+    config: TrainingConfig,
     batch: BatchPlan,
     schedule: ResolvedSchedule | None,
     examples: Count | None,
@@ -206,7 +208,7 @@ def _training_plan(
     if load is not None and context.model is not None:
         origin = context.model.origin
         figures += [
-            *_token_figures(config, batch, schedule, load),
+            *_token_figures(stage, batch, schedule, load),
             *more_figures,
             Figure("parameters", load.total, "parameters", origin),
             Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
@@ -241,14 +243,10 @@ def _epochs_figure(num_steps: int, batch: BatchPlan, examples: Count, unit: str)
 
 
 def _token_figures(
-    config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
-    batch: BatchPlan,
-    schedule: ResolvedSchedule | None,
-    load: TrainingLoad,
+    stage: StageName, batch: BatchPlan, schedule: ResolvedSchedule | None, load: TrainingLoad
 ) -> tuple[Figure, ...]:
     """Tokens that the updates compute, per step and in all."""
-    sequences = 2 if isinstance(config, TrainRewardModelConfig) else 1
-    a_step = batch.global_batch_size * sequences * load.mean_tokens
+    a_step = batch.global_batch_size * _sequences(stage) * load.mean_tokens
     in_all = None if schedule is None else a_step * schedule.num_steps
     return (
         Figure("tokens a step", a_step, "tokens", "estimated"),
@@ -269,15 +267,10 @@ def _training_disk(
     checkpoints = num_checkpoints * estimates.checkpoint_bytes(load)
     model = estimates.inference_memory(load.total, context.profile)
     adapter = load.trainable * 4 if load.uses_adapters else 0
-    tokens = _kept_tokens_bytes(stage, load, examples)
+    tokens: float = 0
+    if examples is not None and has_best:
+        # The token cache, which a training on pairs keeps; a policy tokenizes its prompts again.
+        tokens = examples.value * _sequences(stage) * load.mean_tokens * _BYTES_PER_KEPT_TOKEN
     note = f"{num_checkpoints} checkpoints ({which}), whole model"
     note += (", adapter" if adapter else "") + (", tokens of the pairs" if tokens else "")
     return disk_figure(checkpoints + model + adapter + tokens, note=note)
-
-
-def _kept_tokens_bytes(stage: StageName, load: TrainingLoad, examples: Count | None) -> float:
-    """Bytes of the token cache, which a training on pairs keeps; a policy tokenizes its prompts again."""
-    if examples is None or stage is StageName.TRAIN_POLICY:
-        return 0
-    answers = 2 if stage is StageName.TRAIN_REWARD_MODEL else 1
-    return examples.value * answers * load.mean_tokens * _BYTES_PER_KEPT_TOKEN

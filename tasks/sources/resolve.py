@@ -12,7 +12,7 @@ from pathlib import Path
 from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
-from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
+from tasks.sources.errors import SourceError, SourceNotFoundError
 from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, hub_token, read_hub_text
 from tasks.sources.local import (
     ResolvedInput,
@@ -101,7 +101,7 @@ def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterato
         for part in _parts(name, source):
             yield resolve_file(part.place, name=part.input_name, key=part.key)
     else:
-        revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
+        revision = _revision_of("dataset", source, token=token)
         for part in _parts(name, source):
             files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
             folder = fetch_files(revision, files, token=token)
@@ -155,7 +155,7 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
     if source.hub_id is None:
         probe = probe_pairs if reader is None else probe_file
         return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in _parts(name, source)))
-    revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
+    revision = _revision_of("dataset", source, token=token)
     texts, missing = [], 0
     for part in _parts(name, source):
         files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
@@ -214,14 +214,13 @@ def _parts(name: str, source: RowSource) -> tuple[_Part, ...]:
     return tuple(_Part(f"{kind}_data{ending}", f"{section}{kind}", place) for kind, place in places if place)
 
 
-def _revision_of(kind: RepoKind, hub_id: str | None, revision: str | None, *, token: str | None) -> HubRevision:
-    if hub_id is None or revision is None:
-        raise UnusableSourceError(f"The {kind} has neither a path nor a hub_id with a revision.", "Give one of them.")
-    return hub_revision(kind, hub_id, revision=revision, token=token)
+def _revision_of(kind: RepoKind, source: ModelSource | RowSource, *, token: str | None) -> HubRevision:
+    """The revision that a source names; both its parts are given, or the configuration was refused."""
+    return hub_revision(kind, source.hub_id or "", revision=source.revision or "", token=token)
 
 
 def _usable_model(source: ModelSource, *, token: str | None, key: str) -> tuple[HubRevision, tuple[str, ...]]:
-    revision = _revision_of("model", source.hub_id, source.revision, token=token)
+    revision = _revision_of("model", source, token=token)
     top = tuple(file.path for file in revision.files if "/" not in file.path)
     require_model_files(top, lambda name: read_hub_text(revision, name, token=token), where=revision.origin, key=key)
     return revision, model_file_names(top)
