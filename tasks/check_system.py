@@ -32,6 +32,7 @@ from containers.report.machines import checks_section
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.config.run import RunConfig
+from tasks.config.sources import DatasetSource, ModelSource
 from tasks.display import current_display
 from tasks.gates.notice import block_finding, notify_blocks
 from tasks.pipeline.inputs import REFERENCE_KEY, reference_source
@@ -40,15 +41,8 @@ from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
-from tasks.sources.resolve import (
-    DatasetSource,
-    ModelSource,
-    Probe,
-    hub_token,
-    probe_dataset,
-    probe_file,
-    probe_model,
-)
+from tasks.sources.hub import hub_token
+from tasks.sources.resolve import Probe, probe_dataset, probe_file, probe_model
 from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)

@@ -25,13 +25,13 @@ from flows.cli.options import Command, add_model_options
 from flows.terminal import TerminalDisplay, printable
 from tasks.config.errors import InvalidConfigError, Mistake, all_of, mistakes_of
 from tasks.config.loading import config_files, load_run_config, missing_profile
+from tasks.config.sources import ModelSource
 from tasks.config.yaml_reader import read_yaml_file
 from tasks.display import install_display
 from tasks.pipeline.inputs import named_model_input
 from tasks.run.runtime import code_identity
 from tasks.score_file import LaunchError, ScoringPlace, StageFailedError, rows_input, score_file
 from tasks.sources.errors import SourceError
-from tasks.sources.resolve import ModelSource
 
 STANDARD_OUTPUT = "-"
 _EXIT_FAILED = 1

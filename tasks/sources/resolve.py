@@ -13,7 +13,7 @@ from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
 from tasks.sources.errors import SourceError, SourceNotFoundError
-from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, hub_token, read_hub_text
+from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, read_hub_text
 from tasks.sources.local import (
     ResolvedInput,
     ResolvedSource,
@@ -26,23 +26,6 @@ from tasks.sources.local import (
 )
 from tasks.sources.model_files import model_file_names, require_model_files, require_whole_model
 from tasks.sources.peek import DataPeek, peek_data
-
-__all__ = [
-    "DatasetSource",
-    "ModelSource",
-    "Probe",
-    "ResolvedInput",
-    "ResolvedSource",
-    "SourceError",
-    "hub_token",
-    "probe_dataset",
-    "probe_file",
-    "probe_model",
-    "probe_pairs",
-    "resolve_dataset",
-    "resolve_file",
-    "resolve_model",
-]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from containers.contracts.spec import StageInput
 from tasks.config.sources import DatasetSource
 from tasks.sources.errors import SourceError
 from tasks.sources.hub import HubRevision, fetch_files, hub_revision
+from tasks.sources.local import resolve_file
 from tasks.sources.pinned import pinned_dataset_inputs
-from tasks.sources.resolve import Probe, matching_data_files, probe_file, probe_of_hub, probe_pairs, resolve_file
+from tasks.sources.resolve import Probe, matching_data_files, probe_file, probe_of_hub, probe_pairs
 
 
 def suite_input_name(suite: SuiteFile) -> str:

@@ -17,11 +17,10 @@ from containers.packing_traits import PLAIN, PackingTraits
 from tasks.config.errors import ConfigError
 from tasks.config.loading import config_files
 from tasks.config.run import RunConfig
-from tasks.config.sources import RowSource
+from tasks.config.sources import DatasetSource, ModelSource, RowSource
 from tasks.config.yaml_reader import read_yaml_file
 from tasks.plan.inputs.model_shape import ModelShape, read_model_shape, read_packing_traits, shape_of_built_model
 from tasks.sources.hub import cached_file
-from tasks.sources.resolve import DatasetSource, ModelSource
 
 Origin = Literal["exact", "at most", "at least", "estimated", "unknown"]
 
