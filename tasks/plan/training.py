@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.identity import config_profile
@@ -41,11 +42,9 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
     if config is None:
         return StagePlan(StageName.TRAIN_SFT, "left out")
     sides = 2 if config.completions == "both" else 1
-    all_examples, most = _times(context.data.train_pairs, sides), _times(context.data.pairs, sides)
-    examples = kept(context, all_examples, StageName.TRAIN_SFT)
-    stage = StageName.TRAIN_SFT
+    examples = kept(context, _times(context.data.train_pairs, sides), StageName.TRAIN_SFT)
     batch = plan_batch(config.global_batch_size, context.profile)
-    schedule = _schedule(context, stage, config.schedule, examples, batch, most=most)
+    schedule = _schedule(context, config, examples, batch, most=_times(context.data.pairs, sides))
     load = sft_load(context, config, batch)
     head = None
     if load is not None:
@@ -59,10 +58,9 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
 def plan_train_reward_model(context: PlanContext) -> StagePlan:
     """Plan of reward model training; a pair is two sequences."""
     config = context.config.train_reward_model
-    stage = StageName.TRAIN_REWARD_MODEL
-    pairs = kept(context, context.data.train_pairs, stage)
+    pairs = kept(context, context.data.train_pairs, StageName.TRAIN_REWARD_MODEL)
     batch = plan_batch(config.global_batch_size, context.profile)
-    schedule = _schedule(context, stage, config.schedule, pairs, batch, most=context.data.pairs)
+    schedule = _schedule(context, config, pairs, batch, most=context.data.pairs)
     load = reward_model_load(context, config, batch)
     work = training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
     figures = (_forward_figure(load, why_padded(context, config), packed="pairs"),)
@@ -72,16 +70,14 @@ def plan_train_reward_model(context: PlanContext) -> StagePlan:
 def plan_train_policy(context: PlanContext) -> StagePlan:
     """Plan of policy training; an example is a completion."""
     config = context.config.train_policy
-    stage = StageName.TRAIN_POLICY
     context = dataclasses.replace(context, profile=config_profile(context.profile, config))
     context.mistakes.extend(vllm_mistakes(context))
-    completions = kept(context, _times(context.data.policy_train_prompts, config.num_generations), stage)
+    prompts = _times(context.data.policy_train_prompts, config.num_generations)
+    completions = kept(context, prompts, StageName.TRAIN_POLICY)
     # A prompt has one pair or more.
     most = _times(context.data.pairs, config.num_generations)
     batch = plan_batch(config.global_batch_size, context.profile, multiple_of=config.num_generations)
-    schedule = _schedule(
-        context, stage, config.schedule, completions, batch, most=most, multiple_of=config.num_iterations
-    )
+    schedule = _schedule(context, config, completions, batch, most=most)
     written = completions_of(context, config, batch)
     load = policy_load(context, config, batch, written)
     work: Work | None = None
@@ -121,16 +117,10 @@ def _forward_figure(load: TrainingLoad | None, why_padded: str, *, packed: str) 
 
 
 def _schedule(
-    context: PlanContext,
-    stage: StageName,
-    schedule: TrainingSchedule,
-    examples: Count | None,
-    batch: BatchPlan,
-    *,
-    most: Count | None,
-    multiple_of: int = 1,
+    context: PlanContext, config: TrainingConfig, examples: Count | None, batch: BatchPlan, *, most: Count | None
 ) -> ResolvedSchedule | None:
     """The schedule with its numbers, None if they depend on unread data; adds a mistake if it cannot work."""
+    stage, schedule = StageName(config.stage), config.schedule
     mistake = batch_mistake(context, stage, batch, most, unit=_unit(stage))
     if mistake is not None:
         context.mistakes.append(mistake)
@@ -152,13 +142,11 @@ def _schedule(
     mistake = short_schedule_mistake(stage, schedule, steps_per_epoch=resolved.steps_per_epoch)
     if mistake is not None:
         context.mistakes.append(mistake)
-    return _aligned(resolved, multiple_of) if schedule.save_steps is None and schedule.eval_steps is None else resolved
-
-
-def _aligned(resolved: ResolvedSchedule, multiple_of: int) -> ResolvedSchedule:
-    """Move saves that the user did not set to whole generated batches, as the stage does."""
-    raised = math.ceil(resolved.save_steps / multiple_of) * multiple_of
-    return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
+    if schedule.save_steps is None and schedule.eval_steps is None and isinstance(config, TrainPolicyConfig):
+        # Saves that the user did not set are moved to whole generated batches, as the stage does.
+        raised = math.ceil(resolved.save_steps / config.num_iterations) * config.num_iterations
+        return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
+    return resolved
 
 
 def _times(count: Count | None, factor: int) -> Count | None:
