@@ -86,7 +86,8 @@ def _sections(path: str, model: type[BaseModel], default: object, *, is_item: bo
     keys: list[ConfigKey] = []
     lists: list[tuple[str, type[BaseModel]]] = []
     _collect(path, model, default, keys, lists)
-    yield ConfigSection(path, _first_line(model), tuple(keys), is_item=is_item)
+    sentence = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
+    yield ConfigSection(path, sentence, tuple(keys), is_item=is_item)
     for place, item in lists:
         yield from _sections(f"{place}.N", item, PydanticUndefined, is_item=True)
 
@@ -103,12 +104,12 @@ def _collect(
         field, place = model.model_fields[name], f"{path}.{name}"
         own = getattr(default, name) if isinstance(default, model) else field.default
         inner = section_model(field.annotation)
-        if inner is None or _is_list(field.annotation):
+        if inner is None or typing.get_origin(field.annotation) is tuple:
             keys.append(_key(place, field, own))
             if inner is not None and not (field.description or "").startswith(_FILLED_IN):
                 lists.append((place, inner))
             continue
-        if _may_be_null(field.annotation):
+        if type(None) in typing.get_args(field.annotation):
             keys.append(_key(place, field, own))
         _collect(place, inner, own, keys, lists)
 
@@ -165,14 +166,6 @@ def _is_mapping(annotation: Any) -> bool:
     return typing.get_origin(annotation) is dict or annotation == pairs
 
 
-def _is_list(annotation: Any) -> bool:
-    return typing.get_origin(annotation) is tuple
-
-
-def _may_be_null(annotation: Any) -> bool:
-    return type(None) in typing.get_args(annotation)
-
-
 def _bounds(metadata: typing.Iterable[Any]) -> dict[str, float]:
     """Lower and upper bounds of numbers, by `ge`, `gt`, `le` and `lt`; without bounds that no run reaches."""
     found: dict[str, float] = {}
@@ -203,7 +196,3 @@ def _range(bounds: Mapping[str, float]) -> str:
 
 def _number(value: float) -> str:
     return "2^32" if value == 2**32 else f"{value:g}" if value < 1_000_000 else str(value)
-
-
-def _first_line(model: type[BaseModel]) -> str:
-    return " ".join((model.__doc__ or "").partition("\n\n")[0].split())

@@ -44,7 +44,7 @@ def resolve_file(path: Path | str, *, name: str, key: str | None = None) -> Reso
         SourceError: it is missing or unreadable, or neither a plain file nor a folder with data.
     """
     place = data_file_or_folder(path, key=key or name)
-    digest = folder_digest(place) if place.is_dir() else file_digest(place)
+    digest = folder_digest(place) if place.is_dir() else f"sha256:{_sha256(place)}"
     return ResolvedInput(name=name, path=place, digest=digest, origin=str(place))
 
 
@@ -98,11 +98,6 @@ def data_files(place: Path) -> tuple[Path, ...]:
     if place.is_file():
         return (place,)
     return tuple(file for file in _files(place) if file.name.endswith(DATA_SUFFIXES))
-
-
-def file_digest(path: Path) -> str:
-    """`sha256:…` of the bytes."""
-    return f"sha256:{_sha256(path)}"
 
 
 def folder_digest(folder: Path) -> str:

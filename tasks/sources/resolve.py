@@ -46,8 +46,7 @@ def resolve_model(source: ModelSource, *, token: str | None, key: str = "base_mo
         SourceError: it is not there, may not be read, or cannot be used.
     """
     if source.path is not None:
-        folder = readable_folder(source.path, key=f"{key}.path")
-        _demand_local_model(folder, key=key)
+        folder = _local_model(source.path, key=key)
         return ResolvedSource(path=folder, digest=folder_digest(folder), origin=str(folder))
     revision, names = _usable_model(source, token=token, key=key)
     folder = fetch_files(revision, names, token=token)
@@ -108,8 +107,7 @@ def probe_model(source: ModelSource, *, token: str | None, key: str = "base_mode
         SourceError: as `resolve_model` would.
     """
     if source.path is not None:
-        folder = readable_folder(source.path, key=f"{key}.path")
-        _demand_local_model(folder, key=key)
+        folder = _local_model(source.path, key=key)
         num_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         return Probe(f"{folder} ({size(num_bytes)} of safetensors)")
     revision, names = _usable_model(source, token=token, key=key)
@@ -209,13 +207,17 @@ def _usable_model(source: ModelSource, *, token: str | None, key: str) -> tuple[
     return revision, model_file_names(top)
 
 
-def _demand_local_model(folder: Path, *, key: str) -> None:
+def _local_model(path: str, *, key: str) -> Path:
+    """The folder of a usable model on this disk."""
+    folder = readable_folder(path, key=f"{key}.path")
+
     def read(name: str) -> str:
         return (folder / name).read_text(encoding="utf-8", errors="replace")
 
     present = tuple(sorted(path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size))
     require_model_files(present, read, where=str(folder), key=key)
     require_whole_model(folder, present)
+    return folder
 
 
 def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool = False) -> tuple[str, ...]:
