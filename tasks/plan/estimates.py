@@ -255,9 +255,9 @@ def generation_work(
     return prompts + written + _drawing_work(shape, profile, tokens=sequences * max_tokens)
 
 
-def bootstrap_seconds(*, values: int, num_bootstrap: int, num_means: int) -> float:
-    """Seconds for the intervals of `num_means` means of `values` each."""
-    return values * num_bootstrap * num_means * _SECONDS_PER_RESAMPLED_VALUE
+def bootstrap_work(*, values: int, num_bootstrap: int, num_means: int) -> Work:
+    """Time for the intervals of `num_means` means of `values` each; no operation of a model."""
+    return Work(0.0, values * num_bootstrap * num_means * _SECONDS_PER_RESAMPLED_VALUE)
 
 
 def _activation_bytes(load: TrainingLoad, size: int) -> int:

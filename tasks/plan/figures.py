@@ -135,19 +135,19 @@ def work_figure(work: Work | None, *, missing: str = "") -> Figure:
 
 
 def time_figure(
-    context: PlanContext, stage: StageName, seconds: float | None, *, note: str = "", missing: str = ""
+    context: PlanContext, stage: StageName, work: Work | None, *, note: str = "", missing: str = ""
 ) -> Figure:
     """Figure of seconds for a stage, the start of its program included.
 
     Args:
-        seconds: on a GPU, or on a CPU as fast as the one that they were measured on; None: unknown.
+        work: its seconds are those on a GPU, or on a CPU as fast as the one that they were measured on; None: unknown.
         missing: what is not known then; empty: the data.
     """
-    if seconds is None:
+    if work is None:
         return Figure("time", None, "s", "unknown", missing)
     is_on_gpu = stage_profile(context.profile, stage).num_gpus > 0
     how = "at an assumed speed" if is_on_gpu else context.cpu.short_words
-    value = context.cpu.start_seconds + context.cpu.slowness * seconds
+    value = context.cpu.start_seconds + context.cpu.slowness * work.seconds
     return Figure("time", value, "s", "estimated", f"{how}, {note}" if note else how)
 
 

@@ -13,6 +13,7 @@ from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
 from tasks.plan import estimates
+from tasks.plan.estimates import Work
 from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk_figure, time_figure
 from tasks.plan.fit import unfit_mistakes
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read_host_memory, short_memory
@@ -238,14 +239,14 @@ def _build_base_model(context: PlanContext) -> StagePlan:
         context.plan_of(stage),
         figures=(Figure("parameters", total, "parameters", context.model.origin),),
         disk=disk_figure(total * 4, note="whole model in float32"),
-        time=time_figure(context, stage, 0.0),
+        time=time_figure(context, stage, Work()),
     )
 
 
 def _planned(context: PlanContext, stage: StageName) -> StagePlan:
     """The stage's plan; for a stage without a planner, only the start of its program."""
     planner = _PLANNERS.get(stage)
-    return planner(context) if planner else replace(context.plan_of(stage), time=time_figure(context, stage, 0.0))
+    return planner(context) if planner else replace(context.plan_of(stage), time=time_figure(context, stage, Work()))
 
 
 _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {

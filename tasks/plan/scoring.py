@@ -24,7 +24,7 @@ from tasks.plan.figures import (
 from tasks.plan.inputs.data import Count, data_files
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 from tasks.plan.inputs.pair_sample import expanded_bytes
-from tasks.plan.limits import policy_bootstrap_seconds, reward_model_bootstrap_seconds
+from tasks.plan.limits import policy_bootstrap, reward_model_bootstrap
 from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
 
 # English text with its keys and labels.
@@ -54,7 +54,7 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
     """Plan of the filter; a reference reward model that judges the labels runs on the CPU in float32."""
     data, stage = context.data, StageName.FILTER_DATASET
     work, memory = _reference(context)
-    seconds = None if data.rows is None else data.rows.value * _SECONDS_PER_ROW + (work.seconds if work else 0.0)
+    all_work = None if data.rows is None else Work(0.0, data.rows.value * _SECONDS_PER_ROW) + (work or Work())
     return replace(
         context.plan_of(stage),
         figures=(
@@ -68,7 +68,7 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
         host_memory=_host_memory(memory, stage_profile(context.profile, stage)),
         disk=_pairs_disk(context),
         work=work_figure(work) if work else None,
-        time=time_figure(context, stage, seconds, note=_reference_note(context)),
+        time=time_figure(context, stage, all_work, note=_reference_note(context)),
     )
 
 
@@ -89,10 +89,10 @@ def _reference(context: PlanContext) -> tuple[Work | None, tuple[Figure, ...]]:
         return None, ()
     settings, profile = context.config.filter_dataset.polarity, stage_profile(context.profile, StageName.FILTER_DATASET)
     shape, sources = context.reference.shape, len(context.config.dataset.parts)
-    longest = longest_conversation(context, settings.max_length)
-    tokens = estimates.scoring_tokens(profile, batch_size=settings.batch_size, batch_tokens=None, longest=longest)
     judged = 2 * settings.num_pairs * sources * mean_conversation(context, settings.max_length)
     work = estimates.forward_work(shape, profile, tokens=judged, num_processes=1)
+    longest = longest_conversation(context, settings.max_length)
+    tokens = estimates.scoring_tokens(profile, batch_size=settings.batch_size, batch_tokens=None, longest=longest)
     return work, _scoring_figures(shape, profile, tokens=tokens, name="reference reward model")
 
 
@@ -126,10 +126,12 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
         memory = _scoring_figures(scorer.shape, profile, tokens=tokens, name="reward model")
     sizes = [_text_bytes(suite) for suite in config.suites]
     suite_tokens = sum(size or 0 for size in sizes) / _SUITE_BYTES_PER_TOKEN
-    num_absent, how = sizes.count(None), "by the size of their files"
+    how, num_absent = "by the size of their files", sizes.count(None)
+    note = f"without {num_absent} of the suites, whose files are not here" if num_absent else ""
     if scorer is not None and pairs is not None:
         judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suite_tokens
         work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
+        work += reward_model_bootstrap(context)
     return replace(
         context.plan_of(stage),
         figures=(
@@ -140,13 +142,7 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
         memory=memory,
         host_memory=_host_memory(memory, profile),
         work=work_figure(work, missing=context.missing_of_scorer),
-        time=time_figure(
-            context,
-            stage,
-            None if work is None else work.seconds + reward_model_bootstrap_seconds(context),
-            note=f"without {num_absent} of the suites, whose files are not here" if num_absent else "",
-            missing=context.missing_of_scorer,
-        ),
+        time=time_figure(context, stage, work, note=note, missing=context.missing_of_scorer),
     )
 
 
@@ -159,7 +155,7 @@ def plan_evaluate_policy(context: PlanContext) -> StagePlan:
     prompts = context.data.policy_eval_prompts
     if prompts is not None and config.max_prompts is not None:
         prompts = Count(min(prompts.value, config.max_prompts), prompts.origin)
-    work = None if prompts is None else _policy_comparison(context, completions=prompts.value)
+    work = None if prompts is None else _policy_comparison(context, num_prompts=prompts.value)
     memory, profile = _generation_figures(context), stage_profile(context.profile, stage)
     return replace(
         context.plan_of(stage),
@@ -167,20 +163,15 @@ def plan_evaluate_policy(context: PlanContext) -> StagePlan:
         memory=memory,
         host_memory=_host_memory(memory, profile),
         work=work_figure(work, missing=context.missing),
-        time=time_figure(
-            context,
-            stage,
-            None if work is None else work.seconds + policy_bootstrap_seconds(context),
-            missing=context.missing,
-        ),
+        time=time_figure(context, stage, work, missing=context.missing),
     )
 
 
-def _policy_comparison(context: PlanContext, *, completions: int) -> Work | None:
+def _policy_comparison(context: PlanContext, *, num_prompts: int) -> Work | None:
     if context.model is None:
         return None
     config, shape, profile = context.config.evaluate_policy, context.model.shape, context.profile
-    count = completions * config.completions_per_prompt
+    count = num_prompts * config.completions_per_prompt
     prompt_tokens = mean_prompt_tokens(context, config.max_prompt_length)
     one_policy = estimates.generation_work(
         shape,
@@ -195,7 +186,7 @@ def _policy_comparison(context: PlanContext, *, completions: int) -> Work | None
     scorer = context.scorer or context.model
     judging = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
     scoring = estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
-    return (one_policy + judging + scoring) * 2
+    return (one_policy + judging + scoring) * 2 + policy_bootstrap(context)
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:

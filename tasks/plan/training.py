@@ -218,7 +218,7 @@ def _training_plan(
         host_memory=host_memory,
         disk=disk,
         work=work_figure(work, missing=context.missing),
-        time=time_figure(context, stage, None if work is None else work.seconds, missing=context.missing),
+        time=time_figure(context, stage, work, missing=context.missing),
         ladder=ladder_lines(config, context.profile, batch, runtime=context.config.runtime),
     )
 
