@@ -23,6 +23,8 @@ FILLED_FRACTION = 0.5
 COMPLETION_FRACTION = 0.5
 # Time to sample a token without a GPU, for each word of the vocabulary.
 _CPU_DRAWING_SECONDS = 30e-9
+# Time per weight of clipping, AdamW and clearing the gradient, on one core.
+_OPTIMIZER_SECONDS = 6e-9
 # Minimum time of one generated token in a block, however small the model: Python and kernel launches.
 _SECONDS_PER_BLOCK_AND_TOKEN = 0.8e-3
 # Drawing, looking up and adding one value of a bootstrap took 11 to 15 ns on one core.
@@ -215,6 +217,16 @@ def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) 
     per_weight += 2 if load.gradient_checkpointing else 0
     operations = per_weight * multiplied_parameters(load.shape) * sequences * load.mean_tokens
     return Work(operations, operations / (assumed_speed(profile).flops * profile.num_processes))
+
+
+def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -> Work:
+    """Time of the optimizer on a CPU, where it reads and writes all trained weights; nothing on a GPU.
+
+    Its operations are left out: memory decides the time.
+    """
+    if profile.num_gpus:
+        return Work()
+    return Work(0.0, num_steps * load.trainable * _OPTIMIZER_SECONDS / profile.num_threads)
 
 
 def forward_work(shape: ModelShape, profile: GpuProfile, *, tokens: float, num_processes: int) -> Work:

@@ -15,7 +15,6 @@ from tasks.plan.head import Head
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.load import longest_prompt, mean_prompt_tokens, training_load
 from tasks.plan.vllm import vllm_memory
-from tasks.plan.work import optimizer_work
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def policy_work(
     updates = estimates.training_work(load, profile, sequences=count)
     updates += head.training_work(tokens=count * load.judged_tokens)
     batches = _generation(context, load, batch) + _judging(context, load, batch, completions, head=head)
-    updates += optimizer_work(load, profile, num_steps=1)
+    updates += estimates.optimizer_work(load, profile, num_steps=1)
     return (batches * (1 / config.num_iterations) + updates) * schedule.num_steps
 
 

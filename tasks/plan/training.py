@@ -30,7 +30,6 @@ from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_l
 from tasks.plan.load import TrainingConfig, reward_model_load, sft_load, why_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
 from tasks.plan.vllm import vllm_mistakes, vllm_programs
-from tasks.plan.work import training_work
 
 # Of the token cache: int32, and half of that if the vocabulary has at most 65,536 words.
 _BYTES_PER_KEPT_TOKEN = 4
@@ -51,7 +50,7 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
         # All tokens, as if there were no prompts.
         trained = config.lora is None
         head = Head(load.shape, context.profile, tokens=load.forward_tokens, is_trained=trained, in_packs=False)
-    work = training_work(context, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
+    work = _training_work(context, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
     return _training_plan(context, config, batch, schedule, examples, load, work=work, head=head)
 
 
@@ -62,7 +61,7 @@ def plan_train_reward_model(context: PlanContext) -> StagePlan:
     batch = plan_batch(config.global_batch_size, context.profile)
     schedule = _schedule(context, config, pairs, batch, most=context.data.pairs)
     load = reward_model_load(context, config, batch)
-    work = training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
+    work = _training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
     figures = (_forward_figure(load, why_padded(context, config), packed="pairs"),)
     return _training_plan(context, config, batch, schedule, pairs, load, work=work, more_figures=figures)
 
@@ -114,6 +113,37 @@ def _forward_figure(load: TrainingLoad | None, why_padded: str, *, packed: str) 
     """Tokens computed at a time, and their layout."""
     how = f"padded rows: {why_padded}" if why_padded else f"packed {packed}, each prompt once"
     return Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
+
+
+def _training_work(
+    context: PlanContext,
+    load: TrainingLoad | None,
+    batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
+    *,
+    head: Head | None,
+    sequences_per_example: int,
+    sequences_per_pair: int,
+) -> Work | None:
+    """All updates, and every evaluation on the validation pairs, the last step included.
+
+    Args:
+        head: of a language model; None for a reward model.
+    """
+    if load is None or schedule is None:
+        return None
+    sequences = schedule.num_steps * batch.global_batch_size * sequences_per_example
+    updates = estimates.training_work(load, context.profile, sequences=sequences)
+    updates += estimates.optimizer_work(load, context.profile, num_steps=schedule.num_steps)
+    evaluated = context.data.validation_pairs.value * sequences_per_pair if context.data.validation_pairs else 0
+    ranks = context.profile.num_processes
+    evaluation = estimates.forward_work(
+        load.shape, context.profile, tokens=evaluated * load.mean_tokens, num_processes=ranks
+    )
+    if head is not None:
+        updates += head.training_work(tokens=sequences * load.judged_tokens)
+        evaluation += head.judging_work(tokens=evaluated * load.judged_tokens)
+    return updates + evaluation * math.ceil(schedule.num_steps / schedule.eval_steps)
 
 
 def _schedule(
