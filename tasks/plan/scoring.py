@@ -52,13 +52,17 @@ _BYTES_PER_TOKEN = 5
 
 def plan_filter_dataset(context: PlanContext) -> StagePlan:
     """Plan of the filter; a reference reward model that judges the labels runs on the CPU in float32."""
-    data, stage = context.data, StageName.FILTER_DATASET
+    data, stage, polarity = context.data, StageName.FILTER_DATASET, context.config.filter_dataset.polarity
+    # A published set gives the rows that its filter leaves, a file gives its lines.
+    rows_name = "rows in English" if data.rows is not None and data.rows.origin == "estimated" else "rows read"
+    is_unknown = polarity.reference_reward_model is not None and context.reference is None
+    note = "without the reference reward model, whose shape is not known here" if is_unknown else ""
     work, memory = _reference(context)
     all_work = None if data.rows is None else Work(0.0, data.rows.value * _SECONDS_PER_ROW) + (work or Work())
     return replace(
         context.plan_of(stage),
         figures=(
-            count_figure(_rows_name(data.rows), data.rows, "rows"),
+            count_figure(rows_name, data.rows, "rows"),
             count_figure("training pairs", data.train_pairs, "pairs"),
             count_figure("validation pairs", data.validation_pairs, "pairs"),
             count_figure("policy training prompts", data.policy_train_prompts, "prompts"),
@@ -68,7 +72,7 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
         host_memory=_host_memory(memory, stage_profile(context.profile, stage)),
         disk=_pairs_disk(context),
         work=work_figure(work) if work else None,
-        time=time_figure(context, stage, all_work, note=_reference_note(context)),
+        time=time_figure(context, stage, all_work, note=note),
     )
 
 
@@ -94,12 +98,6 @@ def _reference(context: PlanContext) -> tuple[Work | None, tuple[Figure, ...]]:
     longest = longest_conversation(context, settings.max_length)
     tokens = estimates.scoring_tokens(profile, batch_size=settings.batch_size, batch_tokens=None, longest=longest)
     return work, _scoring_figures(shape, profile, tokens=tokens, name="reference reward model")
-
-
-def _reference_note(context: PlanContext) -> str:
-    if context.config.filter_dataset.polarity.reference_reward_model is None:
-        return ""
-    return "without the reference reward model, whose shape is not known here" if context.reference is None else ""
 
 
 def _pairs_disk(context: PlanContext) -> Figure | None:
@@ -216,8 +214,3 @@ def _host_memory(memory: tuple[Figure, ...], profile: GpuProfile) -> Figure | No
     held = sum(int(figure.value or 0) for figure in memory)
     how = "the program with the memory above"
     return Figure("host memory", estimates.program_bytes(profile) + held, "bytes", "estimated", how)
-
-
-def _rows_name(rows: Count | None) -> str:
-    """A published set gives the rows that its filter leaves, a file gives its lines."""
-    return "rows in English" if rows is not None and rows.origin == "estimated" else "rows read"

@@ -150,6 +150,26 @@ def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> s
         raise SourceAccessError(f"{path} cannot be read: {error}.", "Change its mode or owner.") from error
 
 
+@dataclass(frozen=True)
+class DataPart:
+    """One place of a source: its input's name, its key in the configuration, and path or pattern."""
+
+    input_name: str
+    key: str
+    place: str
+
+
+def data_parts(name: str, source: RowSource) -> tuple[DataPart, ...]:
+    """Training rows and, if configured, validation rows.
+
+    Args:
+        name: of the source in its mixture; empty without a mixture.
+    """
+    ending, section = (f"_{name}", f"dataset.mixture {name}:") if name else ("", "dataset.")
+    places = (("train", source.train), ("validation", source.validation))
+    return tuple(DataPart(f"{kind}_data{ending}", f"{section}{kind}", place) for kind, place in places if place)
+
+
 def find_reader(name: str, source: RowSource) -> ResolvedInput | None:
     """Resolve the reader to an input of the stage; None if the source names none. It is parsed, never run.
 

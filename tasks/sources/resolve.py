@@ -19,6 +19,7 @@ from tasks.sources.local import (
     ResolvedSource,
     data_file_or_folder,
     data_files,
+    data_parts,
     find_reader,
     folder_digest,
     readable_folder,
@@ -68,7 +69,7 @@ def resolve_dataset(source: DatasetSource, *, token: str | None) -> tuple[Resolv
 def absent_data(source: DatasetSource) -> Iterator[str]:
     """Yield a sentence for each local data file or folder that is missing: its key, path and reason."""
     for name, rows in source.parts:
-        for part in () if rows.hub_id is not None else _parts(name, rows):
+        for part in () if rows.hub_id is not None else data_parts(name, rows):
             try:
                 data_file_or_folder(part.place, key=part.key)
             except SourceNotFoundError as missing:
@@ -80,11 +81,11 @@ def absent_data(source: DatasetSource) -> Iterator[str]:
 def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterator[ResolvedInput]:
     reader = find_reader(name, source)
     if source.hub_id is None:
-        for part in _parts(name, source):
+        for part in data_parts(name, source):
             yield resolve_file(part.place, name=part.input_name, key=part.key)
     else:
         revision = _revision_of("dataset", source, token=token)
-        for part in _parts(name, source):
+        for part in data_parts(name, source):
             files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
             folder = fetch_files(revision, files, token=token)
             if reader is None:
@@ -135,10 +136,10 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
     read_by = "" if reader is None else f", read by {reader.path.name}"
     if source.hub_id is None:
         probe = probe_pairs if reader is None else probe_file
-        return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in _parts(name, source)))
+        return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in data_parts(name, source)))
     revision = _revision_of("dataset", source, token=token)
     texts, missing = [], 0
-    for part in _parts(name, source):
+    for part in data_parts(name, source):
         files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
         num_bytes, folder = revision.size_bytes(files), revision.folder_of(files)
         facts = [_count_of(files), size(num_bytes)]
@@ -173,26 +174,6 @@ def probe_pairs(path: Path | str, *, key: str) -> Probe:
     peek = peek_data({f"{key}: {file}": file for file in files})
     counted = f"{_count_of(files)}, " if place.is_dir() else ""
     return Probe(f"{place} ({counted}{size(sum(file.stat().st_size for file in files))}, {peek})")
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One place of a source: its input's name, its key in the configuration, and path or pattern."""
-
-    input_name: str
-    key: str
-    place: str
-
-
-def _parts(name: str, source: RowSource) -> tuple[_Part, ...]:
-    """Training rows and, if configured, validation rows.
-
-    Args:
-        name: of the source in its mixture; empty without a mixture.
-    """
-    ending, section = (f"_{name}", f"dataset.mixture {name}:") if name else ("", "dataset.")
-    places = (("train", source.train), ("validation", source.validation))
-    return tuple(_Part(f"{kind}_data{ending}", f"{section}{kind}", place) for kind, place in places if place)
 
 
 def _revision_of(kind: RepoKind, source: ModelSource | RowSource, *, token: str | None) -> HubRevision:

@@ -56,27 +56,18 @@ class ModelShape(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _dtype_has_an_older_name(cls, data: Any) -> Any:
-        """`torch_dtype` before transformers 5; if neither is given, the usual type is assumed."""
-        if isinstance(data, dict):
-            return {**data, "dtype": data.get("dtype") or data.get("torch_dtype") or "bfloat16"}
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _head_dim_follows(cls, data: Any) -> Any:
-        """Older architectures leave `head_dim` out: the heads then share the hidden size."""
-        if isinstance(data, dict) and not data.get("head_dim"):
-            hidden, heads = data.get("hidden_size"), data.get("num_attention_heads")
-            if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
-                return {**data, "head_dim": hidden // heads}
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _silence_is_the_default(cls, data: Any) -> Any:
-        """A missing or null value gets the default of the model's type. Pydantic calls the last of these first."""
-        return with_type_defaults(data) if isinstance(data, dict) else data
+    def _fill_in(cls, data: Any) -> Any:
+        """Fill in what config.json leaves out, first with the defaults of the model's type."""
+        if not isinstance(data, dict):
+            return data
+        filled = with_type_defaults(data)
+        hidden, heads = filled.get("hidden_size"), filled.get("num_attention_heads")
+        # Older architectures leave `head_dim` out: the heads then share the hidden size.
+        if not filled.get("head_dim") and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+            filled["head_dim"] = hidden // heads
+        # `torch_dtype` before transformers 5; if neither is given, the usual type is assumed.
+        filled["dtype"] = filled.get("dtype") or filled.get("torch_dtype") or "bfloat16"
+        return filled
 
     @property
     def is_exact(self) -> bool:
