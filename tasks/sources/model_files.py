@@ -212,7 +212,9 @@ def _end_of(entries: dict[str, Any]) -> int:
         ValueError: they overlap, leave gaps, or do not have the size that type and shape give.
     """
     end = 0
-    for (start, stop), name in sorted((_span(entry), name) for name, entry in entries.items()):
+    for (start, stop), name in sorted(
+        (tuple(map(int, entry["data_offsets"])), name) for name, entry in entries.items()
+    ):
         shown = one_line(name, _REASON_CHARACTERS)
         if start != end or stop < start:
             raise ValueError(f"{shown} is at {start:,} to {stop:,}, but the one before ends at {end:,}")
@@ -222,11 +224,6 @@ def _end_of(entries: dict[str, Any]) -> int:
             raise ValueError(f"{shown} has {stop - start:,} bytes, its type and shape need {wanted:,}")
         end = stop
     return end
-
-
-def _span(entry: Any) -> tuple[int, int]:
-    start, stop = entry["data_offsets"]
-    return int(start), int(stop)
 
 
 def _num_elements(shape: list[int]) -> int:
