@@ -80,11 +80,14 @@ def render_plan(plan: RunPlan) -> str:
     for number, stage in enumerate(plan.stages, start=1):
         lines += [*_stage_lines(number, stage, plan=plan), ""]
     lines += [*table_lines(plan), ""]
+    free = (
+        f", of {size_text(plan.store_free_bytes)} that are free for {plan.store_dir}" if plan.store_free_bytes else ""
+    )
     unknown = [stage.stage.value for stage in plan.stages if stage.time is not None and stage.time.value is None]
     lines.append(
         f"In all{' but what is unknown' if unknown else ''}: {duration_text(plan.seconds)} (estimated{_alone(plan)}), "
         f"{operations_text(plan.operations)} (estimated), {size_text(plan.disk_bytes)} of disk (estimated)"
-        f"{_free(plan)}."
+        f"{free}."
     )
     if any(stage.is_reused for stage in plan.stages):
         lines.append("What is reused costs nothing again and is not in these sums.")
@@ -100,12 +103,6 @@ def _alone(plan: RunPlan) -> str:
     if plan.cpu.share > _MUCH_LEFT:
         return ""
     return f"; {duration_text(plan.seconds * plan.cpu.share)} where nothing else works on this machine"
-
-
-def _free(plan: RunPlan) -> str:
-    if plan.store_free_bytes is None:
-        return ""
-    return f", of {size_text(plan.store_free_bytes)} that are free for {plan.store_dir}"
 
 
 def figure_text(figure: Figure) -> str:

@@ -153,18 +153,10 @@ def multiplied_parameters(shape: ModelShape) -> int:
 
 def shape_of_built_model(config: BuildBaseModelConfig, *, vocabulary_size: int) -> ModelShape:
     """The shape of the model that build_base_model makes; its embedding is also its head."""
-    return ModelShape(
-        model_type="qwen3",
-        num_hidden_layers=config.num_layers,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_attention_heads=config.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        vocab_size=vocabulary_size,
-        tie_word_embeddings=True,
-        dtype="float32",
-    )
+    own = {"model_type": "qwen3", "tie_word_embeddings": True, "dtype": "float32"}
+    sizes = {"num_hidden_layers": config.num_layers, "vocab_size": vocabulary_size}
+    # The other sizes have the same names.
+    return ModelShape.model_validate({**config.model_dump(), **own, **sizes})
 
 
 def read_model_shape(path: Path) -> ModelShape:
