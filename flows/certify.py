@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from containers.contracts.names import StageName
 from tasks.config.errors import InvalidConfigError, Mistake, all_of, mistakes_of
 from tasks.config.loading import LoadedConfig, load_run_config
+from tasks.config.sources import ModelSource
 from tasks.pipeline.reward_models import reward_model_source
 from tasks.sources.errors import SourceError
-from tasks.sources.resolve import ModelSource
 
 COMMAND_LINE = "The command line"
 _MAX_NAME_CHARACTERS = 63

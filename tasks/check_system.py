@@ -39,7 +39,8 @@ from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
-from tasks.sources.resolve import Probe, hub_token, probe_dataset, probe_file, probe_model
+from tasks.sources.hub import hub_token
+from tasks.sources.resolve import Probe, probe_dataset, probe_file, probe_model
 from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)

@@ -35,7 +35,8 @@ from tasks.pipeline.reward_models import probe_reward_model
 from tasks.plan.run_plan import plan_run
 from tasks.prefect_sync.ledger import LEDGER_FOLDER
 from tasks.run.lock import RunFolderHeldError, refuse_held_folder
-from tasks.sources.resolve import Probe, SourceError, probe_dataset, probe_model
+from tasks.sources.errors import SourceError
+from tasks.sources.resolve import Probe, probe_dataset, probe_model
 from tasks.sources.suites import probe_suite
 from tasks.store.format import NewerStoreError, require_known_store
 from tasks.store.lock import LockError

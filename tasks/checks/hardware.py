@@ -1,7 +1,7 @@
 """Rows of the system check about GPUs: those the run would use, their users, choice of profile, stray variables."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from containers.contracts.hardware import GpuProfile
@@ -14,26 +14,19 @@ from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_large_e
 from tasks.pipeline.reap import processes_to_take_over
 
 
-def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path) -> Iterable[CheckFinding]:
+def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path) -> Iterator[CheckFinding]:
     """Why `auto` took this profile, the number of GPUs, the driver, and each GPU that the run would use."""
     report = read_gpus() if profile.num_gpus else GpuReport()
     ours = processes_to_take_over(store_dir) if profile.num_gpus and runtime == "docker" else frozenset()
-    return (
-        *_profile_choice(profile),
-        *gpu_findings(
-            report,
-            profile,
-            visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
-            ours=ours,
-            leased=leased_gpus([gpu.uuid for gpu in report.gpus], folder=lease_folder()),
-        ),
-    )
-
-
-def _profile_choice(profile: GpuProfile) -> Iterator[CheckFinding]:
-    """Why `auto` took the profile; nothing if the user named it."""
-    if profile.chosen_because:
+    if profile.chosen_because:  # empty if the user named the profile
         yield CheckFinding(name="GPU profile", found=profile.chosen_because, wanted=profile.name, verdict="ok")
+    yield from gpu_findings(
+        report,
+        profile,
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        ours=ours,
+        leased=leased_gpus([gpu.uuid for gpu in report.gpus], folder=lease_folder()),
+    )
 
 
 def variable_rows(environment: Mapping[str, str]) -> Iterator[CheckFinding]:

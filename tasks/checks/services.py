@@ -6,6 +6,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Literal
@@ -35,17 +36,17 @@ def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> Chec
     Args:
         url: Prefect's address ends in `/api`; None: the run starts a server itself.
     """
-    wanted = "a server that answers"
+    row = partial(CheckFinding, name=name, wanted="a server that answers")
     if url is None:
-        return CheckFinding(name=name, found="none configured; `rlhf run` starts one", wanted="nothing", verdict="ok")
+        return row(found="none configured; `rlhf run` starts one", wanted="nothing", verdict="ok")
     shown = without_login(url)
     if urlsplit(url).scheme not in ("http", "https"):
         if name == "MLflow":
-            return CheckFinding(name=name, found=f"{shown}, no server", wanted="a store MLflow can open", verdict="ok")
+            return row(found=f"{shown}, no server", wanted="a store MLflow can open", verdict="ok")
         advice = "Set tracking.prefect_api_url (or PREFECT_API_URL) to http://host:4200/api, or leave it out."
-        return CheckFinding(name=name, found=f"{shown} is no address", wanted=wanted, verdict="failure", advice=advice)
+        return row(found=f"{shown} is no address", verdict="failure", advice=advice)
     if held_back := login_problem(name.lower(), url, os.environ):
-        return CheckFinding(name=name, found=shown, wanted=wanted, verdict="failure", advice=held_back)
+        return row(found=shown, verdict="failure", advice=held_back)
     headers = login_headers(name.lower(), os.environ)
     status, problem = _answer(url.rstrip("/") + "/health", headers)
     if not problem:
@@ -53,11 +54,9 @@ def service_finding(name: Literal["Prefect", "MLflow"], url: str | None) -> Chec
         status, refused = _answer(url.rstrip("/") + INSIDE_PATHS[name.lower()], headers)
         problem = refused if status in _FORBIDDEN else ""
     if not problem:
-        return CheckFinding(name=name, found=f"{shown} answers", wanted=wanted, verdict="ok")
-    return CheckFinding(
-        name=name,
+        return row(found=f"{shown} answers", verdict="ok")
+    return row(
         found=f"{shown}: {problem}",
-        wanted=wanted,
         # Without MLflow, its data wait on disk for the next run; without Prefect there is no run.
         verdict="failure" if name == "Prefect" else "warning",
         advice=_service_advice(name, url, status=status),
@@ -68,79 +67,73 @@ def mlflow_finding(url: str | None) -> CheckFinding:
     """As `service_finding`; the run waits later for a server that this process starts and that is not up yet."""
     if mlflow_start().is_up:
         return service_finding("MLflow", url)
-    wanted = "a server that answers"
+    row = partial(CheckFinding, name="MLflow", wanted="a server that answers")
     if mlflow_start().problem:
-        found = "it does not start; its data wait on disk for the next run"
-        return CheckFinding(name="MLflow", found=found, wanted=wanted, verdict="warning")
-    found = f"{url} is starting; the run waits for it after its first stage"
-    return CheckFinding(name="MLflow", found=found, wanted=wanted, verdict="ok")
+        return row(found="it does not start; its data wait on disk for the next run", verdict="warning")
+    return row(found=f"{url} is starting; the run waits for it after its first stage", verdict="ok")
 
 
 def package_findings() -> tuple[CheckFinding, ...]:
     """The packages of the `stages` extra in this Python, which the process runtime uses; nothing is imported."""
+    row = partial(CheckFinding, name="stage packages", wanted="the `stages` extra in this Python")
     try:
         lines = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         advice = "Install the project into this Python: `pip install -e .[stages]`."
         found = f"{_DISTRIBUTION} is not installed in {sys.executable}"
-        return (_packages_row(found, "failure", advice),)
+        return (row(found=found, verdict="failure", advice=advice),)
     missing: list[str] = []
     odd: list[str] = []
     fine: list[str] = []
-    for line in lines:
-        requirement = _stages_requirement(line)
-        if requirement is None:
-            continue
+    for requirement in filter(None, map(_stages_requirement, lines)):
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
             missing.append(requirement.name)
             continue
-        fits = requirement.specifier.contains(version, prereleases=True)
-        if fits:
+        if requirement.specifier.contains(version, prereleases=True):
             fine.append(f"{requirement.name} {version}")
         else:
             odd.append(f"{requirement.name} {version} (wanted {requirement.specifier})")
     if missing:
         advice = f"`pip install -e .[stages]` into {sys.executable}, or use Docker (`--set runtime.kind=docker`)."
-        return (_packages_row(f"missing: {', '.join(missing)}", "failure", advice),)
+        return (row(found=f"missing: {', '.join(missing)}", verdict="failure", advice=advice),)
     if odd:
-        found = f"other versions than tested: {', '.join(odd)}"
-        return (_packages_row(found, "warning", "`pip install -e .[stages]` installs the tested ones."),)
-    return (_packages_row(f"{', '.join(fine[:3])} and {max(0, len(fine) - 3)} more", "ok", ""),)
+        advice = "`pip install -e .[stages]` installs the tested ones."
+        return (row(found=f"other versions than tested: {', '.join(odd)}", verdict="warning", advice=advice),)
+    return (row(found=f"{', '.join(fine[:3])} and {max(0, len(fine) - 3)} more", verdict="ok"),)
 
 
 def vllm_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
     """Whether vLLM is installed where the stages run: in this Python, or in the image, by its labels."""
-    name, wanted = "vLLM", "vLLM, for train_policy.rollout_engine: vllm"
+    row = partial(CheckFinding, name="vLLM", wanted="vLLM, for train_policy.rollout_engine: vllm")
     otherwise = "train_policy.rollout_engine: shared_prompts does without it."
     if runtime == "process":
         if find_spec("vllm") is not None:
-            return CheckFinding(name=name, found="installed", wanted=wanted, verdict="ok")
-        found = f"not installed in {sys.executable}"
+            return row(found="installed", verdict="ok")
         advice = f"It needs another fastapi than Prefect, so use Docker (`--set runtime.kind=docker`). {otherwise}"
-        return CheckFinding(name=name, found=found, wanted=wanted, verdict="failure", advice=advice)
+        return row(found=f"not installed in {sys.executable}", verdict="failure", advice=advice)
     with_it = [extra for extra in image.extras if extra.startswith("vllm")]
     if with_it:
-        return CheckFinding(name=name, found=f"{image.name} has {with_it[0]}", wanted=wanted, verdict="ok")
-    found = f"{image.name} was built without it"
+        return row(found=f"{image.name} has {with_it[0]}", verdict="ok")
     advice = f"`containers/images/build.sh --tag {image.name} --with vllm==0.29.0` builds it in. {otherwise}"
-    return CheckFinding(name=name, found=found, wanted=wanted, verdict="failure", advice=advice)
+    return row(found=f"{image.name} was built without it", verdict="failure", advice=advice)
 
 
 def source_finding(name: str, wanted: str, probe: Callable[[], Probe]) -> CheckFinding:
     """Whether a model or data exists, and whether its download fits on the disk of the hub's cache."""
+    row = partial(CheckFinding, name=name, wanted=wanted)
     try:
         found = probe()
     except SourceError as error:
-        return CheckFinding(name=name, found=error.problem, wanted=wanted, verdict="failure", advice=error.advice)
+        return row(found=error.problem, verdict="failure", advice=error.advice)
     if found.missing_bytes:
         disk = disk_finding(hub_cache(), needed_bytes=found.missing_bytes)
         if disk.verdict == "failure":
             text = f"{found.found}; to be downloaded, and {disk.found}"
             advice = "Free space there, or set HF_HOME to a folder on another disk."
-            return CheckFinding(name=name, found=text, wanted=disk.wanted, verdict="failure", advice=advice)
-    return CheckFinding(name=name, found=found.found, wanted=wanted, verdict="ok")
+            return row(found=text, wanted=disk.wanted, verdict="failure", advice=advice)
+    return row(found=found.found, verdict="ok")
 
 
 def _stages_requirement(line: str) -> Requirement | None:
@@ -153,11 +146,6 @@ def _stages_requirement(line: str) -> Requirement | None:
     if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": "stages"}):
         return None
     return requirement
-
-
-def _packages_row(found: str, verdict: Literal["ok", "warning", "failure"], advice: str) -> CheckFinding:
-    wanted = "the `stages` extra in this Python"
-    return CheckFinding(name="stage packages", found=found, wanted=wanted, verdict=verdict, advice=advice)
 
 
 def _answer(url: str, headers: dict[str, str]) -> tuple[int | None, str]:

@@ -290,16 +290,16 @@ def _hardly_moved(evaluation: PolicyEvaluation) -> str:
     )
 
 
-def _verdict(name: str, rules: list[GateRule], waiver: Waiver | None, *, advice: str = "") -> GateVerdict:
+def _verdict(
+    name: Literal["reward_model", "policy"], rules: list[GateRule], waiver: Waiver | None, *, advice: str = ""
+) -> GateVerdict:
     passed = bool(rules) and all(rule.passed for rule in rules)
     overruled = waiver if not passed else None
-    return GateVerdict.model_validate(
-        {
-            "name": name,
-            "passed": passed,
-            "rules": tuple(rules),
-            "waived_by": overruled.by if overruled else "",
-            "waiver_reason": overruled.reason if overruled else "",
-            "advice": advice,
-        }
+    return GateVerdict(
+        name=name,
+        passed=passed,
+        rules=tuple(rules),
+        waived_by=overruled.by if overruled else "",
+        waiver_reason=overruled.reason if overruled else "",
+        advice=advice,
     )

@@ -83,34 +83,25 @@ def config_sections() -> tuple[ConfigSection, ...]:
 
 
 def _sections(path: str, model: type[BaseModel], default: object, *, is_item: bool = False) -> Iterator[ConfigSection]:
-    keys: list[ConfigKey] = []
-    lists: list[tuple[str, type[BaseModel]]] = []
-    _collect(path, model, default, keys, lists)
-    yield ConfigSection(path, _first_line(model), tuple(keys), is_item=is_item)
-    for place, item in lists:
-        yield from _sections(f"{place}.N", item, PydanticUndefined, is_item=True)
+    found = list(_keys(path, model, default))
+    sentence = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
+    yield ConfigSection(path, sentence, tuple(key for key, _ in found), is_item=is_item)
+    for key, item in found:
+        if item is not None:
+            yield from _sections(f"{key.path}.N", item, PydanticUndefined, is_item=True)
 
 
-def _collect(
-    path: str,
-    model: type[BaseModel],
-    default: object,
-    keys: list[ConfigKey],
-    lists: list[tuple[str, type[BaseModel]]],
-) -> None:
-    """Add the keys of a section and of those inside it to `keys`, and lists of sections with their paths to `lists`."""
+def _keys(path: str, model: type[BaseModel], default: object) -> Iterator[tuple[ConfigKey, type[BaseModel] | None]]:
+    """The keys of a section and of those inside it, each with the model of its items if it is a list of sections."""
     for name in keys_of(model):
         field, place = model.model_fields[name], f"{path}.{name}"
         own = getattr(default, name) if isinstance(default, model) else field.default
-        inner = section_model(field.annotation)
-        if inner is None or _is_list(field.annotation):
-            keys.append(_key(place, field, own))
-            if inner is not None and not (field.description or "").startswith(_FILLED_IN):
-                lists.append((place, inner))
-            continue
-        if _may_be_null(field.annotation):
-            keys.append(_key(place, field, own))
-        _collect(place, inner, own, keys, lists)
+        inner, is_list = section_model(field.annotation), typing.get_origin(field.annotation) is tuple
+        if inner is None or is_list or type(None) in typing.get_args(field.annotation):
+            is_described = is_list and not (field.description or "").startswith(_FILLED_IN)
+            yield _key(place, field, own), inner if is_described else None
+        if inner is not None and not is_list:
+            yield from _keys(place, inner, own)
 
 
 def _key(path: str, field: FieldInfo, default: object) -> ConfigKey:
@@ -165,14 +156,6 @@ def _is_mapping(annotation: Any) -> bool:
     return typing.get_origin(annotation) is dict or annotation == pairs
 
 
-def _is_list(annotation: Any) -> bool:
-    return typing.get_origin(annotation) is tuple
-
-
-def _may_be_null(annotation: Any) -> bool:
-    return type(None) in typing.get_args(annotation)
-
-
 def _bounds(metadata: typing.Iterable[Any]) -> dict[str, float]:
     """Lower and upper bounds of numbers, by `ge`, `gt`, `le` and `lt`; without bounds that no run reaches."""
     found: dict[str, float] = {}
@@ -203,7 +186,3 @@ def _range(bounds: Mapping[str, float]) -> str:
 
 def _number(value: float) -> str:
     return "2^32" if value == 2**32 else f"{value:g}" if value < 1_000_000 else str(value)
-
-
-def _first_line(model: type[BaseModel]) -> str:
-    return " ".join((model.__doc__ or "").partition("\n\n")[0].split())

@@ -54,7 +54,8 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
     """
     path = Path(path)
     if not path.is_file():
-        raise ConfigError(_missing_file(path))
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise ConfigError(f"{path.absolute()} {what}. {_runs_that_exist(path)}")
     tree = read_yaml_file(path, shown=str(path))
     if not set(tree) & set(RunConfig.model_fields):
         raise ConfigError(_no_run(path, tree))
@@ -121,11 +122,6 @@ def missing_profile(name: str, path: Path | None, known: Collection[str]) -> str
     if path is None:
         return f"no such profile. {hint} Or name your own YAML file: docs/hardware.md."
     return f"{path.absolute()} does not exist. {hint}".rstrip()
-
-
-def _missing_file(path: Path) -> str:
-    what = "is a folder, not a file" if path.is_dir() else "does not exist"
-    return f"{path.absolute()} {what}. {_runs_that_exist(path)}"
 
 
 def _no_run(path: Path, tree: Tree) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from containers.contracts.base import Frozen
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import write_atomically
 from containers.contracts.hardware import GpuProfile
@@ -19,8 +20,6 @@ from containers.launch.gpus.verdicts import visible_gpus
 from containers.launch.host_limits import usable_cores
 from tasks.config.errors import ConfigError, mistakes_of, near_match
 from tasks.config.yaml_reader import read_yaml_file
-
-__all__ = ["NoProfileFitsError", "auto_profile"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +103,8 @@ def _remember(memory: Path, profile: GpuProfile) -> None:
 _TRAININGS = ("train_sft", "train_reward_model", "train_policy")
 
 
-class ProfileLadder(BaseModel):
+class ProfileLadder(Frozen):
     """Names of profiles, the most wanted first, and the one for a machine without GPU."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ladder: tuple[str, ...] = Field(min_length=1)
     without_gpu: str

@@ -5,7 +5,7 @@ other rules are checked. So two checks that do not depend on each other are two 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -25,9 +25,8 @@ def stage_range_exists(config: RunTree) -> Iterator[Mistake]:
     stages = [stage for stage in config.possible_stages if stage not in _AT_THE_EDGES]
     for key, named in (("until", config.run.until), ("again_from", config.run.again_from)):
         if named is not None and named not in stages:
-            yield Mistake(
-                f"run.{key}", f"`{named}` is no stage of this run that could be named here. {_listed(stages)}"
-            )
+            wanted = f"Wanted one of: {', '.join(stages)}."
+            yield Mistake(f"run.{key}", f"`{named}` is no stage of this run that could be named here. {wanted}")
 
 
 def stage_range_is_not_empty(config: RunTree) -> Iterator[Mistake]:
@@ -37,10 +36,6 @@ def stage_range_is_not_empty(config: RunTree) -> Iterator[Mistake]:
         yield Mistake(
             "run.again_from", f"`{again_from}` comes after run.until, which is `{until}`: nothing is left to do."
         )
-
-
-def _listed(stages: list[StageName]) -> str:
-    return f"Wanted one of: {', '.join(stages)}."
 
 
 def broken_rules(config: RunTree) -> list[Mistake]:
@@ -136,22 +131,22 @@ def _suites_have_names(config: RunTree) -> Iterator[Mistake]:
 def _reference_reward_model_has_one_place(config: RunTree) -> Iterator[Mistake]:
     model = config.filter_dataset.polarity.reference_reward_model
     if model is not None:
-        try:
-            ModelSource(**model.model_dump())
-        except ValidationError as error:
-            for found in error.errors():
-                text = str(found.get("ctx", {}).get("error", found["msg"]))
-                yield Mistake("filter_dataset.polarity.reference_reward_model", text)
+        yield from _unusable(ModelSource, model.model_dump(), key="filter_dataset.polarity.reference_reward_model")
 
 
 def _suites_have_sources(config: RunTree) -> Iterator[Mistake]:
     for place, suite in enumerate(config.evaluate_reward_model.suites):
-        try:
-            DatasetSource(hub_id=suite.hub_id, revision=suite.revision, train=suite.path)
-        except ValidationError as error:
-            for found in error.errors():
-                text = str(found.get("ctx", {}).get("error", found["msg"]))
-                yield Mistake(f"evaluate_reward_model.suites.{place}", text)
+        source = {"hub_id": suite.hub_id, "revision": suite.revision, "train": suite.path}
+        yield from _unusable(DatasetSource, source, key=f"evaluate_reward_model.suites.{place}")
+
+
+def _unusable(kind: type[ModelSource | DatasetSource], source: Mapping[str, object], *, key: str) -> Iterator[Mistake]:
+    """What is wrong with a source that the contract describes with less detail than the sections of a run."""
+    try:
+        kind.model_validate(source)
+    except ValidationError as error:
+        for found in error.errors():
+            yield Mistake(key, str(found.get("ctx", {}).get("error", found["msg"])))
 
 
 def _servers_have_ports_of_their_own(config: RunTree) -> Iterator[Mistake]:

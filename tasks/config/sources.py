@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen, Positive
 from containers.contracts.configs.filter_dataset import (
@@ -17,27 +17,39 @@ from containers.contracts.configs.suites import SuiteFile
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}")
+
+
+def _hub_id(value: str) -> str:
+    if not _HUB_ID.fullmatch(value) or ".." in value or "--" in value or value.endswith(".git"):
+        raise ValueError(
+            f"{value!r} is no hub id. It must be `org/name` of letters, digits, `-`, `_` and `.`, for example "
+            f"`Qwen/Qwen3-8B`; a local folder or file goes without hub_id."
+        )
+    return value
+
+
+def _revision(value: str) -> str:
+    if not _REVISION.fullmatch(value) or ".." in value or value.endswith("/"):
+        raise ValueError(
+            f"{value!r} is no revision. Give a commit of 40 hexadecimal digits (best), or a branch or tag."
+        )
+    return value
+
+
+HubId = Annotated[str, AfterValidator(_hub_id)]
+Revision = Annotated[str, AfterValidator(_revision)]
 
 
 class ModelSource(Frozen):
     """A causal language model with tokenizer and chat template: on the hub, or in a local folder."""
 
-    hub_id: str | None = Field(None, description="`org/name` on the hub, for example `Qwen/Qwen3-8B`")
-    revision: str | None = Field(
+    hub_id: HubId | None = Field(None, description="`org/name` on the hub, for example `Qwen/Qwen3-8B`")
+    revision: Revision | None = Field(
         None, description="Commit (best: the run can be repeated) or branch, resolved to its commit; with hub_id only"
     )
     path: str | None = Field(None, min_length=1, description="Local folder with config.json, safetensors and tokenizer")
-
-    @field_validator("hub_id")
-    @classmethod
-    def _hub_id(cls, value: str | None) -> str | None:
-        return _checked_hub_id(value)
-
-    @field_validator("revision")
-    @classmethod
-    def _revision(cls, value: str | None) -> str | None:
-        return _checked_revision(value)
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -52,7 +64,7 @@ class ModelSource(Frozen):
 class RewardModelSource(ModelSource):
     """A reward model that was trained elsewhere: on the hub, or in a local folder; whole, or a LoRA adapter."""
 
-    hub_id: str | None = Field(None, description="`org/name` on the hub")
+    hub_id: HubId | None = Field(None, description="`org/name` on the hub")
     path: str | None = Field(
         None,
         min_length=1,
@@ -69,8 +81,10 @@ class RewardModelSource(ModelSource):
 class RowSource(Frozen):
     """Preference rows as jsonl, jsonl.gz or parquet: in a dataset repository on the hub, or local."""
 
-    hub_id: str | None = Field(None, description="`org/name` on the hub, for example `nvidia/HelpSteer3`; null: local")
-    revision: str | None = Field(
+    hub_id: HubId | None = Field(
+        None, description="`org/name` on the hub, for example `nvidia/HelpSteer3`; null: local"
+    )
+    revision: Revision | None = Field(
         None, description="Commit (best: the run can be repeated) or branch, resolved to its commit; with hub_id only"
     )
     train: str = Field(
@@ -88,16 +102,6 @@ class RowSource(Frozen):
         description="A local Python file with `read_rows(path)`, for data in another format; its code runs inside the "
         "stage",
     )
-
-    @field_validator("hub_id")
-    @classmethod
-    def _hub_id(cls, value: str | None) -> str | None:
-        return _checked_hub_id(value)
-
-    @field_validator("revision")
-    @classmethod
-    def _revision(cls, value: str | None) -> str | None:
-        return _checked_revision(value)
 
     @field_validator("reader")
     @classmethod
@@ -189,25 +193,6 @@ class DatasetSource(RowSource):
     def holds_out_by_prompt(self) -> bool:
         """Whether a source has no validation file, so that a share of its prompts is held out."""
         return any(source.validation is None for _, source in self.parts)
-
-
-def _checked_hub_id(value: str | None) -> str | None:
-    if value is None:
-        return None
-    if not _HUB_ID.fullmatch(value) or ".." in value or "--" in value or value.endswith(".git"):
-        raise ValueError(
-            f"{value!r} is no hub id. It must be `org/name` of letters, digits, `-`, `_` and `.`, for example "
-            f"`Qwen/Qwen3-8B`; a local folder or file goes without hub_id."
-        )
-    return value
-
-
-def _checked_revision(value: str | None) -> str | None:
-    if value is not None and (not _REVISION.fullmatch(value) or ".." in value or value.endswith("/")):
-        raise ValueError(
-            f"{value!r} is no revision. Give a commit of 40 hexadecimal digits (best), or a branch or tag."
-        )
-    return value
 
 
 def _check_pairing(hub_id: str | None, revision: str | None) -> None:

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import VLLM_LORA_RANKS, LoraSettings, TrainingSchedule
-from containers.contracts.hardware import GpuProfile
+from containers.contracts.configs.training import VLLM_LORA_RANKS
 from containers.contracts.identity import config_profile
 from containers.contracts.schedule import ScheduleError, plan_batch
 from tasks.config.errors import Mistake
@@ -29,6 +27,11 @@ _LENGTHS: dict[str, Callable[[RunTree], int | None]] = {
     "evaluate_reward_model": lambda config: None if config.reward_model else config.evaluate_reward_model.max_length,
     "train_sft": lambda config: config.train_sft.max_length if config.train_sft is not None else None,
 }
+# What an evaluation loses that is shorter than the training of the policy.
+_JUDGED_LENGTHS = {
+    "max_prompt_length": "leaves out prompts that the policy was trained on with up to",
+    "max_completion_length": "cuts off what the policy was trained to write in",
+}
 
 
 def _batch_divides(config: RunTree, *, section: str) -> Iterator[Mistake]:
@@ -38,43 +41,24 @@ def _batch_divides(config: RunTree, *, section: str) -> Iterator[Mistake]:
     multiple_of = training.num_generations if isinstance(training, TrainPolicyConfig) else 1
     profile = config_profile(config.gpu_profile, training)
     if profile.num_processes > 0:
-        yield from _cut(training.global_batch_size, profile, section=section, multiple_of=multiple_of)
+        try:
+            plan_batch(training.global_batch_size, profile, multiple_of=multiple_of)
+        except ScheduleError as error:
+            is_default = training.global_batch_size is None
+            origin = f" It is the default of gpu_profile `{profile.name}`." if is_default else ""
+            yield Mistake(f"{section}.global_batch_size", f"{error}{origin}")
 
 
-def _cut(size: int | None, profile: GpuProfile, *, section: str, multiple_of: int) -> Iterator[Mistake]:
-    try:
-        plan_batch(size, profile, multiple_of=multiple_of)
-    except ScheduleError as error:
-        origin = f" It is the default of gpu_profile `{profile.name}`." if size is None else ""
-        yield Mistake(f"{section}.global_batch_size", f"{error}{origin}")
-
-
-def _schedule_of(config: RunTree, section: str) -> TrainingSchedule | None:
-    training = _TRAININGS[section](config)
-    return training.schedule if training is not None else None
-
-
-def _evaluates_before_the_end(config: RunTree, *, section: str) -> Iterator[Mistake]:
+def _happens_before_the_end(config: RunTree, *, section: str, key: str, what: str) -> Iterator[Mistake]:
     """Checks only what needs no number of rows; `rlhf plan` and the stage check the rest."""
-    schedule = _schedule_of(config, section)
-    if schedule is None or schedule.eval_steps is None or schedule.max_steps is None:
+    training = _TRAININGS[section](config)
+    if training is None:
         return
-    if schedule.eval_steps > schedule.max_steps:
-        yield Mistake(
-            f"{section}.schedule.eval_steps",
-            f"{schedule.eval_steps} would never evaluate: the run has {schedule.max_steps} steps (max_steps).",
-        )
-
-
-def _saves_before_the_end(config: RunTree, *, section: str) -> Iterator[Mistake]:
-    schedule = _schedule_of(config, section)
-    if schedule is None or schedule.save_steps is None or schedule.max_steps is None:
-        return
-    if schedule.save_steps > schedule.max_steps:
-        yield Mistake(
-            f"{section}.schedule.save_steps",
-            f"{schedule.save_steps} would never save: the run has {schedule.max_steps} steps (max_steps).",
-        )
+    every: int | None = getattr(training.schedule, key)
+    last = training.schedule.max_steps
+    if every is not None and last is not None and every > last:
+        text = f"{every} would never {what}: the run has {last} steps (max_steps)."
+        yield Mistake(f"{section}.schedule.{key}", text)
 
 
 def _saves_fall_on_generated_batches(config: RunTree) -> Iterator[Mistake]:
@@ -151,14 +135,11 @@ def _vllm_has_gpus_that_training_can_spare(config: RunTree) -> Iterator[Mistake]
         )
 
 
-def _policy_is_judged_on_its_prompts(config: RunTree) -> Iterator[Mistake]:
-    trained, evaluated = config.train_policy.max_prompt_length, config.evaluate_policy.max_prompt_length
+def _policy_is_judged_as_it_was_trained(config: RunTree, *, key: str, loses: str) -> Iterator[Mistake]:
+    trained, evaluated = getattr(config.train_policy, key), getattr(config.evaluate_policy, key)
     if evaluated < trained:
-        yield Mistake(
-            "evaluate_policy.max_prompt_length",
-            f"{evaluated} leaves out prompts that the policy was trained on with up to {trained} tokens "
-            f"(train_policy.max_prompt_length). Use at least as many.",
-        )
+        text = f"{evaluated} {loses} {trained} tokens (train_policy.{key}). Use at least as many."
+        yield Mistake(f"evaluate_policy.{key}", text)
 
 
 def _evaluation_length_is_given_once(config: RunTree) -> Iterator[Mistake]:
@@ -168,16 +149,6 @@ def _evaluation_length_is_given_once(config: RunTree) -> Iterator[Mistake]:
             "train_policy.evaluation_prompt_length",
             f"{given} is not {counts}, by which the policy is judged (evaluate_policy.max_prompt_length). Leave it "
             f"out: the run fills it in.",
-        )
-
-
-def _policy_is_judged_on_whole_completions(config: RunTree) -> Iterator[Mistake]:
-    trained, evaluated = config.train_policy.max_completion_length, config.evaluate_policy.max_completion_length
-    if evaluated < trained:
-        yield Mistake(
-            "evaluate_policy.max_completion_length",
-            f"{evaluated} cuts off what the policy was trained to write in {trained} tokens "
-            f"(train_policy.max_completion_length). Use at least as many.",
         )
 
 
@@ -196,36 +167,32 @@ def _adapters_are_low_rank(config: RunTree, *, section: str) -> Iterator[Mistake
     training = _TRAININGS[section](config)
     if config.build_base_model is None or training is None or training.lora is None:
         return
-    yield from _low_rank(training.lora, config.build_base_model, key=f"{section}.lora.r")
-
-
-def _low_rank(lora: LoraSettings, build: BuildBaseModelConfig, *, key: str) -> Iterator[Mistake]:
+    build, rank = config.build_base_model, training.lora.r
     narrowest = min(
         build.hidden_size,
         build.intermediate_size,
         build.num_attention_heads * build.head_dim,
         build.num_key_value_heads * build.head_dim,
     )
-    if lora.r > narrowest:
+    if rank > narrowest:
         yield Mistake(
-            key,
-            f"{lora.r} exceeds {narrowest}, the narrowest linear layer of build_base_model: that is no longer low "
+            f"{section}.lora.r",
+            f"{rank} exceeds {narrowest}, the narrowest linear layer of build_base_model: that is no longer low "
             f"rank. Use at most {narrowest}, or `lora: null` to train all weights.",
         )
 
 
 TRAINING_RULES: tuple[Rule, ...] = (
     *(partial(_batch_divides, section=section) for section in _TRAININGS),
-    *(partial(_evaluates_before_the_end, section=section) for section in _EVALUATING),
-    *(partial(_saves_before_the_end, section=section) for section in _TRAININGS),
+    *(partial(_happens_before_the_end, section=name, key="eval_steps", what="evaluate") for name in _EVALUATING),
+    *(partial(_happens_before_the_end, section=name, key="save_steps", what="save") for name in _TRAININGS),
     _saves_fall_on_generated_batches,
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),
     _vllm_takes_the_adapters,
     _vllm_has_gpus_that_training_can_spare,
-    _policy_is_judged_on_its_prompts,
+    *(partial(_policy_is_judged_as_it_was_trained, key=key, loses=loses) for key, loses in _JUDGED_LENGTHS.items()),
     _evaluation_length_is_given_once,
-    _policy_is_judged_on_whole_completions,
     *(partial(_built_model_is_long_enough, section=section) for section in _LENGTHS),
     *(partial(_adapters_are_low_rank, section=section) for section in _TRAININGS),
 )

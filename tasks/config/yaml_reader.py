@@ -88,7 +88,7 @@ def read_yaml_file(path: Path, *, shown: str) -> dict[str, Any]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{shown} is not UTF-8 text (byte {error.start}).") from error
-    value = _parse(text, shown=shown)
+    value = read_yaml_value(text, shown=shown)
     if not isinstance(value, dict):
         found = "nothing" if value is None else f"a {type(value).__name__}"
         raise ConfigError(f"{shown} holds {found}; wanted sections of keys, such as `run:` with `name:` below it.")
@@ -97,10 +97,6 @@ def read_yaml_file(path: Path, *, shown: str) -> dict[str, Any]:
 
 def read_yaml_value(text: str, *, shown: str) -> Any:
     """The value that a piece of YAML stands for: `1e-5`, `null`, `[a, b]`. Raises as `read_yaml_file`."""
-    return _parse(text, shown=shown)
-
-
-def _parse(text: str, *, shown: str) -> Any:
     try:
         _refuse_depth(text, shown=shown)
         loader = _Loader(text)

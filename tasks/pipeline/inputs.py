@@ -7,16 +7,11 @@ from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterD
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.names import MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
+from tasks.config.sources import DatasetSource, ModelSource
+from tasks.sources.hub import hub_token
+from tasks.sources.local import ResolvedSource, resolve_file
 from tasks.sources.pinned import pinned_dataset_inputs, pinned_model_input
-from tasks.sources.resolve import (
-    DatasetSource,
-    ModelSource,
-    ResolvedSource,
-    hub_token,
-    resolve_dataset,
-    resolve_file,
-    resolve_model,
-)
+from tasks.sources.resolve import resolve_dataset, resolve_model
 from tasks.sources.suites import pinned_suite, resolve_suite
 
 # How messages name the model that judges the labels.

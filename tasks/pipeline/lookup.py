@@ -15,12 +15,13 @@ from containers.contracts.spec import ArtifactRef, StageInput
 from containers.formatting import error_line, moment
 from containers.launch.base import LaunchError
 from tasks.config.run import RunConfig
+from tasks.config.sources import ModelSource
 from tasks.pipeline.inputs import model_input
 from tasks.pipeline.reward_models import known_reward_model, named_reward_model
 from tasks.pipeline.stages import Made, Stage, required_config, walk
 from tasks.run.runtime import CodeIdentity, code_identity
 from tasks.sources.pinned import BranchMayHaveMovedError
-from tasks.sources.resolve import ModelSource, absent_data
+from tasks.sources.resolve import absent_data
 from tasks.store.history import StageHistory, StageMemory, stage_memory, why_it_runs
 
 

@@ -23,10 +23,10 @@ from tasks.sources.adapters import (
     put_together,
 )
 from tasks.sources.errors import HubUnreachableError, SourceNotFoundError, UnusableSourceError
-from tasks.sources.hub import HubRevision, flat_root, hub_revision
+from tasks.sources.hub import HubRevision, flat_root, hub_revision, hub_token
 from tasks.sources.local import readable_folder
 from tasks.sources.pinned import BranchMayHaveMovedError, pinned_model_input
-from tasks.sources.resolve import Probe, hub_token, probe_model
+from tasks.sources.resolve import Probe, probe_model
 
 _NAME = "reward_model"
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -23,6 +23,8 @@ FILLED_FRACTION = 0.5
 COMPLETION_FRACTION = 0.5
 # Time to sample a token without a GPU, for each word of the vocabulary.
 _CPU_DRAWING_SECONDS = 30e-9
+# Time per weight of clipping, AdamW and clearing the gradient, on one core.
+_OPTIMIZER_SECONDS = 6e-9
 # Minimum time of one generated token in a block, however small the model: Python and kernel launches.
 _SECONDS_PER_BLOCK_AND_TOKEN = 0.8e-3
 # Drawing, looking up and adding one value of a bootstrap took 11 to 15 ns on one core.
@@ -94,8 +96,8 @@ def value_bytes(profile: GpuProfile) -> int:
     return 2 if profile.precision == "bf16" else 4
 
 
-def training_memory(load: TrainingLoad, profile: GpuProfile) -> tuple[tuple[str, int], ...]:
-    """(part, bytes) on one device while training, at the longest sequences, without a language head's logits."""
+def training_memory(load: TrainingLoad, profile: GpuProfile, beside: dict[str, int] | None = None) -> dict[str, int]:
+    """Bytes of each part on one device while training, at the longest sequences; `beside` are those of other models."""
     size = value_bytes(profile)
     frozen = load.total * size if load.uses_adapters else 0
     trained = load.trainable * (_TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES)
@@ -104,21 +106,17 @@ def training_memory(load: TrainingLoad, profile: GpuProfile) -> tuple[tuple[str,
         ranks = profile.num_processes
         gathered = _gathered_bytes(load, size)
         whole = load.total * (size if load.uses_adapters else _TRAINED_WEIGHT_BYTES)
-        parts: tuple[tuple[str, int], ...] = (
-            (f"frozen weights / {ranks}", math.ceil(frozen / ranks)),
-            (f"trained weights, gradients, AdamW / {ranks}", math.ceil(trained / ranks)),
-            ("gathered layers", gathered),
-            ("activations", activations),
+        parts = {
+            f"frozen weights / {ranks}": math.ceil(frozen / ranks),
+            f"trained weights, gradients, AdamW / {ranks}": math.ceil(trained / ranks),
+            "gathered layers": gathered,
+            "activations": activations,
             # Before and after the computation, the whole model is in memory beside the shares.
-            ("extra, whole model before and after", max(0, whole - gathered - activations)),
-        )
+            "extra, whole model before and after": max(0, whole - gathered - activations),
+        }
     else:
-        parts = (
-            ("frozen weights", frozen),
-            ("trained weights, gradients, AdamW", trained),
-            ("activations", activations),
-        )
-    return tuple((name, count) for name, count in (*parts, ("CUDA context", context_bytes(profile))) if count)
+        parts = {"frozen weights": frozen, "trained weights, gradients, AdamW": trained, "activations": activations}
+    return {name: count for name, count in {**parts, **(beside or {}), **cuda_context(profile)}.items() if count}
 
 
 def _gathered_bytes(load: TrainingLoad, size: int) -> int:
@@ -182,22 +180,21 @@ def scoring_tokens(profile: GpuProfile, *, batch_size: int, batch_tokens: int | 
     return min(batch_size * longest, max(budget, longest))
 
 
-def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int) -> tuple[tuple[str, int], ...]:
-    """(part, bytes) on one device of a reward model that only scores, `tokens` at a time.
+def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int, name: str) -> dict[str, int]:
+    """Bytes of each part on one device of the reward model `name`, which only scores, `tokens` at a time.
 
     Nothing is kept for a backward: a block's values are freed before the next block's are computed.
     """
-    parts = (
-        ("reward model", inference_memory(total_parameters(shape, head="score"), profile)),
-        ("activations", tokens * value_bytes(profile) * _values_of_block(shape)),
-        ("CUDA context", context_bytes(profile)),
-    )
-    return tuple((name, count) for name, count in parts if count)
+    return {
+        name: inference_memory(total_parameters(shape, head="score"), profile),
+        "activations": tokens * value_bytes(profile) * _values_of_block(shape),
+        **cuda_context(profile),
+    }
 
 
-def context_bytes(profile: GpuProfile) -> int:
-    """Bytes that CUDA itself takes of a GPU; 0 without one."""
-    return _CUDA_CONTEXT_BYTES if profile.num_gpus else 0
+def cuda_context(profile: GpuProfile) -> dict[str, int]:
+    """Bytes that CUDA itself takes of a GPU."""
+    return {"CUDA context": _CUDA_CONTEXT_BYTES if profile.num_gpus else 0}
 
 
 def program_bytes(profile: GpuProfile) -> int:
@@ -218,13 +215,23 @@ def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) 
     """
     per_weight = 4 if load.uses_adapters else 6
     per_weight += 2 if load.gradient_checkpointing else 0
-    operations = per_weight * multiplied_parameters(load.shape, head="score") * sequences * load.mean_tokens
+    operations = per_weight * multiplied_parameters(load.shape) * sequences * load.mean_tokens
     return Work(operations, operations / (assumed_speed(profile).flops * profile.num_processes))
+
+
+def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -> Work:
+    """Time of the optimizer on a CPU, where it reads and writes all trained weights; nothing on a GPU.
+
+    Its operations are left out: memory decides the time.
+    """
+    if profile.num_gpus:
+        return Work()
+    return Work(0.0, num_steps * load.trainable * _OPTIMIZER_SECONDS / profile.num_threads)
 
 
 def forward_work(shape: ModelShape, profile: GpuProfile, *, tokens: float, num_processes: int) -> Work:
     """One forward over `tokens`, without a language head."""
-    operations = 2 * multiplied_parameters(shape, head="score") * tokens
+    operations = 2 * multiplied_parameters(shape) * tokens
     return Work(operations, operations / (assumed_speed(profile).flops * num_processes))
 
 
@@ -255,14 +262,14 @@ def generation_work(
     prompts = forward_work(shape, profile, tokens=sequences * prompt_tokens, num_processes=1)
     reading = inference_memory(total, profile) / assumed_speed(profile).memory_bytes_per_s
     token = max(reading, shape.num_hidden_layers * _SECONDS_PER_BLOCK_AND_TOKEN)
-    operations = 2 * multiplied_parameters(shape, head="score") * sequences * max_tokens
+    operations = 2 * multiplied_parameters(shape) * sequences * max_tokens
     written = Work(operations, math.ceil(sequences / batch) * max_tokens * token)
     return prompts + written + _drawing_work(shape, profile, tokens=sequences * max_tokens)
 
 
-def bootstrap_seconds(*, values: int, num_bootstrap: int, num_means: int) -> float:
-    """Seconds for the intervals of `num_means` means of `values` each."""
-    return values * num_bootstrap * num_means * _SECONDS_PER_RESAMPLED_VALUE
+def bootstrap_work(*, values: int, num_bootstrap: int, num_means: int) -> Work:
+    """Time for the intervals of `num_means` means of `values` each; no operation of a model."""
+    return Work(0.0, values * num_bootstrap * num_means * _SECONDS_PER_RESAMPLED_VALUE)
 
 
 def _activation_bytes(load: TrainingLoad, size: int) -> int:

@@ -1,7 +1,7 @@
 """Input and parts of every stage's plan: context, figures, and figures as text."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from containers.contracts.hardware import BatchPlan, GpuProfile
@@ -85,6 +85,10 @@ class PlanContext:
     cpu: CpuSpeed = NOT_MEASURED
     mistakes: list[Mistake] = field(default_factory=list)
 
+    def plan_of(self, stage: StageName) -> StagePlan:
+        """The stage's plan with nothing but whether its result exists."""
+        return StagePlan(stage, self.cached(stage), is_reused=stage in self.reused)
+
     @property
     def missing(self) -> str:
         """A clause about what is unknown of the model; empty if nothing is."""
@@ -106,6 +110,13 @@ def count_figure(name: str, count: Count | None, unit: str) -> Figure:
     return Figure(name, None, unit, "unknown") if count is None else Figure(name, count.value, unit, count.origin)
 
 
+def byte_figures(parts: Mapping[str, int], *, notes: Mapping[str, str] | None = None) -> tuple[Figure, ...]:
+    """A figure for each part of the memory that takes any, with the part's note if it has one."""
+    return tuple(
+        Figure(name, size, "bytes", "estimated", (notes or {}).get(name, "")) for name, size in parts.items() if size
+    )
+
+
 def disk_figure(count: float, *, note: str = "") -> Figure:
     """Figure of bytes written."""
     return Figure("disk", count, "bytes", "estimated", note)
@@ -124,19 +135,19 @@ def work_figure(work: Work | None, *, missing: str = "") -> Figure:
 
 
 def time_figure(
-    context: PlanContext, stage: StageName, seconds: float | None, *, note: str = "", missing: str = ""
+    context: PlanContext, stage: StageName, work: Work | None, *, note: str = "", missing: str = ""
 ) -> Figure:
     """Figure of seconds for a stage, the start of its program included.
 
     Args:
-        seconds: on a GPU, or on a CPU as fast as the one that they were measured on; None: unknown.
+        work: its seconds are those on a GPU, or on a CPU as fast as the one that they were measured on; None: unknown.
         missing: what is not known then; empty: the data.
     """
-    if seconds is None:
+    if work is None:
         return Figure("time", None, "s", "unknown", missing)
     is_on_gpu = stage_profile(context.profile, stage).num_gpus > 0
     how = "at an assumed speed" if is_on_gpu else context.cpu.short_words
-    value = context.cpu.start_seconds + context.cpu.slowness * seconds
+    value = context.cpu.start_seconds + context.cpu.slowness * work.seconds
     return Figure("time", value, "s", "estimated", f"{how}, {note}" if note else how)
 
 

@@ -1,7 +1,7 @@
 """Stages that cannot fit on the GPUs of the profile, the smallest change that makes them fit, and fallbacks as text."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -62,15 +62,8 @@ _LENGTHS = {
     StageName.TRAIN_POLICY: "max_prompt_length",
 }
 _SHORTEST_TOKENS = 256
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A change of the configuration: its key, its new value as text, and the run with it."""
-
-    key: str
-    words: str
-    context: PlanContext
+# A change of the configuration: its key, its new value as text, and the run with it.
+_Change = tuple[str, str, PlanContext]
 
 
 def unfit_mistakes(context: PlanContext, stages: Sequence[StagePlan], *, planners: Planners) -> Iterator[Mistake]:
@@ -98,12 +91,10 @@ def _mistake(
         f"{needed / GIB:.0f} GiB per GPU are estimated{shape}, and profile `{profile.name}` has "
         f"{profile.gpu_memory_gib:g}."
     )
-    for change in _changes(context, stage):
-        fits = _needed(change.context, planner)
-        if fits is not None and fits * _ERROR <= change.context.profile.gpu_memory_gib * GIB:
-            return Mistake(
-                change.key, f"{problem} The smallest change that fits: {change.words} ({fits / GIB:.0f} GiB)."
-            )
+    for key, words, changed in _changes(context, stage):
+        fits = _needed(_smallest_shape(changed, stage), planner)
+        if fits is not None and fits * _ERROR <= changed.profile.gpu_memory_gib * GIB:
+            return Mistake(key, f"{problem} The smallest change that fits: {words} ({fits / GIB:.0f} GiB).")
     return Mistake(
         "gpu_profile", f"{stage.value}: {problem} No setting and no profile here makes it fit; take a smaller model."
     )
@@ -127,7 +118,7 @@ def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     if stage not in _DIVISIBLE or profile.num_processes == 1 or profile.distribution == "fsdp":
         return
     changed = replace(context, profile=profile.model_copy(update={"distribution": "fsdp"}))
-    yield _Change("gpu_profile.distribution", "`distribution: fsdp` in the profile", _smallest_shape(changed, stage))
+    yield "gpu_profile.distribution", "`distribution: fsdp` in the profile", changed
 
 
 def _shorter(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -137,8 +128,7 @@ def _shorter(context: PlanContext, stage: StageName) -> Iterator[_Change]:
         return
     length = getattr(section, name) // 2
     while length >= _SHORTEST_TOKENS:
-        changed = _with(context, stage, {name: length})
-        yield _Change(f"{stage.value}.{name}", f"`{length}`", _smallest_shape(changed, stage))
+        yield f"{stage.value}.{name}", f"`{length}`", _with(context, stage, {name: length})
         length //= 2
 
 
@@ -149,10 +139,9 @@ def _adapters(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     lora = LoraSettings()
     is_reward_model = stage is StageName.TRAIN_REWARD_MODEL
     trainable = {"trainable": "lora"} if is_reward_model else {}
-    changed = _with(context, stage, {"lora": lora, **trainable})
     both = " and `trainable: lora`" if is_reward_model else ""
     words = f"`lora: {{r: {lora.r}, alpha: {lora.alpha}}}`{both}, adapters in place of all weights"
-    yield _Change(f"{stage.value}.lora", words, _smallest_shape(changed, stage))
+    yield f"{stage.value}.lora", words, _with(context, stage, {"lora": lora, **trainable})
 
 
 def _larger_gpus(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -160,8 +149,7 @@ def _larger_gpus(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     profiles = [profile for profile in _profiles() if profile.gpu_memory_gib > context.profile.gpu_memory_gib]
     for profile in sorted(profiles, key=lambda profile: (profile.gpu_memory_gib, profile.num_gpus)):
         config = context.config.model_copy(update={"gpu_profile": profile})
-        changed = replace(context, config=config, profile=profile)
-        yield _Change("gpu_profile", f"{stage.value} on `{profile.name}`", _smallest_shape(changed, stage))
+        yield "gpu_profile", f"{stage.value} on `{profile.name}`", replace(context, config=config, profile=profile)
 
 
 def _profiles() -> Iterator[GpuProfile]:

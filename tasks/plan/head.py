@@ -9,7 +9,6 @@ from containers.contracts.hardware import GpuProfile
 from containers.token_budgets import WIDEST_HEAD_TILE, frozen_head_tile_tokens, head_tile_words
 from tasks.plan import estimates
 from tasks.plan.estimates import Work
-from tasks.plan.figures import Figure
 from tasks.plan.inputs.model_shape import ModelShape
 
 # Tokens that TRL's head computes at a time.
@@ -62,6 +61,12 @@ class Head:
         width = head_tile_words(self.tokens, on_gpu=False) if self.in_packs else WIDEST_HEAD_TILE
         return min(self.tokens, _TILE_TOKENS), min(width, vocabulary)
 
+    @property
+    def tile_text(self) -> str:
+        """How many logits exist at a time."""
+        tokens, words = self.tile
+        return f"{tokens:,} tokens by {words:,} words at a time"
+
     def training_work(self, *, tokens: float) -> Work:
         """Log-probabilities of `tokens`, with their gradient."""
         operations = _FROZEN_OPERATIONS if self._is_in_one_go else _TRAINING_OPERATIONS
@@ -94,9 +99,3 @@ class Head:
         if self.profile.num_gpus:
             return estimates.value_bytes(self.profile)
         return _FLOAT_BYTES * (_FROZEN_COPIES if self._is_in_one_go else _CPU_COPIES)
-
-
-def head_figure(head: Head) -> Figure:
-    """Memory of the logits, and how many exist at a time."""
-    tokens, words = head.tile
-    return Figure("logits", head.memory_bytes, "bytes", "estimated", f"{tokens:,} tokens by {words:,} words at a time")

@@ -14,6 +14,7 @@ from containers.contracts.names import StageName
 from tasks.config.debug import is_debug
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
+from tasks.plan.estimates import Work
 from tasks.plan.figures import Figure, PlanContext, StagePlan, duration_text, epochs_text
 from tasks.plan.inputs.data import Count
 from tasks.plan.load import sft_examples
@@ -251,30 +252,30 @@ def memory_bytes(stage: StagePlan) -> float:
 
 def _long_bootstraps(context: PlanContext) -> Iterator[str]:
     for stage, seconds in (
-        (StageName.EVALUATE_REWARD_MODEL, reward_model_bootstrap_seconds(context)),
-        (StageName.EVALUATE_POLICY, policy_bootstrap_seconds(context)),
+        (StageName.EVALUATE_REWARD_MODEL, reward_model_bootstrap(context).seconds * context.cpu.slowness),
+        (StageName.EVALUATE_POLICY, policy_bootstrap(context).seconds * context.cpu.slowness),
     ):
-        if seconds * context.cpu.slowness > _MAX_BOOTSTRAP_S:
-            minutes = math.ceil(seconds * context.cpu.slowness / 60)
+        if seconds > _MAX_BOOTSTRAP_S:
+            minutes = math.ceil(seconds / 60)
             yield (
                 f"{stage.value}.num_bootstrap: its intervals take about {minutes:,} minutes of one "
                 f"core; 10,000 resamples place their ends to 3 % of a standard error."
             )
 
 
-def reward_model_bootstrap_seconds(context: PlanContext) -> float:
-    """Seconds for the intervals of mean margin and loss on the validation pairs, or on their minimum if unknown."""
+def reward_model_bootstrap(context: PlanContext) -> Work:
+    """Time for the intervals of mean margin and loss on the validation pairs, or on their minimum if unknown."""
     pairs, config = context.data.validation_pairs, context.config.evaluate_reward_model
     count = context.config.filter_dataset.minimum_validation_pairs if pairs is None else pairs.value
-    return estimates.bootstrap_seconds(values=count, num_bootstrap=config.num_bootstrap, num_means=2)
+    return estimates.bootstrap_work(values=count, num_bootstrap=config.num_bootstrap, num_means=2)
 
 
-def policy_bootstrap_seconds(context: PlanContext) -> float:
-    """Seconds for the intervals of rewards, their difference, KL and lengths on the evaluation prompts."""
+def policy_bootstrap(context: PlanContext) -> Work:
+    """Time for the intervals of rewards, their difference, KL and lengths on the evaluation prompts."""
     prompts, config = context.data.policy_eval_prompts, context.config.evaluate_policy
     count = context.config.filter_dataset.minimum_policy_prompts if prompts is None else prompts.value
     count = count if config.max_prompts is None else min(count, config.max_prompts)
-    return estimates.bootstrap_seconds(values=count, num_bootstrap=config.num_bootstrap, num_means=6)
+    return estimates.bootstrap_work(values=count, num_bootstrap=config.num_bootstrap, num_means=6)
 
 
 def _fewer(count: Count | None, wanted: int) -> bool:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import LoraSettings
 from containers.contracts.hardware import BatchPlan
 from containers.packing_traits import PLAIN, why_pairs_are_padded
 from containers.token_budgets import pair_pack_tokens
@@ -12,7 +12,9 @@ from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
 from tasks.plan.figures import PlanContext
 from tasks.plan.inputs.lengths import PairTokens
-from tasks.plan.inputs.model_shape import Head, lora_parameters, total_parameters
+from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
+
+TrainingConfig = TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig
 
 
 def sft_load(context: PlanContext, config: TrainSftConfig, batch: BatchPlan) -> TrainingLoad | None:
@@ -26,13 +28,11 @@ def sft_load(context: PlanContext, config: TrainSftConfig, batch: BatchPlan) -> 
     of_answers = _mean(answers) if answers else usual * estimates.COMPLETION_FRACTION
     return training_load(
         context,
-        config.lora,
-        head="language",
+        config,
         forward_tokens=batch.per_device_batch_size * longest,
         mean_tokens=mean,
         # On a CPU, TRL's head computes every position.
         judged_tokens=of_answers if context.profile.num_gpus else mean,
-        gradient_checkpointing=config.gradient_checkpointing,
     )
 
 
@@ -56,16 +56,7 @@ def reward_model_load(context: PlanContext, config: TrainRewardModelConfig, batc
     else:
         forward = rows * _longest(context, [pair.longest for pair in pairs], most=config.max_length)
         mean = _padded_mean([pair.prompt + side for pair in pairs for side in (pair.chosen, pair.rejected)], rows)
-    return training_load(
-        context,
-        config.lora,
-        head="score",
-        forward_tokens=forward,
-        mean_tokens=mean or usual,
-        judged_tokens=0,
-        gradient_checkpointing=config.gradient_checkpointing,
-        head_alone=config.trainable == "head",
-    )
+    return training_load(context, config, forward_tokens=forward, mean_tokens=mean or usual, judged_tokens=0)
 
 
 def why_padded(context: PlanContext, config: TrainRewardModelConfig) -> str:
@@ -116,23 +107,17 @@ def longest_conversation(context: PlanContext, max_length: int) -> int:
 
 
 def training_load(
-    context: PlanContext,
-    lora: LoraSettings | None,
-    *,
-    head: Head,
-    forward_tokens: int,
-    mean_tokens: float,
-    judged_tokens: float,
-    gradient_checkpointing: bool,
-    head_alone: bool = False,
+    context: PlanContext, config: TrainingConfig, *, forward_tokens: int, mean_tokens: float, judged_tokens: float
 ) -> TrainingLoad | None:
     """What a training stage computes and trains; None where the model's shape is not known."""
     if context.model is None:
         return None
-    shape = context.model.shape
-    total = total_parameters(shape, head=head)
+    shape, lora = context.model.shape, config.lora
+    is_reward_model = isinstance(config, TrainRewardModelConfig)
+    head_alone = isinstance(config, TrainRewardModelConfig) and config.trainable == "head"
+    total = total_parameters(shape, head="score" if is_reward_model else "language")
     # The score head is new, so it is trained in full beside its adapters.
-    head_parameters = shape.hidden_size if head == "score" else 0
+    head_parameters = shape.hidden_size if is_reward_model else 0
     if head_alone:
         trainable = head_parameters
     else:
@@ -144,7 +129,7 @@ def training_load(
         forward_tokens=forward_tokens,
         mean_tokens=mean_tokens,
         judged_tokens=judged_tokens,
-        gradient_checkpointing=gradient_checkpointing,
+        gradient_checkpointing=config.gradient_checkpointing,
         # A head that is trained alone is kept as an adapter without layers.
         uses_adapters=lora is not None or head_alone,
     )

@@ -10,12 +10,11 @@ from containers.packing_traits import PLAIN, why_completions_are_padded
 from containers.token_budgets import FIRST_ROOM_TOKENS, PAGE_TOKENS, completion_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
-from tasks.plan.figures import Figure, PlanContext
+from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.load import longest_prompt, mean_prompt_tokens, training_load
 from tasks.plan.vllm import vllm_memory
-from tasks.plan.work import optimizer_work
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,10 @@ def policy_load(
     looks_at_all = bool(completions.why_padded) and not context.profile.num_gpus
     return training_load(
         context,
-        config.lora,
-        head="language",
+        config,
         forward_tokens=completions.tokens,
         mean_tokens=mean,
         judged_tokens=mean if looks_at_all else config.max_completion_length,
-        gradient_checkpointing=config.gradient_checkpointing,
     )
 
 
@@ -110,8 +107,8 @@ def _mean_tokens(context: PlanContext, config: TrainPolicyConfig, *, siblings: f
 
 def policy_memory(
     context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan, load: TrainingLoad
-) -> tuple[Figure, ...]:
-    """Memory beside the trained policy: reward model, reference, and the cache of generation."""
+) -> dict[str, int]:
+    """Bytes beside the trained policy: reward model, reference, and the cache of generation."""
     parts: dict[str, int] = {}
     if context.scorer is not None:
         reward_model = total_parameters(context.scorer.shape, head="score")
@@ -127,7 +124,7 @@ def policy_memory(
         )
     if not load.uses_adapters:
         parts["reference policy"] = estimates.inference_memory(load.total, context.profile)
-    return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items())
+    return parts
 
 
 def _shares_prompts(context: PlanContext, config: TrainPolicyConfig) -> bool:
@@ -171,7 +168,7 @@ def policy_work(
     updates = estimates.training_work(load, profile, sequences=count)
     updates += head.training_work(tokens=count * load.judged_tokens)
     batches = _generation(context, load, batch) + _judging(context, load, batch, completions, head=head)
-    updates += optimizer_work(load, profile, num_steps=1)
+    updates += estimates.optimizer_work(load, profile, num_steps=1)
     return (batches * (1 / config.num_iterations) + updates) * schedule.num_steps
 
 
@@ -215,9 +212,3 @@ def _judging(
     siblings = min(config.num_generations, batch.per_device_batch_size)
     tokens = count * _mean_tokens(context, config, siblings=siblings)
     return one * language_models + estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=ranks)
-
-
-def forward_figure(completions: Completions) -> Figure:
-    """Tokens computed at a time, and their layout."""
-    how = f"padded rows: {completions.why_padded}" if completions.why_padded else "packed completions, each prompt once"
-    return Figure("computed at a time", completions.tokens, "tokens", "at most", how)

@@ -13,6 +13,7 @@ from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
 from tasks.plan import estimates
+from tasks.plan.estimates import Work
 from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk_figure, time_figure
 from tasks.plan.fit import unfit_mistakes
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read_host_memory, short_memory
@@ -36,7 +37,7 @@ class RunPlan:
         lengths: of the pairs, as text, and the source of these figures; empty if no pair could be read.
         store_dir: folder of artifacts and checkpoints.
         store_free_bytes: free on that disk; None: unknown.
-        memory: of this machine, and a stage's limit; None: not read.
+        memory: of this machine, and a stage's limit.
         cpu: speed of this machine's CPU, if it was measured.
         mistakes: why it cannot work, whatever the data hold.
         warnings: what will probably go wrong or take long, a sentence each.
@@ -50,14 +51,14 @@ class RunPlan:
     dataset: str
     stages: tuple[StagePlan, ...]
     assumptions: tuple[str, ...]
-    lengths: tuple[str, ...] = ()
-    store_dir: Path = Path()
-    store_free_bytes: int | None = None
-    memory: HostMemory | None = None
-    cpu: CpuSpeed = NOT_MEASURED
-    mistakes: tuple[Mistake, ...] = ()
-    warnings: tuple[str, ...] = ()
-    absent: str = ""
+    lengths: tuple[str, ...]
+    store_dir: Path
+    store_free_bytes: int | None
+    memory: HostMemory
+    cpu: CpuSpeed
+    mistakes: tuple[Mistake, ...]
+    warnings: tuple[str, ...]
+    absent: str
 
     @property
     def disk_bytes(self) -> float:
@@ -168,7 +169,8 @@ def draft_plan(
         warnings=(*likely_troubles(context, stages), *reference_troubles(context)),
         absent=_absent_data(context),
     )
-    return replace(plan, warnings=(*plan.warnings, *_full_disk(plan), *_full_memory(plan)))
+    full_memory = short_memory(plan.memory, needed_bytes=plan.host_memory_bytes)
+    return replace(plan, warnings=(*plan.warnings, *_full_disk(plan), *full_memory))
 
 
 def _assumptions(context: PlanContext) -> Iterator[str]:
@@ -218,11 +220,6 @@ def _full_disk(plan: RunPlan) -> Iterator[str]:
         )
 
 
-def _full_memory(plan: RunPlan) -> Iterator[str]:
-    if plan.memory is not None:
-        yield from short_memory(plan.memory, needed_bytes=plan.host_memory_bytes)
-
-
 def _free_bytes(folder: Path) -> int | None:
     """Free bytes of the disk that has, or will have, the folder."""
     place = folder.absolute()
@@ -238,24 +235,18 @@ def _build_base_model(context: PlanContext) -> StagePlan:
     if context.model is None:
         return StagePlan(stage, context.cached(stage))
     total = total_parameters(context.model.shape, head="language")
-    return StagePlan(
-        stage,
-        context.cached(stage),
+    return replace(
+        context.plan_of(stage),
         figures=(Figure("parameters", total, "parameters", context.model.origin),),
         disk=disk_figure(total * 4, note="whole model in float32"),
-        time=time_figure(context, stage, 0.0),
-        is_reused=stage in context.reused,
+        time=time_figure(context, stage, Work()),
     )
 
 
 def _planned(context: PlanContext, stage: StageName) -> StagePlan:
     """The stage's plan; for a stage without a planner, only the start of its program."""
     planner = _PLANNERS.get(stage)
-    if planner is not None:
-        return planner(context)
-    return StagePlan(
-        stage, context.cached(stage), time=time_figure(context, stage, 0.0), is_reused=stage in context.reused
-    )
+    return planner(context) if planner else replace(context.plan_of(stage), time=time_figure(context, stage, Work()))
 
 
 _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {

@@ -1,8 +1,7 @@
 """Plans of stages that train nothing: the filter, with its reference reward model if there is one, and evaluations."""
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from containers.contracts.configs.suites import SuiteFile
@@ -15,6 +14,7 @@ from tasks.plan.figures import (
     Figure,
     PlanContext,
     StagePlan,
+    byte_figures,
     count_figure,
     disk_figure,
     duration_text,
@@ -23,39 +23,21 @@ from tasks.plan.figures import (
 )
 from tasks.plan.inputs.data import Count, data_files
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
-from tasks.plan.inputs.pair_sample import EXPANSION
-from tasks.plan.limits import policy_bootstrap_seconds, reward_model_bootstrap_seconds
+from tasks.plan.inputs.pair_sample import expanded_bytes
+from tasks.plan.limits import policy_bootstrap, reward_model_bootstrap
 from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
 
 # English text with its keys and labels.
 _SUITE_BYTES_PER_TOKEN = 4.0
 
 
-@dataclass(frozen=True)
-class SuiteTokens:
-    """Tokens of the suites whose files are here.
-
-    Attributes:
-        num_unknown: suites whose files are not here; no request goes to the hub.
-    """
-
-    tokens: float
-    num_unknown: int
-
-
-def suite_tokens(suites: Sequence[SuiteFile]) -> SuiteTokens:
-    """Count a token for every four bytes of the suites' text."""
-    sizes = [_text_bytes(suite) for suite in suites]
-    known = [size for size in sizes if size is not None]
-    return SuiteTokens(sum(known) / _SUITE_BYTES_PER_TOKEN, len(sizes) - len(known))
-
-
 def _text_bytes(suite: SuiteFile) -> float | None:
+    """Bytes of the suite's text; None if its files are not here. No request goes to the hub."""
     if suite.hub_id is not None:
         return None
     files = data_files(Path(suite.path))
     try:
-        sizes = [file.stat().st_size * (1 if file.suffix == ".jsonl" else EXPANSION) for file in files]
+        sizes = [expanded_bytes(file) for file in files]
     except OSError:
         return None
     return sum(sizes) if sizes else None
@@ -70,14 +52,17 @@ _BYTES_PER_TOKEN = 5
 
 def plan_filter_dataset(context: PlanContext) -> StagePlan:
     """Plan of the filter; a reference reward model that judges the labels runs on the CPU in float32."""
-    data, stage = context.data, StageName.FILTER_DATASET
+    data, stage, polarity = context.data, StageName.FILTER_DATASET, context.config.filter_dataset.polarity
+    # A published set gives the rows that its filter leaves, a file gives its lines.
+    rows_name = "rows in English" if data.rows is not None and data.rows.origin == "estimated" else "rows read"
+    is_unknown = polarity.reference_reward_model is not None and context.reference is None
+    note = "without the reference reward model, whose shape is not known here" if is_unknown else ""
     work, memory = _reference(context)
-    seconds = None if data.rows is None else data.rows.value * _SECONDS_PER_ROW + (work.seconds if work else 0.0)
-    return StagePlan(
-        stage,
-        context.cached(stage),
+    all_work = None if data.rows is None else Work(0.0, data.rows.value * _SECONDS_PER_ROW) + (work or Work())
+    return replace(
+        context.plan_of(stage),
         figures=(
-            count_figure(_rows_name(data.rows), data.rows, "rows"),
+            count_figure(rows_name, data.rows, "rows"),
             count_figure("training pairs", data.train_pairs, "pairs"),
             count_figure("validation pairs", data.validation_pairs, "pairs"),
             count_figure("policy training prompts", data.policy_train_prompts, "prompts"),
@@ -87,8 +72,7 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
         host_memory=_host_memory(memory, stage_profile(context.profile, stage)),
         disk=_pairs_disk(context),
         work=work_figure(work) if work else None,
-        time=time_figure(context, stage, seconds, note=_reference_note(context)),
-        is_reused=stage in context.reused,
+        time=time_figure(context, stage, all_work, note=note),
     )
 
 
@@ -109,17 +93,11 @@ def _reference(context: PlanContext) -> tuple[Work | None, tuple[Figure, ...]]:
         return None, ()
     settings, profile = context.config.filter_dataset.polarity, stage_profile(context.profile, StageName.FILTER_DATASET)
     shape, sources = context.reference.shape, len(context.config.dataset.parts)
-    longest = longest_conversation(context, settings.max_length)
-    tokens = estimates.scoring_tokens(profile, batch_size=settings.batch_size, batch_tokens=None, longest=longest)
     judged = 2 * settings.num_pairs * sources * mean_conversation(context, settings.max_length)
     work = estimates.forward_work(shape, profile, tokens=judged, num_processes=1)
+    longest = longest_conversation(context, settings.max_length)
+    tokens = estimates.scoring_tokens(profile, batch_size=settings.batch_size, batch_tokens=None, longest=longest)
     return work, _scoring_figures(shape, profile, tokens=tokens, name="reference reward model")
-
-
-def _reference_note(context: PlanContext) -> str:
-    if context.config.filter_dataset.polarity.reference_reward_model is None:
-        return ""
-    return "without the reference reward model, whose shape is not known here" if context.reference is None else ""
 
 
 def _pairs_disk(context: PlanContext) -> Figure | None:
@@ -144,35 +122,26 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
             profile, batch_size=config.batch_size, batch_tokens=config.batch_tokens, longest=longest
         )
         memory = _scoring_figures(scorer.shape, profile, tokens=tokens, name="reward model")
-    suites = suite_tokens(config.suites)
+    sizes = [_text_bytes(suite) for suite in config.suites]
+    suite_tokens = sum(size or 0 for size in sizes) / _SUITE_BYTES_PER_TOKEN
+    how, num_absent = "by the size of their files", sizes.count(None)
+    note = f"without {num_absent} of the suites, whose files are not here" if num_absent else ""
     if scorer is not None and pairs is not None:
-        judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suites.tokens
+        judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suite_tokens
         work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
-    return StagePlan(
-        stage,
-        context.cached(stage),
+        work += reward_model_bootstrap(context)
+    return replace(
+        context.plan_of(stage),
         figures=(
             count_figure("validation pairs", pairs, "pairs"),
             Figure("suites beside them", len(config.suites), "suites", "exact"),
-            *_suite_figures(suites),
+            *([Figure("tokens of the suites", suite_tokens, "tokens", "estimated", how)] if suite_tokens else []),
         ),
         memory=memory,
         host_memory=_host_memory(memory, profile),
         work=work_figure(work, missing=context.missing_of_scorer),
-        time=time_figure(
-            context,
-            stage,
-            None if work is None else work.seconds + reward_model_bootstrap_seconds(context),
-            note=f"without {suites.num_unknown} of the suites, whose files are not here" if suites.num_unknown else "",
-            missing=context.missing_of_scorer,
-        ),
-        is_reused=stage in context.reused,
+        time=time_figure(context, stage, work, note=note, missing=context.missing_of_scorer),
     )
-
-
-def _suite_figures(suites: SuiteTokens) -> Iterator[Figure]:
-    if suites.tokens:
-        yield Figure("tokens of the suites", suites.tokens, "tokens", "estimated", "by the size of their files")
 
 
 def plan_evaluate_policy(context: PlanContext) -> StagePlan:
@@ -184,30 +153,23 @@ def plan_evaluate_policy(context: PlanContext) -> StagePlan:
     prompts = context.data.policy_eval_prompts
     if prompts is not None and config.max_prompts is not None:
         prompts = Count(min(prompts.value, config.max_prompts), prompts.origin)
-    work = None if prompts is None else _policy_comparison(context, completions=prompts.value)
+    work = None if prompts is None else _policy_comparison(context, num_prompts=prompts.value)
     memory, profile = _generation_figures(context), stage_profile(context.profile, stage)
-    return StagePlan(
-        stage,
-        context.cached(stage),
+    return replace(
+        context.plan_of(stage),
         figures=(count_figure("prompts", prompts, "prompts"),),
         memory=memory,
         host_memory=_host_memory(memory, profile),
         work=work_figure(work, missing=context.missing),
-        time=time_figure(
-            context,
-            stage,
-            None if work is None else work.seconds + policy_bootstrap_seconds(context),
-            missing=context.missing,
-        ),
-        is_reused=stage in context.reused,
+        time=time_figure(context, stage, work, missing=context.missing),
     )
 
 
-def _policy_comparison(context: PlanContext, *, completions: int) -> Work | None:
+def _policy_comparison(context: PlanContext, *, num_prompts: int) -> Work | None:
     if context.model is None:
         return None
     config, shape, profile = context.config.evaluate_policy, context.model.shape, context.profile
-    count = completions * config.completions_per_prompt
+    count = num_prompts * config.completions_per_prompt
     prompt_tokens = mean_prompt_tokens(context, config.max_prompt_length)
     one_policy = estimates.generation_work(
         shape,
@@ -222,7 +184,7 @@ def _policy_comparison(context: PlanContext, *, completions: int) -> Work | None
     scorer = context.scorer or context.model
     judging = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
     scoring = estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
-    return (one_policy + judging + scoring) * 2
+    return (one_policy + judging + scoring) * 2 + policy_bootstrap(context)
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
@@ -235,20 +197,14 @@ def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
     parts = {
         "policy, then reference": estimates.inference_memory(total_parameters(shape, head="language"), profile),
         "generation cache": estimates.generation_cache(shape, profile, sequences=config.batch_size, tokens=tokens),
-        "CUDA context": estimates.context_bytes(profile),
+        **estimates.cuda_context(profile),
     }
-    return tuple(Figure(name, count, "bytes", "estimated") for name, count in parts.items() if count)
+    return byte_figures(parts)
 
 
 def _scoring_figures(shape: ModelShape, profile: GpuProfile, *, tokens: int, name: str) -> tuple[Figure, ...]:
-    parts = estimates.scoring_memory(shape, profile, tokens=tokens)
-    note = f"{math.floor(tokens):,} tokens at a time"
-    return tuple(
-        Figure(
-            name if part == "reward model" else part, count, "bytes", "estimated", note if part == "activations" else ""
-        )
-        for part, count in parts
-    )
+    parts = estimates.scoring_memory(shape, profile, tokens=tokens, name=name)
+    return byte_figures(parts, notes={"activations": f"{tokens:,} tokens at a time"})
 
 
 def _host_memory(memory: tuple[Figure, ...], profile: GpuProfile) -> Figure | None:
@@ -258,8 +214,3 @@ def _host_memory(memory: tuple[Figure, ...], profile: GpuProfile) -> Figure | No
     held = sum(int(figure.value or 0) for figure in memory)
     how = "the program with the memory above"
     return Figure("host memory", estimates.program_bytes(profile) + held, "bytes", "estimated", how)
-
-
-def _rows_name(rows: Count | None) -> str:
-    """A published set gives the rows that its filter leaves, a file gives its lines."""
-    return "rows in English" if rows is not None and rows.origin == "estimated" else "rows read"

@@ -10,6 +10,8 @@ from tasks.plan.run_plan import RunPlan
 _HEAD = ("stage", "result", "steps", "tokens", "work", "memory", "disk", "time")
 _NOTHING = "-"
 _UNKNOWN = "?"
+# For units that are not written behind a whole number.
+_TEXTS = {"bytes": size_text, "s": duration_text, "FLOP": operations_text}
 
 
 def table_lines(plan: RunPlan) -> list[str]:
@@ -51,8 +53,7 @@ def _text(figure: Figure | None) -> str:
         return _NOTHING
     if figure.value is None:
         return _UNKNOWN
-    words = {"bytes": size_text, "s": duration_text, "FLOP": operations_text}.get(figure.unit, count_text)
-    return words(figure.value)
+    return _TEXTS.get(figure.unit, count_text)(figure.value)
 
 
 _NAME_WIDTH = 40
@@ -70,7 +71,7 @@ def render_plan(plan: RunPlan) -> str:
         f"Plan of {plan.name} ({plan.config_path or 'of no file'})",
         f"  profile   {profile.name}: {devices}, {profile.num_processes} rank(s), {profile.precision}{divided}",
         *([f"  chosen    {profile.chosen_because}"] if profile.chosen_because else []),
-        *([f"  memory    {plan.memory.words}"] if plan.memory else []),
+        f"  memory    {plan.memory.words}",
         f"  model     {plan.model}",
         f"  dataset   {plan.dataset}",
         *(f"  {name:<10}{line}" for name, line in zip(("lengths", ""), plan.lengths, strict=False)),
@@ -79,11 +80,14 @@ def render_plan(plan: RunPlan) -> str:
     for number, stage in enumerate(plan.stages, start=1):
         lines += [*_stage_lines(number, stage, plan=plan), ""]
     lines += [*table_lines(plan), ""]
+    free = (
+        f", of {size_text(plan.store_free_bytes)} that are free for {plan.store_dir}" if plan.store_free_bytes else ""
+    )
     unknown = [stage.stage.value for stage in plan.stages if stage.time is not None and stage.time.value is None]
     lines.append(
         f"In all{' but what is unknown' if unknown else ''}: {duration_text(plan.seconds)} (estimated{_alone(plan)}), "
         f"{operations_text(plan.operations)} (estimated), {size_text(plan.disk_bytes)} of disk (estimated)"
-        f"{_free(plan)}."
+        f"{free}."
     )
     if any(stage.is_reused for stage in plan.stages):
         lines.append("What is reused costs nothing again and is not in these sums.")
@@ -99,12 +103,6 @@ def _alone(plan: RunPlan) -> str:
     if plan.cpu.share > _MUCH_LEFT:
         return ""
     return f"; {duration_text(plan.seconds * plan.cpu.share)} where nothing else works on this machine"
-
-
-def _free(plan: RunPlan) -> str:
-    if plan.store_free_bytes is None:
-        return ""
-    return f", of {size_text(plan.store_free_bytes)} that are free for {plan.store_dir}"
 
 
 def figure_text(figure: Figure) -> str:
@@ -163,16 +161,8 @@ def _line(name: str, text: str) -> str:
 
 def _quantity(figure: Figure) -> str:
     value = figure.value or 0
-    if figure.unit == "bytes":
-        return size_text(value)
-    if figure.unit == "s":
-        return duration_text(value)
-    if figure.unit == "FLOP":
-        return operations_text(value)
-    if figure.unit == "epochs":
-        return epochs_text(value)
-    if figure.unit == "parameters":
-        return _parameters(value)
+    if words := {**_TEXTS, "epochs": epochs_text, "parameters": _parameters}.get(figure.unit):
+        return words(value)
     return f"{value:,.0f} {figure.unit.removesuffix('s') if value == 1 else figure.unit}"
 
 

@@ -5,8 +5,6 @@ import math
 from collections.abc import Sequence
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.identity import config_profile
@@ -15,15 +13,23 @@ from containers.contracts.schedule import ResolvedSchedule, ScheduleError, plan_
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
-from tasks.plan.figures import Figure, PlanContext, StagePlan, count_figure, disk_figure, time_figure, work_figure
+from tasks.plan.figures import (
+    Figure,
+    PlanContext,
+    StagePlan,
+    byte_figures,
+    count_figure,
+    disk_figure,
+    time_figure,
+    work_figure,
+)
 from tasks.plan.fit import ladder_lines
-from tasks.plan.head import Head, head_figure
+from tasks.plan.head import Head
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
-from tasks.plan.load import reward_model_load, sft_load, why_padded
-from tasks.plan.policy import completions_of, forward_figure, policy_load, policy_memory, policy_work
-from tasks.plan.vllm import vllm_figures, vllm_mistakes, vllm_programs
-from tasks.plan.work import training_work
+from tasks.plan.load import TrainingConfig, reward_model_load, sft_load, why_padded
+from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
+from tasks.plan.vllm import vllm_mistakes, vllm_programs
 
 # Of the token cache: int32, and half of that if the vocabulary has at most 65,536 words.
 _BYTES_PER_KEPT_TOKEN = 4
@@ -35,54 +41,50 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
     if config is None:
         return StagePlan(StageName.TRAIN_SFT, "left out")
     sides = 2 if config.completions == "both" else 1
-    all_examples, most = _times(context.data.train_pairs, sides), _times(context.data.pairs, sides)
-    examples = kept(context, all_examples, StageName.TRAIN_SFT)
-    stage = StageName.TRAIN_SFT
+    examples = kept(context, _times(context.data.train_pairs, sides), StageName.TRAIN_SFT)
     batch = plan_batch(config.global_batch_size, context.profile)
-    schedule = _schedule(context, stage, config.schedule, examples, batch, most=most)
+    schedule = _schedule(context, config, examples, batch, most=_times(context.data.pairs, sides))
     load = sft_load(context, config, batch)
     head = None
     if load is not None:
         # All tokens, as if there were no prompts.
         trained = config.lora is None
         head = Head(load.shape, context.profile, tokens=load.forward_tokens, is_trained=trained, in_packs=False)
-    work = training_work(context, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
-    memory = () if head is None else (head_figure(head),)
-    return _training_plan(context, config, batch, schedule, examples, load, work=work, more_memory=memory)
+    work = _training_work(context, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
+    return _training_plan(context, config, batch, schedule, examples, load, work=work, head=head)
 
 
 def plan_train_reward_model(context: PlanContext) -> StagePlan:
     """Plan of reward model training; a pair is two sequences."""
     config = context.config.train_reward_model
-    stage = StageName.TRAIN_REWARD_MODEL
-    pairs = kept(context, context.data.train_pairs, stage)
+    pairs = kept(context, context.data.train_pairs, StageName.TRAIN_REWARD_MODEL)
     batch = plan_batch(config.global_batch_size, context.profile)
-    schedule = _schedule(context, stage, config.schedule, pairs, batch, most=context.data.pairs)
+    schedule = _schedule(context, config, pairs, batch, most=context.data.pairs)
     load = reward_model_load(context, config, batch)
-    work = training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
-    why = why_padded(context, config)
-    how = f"padded rows: {why}" if why else "packed pairs, each prompt once"
-    at_a_time = Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
-    return _training_plan(context, config, batch, schedule, pairs, load, work=work, more_figures=(at_a_time,))
+    work = _training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
+    figures = (_forward_figure(load, why_padded(context, config), packed="pairs"),)
+    return _training_plan(context, config, batch, schedule, pairs, load, work=work, more_figures=figures)
 
 
 def plan_train_policy(context: PlanContext) -> StagePlan:
     """Plan of policy training; an example is a completion."""
     config = context.config.train_policy
-    stage = StageName.TRAIN_POLICY
     context = dataclasses.replace(context, profile=config_profile(context.profile, config))
     context.mistakes.extend(vllm_mistakes(context))
-    completions = kept(context, _times(context.data.policy_train_prompts, config.num_generations), stage)
+    prompts = _times(context.data.policy_train_prompts, config.num_generations)
+    completions = kept(context, prompts, StageName.TRAIN_POLICY)
     # A prompt has one pair or more.
     most = _times(context.data.pairs, config.num_generations)
     batch = plan_batch(config.global_batch_size, context.profile, multiple_of=config.num_generations)
-    schedule = _schedule(
-        context, stage, config.schedule, completions, batch, most=most, multiple_of=config.num_iterations
-    )
+    schedule = _schedule(context, config, completions, batch, most=most)
     written = completions_of(context, config, batch)
     load = policy_load(context, config, batch, written)
     work: Work | None = None
-    memory: tuple[Figure, ...] = ()
+    head: Head | None = None
+    beside: dict[str, int] | None = None
+    figures = [_forward_figure(load, written.why_padded, packed="completions")]
+    if config.vllm_gpus:
+        figures.append(Figure("for vLLM alone", config.vllm_gpus, "GPUs", "exact"))
     if load is not None:
         head = Head(
             load.shape,
@@ -91,7 +93,7 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
             is_trained=config.lora is None,
             in_packs=not written.why_padded,
         )
-        memory = (head_figure(head), *policy_memory(context, config, batch, load))
+        beside = policy_memory(context, config, batch, load)
         work = policy_work(context, load, batch, schedule, completions=written, head=head)
     return _training_plan(
         context,
@@ -101,22 +103,54 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
         completions,
         load,
         work=work,
-        more_memory=memory,
-        more_figures=(forward_figure(written), *vllm_figures(context)),
+        head=head,
+        beside=beside,
+        more_figures=figures,
     )
 
 
-def _schedule(
+def _forward_figure(load: TrainingLoad | None, why_padded: str, *, packed: str) -> Figure:
+    """Tokens computed at a time, and their layout."""
+    how = f"padded rows: {why_padded}" if why_padded else f"packed {packed}, each prompt once"
+    return Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
+
+
+def _training_work(
     context: PlanContext,
-    stage: StageName,
-    schedule: TrainingSchedule,
-    examples: Count | None,
+    load: TrainingLoad | None,
     batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
     *,
-    most: Count | None,
-    multiple_of: int = 1,
+    head: Head | None,
+    sequences_per_example: int,
+    sequences_per_pair: int,
+) -> Work | None:
+    """All updates, and every evaluation on the validation pairs, the last step included.
+
+    Args:
+        head: of a language model; None for a reward model.
+    """
+    if load is None or schedule is None:
+        return None
+    sequences = schedule.num_steps * batch.global_batch_size * sequences_per_example
+    updates = estimates.training_work(load, context.profile, sequences=sequences)
+    updates += estimates.optimizer_work(load, context.profile, num_steps=schedule.num_steps)
+    evaluated = context.data.validation_pairs.value * sequences_per_pair if context.data.validation_pairs else 0
+    ranks = context.profile.num_processes
+    evaluation = estimates.forward_work(
+        load.shape, context.profile, tokens=evaluated * load.mean_tokens, num_processes=ranks
+    )
+    if head is not None:
+        updates += head.training_work(tokens=sequences * load.judged_tokens)
+        evaluation += head.judging_work(tokens=evaluated * load.judged_tokens)
+    return updates + evaluation * math.ceil(schedule.num_steps / schedule.eval_steps)
+
+
+def _schedule(
+    context: PlanContext, config: TrainingConfig, examples: Count | None, batch: BatchPlan, *, most: Count | None
 ) -> ResolvedSchedule | None:
     """The schedule with its numbers, None if they depend on unread data; adds a mistake if it cannot work."""
+    stage, schedule = StageName(config.stage), config.schedule
     mistake = batch_mistake(context, stage, batch, most, unit=_unit(stage))
     if mistake is not None:
         context.mistakes.append(mistake)
@@ -138,13 +172,11 @@ def _schedule(
     mistake = short_schedule_mistake(stage, schedule, steps_per_epoch=resolved.steps_per_epoch)
     if mistake is not None:
         context.mistakes.append(mistake)
-    return _aligned(resolved, multiple_of) if schedule.save_steps is None and schedule.eval_steps is None else resolved
-
-
-def _aligned(resolved: ResolvedSchedule, multiple_of: int) -> ResolvedSchedule:
-    """Move saves that the user did not set to whole generated batches, as the stage does."""
-    raised = math.ceil(resolved.save_steps / multiple_of) * multiple_of
-    return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
+    if schedule.save_steps is None and schedule.eval_steps is None and isinstance(config, TrainPolicyConfig):
+        # Saves that the user did not set are moved to whole generated batches, as the stage does.
+        raised = math.ceil(resolved.save_steps / config.num_iterations) * config.num_iterations
+        return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
+    return resolved
 
 
 def _times(count: Count | None, factor: int) -> Count | None:
@@ -152,7 +184,12 @@ def _times(count: Count | None, factor: int) -> Count | None:
 
 
 def _unit(stage: StageName) -> str:
-    return {StageName.TRAIN_REWARD_MODEL: "pairs"}.get(stage, "completions")
+    return "pairs" if stage is StageName.TRAIN_REWARD_MODEL else "completions"
+
+
+def _sequences(stage: StageName) -> int:
+    """Conversations of an example: a pair is two."""
+    return 2 if stage is StageName.TRAIN_REWARD_MODEL else 1
 
 
 def _worth(examples: Count | None) -> str:
@@ -165,14 +202,15 @@ def _worth(examples: Count | None) -> str:
 
 def _training_plan(
     context: PlanContext,
-    config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
+    config: TrainingConfig,
     batch: BatchPlan,
     schedule: ResolvedSchedule | None,
     examples: Count | None,
     load: TrainingLoad | None,
     *,
     work: Work | None,
-    more_memory: Sequence[Figure] = (),
+    head: Head | None = None,
+    beside: dict[str, int] | None = None,
     more_figures: Sequence[Figure] = (),
 ) -> StagePlan:
     stage, asked = StageName(config.stage), config.schedule
@@ -188,33 +226,29 @@ def _training_plan(
     if load is not None and context.model is not None:
         origin = context.model.origin
         figures += [
-            *_token_figures(config, batch, schedule, load),
+            *_token_figures(stage, batch, schedule, load),
             *more_figures,
             Figure("parameters", load.total, "parameters", origin),
             Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
         ]
-        parts = estimates.training_memory(load, context.profile)
-        held = [Figure(name, count, "bytes", "estimated") for name, count in parts]
-        # The CUDA context comes last.
-        place = len(held) - (context.profile.num_gpus > 0)
-        memory = (*held[:place], *more_memory, *held[place:])
-        on_device = sum(int(figure.value or 0) for figure in memory)
+        logits = {"logits": head.memory_bytes} if head else {}
+        held = estimates.training_memory(load, context.profile, {**logits, **(beside or {})})
+        memory = byte_figures(held, notes={"logits": head.tile_text} if head else None)
         programs = vllm_programs(context) if stage is StageName.TRAIN_POLICY else 0
+        on_device = sum(held.values())
         count, how = estimates.host_memory(load, context.profile, on_device=on_device, vllm_programs=programs)
         host_memory = Figure("host memory", count, "bytes", "estimated", how)
         disk = _training_disk(context, stage, load, asked, examples)
-    return StagePlan(
-        stage,
-        context.cached(stage),
-        batch,
-        schedule,
-        tuple(figures),
+    return dataclasses.replace(
+        context.plan_of(stage),
+        batch=batch,
+        schedule=schedule,
+        figures=tuple(figures),
         memory=memory,
         host_memory=host_memory,
         disk=disk,
         work=work_figure(work, missing=context.missing),
-        time=time_figure(context, stage, None if work is None else work.seconds, missing=context.missing),
-        is_reused=stage in context.reused,
+        time=time_figure(context, stage, work, missing=context.missing),
         ladder=ladder_lines(config, context.profile, batch, runtime=context.config.runtime),
     )
 
@@ -227,14 +261,10 @@ def _epochs_figure(num_steps: int, batch: BatchPlan, examples: Count, unit: str)
 
 
 def _token_figures(
-    config: TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig,
-    batch: BatchPlan,
-    schedule: ResolvedSchedule | None,
-    load: TrainingLoad,
+    stage: StageName, batch: BatchPlan, schedule: ResolvedSchedule | None, load: TrainingLoad
 ) -> tuple[Figure, ...]:
     """Tokens that the updates compute, per step and in all."""
-    sequences = 2 if isinstance(config, TrainRewardModelConfig) else 1
-    a_step = batch.global_batch_size * sequences * load.mean_tokens
+    a_step = batch.global_batch_size * _sequences(stage) * load.mean_tokens
     in_all = None if schedule is None else a_step * schedule.num_steps
     return (
         Figure("tokens a step", a_step, "tokens", "estimated"),
@@ -255,15 +285,10 @@ def _training_disk(
     checkpoints = num_checkpoints * estimates.checkpoint_bytes(load)
     model = estimates.inference_memory(load.total, context.profile)
     adapter = load.trainable * 4 if load.uses_adapters else 0
-    tokens = _kept_tokens_bytes(stage, load, examples)
+    tokens: float = 0
+    if examples is not None and has_best:
+        # The token cache, which a training on pairs keeps; a policy tokenizes its prompts again.
+        tokens = examples.value * _sequences(stage) * load.mean_tokens * _BYTES_PER_KEPT_TOKEN
     note = f"{num_checkpoints} checkpoints ({which}), whole model"
     note += (", adapter" if adapter else "") + (", tokens of the pairs" if tokens else "")
     return disk_figure(checkpoints + model + adapter + tokens, note=note)
-
-
-def _kept_tokens_bytes(stage: StageName, load: TrainingLoad, examples: Count | None) -> float:
-    """Bytes of the token cache, which a training on pairs keeps; a policy tokenizes its prompts again."""
-    if examples is None or stage is StageName.TRAIN_POLICY:
-        return 0
-    answers = 2 if stage is StageName.TRAIN_REWARD_MODEL else 1
-    return examples.value * answers * load.mean_tokens * _BYTES_PER_KEPT_TOKEN

@@ -7,7 +7,7 @@ from containers.contracts.hardware import GIB
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
-from tasks.plan.figures import Figure, PlanContext, size_text
+from tasks.plan.figures import PlanContext, size_text
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 
 _VOCABULARY_STEP = 64
@@ -83,9 +83,3 @@ def vllm_programs(context: PlanContext) -> int:
     if not config.vllm_gpus:
         return context.profile.num_processes
     return 1 + (config.vllm_gpus if config.vllm_gpus > 1 else 0)
-
-
-def vllm_figures(context: PlanContext) -> tuple[Figure, ...]:
-    """The number of GPUs that have no rank, as a figure."""
-    num_gpus = context.config.train_policy.vllm_gpus
-    return (Figure("for vLLM alone", num_gpus, "GPUs", "exact"),) if num_gpus else ()

@@ -22,7 +22,7 @@ from pathlib import Path
 from containers.contracts.certificate import SCORE_STATISTICS_FILE
 from containers.contracts.names import BASE_FOLDER
 from tasks.sources.errors import UnusableSourceError
-from tasks.sources.hub import hub_cache
+from tasks.sources.hub import hub_cache, link_or_copy
 from tasks.store.history import what_runs_want
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -184,22 +184,15 @@ def _fill(folder: Path, adapter: ModelFiles, base: ModelFiles) -> None:
     """Put the adapter at the top, the base below. The configuration, and a missing tokenizer, come from the base."""
     (folder / BASE_FOLDER).mkdir()
     for name in base.names:
-        _link_or_copy(base.folder / name, folder / BASE_FOLDER / name)
+        link_or_copy(base.folder / name, folder / BASE_FOLDER / name)
     for name in adapter.names:
-        _link_or_copy(adapter.folder / name, folder / name)
+        link_or_copy(adapter.folder / name, folder / name)
     has_tokenizer = any(name in adapter.names for name in _TOKENIZER_FILES)
     for name in base.names:
         # Beside another tokenizer's files, the base's template would be read instead of that tokenizer's own.
         is_tokenizer = not has_tokenizer and not name.endswith((".safetensors", ".index.json", SCORE_STATISTICS_FILE))
         if (name == "config.json" or is_tokenizer) and not (folder / name).exists():
-            _link_or_copy(base.folder / name, folder / name)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, target)
+            link_or_copy(base.folder / name, folder / name)
 
 
 def _look_at(path: Path, users: dict[str, list[str]]) -> AdapterFolder:

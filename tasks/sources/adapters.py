@@ -12,9 +12,9 @@ from containers.formatting import one_line, size
 from tasks.display import current_display
 from tasks.sources.adapter_folders import ModelFiles, adapter_on_base
 from tasks.sources.errors import HubUnreachableError, SourceNotFoundError, UnusableSourceError
-from tasks.sources.hub import HubRevision, fetch_files, flat_folder, hub_revision, read_hub_text
+from tasks.sources.hub import HubRevision, fetch_files, hub_revision, read_hub_text
 from tasks.sources.local import readable_folder
-from tasks.sources.model_files import model_file_names, require_whole_weights, weight_files, weight_index
+from tasks.sources.model_files import model_file_names, require_whole_model, require_whole_weights
 
 _HUB_MODEL = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -85,14 +85,13 @@ def local_adapter(folder: Path, *, base: str | None, keys: Keys) -> Adapter:
     Raises:
         SourceError: it cannot be used.
     """
-    place = readable_folder(folder, key=keys.model)
-    files = ModelFiles(place, model_file_names(path.name for path in place.iterdir() if path.is_file()), str(place))
+    files = _local_files(folder, key=keys.model)
     try:
-        text = (place / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8")
+        text = (files.folder / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise _unreadable(files, error) from error
     settings = _settings(files, text)
-    require_whole_weights(place, [ADAPTER_WEIGHTS_FILE])
+    require_whole_weights(files.folder, [ADAPTER_WEIGHTS_FILE])
     return Adapter(files, None, settings, base, keys)
 
 
@@ -103,7 +102,7 @@ def hub_adapter(revision: HubRevision, *, base: str | None, token: str | None, k
         SourceError: as `local_adapter`; or the hub does not answer.
     """
     names = model_file_names(file.path for file in revision.files)
-    folder = flat_folder("model", revision.hub_id, revision.commit, names)
+    folder = revision.folder_of(names)
     files = ModelFiles(folder, names, revision.origin)
     fetched = folder / ADAPTER_CONFIG_FILE
     text = (
@@ -126,8 +125,7 @@ def put_together(adapter: Adapter, *, token: str | None) -> Path:
             current_display().say(
                 f"The adapter names no revision of its base model {place.hub_id}; {place.revision} is used."
             )
-        found = _base_revision(place, adapter, token=token)
-        names = _demand_base(model_file_names(file.path for file in found.files), found.origin, adapter)
+        found, names = _base_on_hub(place, adapter, token=token)
         base = ModelFiles(fetch_files(found, names, token=token), names, found.origin)
     else:
         base = _local_base(place, adapter)
@@ -150,17 +148,16 @@ def look_at_base(adapter: Adapter, *, token: str | None, ask_hub: bool = True) -
     """
     missing_bytes = 0
     if adapter.revision is not None and not adapter.files.folder.is_dir():
-        missing_bytes = _size_bytes(adapter.revision, adapter.files.names)
+        missing_bytes = adapter.revision.size_bytes(adapter.files.names)
     place = base_place(adapter)
     if not isinstance(place, HubBase):
         return _local_base(place, adapter).origin, missing_bytes
     if not ask_hub:
         return f"{place.hub_id}@{place.revision}", missing_bytes
-    found = _base_revision(place, adapter, token=token)
-    names = _demand_base(model_file_names(file.path for file in found.files), found.origin, adapter)
-    if flat_folder("model", found.hub_id, found.commit, names).is_dir():
+    found, names = _base_on_hub(place, adapter, token=token)
+    if found.folder_of(names).is_dir():
         return f"{found.origin} (fetched)", missing_bytes
-    of_base = _size_bytes(found, names)
+    of_base = found.size_bytes(names)
     return f"{found.origin} ({size(of_base)} to fetch)", missing_bytes + of_base
 
 
@@ -231,12 +228,7 @@ def _unreadable(files: ModelFiles, error: Exception) -> UnusableSourceError:
     )
 
 
-def _size_bytes(revision: HubRevision, names: Iterable[str]) -> int:
-    wanted = frozenset(names)
-    return sum(file.size_bytes for file in revision.files if file.path in wanted)
-
-
-def _demand_base(names: tuple[str, ...], origin: str, adapter: Adapter) -> tuple[str, ...]:
+def _demand_base(names: tuple[str, ...], origin: str, adapter: Adapter) -> None:
     has_config = "config.json" in names
     if not has_config or not any(name.endswith(".safetensors") for name in names):
         what = "weights as safetensors" if has_config else "config.json"
@@ -244,7 +236,6 @@ def _demand_base(names: tuple[str, ...], origin: str, adapter: Adapter) -> tuple
             f"The base model {origin} of the adapter {adapter.files.origin} has no {what}.",
             f"Name another one with {adapter.keys.both_ways}.",
         )
-    return names
 
 
 def _places(adapter: Path, named: str) -> list[Path]:
@@ -263,19 +254,28 @@ def _is_hub_id(named: str) -> bool:
 
 
 def _local_base(folder: Path, adapter: Adapter) -> ModelFiles:
-    place = readable_folder(folder, key=adapter.keys.base)
+    files = _local_files(folder, key=adapter.keys.base)
+    _demand_base(files.names, files.origin, adapter)
+    require_whole_model(files.folder, files.names)
+    return files
+
+
+def _local_files(folder: Path, *, key: str) -> ModelFiles:
+    place = readable_folder(folder, key=key)
     names = model_file_names(path.name for path in place.iterdir() if path.is_file())
-    _demand_base(names, str(place), adapter)
-    require_whole_weights(place, weight_files(names), index=weight_index(names))
     return ModelFiles(place, names, str(place))
 
 
-def _base_revision(place: HubBase, adapter: Adapter, *, token: str | None) -> HubRevision:
+def _base_on_hub(place: HubBase, adapter: Adapter, *, token: str | None) -> tuple[HubRevision, tuple[str, ...]]:
+    """The base model's revision, and the names of its files that are fetched."""
     try:
-        return hub_revision("model", place.hub_id, revision=place.revision, token=token)
+        found = hub_revision("model", place.hub_id, revision=place.revision, token=token)
     except SourceNotFoundError as error:
         advice = f"Name another one with {adapter.keys.both_ways}, or set HF_TOKEN if it is private."
         raise SourceNotFoundError(f"The adapter's base model: {error.problem}", advice) from error
     except HubUnreachableError as error:
         advice = f"Try again when the hub answers, or say where it is on this disk with {adapter.keys.base}."
         raise HubUnreachableError(f"The adapter's base model: {error.problem}", advice) from error
+    names = model_file_names(file.path for file in found.files)
+    _demand_base(names, found.origin, adapter)
+    return found, names

@@ -4,28 +4,27 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, get_token, hf_hub_download, snapshot_download
+from huggingface_hub import HfApi, constants, get_token, hf_hub_download, snapshot_download, try_to_load_from_cache
 
 from containers.contracts.digests import write_atomically
-from containers.formatting import size as human_size
+from containers.formatting import size
 from tasks.config.logins import origin, without_login
+from tasks.config.sources import COMMIT
 from tasks.display import current_display
-from tasks.sources.errors import HubUnreachableError, SourceError, UnusableSourceError
+from tasks.sources.errors import HubUnreachableError, UnusableSourceError
 from tasks.sources.hub_errors import RepoKind as RepoKind
 from tasks.sources.hub_errors import explained, sendable, tellable
 from tasks.sources.secrets import HUB_TOKEN_BLOCK, stored_secret
 
 logger = logging.getLogger(__name__)
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _INFO_TIMEOUT_S = 10.0
 _LISTING_FILE = "files.json"
 # Names the hub that stored tokens are for, if it is another one.
@@ -56,10 +55,14 @@ class HubRevision:
         """`org/name@commit`."""
         return f"{self.hub_id}@{self.commit}"
 
-    def matching(self, patterns: Iterable[str]) -> tuple[HubFile, ...]:
-        """The files that one of the patterns matches; `*` also matches slashes."""
-        wanted = tuple(patterns)
-        return tuple(file for file in self.files if any(fnmatchcase(file.path, pattern) for pattern in wanted))
+    def folder_of(self, names: Iterable[str]) -> Path:
+        """Folder where `fetch_files` puts these files; it exists only when it is complete."""
+        selection = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:12]
+        return flat_root(self.kind, self.hub_id, self.commit) / selection
+
+    def size_bytes(self, names: Collection[str]) -> int:
+        """Bytes of these files."""
+        return sum(file.size_bytes for file in self.files if file.path in names)
 
 
 def hub_token() -> str | None:
@@ -83,14 +86,12 @@ def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | Non
     Raises:
         SourceError: no such repository or revision, no access, or no hub.
     """
-    if _COMMIT.fullmatch(revision) and (known := _known_revision(kind, hub_id, revision)):
+    if COMMIT.fullmatch(revision) and (known := _known_revision(kind, hub_id, revision)):
         return known
     api = HfApi(endpoint=_endpoint(), token=sendable(token))
     ask = api.model_info if kind == "model" else api.dataset_info
-    try:
+    with _errors_explained(kind, hub_id, revision, token):
         info = ask(hub_id, revision=revision, files_metadata=True, timeout=_INFO_TIMEOUT_S)
-    except Exception as error:  # the hub client raises what its HTTP library raises; each becomes a reason here
-        raise _explained(error, kind, hub_id, revision, token) from tellable(error, token)
     files = tuple(HubFile(path=item.rfilename, size_bytes=item.size or 0) for item in info.siblings or ())
     if not info.sha:
         raise HubUnreachableError(f"The hub names no commit for {hub_id}@{revision}.", "Try again, or pin a commit.")
@@ -103,7 +104,7 @@ def read_hub_text(revision: HubRevision, path: str, *, token: str | None) -> str
     Raises:
         SourceError: it cannot be downloaded.
     """
-    try:
+    with _errors_explained(revision.kind, revision.hub_id, revision.commit, token):
         local = hf_hub_download(
             revision.hub_id,
             path,
@@ -113,9 +114,6 @@ def read_hub_text(revision: HubRevision, path: str, *, token: str | None) -> str
             endpoint=_endpoint(),
             token=sendable(token),
         )
-    except Exception as error:
-        why = _explained(error, revision.kind, revision.hub_id, revision.commit, token)
-        raise why from tellable(error, token)
     return Path(local).read_text(encoding="utf-8", errors="replace")
 
 
@@ -129,12 +127,11 @@ def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | Non
         SourceError: a file cannot be downloaded, or the disk is full.
     """
     names = sorted(paths)
-    folder = flat_folder(revision.kind, revision.hub_id, revision.commit, names)
+    folder = revision.folder_of(names)
     if folder.is_dir():
         return folder
-    size_bytes = sum(file.size_bytes for file in revision.files if file.path in names)
-    current_display().say(f"Fetching {revision.origin}: {len(names)} files, {human_size(size_bytes)}")
-    try:
+    current_display().say(f"Fetching {revision.origin}: {len(names)} files, {size(revision.size_bytes(names))}")
+    with _errors_explained(revision.kind, revision.hub_id, revision.commit, token):
         snapshot = snapshot_download(
             revision.hub_id,
             repo_type=revision.kind,
@@ -144,18 +141,9 @@ def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | Non
             endpoint=_endpoint(),
             token=sendable(token),
         )
-    except Exception as error:
-        why = _explained(error, revision.kind, revision.hub_id, revision.commit, token)
-        raise why from tellable(error, token)
     _flatten(Path(snapshot), names, folder, revision=revision)
     write_atomically(folder.parent / _LISTING_FILE, json.dumps(asdict(revision)))
     return folder
-
-
-def flat_folder(kind: RepoKind, hub_id: str, commit: str, names: Iterable[str]) -> Path:
-    """Folder where `fetch_files` puts these files; it exists only when it is complete."""
-    selection = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:12]
-    return flat_root(kind, hub_id, commit) / selection
 
 
 def flat_root(kind: RepoKind, hub_id: str, commit: str) -> Path:
@@ -170,6 +158,12 @@ def hub_cache() -> Path:
     if home := os.environ.get("HF_HOME"):
         return Path(home).expanduser().absolute() / "hub"
     return Path(constants.HF_HUB_CACHE).absolute()
+
+
+def cached_file(kind: RepoKind, hub_id: str, path: str, *, revision: str | None) -> Path | None:
+    """The file in the hub client's cache; None if it was not fetched. Sends no request."""
+    found = try_to_load_from_cache(hub_id, path, cache_dir=hub_cache(), revision=revision, repo_type=kind)
+    return Path(found) if isinstance(found, str) else None
 
 
 def _known_revision(kind: RepoKind, hub_id: str, commit: str) -> HubRevision | None:
@@ -195,7 +189,7 @@ def _flatten(snapshot: Path, names: list[str], folder: Path, *, revision: HubRev
                     f"Remove {source} and start again.",
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(source, target)
+            link_or_copy(source, target)
         building.chmod(0o755)  # mkdtemp's 700 would keep the container's user out
         building.rename(folder)
     except OSError as error:
@@ -208,7 +202,8 @@ def _flatten(snapshot: Path, names: list[str], folder: Path, *, revision: HubRev
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` a hard link to the file, or a copy if that cannot be."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links
@@ -219,6 +214,12 @@ def _endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT") or None
 
 
-def _explained(error: Exception, kind: RepoKind, hub_id: str, revision: str, token: str | None) -> SourceError:
-    fetched = sorted(path.name for path in flat_root(kind, hub_id, "x").parent.glob("*") if path.is_dir())
-    return explained(error, kind, hub_id, revision=revision, token=token, fetched=fetched)
+@contextmanager
+def _errors_explained(kind: RepoKind, hub_id: str, revision: str, token: str | None) -> Iterator[None]:
+    """Turn what the hub's client raises inside into a `SourceError`: also the errors of its HTTP library."""
+    try:
+        yield
+    except Exception as error:
+        fetched = sorted(path.name for path in flat_root(kind, hub_id, "x").parent.glob("*") if path.is_dir())
+        why = explained(error, kind, hub_id, revision=revision, token=token, fetched=fetched)
+        raise why from tellable(error, token)

@@ -3,9 +3,8 @@
 import re
 from pathlib import PurePath
 
-from tasks.config.sources import DatasetSource, ModelSource
+from tasks.config.sources import COMMIT, DatasetSource, ModelSource
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST_CHARACTERS = 4
 _MAX_NAME_CHARACTERS = 40
 # Generic names: local data with such a name gets that of the folder above.
@@ -50,7 +49,7 @@ def dataset_label(source: DatasetSource, *, digest: str = "") -> str:
     if source.revision is None:
         return name
     revision = source.revision
-    return f"{name}@{revision[:_DIGEST_CHARACTERS] if _COMMIT.fullmatch(revision) else revision}"
+    return f"{name}@{revision[:_DIGEST_CHARACTERS] if COMMIT.fullmatch(revision) else revision}"
 
 
 def _telling(path: str) -> str:

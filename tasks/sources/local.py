@@ -44,7 +44,7 @@ def resolve_file(path: Path | str, *, name: str, key: str | None = None) -> Reso
         SourceError: it is missing or unreadable, or neither a plain file nor a folder with data.
     """
     place = data_file_or_folder(path, key=key or name)
-    digest = folder_digest(place) if place.is_dir() else file_digest(place)
+    digest = folder_digest(place) if place.is_dir() else f"sha256:{_sha256(place)}"
     return ResolvedInput(name=name, path=place, digest=digest, origin=str(place))
 
 
@@ -100,11 +100,6 @@ def data_files(place: Path) -> tuple[Path, ...]:
     return tuple(file for file in _files(place) if file.name.endswith(DATA_SUFFIXES))
 
 
-def file_digest(path: Path) -> str:
-    """`sha256:…` of the bytes."""
-    return f"sha256:{_sha256(path)}"
-
-
 def folder_digest(folder: Path) -> str:
     """`sha256:…` over paths, sizes and contents of all files below that are not hidden."""
     return content_digest(
@@ -153,6 +148,26 @@ def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> s
         return file_sha256(path)
     except (UnsafeFileError, OSError) as error:
         raise SourceAccessError(f"{path} cannot be read: {error}.", "Change its mode or owner.") from error
+
+
+@dataclass(frozen=True)
+class DataPart:
+    """One place of a source: its input's name, its key in the configuration, and path or pattern."""
+
+    input_name: str
+    key: str
+    place: str
+
+
+def data_parts(name: str, source: RowSource) -> tuple[DataPart, ...]:
+    """Training rows and, if configured, validation rows.
+
+    Args:
+        name: of the source in its mixture; empty without a mixture.
+    """
+    ending, section = (f"_{name}", f"dataset.mixture {name}:") if name else ("", "dataset.")
+    places = (("train", source.train), ("validation", source.validation))
+    return tuple(DataPart(f"{kind}_data{ending}", f"{section}{kind}", place) for kind, place in places if place)
 
 
 def find_reader(name: str, source: RowSource) -> ResolvedInput | None:

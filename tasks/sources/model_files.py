@@ -79,18 +79,18 @@ def require_model_files(
         )
 
 
-def weight_files(names: Iterable[str]) -> tuple[str, ...]:
+def require_whole_model(folder: Path, names: Collection[str]) -> None:
+    """Refuse a model whose weights are not whole, as `require_whole_weights`; `names` are the folder's files."""
+    require_whole_weights(folder, _weight_files(names), index=_INDEX if _INDEX in names else None)
+
+
+def _weight_files(names: Iterable[str]) -> tuple[str, ...]:
     """Files of a folder that hold the weights that are loaded, sorted."""
-    return tuple(sorted(name for name in names if _any(name, ("*.safetensors",)) and not _any(name, _LEFT_OUT)))
-
-
-def weight_index(names: Collection[str]) -> str | None:
-    """Name of the file that maps weights to files; None if there is only one weight file."""
-    return _INDEX if _INDEX in names else None
+    return tuple(sorted(name for name in names if name.endswith(".safetensors") and not _any(name, _LEFT_OUT)))
 
 
 def _demand_weights(names: Collection[str], read: Callable[[str], str], *, where: str) -> None:
-    weights = set(weight_files(names))
+    weights = set(_weight_files(names))
     if not weights:
         pickled = sorted(name for name in names if _any(name, _PICKLED))
         found = f"only {', '.join(pickled[:3])}, and loading pickle executes code" if pickled else "none"
@@ -212,7 +212,9 @@ def _end_of(entries: dict[str, Any]) -> int:
         ValueError: they overlap, leave gaps, or do not have the size that type and shape give.
     """
     end = 0
-    for (start, stop), name in sorted((_span(entry), name) for name, entry in entries.items()):
+    for (start, stop), name in sorted(
+        (tuple(map(int, entry["data_offsets"])), name) for name, entry in entries.items()
+    ):
         shown = one_line(name, _REASON_CHARACTERS)
         if start != end or stop < start:
             raise ValueError(f"{shown} is at {start:,} to {stop:,}, but the one before ends at {end:,}")
@@ -222,11 +224,6 @@ def _end_of(entries: dict[str, Any]) -> int:
             raise ValueError(f"{shown} has {stop - start:,} bytes, its type and shape need {wanted:,}")
         end = stop
     return end
-
-
-def _span(entry: Any) -> tuple[int, int]:
-    start, stop = entry["data_offsets"]
-    return int(start), int(stop)
 
 
 def _num_elements(shape: list[int]) -> int:

@@ -40,37 +40,36 @@ class FileSignature:
     advice: str
 
 
-_PICKLE = FileSignature("a Python pickle, which is never loaded since loading runs code", _AS_ROWS)
-_WEB_PAGE = FileSignature(
-    "a web page (HTML)", "Download the file itself, not the page that shows it (hub: `resolve` instead of `blob`)."
-)
-_ZIP = FileSignature("a zip archive or a spreadsheet", _UNPACK)
-_ARROW = FileSignature("an Arrow file", "Convert it: `Dataset.to_parquet` of the datasets library writes parquet.")
-_UTF16 = FileSignature("text in UTF-16", "Convert it: `iconv -f UTF-16 -t UTF-8 OLD > NEW`.")
-_JSON_LIST = FileSignature(
-    "one JSON list instead of one object per line", "Convert it: `jq -c '.[]' OLD.json > NEW.jsonl`."
-)
-_JSON_OVER_LINES = FileSignature(
-    "JSON with objects that go over several lines", "Convert it: `jq -c . OLD.json > NEW.jsonl`."
-)
-
+# (what the file begins with, its kind, advice)
 _KINDS = (
-    (rb"version https://git-lfs", FileSignature("a Git LFS pointer, not the data", "Fetch the data: `git lfs pull`.")),
-    (rb"\s*(<!doctype html|<html)", _WEB_PAGE),
-    (rb"\s*<\?xml", FileSignature("an XML document, as servers send it for an error", _DOWNLOAD_AGAIN)),
-    (rb"\x80[\x02-\x05]", _PICKLE),
-    (rb"PK\x03\x04", _ZIP),
-    (rb"ARROW1|\xff{4}", _ARROW),
-    (rb"PAR1", FileSignature("a parquet file that was compressed once more", "Decompress it once.")),
-    (rb"\x1f\x8b", FileSignature("a gzip file that was compressed twice", "Decompress it once.")),
-    (rb"\x28\xb5\x2f\xfd|BZh|\xfd7zXZ|7z\xbc\xaf", FileSignature("compressed, and not with gzip", _UNPACK)),
-    (rb"SQLite format 3\0", FileSignature("an SQLite database", _AS_ROWS)),
-    (rb"\xff\xfe|\xfe\xff|(\{\0|\0\{)", _UTF16),
-    (rb"\0{16}", FileSignature("filled with zero bytes: a download that was not finished", _DOWNLOAD_AGAIN)),
-    (rb"(\xef\xbb\xbf)?\s*\[\s*\{", _JSON_LIST),
-    (rb"(\xef\xbb\xbf)?\s*\{\s*\n", _JSON_OVER_LINES),
+    (rb"version https://git-lfs", "a Git LFS pointer, not the data", "Fetch the data: `git lfs pull`."),
+    (
+        rb"\s*(<!doctype html|<html)",
+        "a web page (HTML)",
+        "Download the file itself, not the page that shows it (hub: `resolve` instead of `blob`).",
+    ),
+    (rb"\s*<\?xml", "an XML document, as servers send it for an error", _DOWNLOAD_AGAIN),
+    (rb"\x80[\x02-\x05]", "a Python pickle, which is never loaded since loading runs code", _AS_ROWS),
+    (rb"PK\x03\x04", "a zip archive or a spreadsheet", _UNPACK),
+    (rb"ARROW1|\xff{4}", "an Arrow file", "Convert it: `Dataset.to_parquet` of the datasets library writes parquet."),
+    (rb"PAR1", "a parquet file that was compressed once more", "Decompress it once."),
+    (rb"\x1f\x8b", "a gzip file that was compressed twice", "Decompress it once."),
+    (rb"\x28\xb5\x2f\xfd|BZh|\xfd7zXZ|7z\xbc\xaf", "compressed, and not with gzip", _UNPACK),
+    (rb"SQLite format 3\0", "an SQLite database", _AS_ROWS),
+    (rb"\xff\xfe|\xfe\xff|(\{\0|\0\{)", "text in UTF-16", "Convert it: `iconv -f UTF-16 -t UTF-8 OLD > NEW`."),
+    (rb"\0{16}", "filled with zero bytes: a download that was not finished", _DOWNLOAD_AGAIN),
+    (
+        rb"(\xef\xbb\xbf)?\s*\[\s*\{",
+        "one JSON list instead of one object per line",
+        "Convert it: `jq -c '.[]' OLD.json > NEW.jsonl`.",
+    ),
+    (
+        rb"(\xef\xbb\xbf)?\s*\{\s*\n",
+        "JSON with objects that go over several lines",
+        "Convert it: `jq -c . OLD.json > NEW.jsonl`.",
+    ),
 )
-_PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), foreign) for pattern, foreign in _KINDS)
+_PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), FileSignature(*found)) for pattern, *found in _KINDS)
 
 
 def match_signature(beginning: bytes) -> FileSignature | None:

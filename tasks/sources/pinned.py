@@ -3,15 +3,12 @@
 The digests are those of `tasks.sources.resolve`, which fetches the files.
 """
 
-import re
 from collections.abc import Iterator
 
 from containers.contracts.spec import StageInput
-from tasks.config.sources import DatasetSource, ModelSource, RowSource
+from tasks.config.sources import COMMIT, DatasetSource, ModelSource, RowSource
 from tasks.sources.hub import RepoKind, flat_root, hub_revision
-from tasks.sources.local import ResolvedInput, find_reader, resolve_file
-
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+from tasks.sources.local import ResolvedInput, data_parts, find_reader, resolve_file
 
 
 class BranchMayHaveMovedError(Exception):
@@ -27,7 +24,7 @@ def commit_of_now(kind: RepoKind, hub_id: str, revision: str, *, token: str | No
     Raises:
         SourceError: the hub does not say.
     """
-    if _COMMIT.fullmatch(revision):
+    if COMMIT.fullmatch(revision):
         return revision
     return hub_revision(kind, hub_id, revision=revision, token=token).commit
 
@@ -38,7 +35,7 @@ def pinned_model_input(source: ModelSource, *, name: str) -> StageInput:
     Raises:
         BranchMayHaveMovedError: the source names a branch or a tag.
     """
-    return _input("model", source.hub_id or "", source.revision or "", name=name)
+    return _input("model", source, name=name)
 
 
 def pinned_dataset_inputs(source: DatasetSource) -> tuple[StageInput, ...]:
@@ -52,13 +49,11 @@ def pinned_dataset_inputs(source: DatasetSource) -> tuple[StageInput, ...]:
 
 
 def _rows(name: str, source: RowSource) -> Iterator[StageInput]:
-    ending = f"_{name}" if name else ""
-    for kind, place in (("train_data", source.train), ("validation_data", source.validation)):
-        if place is not None and source.hub_id is None:
-            yield _local(resolve_file(place, name=f"{kind}{ending}"))
-        elif place is not None:
-            hub_id, revision = source.hub_id or "", source.revision or ""
-            yield _input("dataset", hub_id, revision, name=f"{kind}{ending}", pattern=place)
+    for part in data_parts(name, source):
+        if source.hub_id is None:
+            yield _local(resolve_file(part.place, name=part.input_name))
+        else:
+            yield _input("dataset", source, name=part.input_name, pattern=part.place)
     reader = find_reader(name, source)
     if reader is not None:
         yield _local(reader)
@@ -68,8 +63,9 @@ def _local(found: ResolvedInput) -> StageInput:
     return StageInput(name=found.name, path=str(found.path), digest=found.digest, origin=found.origin)
 
 
-def _input(kind: RepoKind, hub_id: str, revision: str, *, name: str, pattern: str = "") -> StageInput:
-    if not _COMMIT.fullmatch(revision):
+def _input(kind: RepoKind, source: ModelSource | RowSource, *, name: str, pattern: str = "") -> StageInput:
+    hub_id, revision = source.hub_id or "", source.revision or ""
+    if not COMMIT.fullmatch(revision):
         raise BranchMayHaveMovedError(hub_id, revision)
     return StageInput(
         name=name,

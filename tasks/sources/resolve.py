@@ -6,48 +6,27 @@ A branch is resolved to its commit once, and everything after works on the commi
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
-from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
-from tasks.sources.hub import HubRevision, RepoKind, fetch_files, flat_folder, hub_revision, hub_token, read_hub_text
+from tasks.sources.errors import SourceError, SourceNotFoundError
+from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, read_hub_text
 from tasks.sources.local import (
     ResolvedInput,
     ResolvedSource,
     data_file_or_folder,
     data_files,
+    data_parts,
     find_reader,
     folder_digest,
     readable_folder,
     resolve_file,
 )
-from tasks.sources.model_files import (
-    model_file_names,
-    require_model_files,
-    require_whole_weights,
-    weight_files,
-    weight_index,
-)
+from tasks.sources.model_files import model_file_names, require_model_files, require_whole_model
 from tasks.sources.peek import DataPeek, peek_data
-
-__all__ = [
-    "DatasetSource",
-    "ModelSource",
-    "Probe",
-    "ResolvedInput",
-    "ResolvedSource",
-    "SourceError",
-    "hub_token",
-    "probe_dataset",
-    "probe_file",
-    "probe_model",
-    "probe_pairs",
-    "resolve_dataset",
-    "resolve_file",
-    "resolve_model",
-]
 
 
 @dataclass(frozen=True)
@@ -68,8 +47,7 @@ def resolve_model(source: ModelSource, *, token: str | None, key: str = "base_mo
         SourceError: it is not there, may not be read, or cannot be used.
     """
     if source.path is not None:
-        folder = readable_folder(source.path, key=f"{key}.path")
-        _demand_local_model(folder, key=key)
+        folder = _local_model(source.path, key=key)
         return ResolvedSource(path=folder, digest=folder_digest(folder), origin=str(folder))
     revision, names = _usable_model(source, token=token, key=key)
     folder = fetch_files(revision, names, token=token)
@@ -91,7 +69,7 @@ def resolve_dataset(source: DatasetSource, *, token: str | None) -> tuple[Resolv
 def absent_data(source: DatasetSource) -> Iterator[str]:
     """Yield a sentence for each local data file or folder that is missing: its key, path and reason."""
     for name, rows in source.parts:
-        for part in () if rows.hub_id is not None else _parts(name, rows):
+        for part in () if rows.hub_id is not None else data_parts(name, rows):
             try:
                 data_file_or_folder(part.place, key=part.key)
             except SourceNotFoundError as missing:
@@ -103,12 +81,12 @@ def absent_data(source: DatasetSource) -> Iterator[str]:
 def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterator[ResolvedInput]:
     reader = find_reader(name, source)
     if source.hub_id is None:
-        for part in _parts(name, source):
+        for part in data_parts(name, source):
             yield resolve_file(part.place, name=part.input_name, key=part.key)
     else:
-        revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
-        for part in _parts(name, source):
-            files = _data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+        revision = _revision_of("dataset", source, token=token)
+        for part in data_parts(name, source):
+            files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
             folder = fetch_files(revision, files, token=token)
             if reader is None:
                 _peek_fetched(revision, files, folder, key=part.key)
@@ -130,14 +108,17 @@ def probe_model(source: ModelSource, *, token: str | None, key: str = "base_mode
         SourceError: as `resolve_model` would.
     """
     if source.path is not None:
-        folder = readable_folder(source.path, key=f"{key}.path")
-        _demand_local_model(folder, key=key)
+        folder = _local_model(source.path, key=key)
         num_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         return Probe(f"{folder} ({size(num_bytes)} of safetensors)")
     revision, names = _usable_model(source, token=token, key=key)
-    num_bytes = sum(file.size_bytes for file in revision.files if file.path in names)
-    here = flat_folder("model", revision.hub_id, revision.commit, names).is_dir()
-    return Probe(f"{revision.origin} ({size(num_bytes)}{', fetched' if here else ''})", 0 if here else num_bytes)
+    return probe_of_hub(revision, names, shown=revision.origin)
+
+
+def probe_of_hub(revision: HubRevision, names: Sequence[str], *, shown: str) -> Probe:
+    """What is known of these files of a repository without fetching them; `shown` is what users call them."""
+    here, num_bytes = revision.folder_of(names).is_dir(), revision.size_bytes(names)
+    return Probe(f"{shown} ({size(num_bytes)}{', fetched' if here else ''})", 0 if here else num_bytes)
 
 
 def probe_dataset(source: DatasetSource, *, token: str | None) -> Probe:
@@ -155,14 +136,13 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
     read_by = "" if reader is None else f", read by {reader.path.name}"
     if source.hub_id is None:
         probe = probe_pairs if reader is None else probe_file
-        return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in _parts(name, source)))
-    revision = _revision_of("dataset", source.hub_id, source.revision, token=token)
+        return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in data_parts(name, source)))
+    revision = _revision_of("dataset", source, token=token)
     texts, missing = [], 0
-    for part in _parts(name, source):
-        files = _data_files(revision, part.place, key=part.key, any_ending=reader is not None)
-        num_bytes = sum(file.size_bytes for file in revision.files if file.path in files)
+    for part in data_parts(name, source):
+        files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+        num_bytes, folder = revision.size_bytes(files), revision.folder_of(files)
         facts = [_count_of(files), size(num_bytes)]
-        folder = flat_folder("dataset", revision.hub_id, revision.commit, files)
         if not folder.is_dir():
             missing += num_bytes
         elif reader is None:
@@ -196,50 +176,41 @@ def probe_pairs(path: Path | str, *, key: str) -> Probe:
     return Probe(f"{place} ({counted}{size(sum(file.stat().st_size for file in files))}, {peek})")
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One place of a source: its input's name, its key in the configuration, and path or pattern."""
-
-    input_name: str
-    key: str
-    place: str
-
-
-def _parts(name: str, source: RowSource) -> tuple[_Part, ...]:
-    """Training rows and, if configured, validation rows.
-
-    Args:
-        name: of the source in its mixture; empty without a mixture.
-    """
-    ending, section = (f"_{name}", f"dataset.mixture {name}:") if name else ("", "dataset.")
-    places = (("train", source.train), ("validation", source.validation))
-    return tuple(_Part(f"{kind}_data{ending}", f"{section}{kind}", place) for kind, place in places if place)
-
-
-def _revision_of(kind: RepoKind, hub_id: str | None, revision: str | None, *, token: str | None) -> HubRevision:
-    if hub_id is None or revision is None:
-        raise UnusableSourceError(f"The {kind} has neither a path nor a hub_id with a revision.", "Give one of them.")
-    return hub_revision(kind, hub_id, revision=revision, token=token)
+def _revision_of(kind: RepoKind, source: ModelSource | RowSource, *, token: str | None) -> HubRevision:
+    """The revision that a source names; both its parts are given, or the configuration was refused."""
+    return hub_revision(kind, source.hub_id or "", revision=source.revision or "", token=token)
 
 
 def _usable_model(source: ModelSource, *, token: str | None, key: str) -> tuple[HubRevision, tuple[str, ...]]:
-    revision = _revision_of("model", source.hub_id, source.revision, token=token)
+    revision = _revision_of("model", source, token=token)
     top = tuple(file.path for file in revision.files if "/" not in file.path)
     require_model_files(top, lambda name: read_hub_text(revision, name, token=token), where=revision.origin, key=key)
     return revision, model_file_names(top)
 
 
-def _demand_local_model(folder: Path, *, key: str) -> None:
+def _local_model(path: str, *, key: str) -> Path:
+    """The folder of a usable model on this disk."""
+    folder = readable_folder(path, key=f"{key}.path")
+
     def read(name: str) -> str:
         return (folder / name).read_text(encoding="utf-8", errors="replace")
 
     present = tuple(sorted(path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size))
     require_model_files(present, read, where=str(folder), key=key)
-    require_whole_weights(folder, weight_files(present), index=weight_index(present))
+    require_whole_model(folder, present)
+    return folder
 
 
-def _data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool) -> tuple[str, ...]:
-    matched = [file.path for file in revision.matching((pattern,))]
+def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool = False) -> tuple[str, ...]:
+    """The data files of a repository that match, sorted; `*` also matches slashes.
+
+    Args:
+        any_ending: take files of other types too.
+
+    Raises:
+        SourceNotFoundError: there is none; the message lists the data files that there are.
+    """
+    matched = [file.path for file in revision.files if fnmatchcase(file.path, pattern)]
     files = tuple(sorted(path for path in matched if any_ending or path.endswith(DATA_SUFFIXES)))
     if files:
         return files

@@ -6,13 +6,12 @@ from contextlib import contextmanager
 
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.spec import StageInput
-from containers.data.formats.files import DATA_SUFFIXES
-from containers.formatting import size
 from tasks.config.sources import DatasetSource
-from tasks.sources.errors import SourceError, SourceNotFoundError
-from tasks.sources.hub import HubRevision, fetch_files, flat_folder, hub_revision
+from tasks.sources.errors import SourceError
+from tasks.sources.hub import HubRevision, fetch_files, hub_revision
+from tasks.sources.local import resolve_file
 from tasks.sources.pinned import pinned_dataset_inputs
-from tasks.sources.resolve import Probe, probe_file, probe_pairs, resolve_file
+from tasks.sources.resolve import Probe, matching_data_files, probe_file, probe_of_hub, probe_pairs
 
 
 def suite_input_name(suite: SuiteFile) -> str:
@@ -31,8 +30,7 @@ def resolve_suite(suite: SuiteFile, *, token: str | None) -> StageInput:
         local = resolve_file(suite.path, name=name, key=_key(suite))
         return StageInput(name=name, path=str(local.path), digest=local.digest, origin=local.origin)
     with _told_of(suite):
-        revision = _revision(suite, token=token)
-        files = _data_files(revision, suite)
+        revision, files = _files_on_hub(suite, token=token)
         folder = fetch_files(revision, files, token=token)
     return StageInput(
         name=name,
@@ -65,12 +63,8 @@ def probe_suite(suite: SuiteFile, *, token: str | None) -> Probe:
         probe = probe_pairs if suite.benchmark == "pairs" else probe_file
         return probe(suite.path, key=_key(suite))
     with _told_of(suite):
-        revision = _revision(suite, token=token)
-        files = _data_files(revision, suite)
-    num_bytes = sum(file.size_bytes for file in revision.files if file.path in files)
-    here = flat_folder("dataset", revision.hub_id, revision.commit, files).is_dir()
-    found = f"{revision.origin} {suite.path} ({size(num_bytes)}{', fetched' if here else ''})"
-    return Probe(found, 0 if here else num_bytes)
+        revision, files = _files_on_hub(suite, token=token)
+    return probe_of_hub(revision, files, shown=f"{revision.origin} {suite.path}")
 
 
 @contextmanager
@@ -94,16 +88,6 @@ def _key(suite: SuiteFile) -> str:
     return f"evaluate_reward_model.suites {suite.name}"
 
 
-def _revision(suite: SuiteFile, *, token: str | None) -> HubRevision:
-    return hub_revision("dataset", suite.hub_id or "", revision=suite.revision or "", token=token)
-
-
-def _data_files(revision: HubRevision, suite: SuiteFile) -> tuple[str, ...]:
-    files = tuple(sorted(file.path for file in revision.matching((suite.path,)) if file.path.endswith(DATA_SUFFIXES)))
-    if files:
-        return files
-    there = ", ".join(sorted(file.path for file in revision.files if file.path.endswith(DATA_SUFFIXES))[:10])
-    raise SourceNotFoundError(
-        f"{_key(suite)}: no data file of {revision.origin} matches {suite.path!r}.",
-        f"Wanted: {', '.join(DATA_SUFFIXES)}; it holds: {there or 'none of these'}.",
-    )
+def _files_on_hub(suite: SuiteFile, *, token: str | None) -> tuple[HubRevision, tuple[str, ...]]:
+    revision = hub_revision("dataset", suite.hub_id or "", revision=suite.revision or "", token=token)
+    return revision, matching_data_files(revision, suite.path, key=_key(suite))

@@ -17,11 +17,10 @@ from containers.packing_traits import PLAIN, PackingTraits
 from tasks.config.errors import ConfigError
 from tasks.config.loading import config_files
 from tasks.config.run import RunConfig
-from tasks.config.sources import RowSource
+from tasks.config.sources import DatasetSource, ModelSource, RowSource
 from tasks.config.yaml_reader import read_yaml_file
 from tasks.plan.inputs.model_shape import ModelShape, read_model_shape, read_packing_traits, shape_of_built_model
-from tasks.sources.hub import hub_cache
-from tasks.sources.resolve import DatasetSource, ModelSource
+from tasks.sources.hub import cached_file
 
 Origin = Literal["exact", "at most", "at least", "estimated", "unknown"]
 
@@ -145,12 +144,7 @@ def _local_place(source: RowSource) -> Path | None:
     """Path of the training rows on this disk; None if they are not here, or a pattern was fetched."""
     if source.hub_id is None:
         return Path(source.train)
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(
-        source.hub_id, source.train, cache_dir=hub_cache(), revision=source.revision, repo_type="dataset"
-    )
-    return Path(cached) if isinstance(cached, str) else None
+    return cached_file("dataset", source.hub_id, source.train, revision=source.revision)
 
 
 def data_files(place: Path) -> tuple[Path, ...]:
@@ -164,12 +158,9 @@ def data_files(place: Path) -> tuple[Path, ...]:
 def find_scorer_shape(source: ModelSource) -> FoundShape | None:
     """The shape of a reward model that was trained elsewhere; None if it is unknown here."""
     if source.path is not None:
-        folders = (Path(source.path), *(Path(source.path) / name for name in (MERGED_FOLDER, BASE_FOLDER)))
-        source = source.model_copy(
-            update={
-                "path": next((str(folder) for folder in folders if (folder / "config.json").is_file()), source.path)
-            }
-        )
+        folders = [Path(source.path) / name for name in ("", MERGED_FOLDER, BASE_FOLDER)]
+        folder = next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
+        source = source.model_copy(update={"path": str(folder)})
     try:
         return _named_shape(source)
     except ConfigError:  # the stage reports what is wrong with it
@@ -210,11 +201,9 @@ def _named_shape(model: ModelSource) -> FoundShape | None:
         return _read(path, str(path)) if path.is_file() else None
     if model.hub_id is None:
         return None
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(model.hub_id, "config.json", revision=model.revision)
-    if isinstance(cached, str):
-        return _read(Path(cached), f"{model.hub_id}, config.json in the local cache")
+    cached = cached_file("model", model.hub_id, "config.json", revision=model.revision)
+    if cached is not None:
+        return _read(cached, f"{model.hub_id}, config.json in the local cache")
     for path in config_files("model_shapes"):
         named = read_yaml_file(path, shown=str(path)).get("hub_id")
         if isinstance(named, str) and named.lower() == model.hub_id.lower():

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import TRAIN_PAIRS_FILE, StageName
 from tasks.config.run import RunConfig
 from tasks.plan.inputs.data import DataSize, local_files
 from tasks.plan.inputs.pair_sample import PairTexts, are_all_taken, sample_pairs
-from tasks.sources.hub import hub_cache
+from tasks.sources.hub import cached_file
 
 TOKENIZER_FILE = "tokenizer.json"
 # Measured with a vocabulary of 151,643: 4.3 in English dialogues, 3.3 to 3.6 in a mixture of languages, sums and code.
@@ -80,10 +79,7 @@ def _tokenizer_file(config: RunConfig, artifacts: Mapping[StageName, Path]) -> P
     if model.path is not None:
         file = Path(model.path) / TOKENIZER_FILE
         return file if file.is_file() else None
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(str(model.hub_id), TOKENIZER_FILE, cache_dir=hub_cache(), revision=model.revision)
-    return Path(found) if isinstance(found, str) else None
+    return cached_file("model", str(model.hub_id), TOKENIZER_FILE, revision=model.revision)
 
 
 def _turn_tokens(tokenizer: Any, role: str) -> int:
@@ -181,7 +177,8 @@ def read_lengths(
     else:
         files, source = local_files(config.dataset), "rows, before any filter but max_characters,"
         num_rows = data.rows.value if data.rows is not None else None
-        found = [pair for pair in sample_pairs(files, num_rows=num_rows) if _is_short(pair, config.filter_dataset)]
+        longest = config.filter_dataset.max_characters
+        found = [pair for pair in sample_pairs(files, num_rows=num_rows) if pair.num_characters <= longest]
     texts = _up_to(found, num_characters=_MAX_COUNTED_CHARACTERS)
     if not texts:
         return None
@@ -194,10 +191,6 @@ def read_lengths(
         f"a turn of the user, {counter.assistant_turn} a turn of the assistant",
         are_counted=counter.tokenizer is not None,
     )
-
-
-def _is_short(pair: PairTexts, filters: FilterDatasetConfig) -> bool:
-    return pair.num_characters <= filters.max_characters
 
 
 def _up_to(texts: Sequence[PairTexts], *, num_characters: int) -> list[PairTexts]:

@@ -56,27 +56,18 @@ class ModelShape(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _dtype_has_an_older_name(cls, data: Any) -> Any:
-        """`torch_dtype` before transformers 5; if neither is given, the usual type is assumed."""
-        if isinstance(data, dict):
-            return {**data, "dtype": data.get("dtype") or data.get("torch_dtype") or "bfloat16"}
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _head_dim_follows(cls, data: Any) -> Any:
-        """Older architectures leave `head_dim` out: the heads then share the hidden size."""
-        if isinstance(data, dict) and not data.get("head_dim"):
-            hidden, heads = data.get("hidden_size"), data.get("num_attention_heads")
-            if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
-                return {**data, "head_dim": hidden // heads}
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _silence_is_the_default(cls, data: Any) -> Any:
-        """A missing or null value gets the default of the model's type. Pydantic calls the last of these first."""
-        return with_type_defaults(data) if isinstance(data, dict) else data
+    def _fill_in(cls, data: Any) -> Any:
+        """Fill in what config.json leaves out, first with the defaults of the model's type."""
+        if not isinstance(data, dict):
+            return data
+        filled = with_type_defaults(data)
+        hidden, heads = filled.get("hidden_size"), filled.get("num_attention_heads")
+        # Older architectures leave `head_dim` out: the heads then share the hidden size.
+        if not filled.get("head_dim") and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+            filled["head_dim"] = hidden // heads
+        # `torch_dtype` before transformers 5; if neither is given, the usual type is assumed.
+        filled["dtype"] = filled.get("dtype") or filled.get("torch_dtype") or "bfloat16"
+        return filled
 
     @property
     def is_exact(self) -> bool:
@@ -115,13 +106,8 @@ def text_part(content: Any) -> Any:
 def read_packing_traits(path: Path) -> PackingTraits:
     """The traits in a config.json, or YAML with the same names; if they cannot be read, none is assumed."""
     try:
-        content: Any = (
-            read_yaml_file(path, shown=str(path))
-            if path.suffix in (".yaml", ".yml")
-            else json.loads(path.read_text(encoding="utf-8"))
-        )
-        return packing_traits(text_part(content))
-    except (OSError, ValueError):
+        return packing_traits(text_part(_content(path)))
+    except (ConfigError, ValueError):
         return PLAIN
 
 
@@ -160,26 +146,17 @@ def lora_parameters(shape: ModelShape, *, r: int) -> int:
     return shape.num_hidden_layers * sum(r * (inputs + outputs) for inputs, outputs in shape.linear_sizes)
 
 
-def multiplied_parameters(shape: ModelShape, *, head: Head) -> int:
-    """Weights that a token is multiplied with: no embedding lookup, the head where it is as wide as the vocabulary."""
-    top = shape.vocab_size * shape.hidden_size if head == "language" else 0
-    return shape.num_hidden_layers * _linear_parameters_of_block(shape) + top
+def multiplied_parameters(shape: ModelShape) -> int:
+    """Weights that a token is multiplied with, without embedding lookup and head."""
+    return shape.num_hidden_layers * _linear_parameters_of_block(shape)
 
 
 def shape_of_built_model(config: BuildBaseModelConfig, *, vocabulary_size: int) -> ModelShape:
     """The shape of the model that build_base_model makes; its embedding is also its head."""
-    return ModelShape(
-        model_type="qwen3",
-        num_hidden_layers=config.num_layers,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_attention_heads=config.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        vocab_size=vocabulary_size,
-        tie_word_embeddings=True,
-        dtype="float32",
-    )
+    own = {"model_type": "qwen3", "tie_word_embeddings": True, "dtype": "float32"}
+    sizes = {"num_hidden_layers": config.num_layers, "vocab_size": vocabulary_size}
+    # The other sizes have the same names.
+    return ModelShape.model_validate({**config.model_dump(), **own, **sizes})
 
 
 def read_model_shape(path: Path) -> ModelShape:
@@ -188,15 +165,7 @@ def read_model_shape(path: Path) -> ModelShape:
     Raises:
         ConfigError: the file cannot be read, or lacks a number.
     """
-    if path.suffix in (".yaml", ".yml"):
-        content: object = read_yaml_file(path, shown=str(path))
-    else:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
-        except ValueError as error:
-            raise ConfigError(f"{path} is no valid JSON: {error}.") from error
+    content = _content(path)
     try:
         return ModelShape.model_validate(text_part(content))
     except ValidationError as error:
@@ -205,6 +174,17 @@ def read_model_shape(path: Path) -> ModelShape:
             f"{path} does not describe a decoder language model; missing or wrong: {keys}. Give the config.json "
             f"beside the model's weights."
         ) from error
+
+
+def _content(path: Path) -> Any:
+    if path.suffix in (".yaml", ".yml"):
+        return read_yaml_file(path, shown=str(path))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no valid JSON: {error}.") from error
 
 
 def block_parameters(shape: ModelShape) -> int:

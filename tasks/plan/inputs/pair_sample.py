@@ -19,7 +19,7 @@ from containers.harness.errors import BadDataError
 SAMPLE_ROWS = 1000
 _MAX_READ_BYTES = 256 * 1024**2
 # Text in gzip and parquet is about this many times as long as its file.
-EXPANSION = 4
+_EXPANSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,12 @@ def are_all_taken(files: Sequence[Path], *, num_rows: int | None) -> bool:
 
 def _share_read(files: Sequence[Path]) -> float:
     """Approximate share of the files that is within the limit."""
-    sizes = [file.stat().st_size * (1 if file.suffix == ".jsonl" else EXPANSION) for file in files if file.is_file()]
-    return min(1.0, _MAX_READ_BYTES / max(1, sum(sizes)))
+    return min(1.0, _MAX_READ_BYTES / max(1, sum(expanded_bytes(file) for file in files if file.is_file())))
+
+
+def expanded_bytes(file: Path) -> int:
+    """Approximate bytes of the text in a data file."""
+    return file.stat().st_size * (1 if file.suffix == ".jsonl" else _EXPANSION)
 
 
 def _texts(pair: Pair) -> PairTexts:

@@ -36,9 +36,10 @@ from containers.models.loading import load_tokenizer
 from containers.rollouts.generate import ANSWER_AT_ONCE, prompt_token_ids
 from containers.scoring.scorer import conversation_tokens
 from tasks.config.loading import load_run_config
+from tasks.config.sources import DatasetSource
 from tasks.sources.errors import HubUnreachableError, SourceAccessError
 from tasks.sources.hub import hub_cache
-from tasks.sources.resolve import DatasetSource, resolve_dataset
+from tasks.sources.resolve import resolve_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

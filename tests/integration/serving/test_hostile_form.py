@@ -22,8 +22,9 @@ from flows.servers.logins import own_login
 from flows.serving.certify_form import load_certify_form
 from flows.serving.deployments import served_flows
 from tasks.config.errors import ConfigError
+from tasks.config.sources import DatasetSource
 from tasks.sources.errors import SourceError
-from tasks.sources.resolve import DatasetSource, probe_dataset
+from tasks.sources.resolve import probe_dataset
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding
 from tasks.check_system import failures, refusal, run_checks, table
 from tasks.config.run import RunConfig
+from tasks.config.sources import DatasetSource, ModelSource
 from tasks.plan.figures import Figure, StagePlan
 from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.run.runtime import present_stages_digest
-from tasks.sources.resolve import DatasetSource, ModelSource
 from tests.unit.factories.run_config import run_config
 from tests.unit.factories.weight_bytes import weight_bytes
 

@@ -9,9 +9,10 @@ from pydantic import ValidationError
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.suites import SuiteFile
-from tasks.config.sources import whole_filter_config
+from tasks.config.sources import DatasetSource, whole_filter_config
 from tasks.pipeline.inputs import filter_dataset_inputs
-from tasks.sources.resolve import DatasetSource, SourceError, probe_dataset, resolve_dataset
+from tasks.sources.errors import SourceError
+from tasks.sources.resolve import probe_dataset, resolve_dataset
 
 ROW = {"prompt": "Name a colour.", "chosen": "Red.", "rejected": "Blue."}
 

@@ -9,9 +9,10 @@ from fakes.hub_server import FakeHub
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError
 
+from tasks.config.sources import DatasetSource
 from tasks.sources.errors import HubUnreachableError, SourceAccessError
 from tasks.sources.hub import hub_token
-from tasks.sources.resolve import DatasetSource, probe_dataset, resolve_dataset
+from tasks.sources.resolve import probe_dataset, resolve_dataset
 
 TOKEN = "hf_canary41d7"
 ROWS = DatasetSource(hub_id="org/rows", revision="main", train="train.jsonl")

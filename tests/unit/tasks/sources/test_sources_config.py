@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.sources.resolve import DatasetSource, ModelSource
+from tasks.config.sources import DatasetSource, ModelSource
 
 
 @pytest.mark.parametrize(

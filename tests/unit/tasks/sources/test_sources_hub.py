@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 from fakes.hub_server import FakeHub
 
-from tasks.sources.errors import HubUnreachableError, SourceAccessError, SourceNotFoundError, UnusableSourceError
-from tasks.sources.hub import hub_cache
-from tasks.sources.resolve import (
-    DatasetSource,
-    ModelSource,
+from tasks.config.sources import DatasetSource, ModelSource
+from tasks.sources.errors import (
+    HubUnreachableError,
+    SourceAccessError,
     SourceError,
-    probe_dataset,
-    probe_model,
-    resolve_dataset,
-    resolve_model,
+    SourceNotFoundError,
+    UnusableSourceError,
 )
+from tasks.sources.hub import hub_cache
+from tasks.sources.resolve import probe_dataset, probe_model, resolve_dataset, resolve_model
 
 ROWS = b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
 MODEL = {

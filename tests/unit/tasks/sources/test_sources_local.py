@@ -7,19 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.sources.errors import SourceNotFoundError, UnusableSourceError
-from tasks.sources.resolve import (
-    DatasetSource,
-    ModelSource,
-    SourceError,
-    probe_dataset,
-    probe_file,
-    probe_model,
-    probe_pairs,
-    resolve_dataset,
-    resolve_file,
-    resolve_model,
-)
+from tasks.config.sources import DatasetSource, ModelSource
+from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
+from tasks.sources.local import resolve_file
+from tasks.sources.resolve import probe_dataset, probe_file, probe_model, probe_pairs, resolve_dataset, resolve_model
 from tests.unit.factories.weight_bytes import weight_bytes
 
 ROWS = b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n'

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.configs.suites import SuiteFile
+from tasks.sources.errors import SourceError
 from tasks.sources.pinned import BranchMayHaveMovedError
-from tasks.sources.resolve import SourceError
 from tasks.sources.suites import pinned_suite, probe_suite, resolve_suite
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tasks.config.sources import ModelSource
 from tasks.pipeline.reward_models import probe_reward_model
 from tasks.sources.errors import UnusableSourceError
 from tasks.sources.model_files import require_whole_weights
-from tasks.sources.resolve import ModelSource, probe_model
+from tasks.sources.resolve import probe_model
 from tests.unit.factories.weight_bytes import weight_bytes
 
 NAME = "model.safetensors"
