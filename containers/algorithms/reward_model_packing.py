@@ -13,7 +13,7 @@ from containers.algorithms.reward_model import PackedPairTrainer, Pair, PairTrai
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.data.pairs import Row
 from containers.harness.context import StageContext
-from containers.models.trial import trial
+from containers.models.trial import evaluating, trial
 from containers.packing.attention import NAME, packed
 from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
 from containers.packing.kernel import kernel_text
@@ -72,17 +72,12 @@ def why_padded(
         return f"the attention of {type(classifier).__name__} is its own, not transformers' attention interface"
     ordered = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
     asked = [*ordered[: _ASKED_PAIRS - 1], ordered[-1]]
-    was_training = model.training
-    model.eval()
-    try:
-        with _as_trained(classifier):
-            plain = _padded_scores(model, asked)
-        with trial() as tried, packed(classifier), _as_trained(classifier):
+    with evaluating(model), _as_trained(classifier):
+        plain = _padded_scores(model, asked)
+        with trial() as tried, packed(classifier):
             found = _packed_scores(model, asked, pack_tokens=pack_tokens)
-        if tried.failure:
-            return f"{type(classifier).__name__} fails with {NAME}: {tried.failure}"
-    finally:
-        model.train(was_training)
+    if tried.failure:
+        return f"{type(classifier).__name__} fails with {NAME}: {tried.failure}"
     difference = float((found - plain).abs().max())
     bound = allowed_difference(plain.dtype, plain.flatten().tolist(), num_layers=num_layers_of(classifier))
     if not difference <= bound:
@@ -97,7 +92,6 @@ def _as_trained(classifier: PreTrainedModel) -> AbstractContextManager[None]:
     return torch.autocast(classifier.device.type, dtype=torch.bfloat16)
 
 
-@torch.no_grad()
 def _padded_scores(model: Any, pairs: Sequence[Pair]) -> Tensor:
     """Return [pairs, 2] scores, each conversation computed alone."""
     scores = [
@@ -108,7 +102,6 @@ def _padded_scores(model: Any, pairs: Sequence[Pair]) -> Tensor:
     return torch.stack(scores).view(-1, 2)
 
 
-@torch.no_grad()
 def _packed_scores(model: Any, pairs: Sequence[Pair], *, pack_tokens: int) -> Tensor:
     """Return [pairs, 2] scores in the order of the pairs."""
     packs = make_packs(pairs, max_tokens=pack_tokens)

@@ -11,7 +11,7 @@ from containers.algorithms.rloo import PolicyTrainer
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.models.trial import trial
+from containers.models.trial import evaluating, trial
 from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
 from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
@@ -65,16 +65,12 @@ def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config:
     if reason := packed_scoring.why_padded(model, max_length=config.max_prompt_length + config.max_completion_length):
         return reason
     asked, completions = _made_up(prompts, max_length=config.max_completion_length)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         plain = [_row_logps(model, *row) for row in zip(asked, completions, strict=True)]
         with trial() as tried:
             found = _packed_logps(model, asked, completions)
-        if tried.failure:
-            return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
-    finally:
-        model.train(was_training)
+    if tried.failure:
+        return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
     difference = max(float((one - other).abs().max()) for one, other in zip(found, plain, strict=True))
     values = [value for row in plain for value in row.tolist()]
     bound = allowed_difference(model.dtype, values, num_layers=num_layers_of(model))
@@ -97,7 +93,6 @@ def _made_up(prompts: Sequence[Sequence[int]], *, max_length: int) -> tuple[list
     return asked, made
 
 
-@torch.no_grad()
 def _row_logps(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
     """Return [C] log-probabilities of one completion, from the model's own logits."""
     ids = torch.tensor([[*prompt, *completion]], device=model.device)
@@ -106,7 +101,6 @@ def _row_logps(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
     return logps.gather(-1, ids[0, -len(completion) :, None]).squeeze(-1)
 
 
-@torch.no_grad()
 def _packed_logps(model: PreTrainedModel, prompts: list[list[int]], completions: list[list[int]]) -> list[Tensor]:
     """Return [C] log-probabilities of each completion, in order."""
     found: dict[int, Tensor] = {}

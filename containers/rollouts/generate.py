@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from containers.models.chat_template import ANSWER_AT_ONCE
 from containers.models.template_losses import require_no_refusal
+from containers.models.trial import evaluating
 from containers.scoring.batches import length_batches
 
 Conversation: TypeAlias = Sequence[Mapping[str, str]]
@@ -106,20 +107,16 @@ def generate_completions(
     pad_id = _pad_id(tokenizer)
     settings = _generation_config(max_new_tokens, temperature=temperature, end_ids=end_ids, pad_id=pad_id)
     completions: dict[int, Completion] = {}
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), _own_random_state(model.device), whole_distribution(model):
-            for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
-                torch.manual_seed(seed + number)
-                input_ids, mask = _pad([prompts[i] for i in indices], pad_id, side="left", device=model.device)
-                sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
-                for index, tail in zip(indices, sequences[:, input_ids.shape[1] :].tolist(), strict=True):
-                    completions[index] = _completion(prompts[index], tail, tokenizer, end_ids=end_ids)
-                if on_batch is not None:
-                    on_batch(len(completions))
-    finally:
-        model.train(was_training)
+    devices = [model.device] if model.device.type == "cuda" else []
+    with evaluating(model), torch.random.fork_rng(devices=devices), whole_distribution(model):
+        for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
+            torch.manual_seed(seed + number)
+            input_ids, mask = _pad([prompts[i] for i in indices], pad_id, side="left", device=model.device)
+            sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
+            for index, tail in zip(indices, sequences[:, input_ids.shape[1] :].tolist(), strict=True):
+                completions[index] = _completion(prompts[index], tail, tokenizer, end_ids=end_ids)
+            if on_batch is not None:
+                on_batch(len(completions))
     return [completions[index] for index in range(len(prompts))]
 
 
@@ -143,18 +140,12 @@ def completion_logprobs(
     """
     totals: dict[int, float] = {}
     lengths = [len(item.prompt_ids) + len(item.completion_ids) for item in completions]
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            for indices in length_batches(lengths, max_items=batch_size):
-                batch = [completions[i] for i in indices]
-                for index, total in zip(indices, _batch_logprobs(model, batch, pad_id, temperature), strict=True):
-                    totals[index] = total
-                if on_batch is not None:
-                    on_batch(len(totals))
-    finally:
-        model.train(was_training)
+    with evaluating(model):
+        for indices in length_batches(lengths, max_items=batch_size):
+            batch = [completions[i] for i in indices]
+            totals |= zip(indices, _batch_logprobs(model, batch, pad_id, temperature), strict=True)
+            if on_batch is not None:
+                on_batch(len(totals))
     return [totals[index] for index in range(len(completions))]
 
 
@@ -219,10 +210,3 @@ def _pad(sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: 
 
 def _pad_id(tokenizer: Any) -> int:
     return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
-
-
-@contextmanager
-def _own_random_state(device: torch.device) -> Iterator[None]:
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield

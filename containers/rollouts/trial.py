@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from containers.models.trial import evaluating
 from containers.rollouts.generate import whole_distribution
 from containers.scoring.scorer import allowed_difference, num_layers_of
 
@@ -69,15 +70,10 @@ class TrialRows:
 
     def answered(self) -> Any:
         """Return `generate`'s `sequences` [4, L + C] and `logits` (C times [4, V]); the model keeps its mode."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with whole_distribution(self.model):
-                return self.model.generate(
-                    input_ids=self.input_ids, attention_mask=self.attention_mask, generation_config=self.settings
-                )
-        finally:
-            self.model.train(was_training)
+        with evaluating(self.model), whole_distribution(self.model):
+            return self.model.generate(
+                input_ids=self.input_ids, attention_mask=self.attention_mask, generation_config=self.settings
+            )
 
     def why_others(self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]) -> str:
         """Return why these are not the greedy completions of the four rows, as a clause; empty if they are.

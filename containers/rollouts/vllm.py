@@ -28,6 +28,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.distributed.ranks import is_first_rank, of_all_ranks, patient_group
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
+from containers.models.trial import evaluating
 from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
@@ -178,16 +179,13 @@ class VllmEngine:
         self._num_given = number
         self._request = LoRARequest(f"policy-{number}", number, str(path))
 
-    @torch.no_grad()
     def _demand_of_policy(
         self, causal: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]
     ) -> None:
         """Raise if a completion's log-probabilities by policy and vLLM differ, on average over its tokens."""
-        was_training = causal.training
-        causal.eval()
         ids = torch.tensor([[*prompt, *tokens]], device=causal.device)
-        logits = causal(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) + 1).logits[0, :-1].float()
-        causal.train(was_training)
+        with evaluating(causal):
+            logits = causal(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) + 1).logits[0, :-1].float()
         own = torch.log_softmax(logits, dim=-1).gather(1, ids[0, -len(tokens) :, None])[:, 0]
         apart = float((own.cpu() - torch.tensor(logprobs)).abs().mean())
         if not apart <= _MOST_APART:
