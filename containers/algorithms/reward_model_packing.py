@@ -15,7 +15,7 @@ from containers.data.pairs import Row
 from containers.harness.context import StageContext
 from containers.models.trial import evaluating, trial
 from containers.packing.attention import NAME, packed
-from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
+from containers.packing.choice import Packing, cannot_pack, packed_in_one
 from containers.packing.kernel import kernel_text
 from containers.packing_traits import packing_traits, why_pairs_are_padded
 from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
@@ -30,16 +30,14 @@ def plan_packing(
 ) -> Packing[PairTrainer]:
     """Return packs if configured and supported by the model; else padded rows, with a note that says why."""
     batch = context.spec.batch
-    if not config.pack:
-        return padded(PairTrainer, batch)
     tokens = config.pack_tokens or pair_pack_tokens(
         config.max_length,
         per_device_batch_size=batch.per_device_batch_size,
         on_gpu=context.spec.profile.num_gpus > 0,
     )
     pairs = [(row["chosen_ids"], row["rejected_ids"]) for row in rows]
-    if cannot_pack(context, "Pairs", reason=why_padded(model, pairs, config, pack_tokens=tokens)):
-        return padded(PairTrainer, batch)
+    if not config.pack or cannot_pack(context, "Pairs", reason=why_padded(model, pairs, config, pack_tokens=tokens)):
+        return Packing(PairTrainer, batch)
     whole = sum(len(side) for pair in pairs for side in pair)
     computed = sum(pack.input_ids.numel() for pack in make_packs(pairs, max_tokens=tokens))
     context.recorder.note(

@@ -14,7 +14,7 @@ from containers.harness.context import StageContext
 from containers.models.trial import evaluating, trial
 from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
-from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
+from containers.packing.choice import Packing, cannot_pack, packed_in_one
 from containers.packing.kernel import kernel_text
 from containers.packing.logps import completion_packs, packed_logps
 from containers.packing_traits import packing_traits, why_completions_are_padded
@@ -36,10 +36,8 @@ def plan_policy_packing(
         prompts: token ids of the prompts that the policy is trained on.
     """
     batch = context.spec.batch
-    if not config.pack:
-        return padded(PolicyTrainer, batch)
-    if cannot_pack(context, "Completions", reason=why_padded(model, prompts, config)):
-        return padded(PolicyTrainer, batch)
+    if not config.pack or cannot_pack(context, "Completions", reason=why_padded(model, prompts, config)):
+        return Packing(PolicyTrainer, batch)
     tokens = config.pack_tokens or completion_pack_tokens(
         config.max_prompt_length,
         config.max_completion_length,
