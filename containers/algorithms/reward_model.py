@@ -16,6 +16,7 @@ from trl import RewardTrainer
 from containers.distributed.ranks import highest_of_ranks
 from containers.harness.errors import StageError
 from containers.models.loading import SCORE_HEAD
+from containers.packing.scoring import packed_rows
 from containers.packing.trees import Tree, lay_out
 from containers.scoring.scorer import classifier_of
 
@@ -83,19 +84,11 @@ class Pack:
 
 def make_packs(pairs: Sequence[Pair], *, max_tokens: int) -> list[Pack]:
     """Fill packs with pairs, longest first, up to `max_tokens`; a pair that is longer gets its own pack."""
-    layouts = [lay_out([pair]) for pair in pairs]
-    lengths = [len(tokens) for tokens, _, _ in layouts]
-    packs: list[list[int]] = []
-    free: list[int] = []
-    for place in sorted(range(len(pairs)), key=lambda place: lengths[place], reverse=True):
-        found = next((number for number, room in enumerate(free) if room >= lengths[place]), None)
-        if found is None:
-            packs.append([place])
-            free.append(max_tokens - lengths[place])
-        else:
-            packs[found].append(place)
-            free[found] -= lengths[place]
-    return [_pack([pairs[place] for place in places], tuple(places)) for places in packs]
+    sides = [side for pair in pairs for side in pair]
+    groups = [[place, place + 1] for place in range(0, len(sides), 2)]
+    rows = packed_rows(sides, groups, max_items=len(sides), max_tokens=max_tokens)
+    packs = [tuple(chosen // 2 for chosen, _ in row) for row in rows]
+    return [_pack([pairs[place] for place in places], places) for places in packs]
 
 
 def _pack(pairs: Sequence[Pair], places: tuple[int, ...]) -> Pack:

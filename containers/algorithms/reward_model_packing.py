@@ -17,6 +17,7 @@ from containers.models.trial import evaluating, trial
 from containers.packing.attention import NAME, packed
 from containers.packing.choice import Packing, cannot_pack, packed_in_one
 from containers.packing.kernel import kernel_text
+from containers.packing.scoring import computed_tokens
 from containers.packing_traits import packing_traits, why_pairs_are_padded
 from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
 from containers.token_budgets import pair_pack_tokens
@@ -39,7 +40,7 @@ def plan_packing(
     if not config.pack or cannot_pack(context, "Pairs", reason=why_padded(model, pairs, config, pack_tokens=tokens)):
         return Packing(PairTrainer, batch)
     whole = sum(len(side) for pair in pairs for side in pair)
-    computed = sum(pack.input_ids.numel() for pack in make_packs(pairs, max_tokens=tokens))
+    computed = sum(map(computed_tokens, pairs))
     context.recorder.note(
         f"Pairs are packed, {tokens:,} tokens at a time. A prompt is computed once for both of its answers, so an "
         f"epoch is {computed:,} tokens; with each answer in its own row it would be {whole:,}, without padding. "
