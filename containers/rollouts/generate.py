@@ -1,6 +1,6 @@
 """Batched generation of completions, and their log-probabilities under a policy."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from containers.models.chat_template import ANSWER_AT_ONCE
-from containers.models.template_losses import require_no_refusal
 from containers.models.trial import evaluating
 from containers.scoring.batches import length_batches
 
-Conversation: TypeAlias = Sequence[Mapping[str, str]]
 OnBatch: TypeAlias = Callable[[int], None]
 
 
@@ -58,25 +55,6 @@ def whole_distribution(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.generation_config = own
-
-
-def prompt_token_ids(tokenizer: Any, prompts: Sequence[Conversation]) -> list[list[int]]:
-    """Return token ids of each prompt in the chat template, up to where the assistant begins to write.
-
-    Raises:
-        BadConfigError: the template refuses some prompts; says how many of all, and why.
-    """
-    if not prompts:
-        return []
-    settings = {"add_generation_prompt": True, **ANSWER_AT_ONCE}
-    try:
-        encoded = tokenizer.apply_chat_template(
-            [[dict(message) for message in prompt] for prompt in prompts], tokenize=True, return_dict=True, **settings
-        )
-    except Exception:
-        require_no_refusal(tokenizer, prompts, settings=settings)
-        raise
-    return [list(ids) for ids in encoded["input_ids"]]
 
 
 def generate_completions(

@@ -21,9 +21,8 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.models.chat_template import peculiarities
 from containers.models.template_losses import TemplateLosses
-from containers.models.token_batches import tokens_of_all
+from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.models.tokenizer_loading import token_without_row, without_row_text
-from containers.rollouts.generate import prompt_token_ids
 from containers.scoring.scorer import RewardScorer
 
 # One prompt gives an interval of width zero, which a gate would take for certainty.
@@ -243,8 +242,7 @@ def note_policy_template(context: StageContext, tokenizer: Any, prompts: Sequenc
     for peculiarity in peculiarities(tokenizer, setting="train_sft.chat_template"):
         context.recorder.note(f"Warning: {peculiarity}")
     losses = TemplateLosses()
-    asked = [prompt.conversation for prompt in prompts]
-    tokens_of_all(tokenizer, asked, add_generation_prompt=True, for_the_policy=True, losses=losses)
+    prompt_token_ids(tokenizer, [prompt.conversation for prompt in prompts], losses=losses)
     _note(context, losses, name="start model")
 
 

@@ -24,7 +24,7 @@ from containers.models.loading import (
     require_own_tokenizer,
 )
 from containers.models.template_losses import TemplateLosses
-from containers.models.token_batches import tokens_of_all
+from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.packing.kernel import try_kernels
 from containers.training.arguments import common_arguments
 from containers.training.examples import (
@@ -192,7 +192,7 @@ def tokenised_completions(
         BadConfigError: the chat template refuses a conversation, or writes a prompt differently when its completion
             follows; says for how many.
     """
-    starts = tokens_of_all(tokenizer, [prompt for prompt, _ in pairs], add_generation_prompt=True, for_the_policy=True)
+    starts = prompt_token_ids(tokenizer, [prompt for prompt, _ in pairs])
     wholes = tokens_of_all(
         tokenizer, [[*prompt, *completion] for prompt, completion in pairs], for_the_policy=True, losses=losses
     )

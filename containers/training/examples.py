@@ -19,7 +19,7 @@ from containers.distributed.ranks import any_rank, is_first_rank, of_all_ranks, 
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, StageError
 from containers.models.template_losses import TemplateLosses
-from containers.models.token_batches import tokens_of_all
+from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.models.tokenizer_loading import load_tokenizer, token_without_row, without_row_text
 from containers.training.token_cache import (
     MadeTokens,
@@ -237,7 +237,7 @@ def note_policy_template(context: StageContext) -> None:
     try:
         tokenizer = load_tokenizer(Path(start.path), origin=start.origin)
         prompts = read_policy_prompts(context.input_path("pairs"))
-        tokens_of_all(tokenizer, prompts, add_generation_prompt=True, for_the_policy=True)
+        prompt_token_ids(tokenizer, prompts)
     except BadConfigError as error:
         context.recorder.note(f"Warning: A policy that starts from this model without train_sft would fail: {error}")
 
