@@ -1,9 +1,7 @@
 """Decide whether to pack completions: test the policy on its own prompts before it is trained."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,7 +14,7 @@ from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
 from containers.packing.choice import Packing, cannot_pack, packed_in_one
 from containers.packing.kernel import kernel_text
-from containers.packing.logps import completion_packs, packed_logps
+from containers.packing.logps import completion_packs, packed_logps, row_logps
 from containers.packing_traits import packing_traits, why_completions_are_padded
 from containers.scoring.scorer import allowed_difference, num_layers_of
 from containers.token_budgets import CPU_PACK_TOKENS, completion_pack_tokens
@@ -64,7 +62,7 @@ def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config:
         return reason
     asked, completions = _made_up(prompts, max_length=config.max_completion_length)
     with evaluating(model):
-        plain = [_row_logps(model, *row) for row in zip(asked, completions, strict=True)]
+        plain = [row_logps(model, *row) for row in zip(asked, completions, strict=True)]
         with trial() as tried:
             found = _packed_logps(model, asked, completions)
     if tried.failure:
@@ -89,14 +87,6 @@ def _made_up(prompts: Sequence[Sequence[int]], *, max_length: int) -> tuple[list
         for prompt, length in zip(asked, lengths, strict=True)
     ]
     return asked, made
-
-
-def _row_logps(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
-    """Return [C] log-probabilities of one completion, from the model's own logits."""
-    ids = torch.tensor([[*prompt, *completion]], device=model.device)
-    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(completion) + 1).logits
-    logps: Tensor = logits[0, -len(completion) - 1 : -1].float().log_softmax(-1)
-    return logps.gather(-1, ids[0, -len(completion) :, None]).squeeze(-1)
 
 
 def _packed_logps(model: PreTrainedModel, prompts: list[list[int]], completions: list[list[int]]) -> list[Tensor]:

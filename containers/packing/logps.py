@@ -152,6 +152,14 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
     return logps, entropies
 
 
+def row_logps(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
+    """Return [C] log-probabilities of one completion alone in its row, from the causal model's own logits."""
+    ids = torch.tensor([[*prompt, *completion]], device=model.device)
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(completion) + 1).logits
+    logps: Tensor = logits[0, -len(completion) - 1 : -1].float().log_softmax(-1)
+    return logps.gather(-1, ids[0, -len(completion) :, None]).squeeze(-1)
+
+
 class FrozenHeadLogps(torch.autograd.Function):
     """[N] log-probabilities and entropies for a head that is not trained, with ChunkedLogProbFunction's results.
 

@@ -89,7 +89,7 @@ def generate_completions(
     with evaluating(model), torch.random.fork_rng(devices=devices), whole_distribution(model):
         for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
             torch.manual_seed(seed + number)
-            input_ids, mask = _pad([prompts[i] for i in indices], pad_id, side="left", device=model.device)
+            input_ids, mask = padded_rows([prompts[i] for i in indices], pad_id, side="left", device=model.device)
             sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
             for index, tail in zip(indices, sequences[:, input_ids.shape[1] :].tolist(), strict=True):
                 completions[index] = _completion(prompts[index], tail, tokenizer, end_ids=end_ids)
@@ -133,7 +133,7 @@ def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temper
     Logits [B, L, V] are kept only from the start of the first completion, and are normalised row by row: with a
     vocabulary of 152k they are the largest tensor by far.
     """
-    input_ids, mask = _pad(
+    input_ids, mask = padded_rows(
         [[*item.prompt_ids, *item.completion_ids] for item in batch], pad_id, side="right", device=model.device
     )
     width = input_ids.shape[1]
@@ -174,7 +174,9 @@ def _completion(prompt: Sequence[int], tail: list[int], tokenizer: Any, *, end_i
     )
 
 
-def _pad(sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+def padded_rows(
+    sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Return token ids [B, L] and attention mask [B, L], padded on one side to the longest."""
     width = max(len(ids) for ids in sequences)
     rows, masks = [], []

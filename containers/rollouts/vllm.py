@@ -12,8 +12,8 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,8 +29,8 @@ from containers.distributed.ranks import is_first_rank, of_all_ranks, patient_gr
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.models.trial import evaluating
-from containers.packing.logps import causal_of
-from containers.rollouts.engines import Rollouts
+from containers.packing.logps import causal_of, row_logps
+from containers.rollouts.engines import Rollouts, generating_by
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
 from containers.rollouts.vllm_server import ELSE, VllmPlace, load_vllm
@@ -78,8 +78,7 @@ class VllmEngine:
     _num_given: int = 0
     _request: Any = field(default=None, repr=False)
 
-    @contextmanager
-    def writing(self, policy: Any) -> Iterator[None]:
+    def writing(self, policy: Any) -> AbstractContextManager[None]:
         """Replace the policy's `generate` by vLLM with the current adapters, while this is open.
 
         It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and returns [B, L + C].
@@ -100,11 +99,7 @@ class VllmEngine:
             self._demand_of_policy(causal, prompts[0], tokens[0], logprobs[0])
             return with_completions(input_ids, tokens, pad_id=int(generation_config.pad_token_id))
 
-        causal.generate = generate
-        try:
-            yield
-        finally:
-            del causal.generate
+        return generating_by(causal, generate)
 
     def written(
         self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig
@@ -183,10 +178,8 @@ class VllmEngine:
         self, causal: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]
     ) -> None:
         """Raise if a completion's log-probabilities by policy and vLLM differ, on average over its tokens."""
-        ids = torch.tensor([[*prompt, *tokens]], device=causal.device)
         with evaluating(causal):
-            logits = causal(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) + 1).logits[0, :-1].float()
-        own = torch.log_softmax(logits, dim=-1).gather(1, ids[0, -len(tokens) :, None])[:, 0]
+            own = row_logps(causal, prompt, tokens)
         apart = float((own.cpu() - torch.tensor(logprobs)).abs().mean())
         if not apart <= _MOST_APART:
             raise StageError(
