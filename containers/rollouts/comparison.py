@@ -3,12 +3,14 @@
 Intervals are over prompts: the completions of one prompt are not independent observations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from containers.contracts.outcome import Metric
@@ -157,40 +159,38 @@ def write_policy_plots(prompts: Sequence[ComparedPrompt], folder: Path) -> None:
 
 def _overlaid(policy: Sequence[float], reference: Sequence[float], path: Path, *, label: str) -> None:
     """Plot both distributions in the same bins."""
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
-    axes = figure.subplots()
     edges = np.histogram_bin_edges([*policy, *reference], bins=30).tolist()
-    axes.hist(reference, bins=edges, color=_REFERENCE, label="reference")
-    axes.hist(policy, bins=edges, color=_POLICY, alpha=0.65, label="policy")
-    axes.set(xlabel=label, ylabel="Completions")
-    axes.legend(frameon=False)
-    _save(figure, path)
+    with _plot(path) as axes:
+        axes.hist(reference, bins=edges, color=_REFERENCE, label="reference")
+        axes.hist(policy, bins=edges, color=_POLICY, alpha=0.65, label="policy")
+        axes.set(xlabel=label, ylabel="Completions")
+        axes.legend(frameon=False)
 
 
 def _differences(values: Sequence[float], path: Path) -> None:
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
-    axes = figure.subplots()
-    axes.hist(values, bins=24, color=_POLICY)
-    axes.axvline(0, color="black", linewidth=1)
-    axes.axvline(float(np.mean(values)), color="#d1495b", linewidth=1.5, label=f"mean {np.mean(values):+.3f}")
-    axes.set(xlabel="Reward of the policy minus reward of the reference, by prompt", ylabel="Prompts")
-    axes.legend(frameon=False)
-    _save(figure, path)
+    with _plot(path) as axes:
+        axes.hist(values, bins=24, color=_POLICY)
+        axes.axvline(0, color="black", linewidth=1)
+        axes.axvline(float(np.mean(values)), color="#d1495b", linewidth=1.5, label=f"mean {np.mean(values):+.3f}")
+        axes.set(xlabel="Reward of the policy minus reward of the reference, by prompt", ylabel="Prompts")
+        axes.legend(frameon=False)
 
 
 def _kl_and_reward(prompts: Sequence[ComparedPrompt], path: Path) -> None:
     """Plot reward difference against the distance from the reference."""
+    log_ratios = [float(np.mean(prompt.log_ratios)) for prompt in prompts]
+    with _plot(path) as axes:
+        axes.scatter(log_ratios, [prompt.reward_difference for prompt in prompts], s=14, color=_POLICY, alpha=0.7)
+        axes.axhline(0, color="black", linewidth=1)
+        axes.set(xlabel="log policy − log reference of the policy's completions, nats", ylabel="Reward difference")
+
+
+@contextmanager
+def _plot(path: Path) -> Iterator[Axes]:
+    """Give the axes to draw on, and then write the figure."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
-    log_ratios = [float(np.mean(prompt.log_ratios)) for prompt in prompts]
-    axes.scatter(log_ratios, [prompt.reward_difference for prompt in prompts], s=14, color=_POLICY, alpha=0.7)
-    axes.axhline(0, color="black", linewidth=1)
-    axes.set(xlabel="log policy − log reference of the policy's completions, nats", ylabel="Reward difference")
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
+    yield axes
+    axes.spines[["top", "right"]].set_visible(False)
     # Without matplotlib's version in the file, the same figures give the same bytes.
     figure.savefig(path, dpi=130, metadata={"Software": None})
