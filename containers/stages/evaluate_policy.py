@@ -12,14 +12,8 @@ import pyarrow.parquet as parquet
 import torch
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.names import (
-    COMPLETIONS_FILE,
-    MODEL_FOLDER,
-    PLOTS_FOLDER,
-    POLICY_EVALUATION_FILE,
-)
+from containers.contracts.names import COMPLETIONS_FILE, MODEL_FOLDER, PLOTS_FOLDER, POLICY_EVALUATION_FILE
 from containers.contracts.outcome import Metric
-from containers.contracts.records import PolicyEvaluation
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
@@ -71,7 +65,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     (context.output / POLICY_EVALUATION_FILE).write_text(evaluation.model_dump_json(indent=2), encoding="utf-8")
     _write_completions(compared, context.output / COMPLETIONS_FILE)
     write_policy_plots(compared, context.output / PLOTS_FOLDER)
-    return (*_figures(evaluation), *_empty_counts(context, compared))
+    figures = (value for _, value in evaluation if isinstance(value, Metric))
+    return (*figures, *_empty_counts(context, compared))
 
 
 def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tuple[PolicyPrompt, ...]:
@@ -172,22 +167,6 @@ def _rewards(
     scores = scorer.score_written(asked)
     rewards = dict(zip(texts, scores, strict=True))
     return tuple([rewards[item] for item in column] for column in columns)
-
-
-def _figures(evaluation: PolicyEvaluation) -> tuple[Metric, ...]:
-    figures = (
-        evaluation.reward_policy,
-        evaluation.reward_reference,
-        evaluation.reward_difference,
-        evaluation.win_rate,
-        evaluation.kl,
-        evaluation.length_policy,
-        evaluation.length_reference,
-        evaluation.ended_policy,
-        evaluation.ended_reference,
-        evaluation.identical_completions,
-    )
-    return tuple(metric for metric in figures if metric is not None)
 
 
 def _empty_counts(context: StageContext, compared: Sequence[ComparedPrompt]) -> tuple[Metric, ...]:
