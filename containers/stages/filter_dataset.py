@@ -5,11 +5,11 @@ domain, language, strength and source, `dropped.jsonl` some rows of each reason.
 `contaminated.jsonl` have every such row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Funnel
 from containers.contracts.registries import BENCHMARKS
@@ -186,28 +186,22 @@ def _metrics(funnel: Funnel, *, num_dropped: int, num_malformed: int) -> tuple[M
 
 
 def suite_prompts(context: StageContext, config: FilterDatasetConfig) -> dict[str, list[SuitePrompt]]:
-    """Return the prompts of the suites that will judge the reward model; none if `contamination` is off."""
-    if config.contamination == "off":
-        return {}
-    paths = {suite.name: Path(context.input_path(f"suite_{suite.name}")) for suite in config.suites}
-    return read_suite_prompts(config.suites, paths)
-
-
-def read_suite_prompts(suites: Sequence[HeldOutSuite], paths: Mapping[str, Path]) -> dict[str, list[SuitePrompt]]:
-    """Read the prompts of each suite, as the evaluation reads them.
+    """Return the prompts of the suites that will judge the reward model; none if `contamination` is off.
 
     Raises:
         BadConfigError: the benchmark of a suite is not known.
         BadDataError: a suite cannot be read.
     """
+    if config.contamination == "off":
+        return {}
     found = {}
-    for suite in suites:
+    for suite in config.suites:
         if suite.benchmark not in BENCHMARKS:
             raise BadConfigError(
                 f"The suite `{suite.name}` names the benchmark `{suite.benchmark}`, which is not known. "
                 f"Known: {', '.join(BENCHMARKS)}."
             )
-        rows = BENCHMARKS[suite.benchmark].read(paths[suite.name])
+        rows = BENCHMARKS[suite.benchmark].read(context.input_path(f"suite_{suite.name}"))
         found[suite.name] = [SuitePrompt(suite.name, item.item_id, item.line, item.prompt) for item in rows.items]
     return found
 
