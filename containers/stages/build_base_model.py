@@ -66,10 +66,8 @@ def default_chat_template() -> str:
 
 def _texts(pairs: Path) -> list[str]:
     """Return all texts of the training pairs, in order. Validation texts are not read."""
-    texts = []
-    for row in read_pair_rows(pairs, TRAIN_PAIRS_FILE):
-        texts += [message["content"] for message in (*row["prompt"], *row["chosen"], *row["rejected"])]
-    return texts
+    rows = read_pair_rows(pairs, TRAIN_PAIRS_FILE)
+    return [message["content"] for row in rows for message in (*row["prompt"], *row["chosen"], *row["rejected"])]
 
 
 def _build_tokenizer(context: StageContext, config: BuildBaseModelConfig, texts: list[str]) -> PreTrainedTokenizerBase:

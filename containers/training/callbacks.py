@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -168,10 +167,9 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
         self._recorder.stopping(stops_every=self._stops_every(args), save_s=save_s)
         if not is_requested:
             return
-        checkpoint = Path(args.output_dir) / f"{CHECKPOINT_PREFIX}{state.global_step}"
         raise StageCancelledError(
-            f"The stage was stopped (SIGTERM) after step {state.global_step}, which {checkpoint.name} holds. Start it "
-            "again and it goes on from there."
+            f"The stage was stopped (SIGTERM) after step {state.global_step}, which {CHECKPOINT_PREFIX}"
+            f"{state.global_step} holds. Start it again and it goes on from there."
         )
 
     def _stops_every(self, args: TrainingArguments) -> int:
