@@ -73,7 +73,7 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
     siblings, longest = math.gcd(*map(len, runs)), max(lengths)
     prompts = len(input_ids) // siblings
     hidden = torch.zeros(prompts, 1, 1, longest, device=input_ids.device)
-    kept: list[tuple[Tensor, Tensor]] = []
+    kept: list[tuple[Tensor, ...]] = []
     for run in runs:
         same, length = slice(run.start // siblings, run.stop // siblings), lengths[run.start]
         hidden[same, ..., length:] = -math.inf
@@ -83,8 +83,8 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
         tokens = input_ids[run.start][attention_mask[run.start].bool()][None, :-1]
         model(input_ids=tokens, past_key_values=found, use_cache=True, logits_to_keep=1)
         if not kept:
-            room = (prompts, -1, longest, -1)
-            kept = [(_zeros(layer.keys, room), _zeros(layer.values, room)) for layer in found.layers]
+            both = [(layer.keys, layer.values) for layer in found.layers]
+            kept = [tuple(own.new_zeros(prompts, own.shape[1], longest, own.shape[3]) for own in pair) for pair in both]
         for (keys, values), layer in zip(kept, found.layers, strict=True):
             keys[same, :, :length], values[same, :, :length] = layer.keys, layer.values
     num_places = input_ids.shape[1] - 1
@@ -94,12 +94,6 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
             for keys, values in kept
         ]
     )
-
-
-def _zeros(states: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return zeros of this shape; -1 stands for the size of the states."""
-    sizes = [own if size == -1 else size for own, size in zip(states.shape, shape, strict=True)]
-    return states.new_zeros(sizes)
 
 
 def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
