@@ -81,9 +81,15 @@ def generate_completions(
         batch_size: prompts per forward.
         on_batch: called with the number of completions so far.
     """
-    end_ids = turn_end_ids(model, tokenizer)
-    pad_id = _pad_id(tokenizer)
-    settings = _generation_config(max_new_tokens, temperature=temperature, end_ids=end_ids, pad_id=pad_id)
+    end_ids, pad_id = turn_end_ids(model, tokenizer), int(tokenizer.pad_token_id)
+    sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    settings = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(end_ids),
+        pad_token_id=pad_id,
+        do_sample=temperature > 0,
+        **sampling,
+    )
     completions: dict[int, Completion] = {}
     devices = [model.device] if model.device.type == "cuda" else []
     with evaluating(model), torch.random.fork_rng(devices=devices), whole_distribution(model):
@@ -150,18 +156,6 @@ def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temper
     return totals
 
 
-def _generation_config(
-    max_new_tokens: int, *, temperature: float, end_ids: tuple[int, ...], pad_id: int
-) -> GenerationConfig:
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
-    return GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        eos_token_id=list(end_ids),
-        pad_token_id=pad_id,
-        **{"do_sample": False, **sampling},
-    )
-
-
 def _completion(prompt: Sequence[int], tail: list[int], tokenizer: Any, *, end_ids: tuple[int, ...]) -> Completion:
     """Return the completion up to its first ending token."""
     end = next((position for position, token in enumerate(tail) if token in end_ids), None)
@@ -186,7 +180,3 @@ def padded_rows(
         rows.append([pad_id] * left + list(ids) + [pad_id] * right)
         masks.append([0] * left + [1] * len(ids) + [0] * right)
     return torch.tensor(rows, device=device), torch.tensor(masks, device=device)
-
-
-def _pad_id(tokenizer: Any) -> int:
-    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
