@@ -45,10 +45,11 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = filter_config(context)
     sources = read_sources(context, config)
     polarity = checked_polarity(context, sources)
-    languages = {split: languages_seen(_of_split(sources, split)) for split in _splits(sources)}
-    counter = FunnelCounter(
-        {split: sum(source.rows_read for source in sources if source.split == split) for split in _splits(sources)}
-    )
+    by_split: dict[Split, list[Source]] = {}
+    for source in sources:
+        by_split.setdefault(source.split, []).append(source)
+    languages = {split: languages_seen([row for one in group for row in one.rows]) for split, group in by_split.items()}
+    counter = FunnelCounter({split: sum(one.rows_read for one in group) for split, group in by_split.items()})
     for reason, malformed in malformed_by_reason(sources):
         counter.step(reason, malformed)
     chain = FilterChain(config, counter=counter, seed=context.spec.seed)
@@ -76,14 +77,6 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         f"{funnel.policy_train_prompts:,} + {funnel.policy_eval_prompts:,} policy prompts."
     )
     return _metrics(funnel, num_dropped=counter.total.num_dropped, num_malformed=sum(s.num_malformed for s in sources))
-
-
-def _splits(sources: list[Source]) -> tuple[Split, ...]:
-    return tuple(dict.fromkeys(source.split for source in sources))
-
-
-def _of_split(sources: list[Source], split: Split) -> Rows:
-    return [row for source in sources if source.split == split for row in source.rows]
 
 
 def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: FilterDatasetConfig) -> Rows:
