@@ -138,7 +138,9 @@ def _that_fit(
             f"{path.name} has no prompt to {purpose}. Raise filter_dataset.policy_prompt_fraction or "
             f"policy_eval_prompt_fraction."
         )
-    conversations = [[_message(message) for message in row["prompt"]] for row in rows]
+    conversations = [
+        [{name: str(message[name]) for name in ("role", "content")} for message in row["prompt"]] for row in rows
+    ]
     encoded = prompt_token_ids(tokenizer, conversations)
     short = [
         PolicyPrompt(
@@ -211,10 +213,6 @@ def seeded_subset(prompts: Sequence[PolicyPrompt], *, limit: int | None, seed: i
         return tuple(prompts)
     rng = random.Random(seed)  # noqa: S311  (a sample, not a secret)
     return tuple(prompts[index] for index in sorted(rng.sample(range(len(prompts)), limit)))
-
-
-def _message(message: dict[str, Any]) -> dict[str, str]:
-    return {"role": str(message["role"]), "content": str(message["content"])}
 
 
 def equal_rows(input_ids: Tensor, attention_mask: Tensor) -> list[range]:

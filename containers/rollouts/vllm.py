@@ -101,9 +101,7 @@ class VllmEngine:
 
         return generating_by(causal, generate)
 
-    def written(
-        self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig
-    ) -> tuple[list[list[int]], list[list[float]]]:
+    def written(self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig) -> _Answers:
         """Return tokens of `siblings` completions of each prompt, in order, and log-probabilities at temperature 1.
 
         Every prompt has a seed from torch's random state: samples depend on neither load nor batch.
@@ -273,7 +271,8 @@ def start_vllm(
         group=group,
     )
     try:
-        reason = _why_others(engine, model, prompts, max_length=longest)
+        asked = TrialRows.of(model, prompts, max_length=longest)
+        reason = asked.why_others(*engine.written(asked.prompts, siblings=1, settings=asked.settings))
     except BaseException:
         engine.close()
         raise
@@ -302,12 +301,3 @@ def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup 
     if failure is not None:
         raise failure
     return llm, version
-
-
-def _why_others(
-    engine: VllmEngine, model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int
-) -> str:
-    """Return why vLLM's greedy completions are not the model's, as a clause; empty if they are."""
-    asked = TrialRows.of(model, prompts, max_length=max_length)
-    tokens, logprobs = engine.written(asked.prompts, siblings=1, settings=asked.settings)
-    return asked.why_others(tokens, logprobs)

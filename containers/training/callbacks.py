@@ -113,16 +113,14 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
             return
         self._recorder.metrics(state.global_step, curves)
         self.last |= curves
+        last = f"checkpoint-{self._saved_step} is the last one" if self._saved_step else "there is no checkpoint"
         for name, value in curves.items():
             if name.removeprefix("eval_") in _MUST_BE_FINITE and not math.isfinite(value):
                 raise DivergedError(
                     f"{name} is {value} at step {state.global_step} of {self._planned_steps}. Nothing was saved from "
-                    f"here on; {self._last_checkpoint()}. Lower optimizer.learning_rate ({args.learning_rate:g}), or "
+                    f"here on; {last}. Lower optimizer.learning_rate ({args.learning_rate:g}), or "
                     "look at that step's data."
                 )
-
-    def _last_checkpoint(self) -> str:
-        return f"checkpoint-{self._saved_step} is the last one" if self._saved_step else "there is no checkpoint"
 
 
 class StopCallback(TrainerCallback):  # type: ignore[misc]

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
-from torch import distributed
 from transformers import TrainerCallback
 
-from containers.distributed.ranks import is_first_rank
+from containers.distributed.ranks import is_first_rank, of_all_ranks
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.models.loading import check_finite
@@ -27,14 +26,13 @@ def resume_point(context: StageContext) -> Path | None:
     Raises:
         MissingPrerequisiteError: there are finished checkpoints, and all are damaged.
     """
-    found: list[Path | None] = [None]
+    found = None
     if is_first_rank():
-        found = [newest_valid_checkpoint(context.checkpoints, spec=context.spec, recorder=context.recorder)]
-    if distributed.is_initialized():
-        distributed.broadcast_object_list(found)
-    if found[0] is not None:
-        context.recorder.note(f"Resuming from {found[0].name}.")
-    return found[0]
+        found = newest_valid_checkpoint(context.checkpoints, spec=context.spec, recorder=context.recorder)
+    checkpoint = of_all_ranks(found)[0]
+    if checkpoint is not None:
+        context.recorder.note(f"Resuming from {checkpoint.name}.")
+    return checkpoint
 
 
 class _AlreadyTrainedError(Exception):
