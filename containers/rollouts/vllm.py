@@ -12,9 +12,10 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from containers.packing.logps import causal_of, row_logps
 from containers.rollouts.engines import Rollouts, generating_by
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
-from containers.rollouts.vllm_server import ELSE, VllmPlace, load_vllm
+from containers.rollouts.vllm_server import ELSE, load_vllm
 
 logger = logging.getLogger(__name__)
 
@@ -249,19 +250,8 @@ def start_vllm(
     folder = context.work / ADAPTERS_FOLDER
     if is_first_rank():
         shutil.rmtree(folder, ignore_errors=True)
-    batch, longest = context.spec.batch, config.max_prompt_length + config.max_completion_length
-    of_a_rank = batch.per_device_batch_size * batch.gradient_accumulation_steps
-    place = VllmPlace(
-        model=model,
-        lora_rank=config.lora.r,
-        max_length=longest,
-        sequences=of_a_rank * (batch.num_processes if config.vllm_gpus else 1),
-        num_gpus=config.vllm_gpus,
-        memory_fraction=config.vllm_fraction,
-        seed=context.spec.seed,
-    )
     group = patient_group() if config.vllm_gpus else None
-    llm, version = _loaded(str(context.input_path("start_model")), place, group)
+    llm, version = _loaded(partial(load_vllm, context, config, model, lora_rank=config.lora.r), config, group)
     engine = VllmEngine(
         llm,
         folder,
@@ -271,6 +261,7 @@ def start_vllm(
         group=group,
     )
     try:
+        longest = config.max_prompt_length + config.max_completion_length
         asked = TrialRows.of(model, prompts, max_length=longest)
         reason = asked.why_others(*engine.written(asked.prompts, siblings=1, settings=asked.settings))
     except BaseException:
@@ -282,13 +273,15 @@ def start_vllm(
     return engine
 
 
-def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup | None) -> tuple[Any, str]:
+def _loaded(
+    load: Callable[[], tuple[Any, str]], config: TrainPolicyConfig, group: distributed.ProcessGroup | None
+) -> tuple[Any, str]:
     """Return the rank's vLLM (None if it uses the first rank's) and its version. Ranks fail together."""
     llm, version = None, ""
     failure: StageError | None = None
-    if not place.num_gpus or is_first_rank():
+    if not config.vllm_gpus or is_first_rank():
         try:
-            llm, version = load_vllm(start_model, place)
+            llm, version = load()
         except BadConfigError as error:
             failure = error
         except Exception as error:
@@ -296,7 +289,7 @@ def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup 
             # vLLM raises ValueErrors for what it checks before it uses a GPU; the log says more about other errors.
             kind = BadConfigError if isinstance(error, ValueError) else StageError
             failure = kind(f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}.")
-    if place.num_gpus:
+    if config.vllm_gpus:
         version, failure = of_all_ranks((version, failure), group=group)[0]
     if failure is not None:
         raise failure
