@@ -21,12 +21,7 @@ from containers.evals.score_statistics import score_statistics
 from containers.evals.statistics import accuracy_metric, pair_losses
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError
-from containers.models.loading import (
-    apply_lora,
-    freeze_all_but_head,
-    load_new_reward_model,
-    require_own_tokenizer,
-)
+from containers.models.loading import apply_lora, freeze_all_but_head, load_new_reward_model, require_own_tokenizer
 from containers.models.score_token import add_score_token
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import tokens_of_all
@@ -34,7 +29,7 @@ from containers.scoring.reload import save_and_reload, scoring_batch_size
 from containers.scoring.scorer import RewardScorer
 from containers.training.arguments import common_arguments
 from containers.training.examples import TrainingExamples, as_dataset, note_policy_template
-from containers.training.program import PairTraining, last_loss, run_training, size_metrics
+from containers.training.program import PairTraining, run_training
 from containers.training.records import peak_memory_bytes
 from containers.training.sharding import ready_to_divide
 
@@ -159,14 +154,11 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
     def metrics(self, trainer: PairTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
         """Return accuracy on the validation pairs, losses, and the numbers of pairs left out."""
         margins, statistics, counts = [one - other for one, other in self.scores], self.statistics, 2 * NUM_RELOAD_PAIRS
-        losses, train, validation = pair_losses(margins), self.examples.train, self.examples.validation
+        losses = pair_losses(margins)
         return (
             accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE),
             Metric(name="validation_loss", value=sum(losses) / len(losses), unit="nats", count=len(margins)),
-            Metric(name="train_loss", value=last_loss(trainer), unit="nats"),
-            *size_metrics(trainer, parameters),
-            Metric(name="train_pairs_left_out", value=train.num_left_out, unit="pairs"),
-            Metric(name="validation_pairs_left_out", value=validation.num_left_out, unit="pairs"),
+            *self.shared_metrics(trainer, parameters),
             Metric(name="reload_max_difference", value=self.reload_difference, unit="score", count=counts),
             Metric(name="score_mean", value=statistics.mean, unit="score", count=statistics.num_scores),
             Metric(name="score_std", value=statistics.standard_deviation, unit="score", count=statistics.num_scores),

@@ -22,7 +22,7 @@ from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.packing.kernel import try_kernels
 from containers.training.arguments import common_arguments
 from containers.training.examples import as_dataset
-from containers.training.program import PairTraining, last_loss, run_training, save_causal_model, size_metrics
+from containers.training.program import PairTraining, run_training, save_causal_model
 from containers.training.records import Prepared, peak_memory_bytes
 from containers.training.sharding import ready_to_divide
 
@@ -108,13 +108,10 @@ class SftTraining(PairTraining[TrainSftConfig]):
 
     def metrics(self, trainer: SFTTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
         """Return the losses, and the numbers of completions left out."""
-        train, validation = self.examples.train, self.examples.validation
+        count = len(self.examples.validation.kept)
         return (
-            Metric(name="validation_loss", value=trainer.state.best_metric, unit="nats", count=len(validation.kept)),
-            Metric(name="train_loss", value=last_loss(trainer), unit="nats"),
-            *size_metrics(trainer, parameters),
-            Metric(name="train_completions_left_out", value=train.num_left_out, unit="completions"),
-            Metric(name="validation_completions_left_out", value=validation.num_left_out, unit="completions"),
+            Metric(name="validation_loss", value=trainer.state.best_metric, unit="nats", count=count),
+            *self.shared_metrics(trainer, parameters),
             Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
         )
 

@@ -178,6 +178,19 @@ class PairTraining(Training[PairConfigT]):
         train = self.examples.train
         return Prepared(self.schedule, len(train.kept), train.num_over_long, train.num_without_row)
 
+    def shared_metrics(self, trainer: Any, parameters: tuple[int, int]) -> tuple[Metric, ...]:
+        """Return the last logged training loss, steps, parameters, and the numbers of examples left out."""
+        loss = float(next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry))
+        train, validation, unit = self.examples.train, self.examples.validation, self.unit
+        return (
+            Metric(name="train_loss", value=loss, unit="nats"),
+            Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
+            Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
+            Metric(name="total_parameters", value=parameters[1], unit="parameters"),
+            Metric(name=f"train_{unit}_left_out", value=train.num_left_out, unit=unit),
+            Metric(name=f"validation_{unit}_left_out", value=validation.num_left_out, unit=unit),
+        )
+
 
 def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric, ...]:
     """Train from the newest valid checkpoint to the last step, verify, and save.
@@ -215,20 +228,6 @@ def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric
         )
         training.save(trainer)
     return training.metrics(trainer, parameters)
-
-
-def size_metrics(trainer: Any, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-    """Metrics of steps and parameters."""
-    return (
-        Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
-        Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
-        Metric(name="total_parameters", value=parameters[1], unit="parameters"),
-    )
-
-
-def last_loss(trainer: Any) -> float:
-    """Return the last logged training loss."""
-    return float(next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry))
 
 
 def save_causal_model(context: StageContext, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
