@@ -3,7 +3,6 @@
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,6 @@ from containers.scoring.scorer import RewardScorer
 _PROGRESS_INTERVAL_S = 1.0
 
 
-@dataclass(frozen=True)
-class _Written:
-    """The completions of one model, and the log-probabilities of the policy's completions under it."""
-
-    completions: list[Completion]
-    logprobs_of_policy: list[float]
-
-
 def run(context: StageContext) -> tuple[Metric, ...]:
     """Generate with both models, score both, and write `policy_evaluation.json`, `completions.parquet` and plots.
 
@@ -50,11 +41,12 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         raise BadConfigError(f"evaluate_policy was given the config of {config.stage}.")
     prompts = _held_out_prompts(context, config)
     policy_folder = context.input_path("policy") / MODEL_FOLDER
-    policy = _write(context, config, prompts, policy_folder, name="policy", of_policy=None)
-    reference = _write(
-        context, config, prompts, context.input_path("start_model"), name="reference", of_policy=policy.completions
+    policy, logprobs = _write(context, config, prompts, policy_folder, name="policy", of_policy=None)
+    reference, logprobs_of_reference = _write(
+        context, config, prompts, context.input_path("start_model"), name="reference", of_policy=policy
     )
-    compared = _compare_prompts(context, config, prompts, policy, reference)
+    log_ratios = [own - other for own, other in zip(logprobs, logprobs_of_reference, strict=True)]
+    compared = _compare_prompts(context, config, prompts, policy, reference, log_ratios=log_ratios)
     evaluation = compare_policies(
         compared,
         confidence=config.confidence,
@@ -89,8 +81,12 @@ def _write(
     *,
     name: str,
     of_policy: list[Completion] | None,
-) -> _Written:
-    """Generate with the model in `folder`. `of_policy` is None if that model is the policy."""
+) -> tuple[list[Completion], list[float]]:
+    """Return completions of the model in `folder`, and log-probabilities of the policy's completions under it.
+
+    Args:
+        of_policy: the policy's completions; None if that model is the policy.
+    """
     profile = context.spec.profile
     model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
     check_lengths(config, max_positions=position_limit(model), name=name)
@@ -117,31 +113,30 @@ def _write(
         on_batch=_progress(context, len(measured), text=f"probabilities under the {name}"),
     )
     _release(model)
-    return _Written(completions=completions, logprobs_of_policy=logprobs)
+    return completions, logprobs
 
 
 def _compare_prompts(
     context: StageContext,
     config: EvaluatePolicyConfig,
     prompts: Sequence[PolicyPrompt],
-    policy: _Written,
-    reference: _Written,
+    policy: Sequence[Completion],
+    reference: Sequence[Completion],
+    *,
+    log_ratios: Sequence[float],
 ) -> list[ComparedPrompt]:
     """Return both models' completions with their rewards, by prompt."""
     scorer = load_scorer(context, batch_size=config.batch_size)
     size = config.completions_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(size)]
-    rewards_policy, rewards_reference = _rewards(scorer, repeated, policy.completions, reference.completions)
-    log_ratios = [
-        own - other for own, other in zip(policy.logprobs_of_policy, reference.logprobs_of_policy, strict=True)
-    ]
+    rewards_policy, rewards_reference = _rewards(scorer, repeated, policy, reference)
     if not torch.isfinite(torch.tensor(log_ratios)).all():
         raise DivergedError("A log-probability of the policy's completions is not finite; the policy cannot be judged.")
     return [
         ComparedPrompt(
             prompt=prompt,
-            policy=tuple(policy.completions[start : start + size]),
-            reference=tuple(reference.completions[start : start + size]),
+            policy=tuple(policy[start : start + size]),
+            reference=tuple(reference[start : start + size]),
             rewards_policy=tuple(rewards_policy[start : start + size]),
             rewards_reference=tuple(rewards_reference[start : start + size]),
             log_ratios=tuple(log_ratios[start : start + size]),
