@@ -93,13 +93,8 @@ def score_rows(classifier: PreTrainedModel, head: Tensor, rows: Sequence[Sequenc
     weight, scores = head.float(), []
     with packed(classifier):
         for groups in rows:
-            tokens, positions, trees = lay_out(groups)
-            hidden: Tensor = trunk(
-                input_ids=torch.tensor([tokens], device=classifier.device),
-                position_ids=torch.tensor([positions], device=classifier.device),
-                use_cache=False,
-                trees=trees,
-            ).last_hidden_state
-            lasts = [last for tree in trees for last in tree.lasts]
+            row = lay_out(groups)
+            hidden: Tensor = trunk(**row.given(classifier.device)).last_hidden_state
+            lasts = [last for tree in row.trees for last in tree.lasts]
             scores += (hidden[0, lasts].float() @ weight.T).squeeze(-1).tolist()
     return scores
