@@ -91,6 +91,7 @@ def compare_policies(
         low, high = wilson_interval(right, count, confidence=confidence)
         return Metric(name=name, value=right / count, unit="fraction", ci_low=low, ci_high=high, count=count)
 
+    same = [identical for prompt in prompts for identical in prompt.identical]
     return PolicyEvaluation(
         num_prompts=len(prompts),
         reward_policy=mean("reward_policy", "score", lambda p: fmean(p.rewards_policy)),
@@ -102,7 +103,7 @@ def compare_policies(
         length_reference=mean("length_reference", "tokens", lambda p: _mean_length(p.reference)),
         ended_policy=share("ended_policy", lambda p: _ended_share(p.policy)),
         ended_reference=share("ended_reference", lambda p: _ended_share(p.reference)),
-        identical_completions=_identical_share(prompts),
+        identical_completions=Metric(name="identical_completions", value=fmean(same), unit="fraction", count=len(same)),
         reward_differences=histogram([prompt.reward_difference for prompt in prompts], num_bins=_NUM_BINS),
         samples=_samples(prompts, num_samples),
     )
@@ -114,11 +115,6 @@ def _mean_length(completions: Sequence[Completion]) -> float:
 
 def _ended_share(completions: Sequence[Completion]) -> float:
     return fmean(item.ended for item in completions)
-
-
-def _identical_share(prompts: Sequence[ComparedPrompt]) -> Metric:
-    same = [identical for prompt in prompts for identical in prompt.identical]
-    return Metric(name="identical_completions", value=fmean(same), unit="fraction", count=len(same))
 
 
 def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideBySide, ...]:

@@ -143,7 +143,9 @@ def written(
         raise torch.OutOfMemoryError(f"CUDA out of memory for the pages of continuous batching: {fatal}") from fatal
     if fatal is not None:
         raise fatal
-    answers = [results.get(name) for own in names for name in (*_children(own, siblings), own)]
+    # transformers' names of the other requests that a request was split into.
+    children = [f"__child#{number}" for number in range(siblings - 1)]
+    answers = [results.get(f"{own}{child}") for own in names for child in (*children, "")]
     whole = [answer for answer in answers if answer is not None and not answer.error and answer.generated_tokens]
     if len(whole) < len(answers):
         raise StageError(_lost(answers, num_whole=len(whole)))
@@ -157,11 +159,6 @@ def _together(runs: Sequence[range], attention_mask: Tensor) -> int:
     and cannot compute zero tokens.
     """
     return math.gcd(*map(len, runs)) if int(attention_mask.sum(dim=1).min()) > 1 else 1
-
-
-def _children(request: str, siblings: int) -> list[str]:
-    """Return transformers' names of the other requests that a request was split into."""
-    return [f"{request}__child#{number}" for number in range(siblings - 1)]
 
 
 def _lost(answers: Sequence[Any], *, num_whole: int) -> str:
