@@ -16,7 +16,8 @@ from trl import RewardTrainer
 from containers.distributed.ranks import highest_of_ranks
 from containers.harness.errors import StageError
 from containers.models.loading import SCORE_HEAD
-from containers.packing.trees import Tree, lay_out
+from containers.packing.scoring import packed_rows
+from containers.packing.trees import PackedRow, lay_out
 from containers.scoring.scorer import classifier_of
 
 # The packs' losses are summed in another order than RewardTrainer's.
@@ -64,49 +65,31 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Pack:
+class Pack(PackedRow):
     """One row of whole pairs.
 
     Attributes:
-        input_ids: [1, T].
-        position_ids: [1, T].
         pairs: place of each of its pairs in the batch; none in an empty pack, whose scores are ignored.
         lasts: [2 × pairs] place of the last token of chosen and rejected, pair by pair.
     """
 
-    input_ids: Tensor
-    position_ids: Tensor
-    trees: tuple[Tree, ...]
     pairs: tuple[int, ...]
     lasts: Tensor
 
 
 def make_packs(pairs: Sequence[Pair], *, max_tokens: int) -> list[Pack]:
     """Fill packs with pairs, longest first, up to `max_tokens`; a pair that is longer gets its own pack."""
-    layouts = [lay_out([pair]) for pair in pairs]
-    lengths = [len(tokens) for tokens, _, _ in layouts]
-    packs: list[list[int]] = []
-    free: list[int] = []
-    for place in sorted(range(len(pairs)), key=lambda place: lengths[place], reverse=True):
-        found = next((number for number, room in enumerate(free) if room >= lengths[place]), None)
-        if found is None:
-            packs.append([place])
-            free.append(max_tokens - lengths[place])
-        else:
-            packs[found].append(place)
-            free[found] -= lengths[place]
-    return [_pack([pairs[place] for place in places], tuple(places)) for places in packs]
+    sides = [side for pair in pairs for side in pair]
+    groups = [[place, place + 1] for place in range(0, len(sides), 2)]
+    rows = packed_rows(sides, groups, max_items=len(sides), max_tokens=max_tokens)
+    packs = [tuple(chosen // 2 for chosen, _ in row) for row in rows]
+    return [_pack([pairs[place] for place in places], places) for places in packs]
 
 
 def _pack(pairs: Sequence[Pair], places: tuple[int, ...]) -> Pack:
-    tokens, positions, trees = lay_out(pairs)
-    return Pack(
-        input_ids=torch.tensor([tokens]),
-        position_ids=torch.tensor([positions]),
-        trees=trees,
-        pairs=places,
-        lasts=torch.tensor([last for tree in trees for last in tree.lasts]),
-    )
+    row = lay_out(pairs)
+    lasts = torch.tensor([last for tree in row.trees for last in tree.lasts])
+    return Pack(row.input_ids, row.position_ids, row.trees, pairs=places, lasts=lasts)
 
 
 def empty_pack(token: int) -> Pack:
@@ -137,12 +120,7 @@ def packed_scores(model: Any, pack: Pack, classifier: PreTrainedModel) -> Tensor
     hook = head.register_forward_hook(lambda module, given, made: seen.append(made))
     device = classifier.device
     try:
-        output = model(
-            input_ids=pack.input_ids.to(device),
-            position_ids=pack.position_ids.to(device),
-            use_cache=False,
-            trees=pack.trees,
-        )
+        output = model(**pack.given(device))
     finally:
         hook.remove()
     # Under autocast the head gives bfloat16; only the model's return value is cast to float32.

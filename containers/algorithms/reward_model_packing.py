@@ -13,10 +13,11 @@ from containers.algorithms.reward_model import PackedPairTrainer, Pair, PairTrai
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.data.pairs import Row
 from containers.harness.context import StageContext
-from containers.models.trial import trial
+from containers.models.trial import evaluating, trial
 from containers.packing.attention import NAME, packed
-from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
+from containers.packing.choice import Packing, cannot_pack, packed_in_one
 from containers.packing.kernel import kernel_text
+from containers.packing.scoring import computed_tokens
 from containers.packing_traits import packing_traits, why_pairs_are_padded
 from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
 from containers.token_budgets import pair_pack_tokens
@@ -30,18 +31,16 @@ def plan_packing(
 ) -> Packing[PairTrainer]:
     """Return packs if configured and supported by the model; else padded rows, with a note that says why."""
     batch = context.spec.batch
-    if not config.pack:
-        return padded(PairTrainer, batch)
     tokens = config.pack_tokens or pair_pack_tokens(
         config.max_length,
         per_device_batch_size=batch.per_device_batch_size,
         on_gpu=context.spec.profile.num_gpus > 0,
     )
     pairs = [(row["chosen_ids"], row["rejected_ids"]) for row in rows]
-    if cannot_pack(context, "Pairs", reason=why_padded(model, pairs, config, pack_tokens=tokens)):
-        return padded(PairTrainer, batch)
+    if not config.pack or cannot_pack(context, "Pairs", reason=why_padded(model, pairs, config, pack_tokens=tokens)):
+        return Packing(PairTrainer, batch)
     whole = sum(len(side) for pair in pairs for side in pair)
-    computed = sum(pack.input_ids.numel() for pack in make_packs(pairs, max_tokens=tokens))
+    computed = sum(map(computed_tokens, pairs))
     context.recorder.note(
         f"Pairs are packed, {tokens:,} tokens at a time. A prompt is computed once for both of its answers, so an "
         f"epoch is {computed:,} tokens; with each answer in its own row it would be {whole:,}, without padding. "
@@ -72,17 +71,12 @@ def why_padded(
         return f"the attention of {type(classifier).__name__} is its own, not transformers' attention interface"
     ordered = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
     asked = [*ordered[: _ASKED_PAIRS - 1], ordered[-1]]
-    was_training = model.training
-    model.eval()
-    try:
-        with _as_trained(classifier):
-            plain = _padded_scores(model, asked)
-        with trial() as tried, packed(classifier), _as_trained(classifier):
+    with evaluating(model), _as_trained(classifier):
+        plain = _padded_scores(model, asked)
+        with trial() as tried, packed(classifier):
             found = _packed_scores(model, asked, pack_tokens=pack_tokens)
-        if tried.failure:
-            return f"{type(classifier).__name__} fails with {NAME}: {tried.failure}"
-    finally:
-        model.train(was_training)
+    if tried.failure:
+        return f"{type(classifier).__name__} fails with {NAME}: {tried.failure}"
     difference = float((found - plain).abs().max())
     bound = allowed_difference(plain.dtype, plain.flatten().tolist(), num_layers=num_layers_of(classifier))
     if not difference <= bound:
@@ -97,7 +91,6 @@ def _as_trained(classifier: PreTrainedModel) -> AbstractContextManager[None]:
     return torch.autocast(classifier.device.type, dtype=torch.bfloat16)
 
 
-@torch.no_grad()
 def _padded_scores(model: Any, pairs: Sequence[Pair]) -> Tensor:
     """Return [pairs, 2] scores, each conversation computed alone."""
     scores = [
@@ -108,7 +101,6 @@ def _padded_scores(model: Any, pairs: Sequence[Pair]) -> Tensor:
     return torch.stack(scores).view(-1, 2)
 
 
-@torch.no_grad()
 def _packed_scores(model: Any, pairs: Sequence[Pair], *, pack_tokens: int) -> Tensor:
     """Return [pairs, 2] scores in the order of the pairs."""
     packs = make_packs(pairs, max_tokens=pack_tokens)

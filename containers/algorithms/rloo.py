@@ -35,6 +35,8 @@ _CURVE_NAMES = {
 _SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 # Start and end of a curve: the mean over this share of its points.
 _END_SHARE = 0.1
+# The curves that the manifest has, and their units.
+_UNITS = {"reward": "score", "kl": "nats", "completion_length": "tokens", "ended_fraction": "fraction"}
 
 
 class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
@@ -109,29 +111,17 @@ class PolicyTrainer(RLOOTrainer):  # type: ignore[misc]
 
     def _newest_completions(self) -> list[dict[str, Any]]:
         kept = self._logs
-        columns = zip(
-            kept["prompt"],
-            kept["completion"],
-            kept["extra"]["score"],
-            kept["rewards"][PolicyReward.__name__],
-            kept["advantages"],
-            kept["extra"]["num_tokens"],
-            kept["extra"]["ended"],
-            strict=True,
-        )
-        rows = [
-            {
-                "step": self.state.global_step,
-                "prompt": prompt,
-                "completion": completion[-1]["content"],
-                "score": score,
-                "reward": reward,
-                "advantage": advantage,
-                "num_tokens": num_tokens,
-                "ended": ended,
-            }
-            for prompt, completion, score, reward, advantage, num_tokens, ended in columns
-        ]
+        columns = {
+            "prompt": kept["prompt"],
+            "completion": [completion[-1]["content"] for completion in kept["completion"]],
+            "score": kept["extra"]["score"],
+            "reward": kept["rewards"][PolicyReward.__name__],
+            "advantage": kept["advantages"],
+            "num_tokens": kept["extra"]["num_tokens"],
+            "ended": kept["extra"]["ended"],
+        }
+        step = {"step": self.state.global_step}
+        rows = [step | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return rows[: self._num_logged_completions]
 
     def _causal(self, model: Any) -> Any:
@@ -155,16 +145,10 @@ def curve_metrics(history: list[dict[str, float]], *, num_steps: int) -> tuple[M
     """
     points = [entry for entry in history if "reward" in entry]
     tail = max(1, round(len(points) * _END_SHARE))
-
-    def mean(name: str, curve: str, unit: str, entries: list[dict[str, float]]) -> list[Metric]:
-        values = [entry[curve] for entry in entries if curve in entry]
-        return [Metric(name=name, value=sum(values) / len(values), unit=unit, count=len(values))] if values else []
-
-    return (
-        *mean("reward_start", "reward", "score", points[:tail]),
-        *mean("reward_end", "reward", "score", points[-tail:]),
-        *mean("kl_end", "kl", "nats", points[-tail:]),
-        *mean("completion_length_end", "completion_length", "tokens", points[-tail:]),
-        *mean("ended_fraction_end", "ended_fraction", "fraction", points[-tail:]),
-        Metric(name="num_steps", value=num_steps, unit="steps"),
-    )
+    wanted = [("reward_start", "reward", points[:tail]), *((f"{curve}_end", curve, points[-tail:]) for curve in _UNITS)]
+    metrics = []
+    for name, curve, entries in wanted:
+        if values := [entry[curve] for entry in entries if curve in entry]:
+            mean = sum(values) / len(values)
+            metrics.append(Metric(name=name, value=mean, unit=_UNITS[curve], count=len(values)))
+    return (*metrics, Metric(name="num_steps", value=num_steps, unit="steps"))

@@ -13,7 +13,6 @@ from the known log-probabilities, and the sum over the packs is compared with it
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,23 +21,10 @@ from torch import Tensor
 from containers.algorithms.rloo import PolicyTrainer
 from containers.harness.errors import StageError
 from containers.packing.attention import packed
-from containers.packing.logps import (
-    CompletionPack,
-    add_packed_logps,
-    completion_packs,
-    without_padding,
-)
+from containers.packing.logps import CompletionPack, add_packed_logps, completion_packs, without_padding
 
 # The packs' losses are summed in another order than RLOOTrainer's.
 _LOSS_TOLERANCE = 1e-3
-
-
-@dataclass(frozen=True)
-class _Known:
-    """[B, C] log-probabilities and entropies that RLOOTrainer gets instead of a forward."""
-
-    logps: Tensor
-    entropies: Tensor
 
 
 class PackedPolicyTrainer(PolicyTrainer):
@@ -59,7 +45,8 @@ class PackedPolicyTrainer(PolicyTrainer):
         for model in (self.model, self.ref_model):
             if model is not None:
                 add_packed_logps(self._causal(model), temperature=self.temperature)
-        self._known: _Known | None = None
+        # [B, C] log-probabilities and entropies that RLOOTrainer gets instead of a forward.
+        self._known: tuple[Tensor, Tensor] | None = None
         self._num_passes = 0
         self._late = torch.empty(0, dtype=torch.bool)
         self._reference: Tensor | None = None
@@ -79,7 +66,7 @@ class PackedPolicyTrainer(PolicyTrainer):
     ) -> tuple[Tensor, Tensor | None, None]:
         """Return [B, C] log-probabilities, 0 where there is no token; 0 for late rows, of policy and reference."""
         if self._known is not None:
-            return self._known.logps, self._known.entropies, None
+            return *self._known, None
         packs = self._packs(input_ids, attention_mask, logits_to_keep)
         self._num_passes += 1
         if self._num_passes == 1:
@@ -119,22 +106,22 @@ class PackedPolicyTrainer(PolicyTrainer):
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
         packs = self._packs(ids, mask, batch["completion_ids"].shape[1])
-        known = _Known(*(torch.zeros_like(batch["completion_ids"], dtype=torch.float) for _ in range(2)))
+        known_logps, known_entropies = (torch.zeros_like(batch["completion_ids"], dtype=torch.float) for _ in range(2))
         late_kl, total = torch.zeros((), device=ids.device), 0.0
         with packed(self._causal(model)):
             for pack in packs:
                 with nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
                     with self.accelerator.autocast():
                         logps, entropies = model(pack=pack)
-                    _put(known.logps, pack, logps.detach())
-                    _put(known.entropies, pack, entropies.detach())
-                    late_kl += self._settle(batch, pack, known.logps)
+                    _put(known_logps, pack, logps.detach())
+                    _put(known_entropies, pack, entropies.detach())
+                    late_kl += self._settle(batch, pack, known_logps)
                     sums = torch.stack([part.sum() for part in pack.by_completion(logps)])
                     loss = self._losses(batch, pack, sums).sum() / len(ids)
                     self.accelerator.backward(loss / self.current_gradient_accumulation_steps)
                 total += float(loss.detach())
         self._finish_figures(batch, late_kl)
-        whole = self._whole_loss(model, batch, known)
+        whole = self._whole_loss(model, batch, known_logps, known_entropies)
         if abs(float(whole) - total) > _LOSS_TOLERANCE * max(1.0, abs(total)):
             raise StageError(
                 f"The packs' loss {total:.6g} is not RLOOTrainer's {float(whole):.6g} on the same log-probabilities."
@@ -185,11 +172,11 @@ class PackedPolicyTrainer(PolicyTrainer):
         metrics["frac_reward_zero_std"][-1] = without_signal.item()
 
     @torch.no_grad()
-    def _whole_loss(self, model: Any, batch: dict[str, Any], known: _Known) -> Tensor:
+    def _whole_loss(self, model: Any, batch: dict[str, Any], logps: Tensor, entropies: Tensor) -> Tensor:
         """Return RLOOTrainer's own loss of the whole batch, and record its figures."""
-        self._known = known
+        self._known = logps, entropies
         try:
-            self._demand_finite("sum of log-probabilities", float(known.logps.sum()))
+            self._demand_finite("sum of log-probabilities", float(logps.sum()))
             return super()._compute_loss(model, batch)
         finally:
             self._known = None

@@ -1,9 +1,7 @@
 """Decide whether to pack completions: test the policy on its own prompts before it is trained."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -11,12 +9,12 @@ from containers.algorithms.rloo import PolicyTrainer
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.models.trial import trial
+from containers.models.trial import evaluating, trial
 from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
-from containers.packing.choice import Packing, cannot_pack, packed_in_one, padded
+from containers.packing.choice import Packing, cannot_pack, packed_in_one
 from containers.packing.kernel import kernel_text
-from containers.packing.logps import completion_packs, packed_logps
+from containers.packing.logps import completion_packs, packed_logps, row_logps
 from containers.packing_traits import packing_traits, why_completions_are_padded
 from containers.scoring.scorer import allowed_difference, num_layers_of
 from containers.token_budgets import CPU_PACK_TOKENS, completion_pack_tokens
@@ -36,10 +34,8 @@ def plan_policy_packing(
         prompts: token ids of the prompts that the policy is trained on.
     """
     batch = context.spec.batch
-    if not config.pack:
-        return padded(PolicyTrainer, batch)
-    if cannot_pack(context, "Completions", reason=why_padded(model, prompts, config)):
-        return padded(PolicyTrainer, batch)
+    if not config.pack or cannot_pack(context, "Completions", reason=why_padded(model, prompts, config)):
+        return Packing(PolicyTrainer, batch)
     tokens = config.pack_tokens or completion_pack_tokens(
         config.max_prompt_length,
         config.max_completion_length,
@@ -65,16 +61,12 @@ def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config:
     if reason := packed_scoring.why_padded(model, max_length=config.max_prompt_length + config.max_completion_length):
         return reason
     asked, completions = _made_up(prompts, max_length=config.max_completion_length)
-    was_training = model.training
-    model.eval()
-    try:
-        plain = [_row_logps(model, *row) for row in zip(asked, completions, strict=True)]
+    with evaluating(model):
+        plain = [row_logps(model, *row) for row in zip(asked, completions, strict=True)]
         with trial() as tried:
             found = _packed_logps(model, asked, completions)
-        if tried.failure:
-            return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
-    finally:
-        model.train(was_training)
+    if tried.failure:
+        return f"{type(model).__name__} fails with {NAME}: {tried.failure}"
     difference = max(float((one - other).abs().max()) for one, other in zip(found, plain, strict=True))
     values = [value for row in plain for value in row.tolist()]
     bound = allowed_difference(model.dtype, values, num_layers=num_layers_of(model))
@@ -97,16 +89,6 @@ def _made_up(prompts: Sequence[Sequence[int]], *, max_length: int) -> tuple[list
     return asked, made
 
 
-@torch.no_grad()
-def _row_logps(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
-    """Return [C] log-probabilities of one completion, from the model's own logits."""
-    ids = torch.tensor([[*prompt, *completion]], device=model.device)
-    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(completion) + 1).logits
-    logps: Tensor = logits[0, -len(completion) - 1 : -1].float().log_softmax(-1)
-    return logps.gather(-1, ids[0, -len(completion) :, None]).squeeze(-1)
-
-
-@torch.no_grad()
 def _packed_logps(model: PreTrainedModel, prompts: list[list[int]], completions: list[list[int]]) -> list[Tensor]:
     """Return [C] log-probabilities of each completion, in order."""
     found: dict[int, Tensor] = {}

@@ -61,7 +61,9 @@ def check_chat_template(
         BadConfigError: the template is refused; names it, and what to do.
     """
     _fix_the_date(tokenizer)
-    name = f"The chat template of {origin or folder} ({_file_of_template(folder)})"
+    # transformers reads the template from the second file only if there is no first one.
+    file = "chat_template.jinja" if (folder / "chat_template.jinja").is_file() else "tokenizer_config.json"
+    name = f"The chat template of {origin or folder} ({file})"
     advice = "Put a chat_template.jinja that works beside the tokenizer files, or start from another model."
     if not is_own:
         name = f"The chat template of the configuration (chat_template), with the tokenizer of {origin or folder},"
@@ -142,11 +144,6 @@ def _system_prompt(tokenizer: Any) -> str | None:
     question = _PROBE[0]
     around = str(tokenizer.apply_chat_template([question], tokenize=False)).replace(question["content"], "\n")
     return next((line for line in around.splitlines() if _PROSE.search(line)), None)
-
-
-def _file_of_template(folder: Path) -> str:
-    """Name of the file that transformers read the template from."""
-    return "chat_template.jinja" if (folder / "chat_template.jinja").is_file() else "tokenizer_config.json"
 
 
 @contextmanager

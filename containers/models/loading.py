@@ -20,7 +20,6 @@ from transformers import (
 from containers.contracts.names import MERGED_FOLDER
 from containers.formatting import one_line
 from containers.harness.errors import DivergedError, MissingPrerequisiteError
-from containers.models.adapters import TaskType as TaskType
 from containers.models.adapters import apply_lora as apply_lora
 from containers.models.adapters import freeze_all_but_head as freeze_all_but_head
 from containers.models.adapters import is_adapted_model, load_adapted_model

@@ -9,6 +9,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.harness.errors import BadConfigError
+from containers.models.tokenizer_loading import probe_ids
 
 SCORE_TOKEN = "<|cls|>"  # noqa: S105 - no password
 _ENDING = "{% if not add_generation_prompt %}" + SCORE_TOKEN + "{% endif %}"
@@ -26,12 +27,11 @@ def add_score_token(tokenizer: PreTrainedTokenizerBase) -> int:
         # Jinja drops one line break at the end of a template; after the addition it would no longer be at the end.
         tokenizer.chat_template = tokenizer.chat_template.removesuffix("\n") + _ENDING
     token_id = int(tokenizer.convert_tokens_to_ids(SCORE_TOKEN))
-    probe = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]
-    ids = tokenizer.apply_chat_template(probe, tokenize=True, return_dict=True)["input_ids"]
-    if list(ids).count(token_id) != 1 or ids[-1] != token_id:
+    ids = probe_ids(tokenizer)
+    if ids.count(token_id) != 1 or ids[-1] != token_id:
         raise BadConfigError(
             f"train_reward_model.use_cls: a conversation does not end with {SCORE_TOKEN} as one token, but with the "
-            f"tokens {list(ids)[-4:]}. Leave use_cls out, or use another chat_template."
+            f"tokens {ids[-4:]}. Leave use_cls out, or use another chat_template."
         )
     return token_id
 

@@ -69,7 +69,7 @@ def refusals_text(refused: Sequence[tuple[Conversation, str]], *, num_seen: int)
     """Return a text: how many conversations were refused; for each reason, how many and the turns of the first."""
     first = {reason: conversation for conversation, reason in reversed(refused)}
     reasons = "; ".join(
-        f"`{reason}` ({count:,}; the first has the turns {_turns(first[reason])})"
+        f"`{reason}` ({count:,}; the first has the turns {', '.join(turn['role'] for turn in first[reason])})"
         for reason, count in Counter(reason for _, reason in refused).most_common()
     )
     return (
@@ -133,7 +133,3 @@ class TemplateLosses:
         if not found:
             return ""
         return f"Warning: The chat template {', and '.join(found)}. The model never sees them as they are. {_WAY_OUT}"
-
-
-def _turns(conversation: Conversation) -> str:
-    return ", ".join(turn["role"] for turn in conversation)

@@ -45,3 +45,13 @@ def tokens_of_all(
         encoded: Mapping[str, list[list[int]]] = tokenizer(texts, add_special_tokens=False)
         found += [list(ids) for ids in encoded["input_ids"]]
     return found
+
+
+def prompt_token_ids(
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[Mapping[str, str]]],
+    *,
+    losses: TemplateLosses | None = None,
+) -> list[list[int]]:
+    """Return the tokens of prompts as rollouts write them, up to where the assistant begins; see `tokens_of_all`."""
+    return tokens_of_all(tokenizer, prompts, add_generation_prompt=True, for_the_policy=True, losses=losses)

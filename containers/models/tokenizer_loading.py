@@ -86,27 +86,22 @@ def require_own_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
 
 
 def require_rows(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    conversations: Iterable[Sequence[int]],
-    *,
-    name: str = "Conversation",
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, conversations: Iterable[Sequence[int]]
 ) -> None:
     """Refuse tokens without a row in the model's embedding: a text may spell a special token.
 
     Args:
         conversations: token ids.
-        name: name of one of them, for the message; they are numbered from 1.
 
     Raises:
-        BadDataError: a token has no row; names the first such conversation and its token.
+        BadDataError: a token has no row; names the first such conversation, numbered from 1, and its token.
     """
     num_rows = model.get_input_embeddings().weight.shape[0]
     for number, tokens in enumerate(conversations, start=1):
         if token := token_without_row(tokenizer, tokens, num_rows=num_rows):
             raise BadDataError(
-                f"{name} {number:,} has the token {token}, and the model's embedding has {num_rows:,} rows, none for "
-                "it. Remove the token from the text, or leave the text out."
+                f"Conversation {number:,} has the token {token}, and the model's embedding has {num_rows:,} rows, none "
+                "for it. Remove the token from the text, or leave the text out."
             )
 
 

@@ -1,4 +1,4 @@
-"""Trial of a faster computation on a model before it is used: the model may not support it."""
+"""Evaluation mode, and the trial of a faster computation on a model before it is used: it may not support it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +21,18 @@ class Trial:
     """
 
     failure: str = ""
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Compute in evaluation mode and without gradients while this is open; afterwards the model has its mode again."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
 
 
 @contextmanager

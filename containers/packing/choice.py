@@ -16,17 +16,13 @@ class Packing(Generic[TrainerT]):
 
     Attributes:
         arguments: arguments that only this trainer takes.
-        batch: with packs, one batch of all examples of a rank in a step; with padded rows, accumulated batches.
+        batch: with packs, one batch of all examples of a rank in a step; with padded rows, accumulated batches of the
+            device's size.
     """
 
     trainer: type[TrainerT]
     batch: BatchPlan
     arguments: dict[str, Any] = field(default_factory=dict)
-
-
-def padded(trainer: type[TrainerT], batch: BatchPlan) -> Packing[TrainerT]:
-    """Return padded rows, in batches of the device's size."""
-    return Packing(trainer, batch)
 
 
 def packed_in_one(trainer: type[TrainerT], batch: BatchPlan, *, pack_tokens: int) -> Packing[TrainerT]:

@@ -18,26 +18,21 @@ from transformers import PreTrainedModel
 from trl.kernels import ChunkedLogProbFunction
 
 from containers.packing.scoring import packed_rows
-from containers.packing.trees import Tree, lay_out
+from containers.packing.trees import PackedRow, lay_out
 from containers.token_budgets import frozen_head_tile_tokens, head_tile_words
 
 
 @dataclass(frozen=True)
-class CompletionPack:
+class CompletionPack(PackedRow):
     """One row of prompts with their completions, without padding.
 
     Attributes:
-        input_ids: [1, T].
-        position_ids: [1, T].
         rows: place of each of its completions in the batch.
         lengths: tokens of each of these completions.
         places: [N] place in the row of each predicting token, completion by completion.
         targets: [N] the predicted tokens.
     """
 
-    input_ids: Tensor
-    position_ids: Tensor
-    trees: tuple[Tree, ...]
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
     places: Tensor
@@ -89,9 +84,9 @@ def _pieces(rows: Sequence[int], lengths: Sequence[int], *, room: int) -> list[l
 
 def _pack(sequences: Sequence[list[int]], starts: Sequence[int], groups: Sequence[Sequence[int]]) -> CompletionPack:
     """Return one pack of these groups; `starts` says where in each sequence its completion begins."""
-    tokens, positions, trees = lay_out([[sequences[row] for row in group] for group in groups])
+    laid_out = lay_out([[sequences[row] for row in group] for group in groups])
     rows, places, targets = [row for group in groups for row in group], [], []
-    for group, tree in zip(groups, trees, strict=True):
+    for group, tree in zip(groups, laid_out.trees, strict=True):
         branch = tree.start + tree.trunk
         for row, length in zip(group, tree.branches, strict=True):
             # Predicting tokens are in the trunk or in the branch; the last token of the sequence predicts nothing.
@@ -100,9 +95,9 @@ def _pack(sequences: Sequence[list[int]], starts: Sequence[int], groups: Sequenc
             targets += sequences[row][starts[row] :]
             branch += length
     return CompletionPack(
-        input_ids=torch.tensor([tokens]),
-        position_ids=torch.tensor([positions]),
-        trees=trees,
+        laid_out.input_ids,
+        laid_out.position_ids,
+        laid_out.trees,
         rows=tuple(rows),
         lengths=tuple(len(sequences[row]) - starts[row] for row in rows),
         places=torch.tensor(places),
@@ -126,12 +121,7 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
     """Return [N] log-probabilities of a pack's targets and [N] entropies; the model must attend by `packed_tree`."""
     device = model.device
     backbone: Any = model.base_model
-    hidden: Tensor = backbone(
-        input_ids=pack.input_ids.to(device),
-        position_ids=pack.position_ids.to(device),
-        use_cache=False,
-        trees=pack.trees,
-    ).last_hidden_state
+    hidden: Tensor = backbone(**pack.given(device)).last_hidden_state
     head: Any = model.get_output_embeddings()
     predicting, bias = hidden[0, pack.places.to(device)], getattr(head, "bias", None)
     if bias is None and _is_frozen_on_cpu(head.weight):
@@ -150,6 +140,14 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
         ("entropy",),
     )
     return logps, entropies
+
+
+def row_logps(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
+    """Return [C] log-probabilities of one completion alone in its row, from the causal model's own logits."""
+    ids = torch.tensor([[*prompt, *completion]], device=model.device)
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(completion) + 1).logits
+    logps: Tensor = logits[0, -len(completion) - 1 : -1].float().log_softmax(-1)
+    return logps.gather(-1, ids[0, -len(completion) :, None]).squeeze(-1)
 
 
 class FrozenHeadLogps(torch.autograd.Function):

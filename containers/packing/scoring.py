@@ -51,27 +51,25 @@ def shared_groups(sequences: Sequence[list[int]], *, max_items: int, max_tokens:
 
 
 def packed_rows(
-    sequences: Sequence[list[int]], groups: Sequence[list[int]], *, max_items: int, max_tokens: int
+    sequences: Sequence[Sequence[int]], groups: Sequence[list[int]], *, max_items: int, max_tokens: int
 ) -> list[list[list[int]]]:
     """Fill rows with groups, longest first, up to `max_items` members and `max_tokens`; a longer group is alone."""
     lengths = [computed_tokens([sequences[place] for place in group]) for group in groups]
-    rows: list[list[int]] = []
+    rows: list[list[list[int]]] = []
+    room: list[tuple[int, int]] = []
     for number in sorted(range(len(groups)), key=lambda number: lengths[number], reverse=True):
-        fitting = (
-            row
-            for row in rows
-            if sum(lengths[member] for member in row) + lengths[number] <= max_tokens
-            and sum(len(groups[member]) for member in row) + len(groups[number]) <= max_items
-        )
-        row = next(fitting, None)
-        if row is None:
-            rows.append([number])
-        else:
-            row.append(number)
-    return [[groups[number] for number in row] for row in rows]
+        group, length = groups[number], lengths[number]
+        fitting = (row for row, (tokens, items) in enumerate(room) if length <= tokens and len(group) <= items)
+        row = next(fitting, len(rows))
+        if row == len(rows):
+            rows.append([])
+            room.append((max_tokens, max_items))
+        rows[row].append(group)
+        room[row] = (room[row][0] - length, room[row][1] - len(group))
+    return rows
 
 
-def computed_tokens(members: Sequence[list[int]]) -> int:
+def computed_tokens(members: Sequence[Sequence[int]]) -> int:
     """Number of tokens computed for a group: its shared prefix counts once."""
     return sum(len(tokens) for tokens in members) - common_prefix(members) * (len(members) - 1)
 
@@ -95,13 +93,8 @@ def score_rows(classifier: PreTrainedModel, head: Tensor, rows: Sequence[Sequenc
     weight, scores = head.float(), []
     with packed(classifier):
         for groups in rows:
-            tokens, positions, trees = lay_out(groups)
-            hidden: Tensor = trunk(
-                input_ids=torch.tensor([tokens], device=classifier.device),
-                position_ids=torch.tensor([positions], device=classifier.device),
-                use_cache=False,
-                trees=trees,
-            ).last_hidden_state
-            lasts = [last for tree in trees for last in tree.lasts]
+            row = lay_out(groups)
+            hidden: Tensor = trunk(**row.given(classifier.device)).last_hidden_state
+            lasts = [last for tree in row.trees for last in tree.lasts]
             scores += (hidden[0, lasts].float() @ weight.T).squeeze(-1).tolist()
     return scores

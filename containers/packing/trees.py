@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,25 @@ class Tree:
         return tuple(places)
 
 
+@dataclass(frozen=True)
+class PackedRow:
+    """One row of trees, without padding.
+
+    Attributes:
+        input_ids: [1, T].
+        position_ids: [1, T].
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    trees: tuple[Tree, ...]
+
+    def given(self, device: torch.device) -> dict[str, Any]:
+        """Return the arguments of a model's forward on that device; it must use the attention `packed_tree`."""
+        ids, positions = self.input_ids.to(device), self.position_ids.to(device)
+        return {"input_ids": ids, "position_ids": positions, "use_cache": False, "trees": self.trees}
+
+
 def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     """Length of the shared prefix of all sequences; at least one token of each is left for its branch."""
     first, *others = sequences
@@ -44,14 +67,11 @@ def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     return max(limit, 0)
 
 
-def lay_out(groups: Sequence[Sequence[Sequence[int]]]) -> tuple[list[int], list[int], tuple[Tree, ...]]:
-    """Lay out one row of groups of conversations that may share a prefix.
+def lay_out(groups: Sequence[Sequence[Sequence[int]]]) -> PackedRow:
+    """Lay out one row of groups of conversations that may share a prefix, with a tree for each group.
 
     Args:
         groups: per group the token ids of each conversation, none empty.
-
-    Returns:
-        tokens of the row, their positions, and the tree of each group.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -65,4 +85,4 @@ def lay_out(groups: Sequence[Sequence[Sequence[int]]]) -> tuple[list[int], list[
         for sequence in sequences:
             tokens += sequence[trunk:]
             positions += range(trunk, len(sequence))
-    return tokens, positions, tuple(trees)
+    return PackedRow(torch.tensor([tokens]), torch.tensor([positions]), tuple(trees))

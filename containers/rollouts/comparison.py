@@ -3,12 +3,14 @@
 Intervals are over prompts: the completions of one prompt are not independent observations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from containers.contracts.outcome import Metric
@@ -89,6 +91,7 @@ def compare_policies(
         low, high = wilson_interval(right, count, confidence=confidence)
         return Metric(name=name, value=right / count, unit="fraction", ci_low=low, ci_high=high, count=count)
 
+    same = [identical for prompt in prompts for identical in prompt.identical]
     return PolicyEvaluation(
         num_prompts=len(prompts),
         reward_policy=mean("reward_policy", "score", lambda p: fmean(p.rewards_policy)),
@@ -100,7 +103,7 @@ def compare_policies(
         length_reference=mean("length_reference", "tokens", lambda p: _mean_length(p.reference)),
         ended_policy=share("ended_policy", lambda p: _ended_share(p.policy)),
         ended_reference=share("ended_reference", lambda p: _ended_share(p.reference)),
-        identical_completions=_identical_share(prompts),
+        identical_completions=Metric(name="identical_completions", value=fmean(same), unit="fraction", count=len(same)),
         reward_differences=histogram([prompt.reward_difference for prompt in prompts], num_bins=_NUM_BINS),
         samples=_samples(prompts, num_samples),
     )
@@ -112,11 +115,6 @@ def _mean_length(completions: Sequence[Completion]) -> float:
 
 def _ended_share(completions: Sequence[Completion]) -> float:
     return fmean(item.ended for item in completions)
-
-
-def _identical_share(prompts: Sequence[ComparedPrompt]) -> Metric:
-    same = [identical for prompt in prompts for identical in prompt.identical]
-    return Metric(name="identical_completions", value=fmean(same), unit="fraction", count=len(same))
 
 
 def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideBySide, ...]:
@@ -157,40 +155,38 @@ def write_policy_plots(prompts: Sequence[ComparedPrompt], folder: Path) -> None:
 
 def _overlaid(policy: Sequence[float], reference: Sequence[float], path: Path, *, label: str) -> None:
     """Plot both distributions in the same bins."""
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
-    axes = figure.subplots()
     edges = np.histogram_bin_edges([*policy, *reference], bins=30).tolist()
-    axes.hist(reference, bins=edges, color=_REFERENCE, label="reference")
-    axes.hist(policy, bins=edges, color=_POLICY, alpha=0.65, label="policy")
-    axes.set(xlabel=label, ylabel="Completions")
-    axes.legend(frameon=False)
-    _save(figure, path)
+    with _plot(path) as axes:
+        axes.hist(reference, bins=edges, color=_REFERENCE, label="reference")
+        axes.hist(policy, bins=edges, color=_POLICY, alpha=0.65, label="policy")
+        axes.set(xlabel=label, ylabel="Completions")
+        axes.legend(frameon=False)
 
 
 def _differences(values: Sequence[float], path: Path) -> None:
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
-    axes = figure.subplots()
-    axes.hist(values, bins=24, color=_POLICY)
-    axes.axvline(0, color="black", linewidth=1)
-    axes.axvline(float(np.mean(values)), color="#d1495b", linewidth=1.5, label=f"mean {np.mean(values):+.3f}")
-    axes.set(xlabel="Reward of the policy minus reward of the reference, by prompt", ylabel="Prompts")
-    axes.legend(frameon=False)
-    _save(figure, path)
+    with _plot(path) as axes:
+        axes.hist(values, bins=24, color=_POLICY)
+        axes.axvline(0, color="black", linewidth=1)
+        axes.axvline(float(np.mean(values)), color="#d1495b", linewidth=1.5, label=f"mean {np.mean(values):+.3f}")
+        axes.set(xlabel="Reward of the policy minus reward of the reference, by prompt", ylabel="Prompts")
+        axes.legend(frameon=False)
 
 
 def _kl_and_reward(prompts: Sequence[ComparedPrompt], path: Path) -> None:
     """Plot reward difference against the distance from the reference."""
+    log_ratios = [float(np.mean(prompt.log_ratios)) for prompt in prompts]
+    with _plot(path) as axes:
+        axes.scatter(log_ratios, [prompt.reward_difference for prompt in prompts], s=14, color=_POLICY, alpha=0.7)
+        axes.axhline(0, color="black", linewidth=1)
+        axes.set(xlabel="log policy − log reference of the policy's completions, nats", ylabel="Reward difference")
+
+
+@contextmanager
+def _plot(path: Path) -> Iterator[Axes]:
+    """Give the axes to draw on, and then write the figure."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
-    log_ratios = [float(np.mean(prompt.log_ratios)) for prompt in prompts]
-    axes.scatter(log_ratios, [prompt.reward_difference for prompt in prompts], s=14, color=_POLICY, alpha=0.7)
-    axes.axhline(0, color="black", linewidth=1)
-    axes.set(xlabel="log policy − log reference of the policy's completions, nats", ylabel="Reward difference")
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
+    yield axes
+    axes.spines[["top", "right"]].set_visible(False)
     # Without matplotlib's version in the file, the same figures give the same bytes.
     figure.savefig(path, dpi=130, metadata={"Software": None})

@@ -6,8 +6,8 @@ later completions are assigned to the wrong prompts.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.models.trial import trial
 from containers.packing.logps import causal_of
-from containers.rollouts.engines import Rollouts, where_the_same
+from containers.rollouts.engines import Rollouts, generating_by, where_the_same
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
 from containers.token_budgets import PAGE_TOKENS
@@ -41,16 +41,16 @@ class Written:
     logprobs: list[list[float]]
 
 
-@contextmanager
-def continuous_batching(model: PreTrainedModel) -> Iterator[None]:
-    """Replace `model.generate` by continuous batching while this context is open.
+def batching(policy: Any) -> AbstractContextManager[None]:
+    """Replace the policy's `generate` by continuous batching while this context is open.
 
     It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and returns [B, L + C] like `generate`,
     with pad tokens after the end of a completion. Rows of the same prompt are adjacent.
 
     Args:
-        model: a causal model that supports continuous batching; adapters in it are used.
+        policy: a causal model that supports continuous batching, or adapters on one, which are used.
     """
+    model = causal_of(policy)
 
     def generate(*, input_ids: Tensor, attention_mask: Tensor, generation_config: GenerationConfig, **_: Any) -> Tensor:
         runs = equal_rows(input_ids, attention_mask)
@@ -59,18 +59,7 @@ def continuous_batching(model: PreTrainedModel) -> Iterator[None]:
         found = written(model, prompts, siblings=siblings, settings=generation_config)
         return with_completions(input_ids, found.tokens, pad_id=int(generation_config.pad_token_id))
 
-    model.generate = generate
-    try:
-        yield
-    finally:
-        del model.generate
-
-
-@contextmanager
-def batching(policy: Any) -> Iterator[None]:
-    """Generate by continuous batching while this is open; the policy may be adapters on a causal model."""
-    with continuous_batching(causal_of(policy)):
-        yield
+    return generating_by(model, generate)
 
 
 def start(
@@ -154,7 +143,9 @@ def written(
         raise torch.OutOfMemoryError(f"CUDA out of memory for the pages of continuous batching: {fatal}") from fatal
     if fatal is not None:
         raise fatal
-    answers = [results.get(name) for own in names for name in (*_children(own, siblings), own)]
+    # transformers' names of the other requests that a request was split into.
+    children = [f"__child#{number}" for number in range(siblings - 1)]
+    answers = [results.get(f"{own}{child}") for own in names for child in (*children, "")]
     whole = [answer for answer in answers if answer is not None and not answer.error and answer.generated_tokens]
     if len(whole) < len(answers):
         raise StageError(_lost(answers, num_whole=len(whole)))
@@ -168,11 +159,6 @@ def _together(runs: Sequence[range], attention_mask: Tensor) -> int:
     and cannot compute zero tokens.
     """
     return math.gcd(*map(len, runs)) if int(attention_mask.sum(dim=1).min()) > 1 else 1
-
-
-def _children(request: str, siblings: int) -> list[str]:
-    """Return transformers' names of the other requests that a request was split into."""
-    return [f"{request}__child#{number}" for number in range(siblings - 1)]
 
 
 def _lost(answers: Sequence[Any], *, num_whole: int) -> str:

@@ -3,8 +3,8 @@
 Each engine is its own module, with a `start` that takes the arguments of `start_rollouts`; the registry names it.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -52,6 +52,16 @@ def start_plain(
 ) -> Rollouts:
     """Return rollouts by transformers' generate alone."""
     return Rollouts()
+
+
+@contextmanager
+def generating_by(causal: PreTrainedModel, generate: Callable[..., Any]) -> Iterator[None]:
+    """Replace the `generate` of a causal model while this is open."""
+    causal.generate = generate
+    try:
+        yield
+    finally:
+        del causal.generate
 
 
 def where_the_same(context: StageContext, writing: Writing, how: str, *, reason: str, otherwise: str) -> Rollouts:

@@ -1,6 +1,6 @@
 """Batched generation of completions, and their log-probabilities under a policy."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from containers.models.chat_template import ANSWER_AT_ONCE
-from containers.models.template_losses import require_no_refusal
+from containers.models.trial import evaluating
 from containers.scoring.batches import length_batches
 
-Conversation: TypeAlias = Sequence[Mapping[str, str]]
 OnBatch: TypeAlias = Callable[[int], None]
 
 
@@ -59,25 +57,6 @@ def whole_distribution(model: PreTrainedModel) -> Iterator[None]:
         model.generation_config = own
 
 
-def prompt_token_ids(tokenizer: Any, prompts: Sequence[Conversation]) -> list[list[int]]:
-    """Return token ids of each prompt in the chat template, up to where the assistant begins to write.
-
-    Raises:
-        BadConfigError: the template refuses some prompts; says how many of all, and why.
-    """
-    if not prompts:
-        return []
-    settings = {"add_generation_prompt": True, **ANSWER_AT_ONCE}
-    try:
-        encoded = tokenizer.apply_chat_template(
-            [[dict(message) for message in prompt] for prompt in prompts], tokenize=True, return_dict=True, **settings
-        )
-    except Exception:
-        require_no_refusal(tokenizer, prompts, settings=settings)
-        raise
-    return [list(ids) for ids in encoded["input_ids"]]
-
-
 def generate_completions(
     model: Any,
     tokenizer: Any,
@@ -102,24 +81,26 @@ def generate_completions(
         batch_size: prompts per forward.
         on_batch: called with the number of completions so far.
     """
-    end_ids = turn_end_ids(model, tokenizer)
-    pad_id = _pad_id(tokenizer)
-    settings = _generation_config(max_new_tokens, temperature=temperature, end_ids=end_ids, pad_id=pad_id)
+    end_ids, pad_id = turn_end_ids(model, tokenizer), int(tokenizer.pad_token_id)
+    sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    settings = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(end_ids),
+        pad_token_id=pad_id,
+        do_sample=temperature > 0,
+        **sampling,
+    )
     completions: dict[int, Completion] = {}
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), _own_random_state(model.device), whole_distribution(model):
-            for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
-                torch.manual_seed(seed + number)
-                input_ids, mask = _pad([prompts[i] for i in indices], pad_id, side="left", device=model.device)
-                sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
-                for index, tail in zip(indices, sequences[:, input_ids.shape[1] :].tolist(), strict=True):
-                    completions[index] = _completion(prompts[index], tail, tokenizer, end_ids=end_ids)
-                if on_batch is not None:
-                    on_batch(len(completions))
-    finally:
-        model.train(was_training)
+    devices = [model.device] if model.device.type == "cuda" else []
+    with evaluating(model), torch.random.fork_rng(devices=devices), whole_distribution(model):
+        for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
+            torch.manual_seed(seed + number)
+            input_ids, mask = padded_rows([prompts[i] for i in indices], pad_id, side="left", device=model.device)
+            sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
+            for index, tail in zip(indices, sequences[:, input_ids.shape[1] :].tolist(), strict=True):
+                completions[index] = _completion(prompts[index], tail, tokenizer, end_ids=end_ids)
+            if on_batch is not None:
+                on_batch(len(completions))
     return [completions[index] for index in range(len(prompts))]
 
 
@@ -143,18 +124,12 @@ def completion_logprobs(
     """
     totals: dict[int, float] = {}
     lengths = [len(item.prompt_ids) + len(item.completion_ids) for item in completions]
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            for indices in length_batches(lengths, max_items=batch_size):
-                batch = [completions[i] for i in indices]
-                for index, total in zip(indices, _batch_logprobs(model, batch, pad_id, temperature), strict=True):
-                    totals[index] = total
-                if on_batch is not None:
-                    on_batch(len(totals))
-    finally:
-        model.train(was_training)
+    with evaluating(model):
+        for indices in length_batches(lengths, max_items=batch_size):
+            batch = [completions[i] for i in indices]
+            totals |= zip(indices, _batch_logprobs(model, batch, pad_id, temperature), strict=True)
+            if on_batch is not None:
+                on_batch(len(totals))
     return [totals[index] for index in range(len(completions))]
 
 
@@ -164,7 +139,7 @@ def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temper
     Logits [B, L, V] are kept only from the start of the first completion, and are normalised row by row: with a
     vocabulary of 152k they are the largest tensor by far.
     """
-    input_ids, mask = _pad(
+    input_ids, mask = padded_rows(
         [[*item.prompt_ids, *item.completion_ids] for item in batch], pad_id, side="right", device=model.device
     )
     width = input_ids.shape[1]
@@ -181,18 +156,6 @@ def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temper
     return totals
 
 
-def _generation_config(
-    max_new_tokens: int, *, temperature: float, end_ids: tuple[int, ...], pad_id: int
-) -> GenerationConfig:
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
-    return GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        eos_token_id=list(end_ids),
-        pad_token_id=pad_id,
-        **{"do_sample": False, **sampling},
-    )
-
-
 def _completion(prompt: Sequence[int], tail: list[int], tokenizer: Any, *, end_ids: tuple[int, ...]) -> Completion:
     """Return the completion up to its first ending token."""
     end = next((position for position, token in enumerate(tail) if token in end_ids), None)
@@ -205,7 +168,9 @@ def _completion(prompt: Sequence[int], tail: list[int], tokenizer: Any, *, end_i
     )
 
 
-def _pad(sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+def padded_rows(
+    sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Return token ids [B, L] and attention mask [B, L], padded on one side to the longest."""
     width = max(len(ids) for ids in sequences)
     rows, masks = [], []
@@ -215,14 +180,3 @@ def _pad(sequences: Sequence[Sequence[int]], pad_id: int, *, side: str, device: 
         rows.append([pad_id] * left + list(ids) + [pad_id] * right)
         masks.append([0] * left + [1] * len(ids) + [0] * right)
     return torch.tensor(rows, device=device), torch.tensor(masks, device=device)
-
-
-def _pad_id(tokenizer: Any) -> int:
-    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
-
-
-@contextmanager
-def _own_random_state(device: torch.device) -> Iterator[None]:
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield

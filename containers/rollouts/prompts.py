@@ -21,9 +21,8 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.models.chat_template import peculiarities
 from containers.models.template_losses import TemplateLosses
-from containers.models.token_batches import tokens_of_all
+from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.models.tokenizer_loading import token_without_row, without_row_text
-from containers.rollouts.generate import prompt_token_ids
 from containers.scoring.scorer import RewardScorer
 
 # One prompt gives an interval of width zero, which a gate would take for certainty.
@@ -139,7 +138,9 @@ def _that_fit(
             f"{path.name} has no prompt to {purpose}. Raise filter_dataset.policy_prompt_fraction or "
             f"policy_eval_prompt_fraction."
         )
-    conversations = [[_message(message) for message in row["prompt"]] for row in rows]
+    conversations = [
+        [{name: str(message[name]) for name in ("role", "content")} for message in row["prompt"]] for row in rows
+    ]
     encoded = prompt_token_ids(tokenizer, conversations)
     short = [
         PolicyPrompt(
@@ -214,10 +215,6 @@ def seeded_subset(prompts: Sequence[PolicyPrompt], *, limit: int | None, seed: i
     return tuple(prompts[index] for index in sorted(rng.sample(range(len(prompts)), limit)))
 
 
-def _message(message: dict[str, Any]) -> dict[str, str]:
-    return {"role": str(message["role"]), "content": str(message["content"])}
-
-
 def equal_rows(input_ids: Tensor, attention_mask: Tensor) -> list[range]:
     """Return the ranges of adjacent rows with the same prompt, in order."""
     changes = (input_ids[1:] != input_ids[:-1]).any(dim=1) | (attention_mask[1:] != attention_mask[:-1]).any(dim=1)
@@ -243,8 +240,7 @@ def note_policy_template(context: StageContext, tokenizer: Any, prompts: Sequenc
     for peculiarity in peculiarities(tokenizer, setting="train_sft.chat_template"):
         context.recorder.note(f"Warning: {peculiarity}")
     losses = TemplateLosses()
-    asked = [prompt.conversation for prompt in prompts]
-    tokens_of_all(tokenizer, asked, add_generation_prompt=True, for_the_policy=True, losses=losses)
+    prompt_token_ids(tokenizer, [prompt.conversation for prompt in prompts], losses=losses)
     _note(context, losses, name="start model")
 
 

@@ -46,7 +46,10 @@ class SharedPromptLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate keys and values for the rows' own tokens."""
-        self.keys, self.values = (_with_room(states, FIRST_ROOM_TOKENS) for states in (key_states, value_states))
+        rows, heads, _, _ = key_states.shape
+        self.keys, self.values = (
+            states.new_zeros(rows, heads, FIRST_ROOM_TOKENS, states.shape[-1]) for states in (key_states, value_states)
+        )
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Add these to each row's own keys and values; return all of them, [B, key heads, T, width] each."""
@@ -54,7 +57,9 @@ class SharedPromptLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         start, end = self._num_own, self._num_own + key_states.shape[2]
         while end > self.keys.shape[2]:
-            self.keys, self.values = (_twice_the_room(kept) for kept in (self.keys, self.values))
+            self.keys, self.values = (
+                torch.cat((own, torch.zeros_like(own)), dim=2) for own in (self.keys, self.values)
+            )
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self._num_own = end
@@ -71,15 +76,6 @@ class SharedPromptLayer(CacheLayerMixin):  # type: ignore[misc]
     def get_max_length(self) -> int:
         """Return -1: there is no limit."""
         return -1
-
-
-def _with_room(states: Tensor, room: int) -> Tensor:
-    rows, heads, _, width = states.shape
-    return states.new_zeros(rows, heads, room, width)
-
-
-def _twice_the_room(kept: Tensor) -> Tensor:
-    return torch.cat((kept, torch.zeros_like(kept)), dim=2)
 
 
 def shared_prompt_attention(

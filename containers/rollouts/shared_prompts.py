@@ -6,8 +6,8 @@ padded on the left to the longest prompt. Here each prompt is computed once with
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -20,21 +20,21 @@ from containers.harness.context import StageContext
 from containers.models.trial import trial
 from containers.packing.logps import causal_of
 from containers.packing.scoring import why_padded
-from containers.rollouts.engines import Rollouts, where_the_same
+from containers.rollouts.engines import Rollouts, generating_by, where_the_same
 from containers.rollouts.prompts import equal_rows
 from containers.rollouts.shared_prompt_attention import NAME, SharedPromptLayer, attending_to
 from containers.rollouts.trial import TrialRows, allowed_logit_difference
 
 
-@contextmanager
-def shared_prompts(model: PreTrainedModel) -> Iterator[None]:
-    """Make `model.generate` compute a prompt once for all its adjacent rows, while this is open.
+def sharing(policy: Any) -> AbstractContextManager[None]:
+    """Make the policy's `generate` compute a prompt once for all its adjacent rows, while this is open.
 
     It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and returns the same as before.
 
     Args:
-        model: a causal model for which `why_each_row` finds no reason; adapters in it are used.
+        policy: a causal model for which `why_each_row` finds no reason, or adapters on one, which are used.
     """
+    model = causal_of(policy)
 
     def generate(*, input_ids: Tensor, attention_mask: Tensor, **named: Any) -> Any:
         plain = type(model).generate
@@ -44,19 +44,7 @@ def shared_prompts(model: PreTrainedModel) -> Iterator[None]:
         with attending_to(model, cache):
             return plain(model, input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, **named)
 
-    model.generate = generate
-    try:
-        yield
-    finally:
-        del model.generate
-
-
-@torch.no_grad()
-@contextmanager
-def sharing(policy: Any) -> Iterator[None]:
-    """Generate from one prefill per prompt while this is open; the policy may be adapters on a causal model."""
-    with shared_prompts(causal_of(policy)):
-        yield
+    return generating_by(model, generate)
 
 
 def start(
@@ -73,6 +61,7 @@ def start(
     )
 
 
+@torch.no_grad()
 def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> Cache:
     """Return the cache of all but the last token of each prompt; a run of equal rows is computed once.
 
@@ -84,7 +73,7 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
     siblings, longest = math.gcd(*map(len, runs)), max(lengths)
     prompts = len(input_ids) // siblings
     hidden = torch.zeros(prompts, 1, 1, longest, device=input_ids.device)
-    kept: list[tuple[Tensor, Tensor]] = []
+    kept: list[tuple[Tensor, ...]] = []
     for run in runs:
         same, length = slice(run.start // siblings, run.stop // siblings), lengths[run.start]
         hidden[same, ..., length:] = -math.inf
@@ -94,8 +83,8 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
         tokens = input_ids[run.start][attention_mask[run.start].bool()][None, :-1]
         model(input_ids=tokens, past_key_values=found, use_cache=True, logits_to_keep=1)
         if not kept:
-            room = (prompts, -1, longest, -1)
-            kept = [(_zeros(layer.keys, room), _zeros(layer.values, room)) for layer in found.layers]
+            both = [(layer.keys, layer.values) for layer in found.layers]
+            kept = [tuple(own.new_zeros(prompts, own.shape[1], longest, own.shape[3]) for own in pair) for pair in both]
         for (keys, values), layer in zip(kept, found.layers, strict=True):
             keys[same, :, :length], values[same, :, :length] = layer.keys, layer.values
     num_places = input_ids.shape[1] - 1
@@ -105,12 +94,6 @@ def _prefilled(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor
             for keys, values in kept
         ]
     )
-
-
-def _zeros(states: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return zeros of this shape; -1 stands for the size of the states."""
-    sizes = [own if size == -1 else size for own, size in zip(states.shape, shape, strict=True)]
-    return states.new_zeros(sizes)
 
 
 def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
@@ -129,14 +112,14 @@ def why_each_row(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, ma
         return f"its cache does not plainly hold all tokens ({', '.join(odd)})"
     if not model._supports_logits_to_keep():
         return f"{type(model).__name__} computes the logits of all tokens of a prompt"
-    return _why_different(model, [min(prompts, key=len), max(prompts, key=len)], max_length=max_length)
+    return _why_different(model, prompts, max_length=max_length)
 
 
 def _why_different(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int) -> str:
     """Return why logits of these prompts differ from those of whole rows; empty if they do not."""
     asked = TrialRows.of(model, prompts, max_length=max_length)
     plain = asked.answered()
-    with trial() as tried, shared_prompts(model):
+    with trial() as tried, sharing(model):
         shared = asked.answered()
     if tried.failure:
         return f"{type(model).__name__} fails with {NAME}: {tried.failure}"

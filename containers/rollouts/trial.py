@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from containers.rollouts.generate import whole_distribution
+from containers.models.trial import evaluating
+from containers.rollouts.generate import padded_rows, whole_distribution
 from containers.scoring.scorer import allowed_difference, num_layers_of
 
 # Completions of each of the two prompts, and their number of tokens.
@@ -38,17 +39,14 @@ class TrialRows:
         Args:
             max_length: maximum tokens of a prompt with its completion.
         """
-        two = [min(prompts, key=len), max(prompts, key=len)]
-        width = len(two[1])
-        rows = [prompt for prompt in two for _ in range(_SIBLINGS)]
-        missing = [width - len(prompt) for prompt in rows]
-        ids = [[_PAD] * num + list(prompt) for num, prompt in zip(missing, rows, strict=True)]
+        rows = [prompt for prompt in (min(prompts, key=len), max(prompts, key=len)) for _ in range(_SIBLINGS)]
+        input_ids, attention_mask = padded_rows(rows, _PAD, side="left", device=model.device)
         return cls(
             model=model,
-            input_ids=torch.tensor(ids, device=model.device),
-            attention_mask=torch.tensor([[0] * num + [1] * (width - num) for num in missing], device=model.device),
+            input_ids=input_ids,
+            attention_mask=attention_mask,
             settings=GenerationConfig(
-                max_new_tokens=max(1, min(_NEW_TOKENS, max_length - width)),
+                max_new_tokens=max(1, min(_NEW_TOKENS, max_length - input_ids.shape[1])),
                 do_sample=False,
                 pad_token_id=_PAD,
                 return_dict_in_generate=True,
@@ -69,15 +67,10 @@ class TrialRows:
 
     def answered(self) -> Any:
         """Return `generate`'s `sequences` [4, L + C] and `logits` (C times [4, V]); the model keeps its mode."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with whole_distribution(self.model):
-                return self.model.generate(
-                    input_ids=self.input_ids, attention_mask=self.attention_mask, generation_config=self.settings
-                )
-        finally:
-            self.model.train(was_training)
+        with evaluating(self.model), whole_distribution(self.model):
+            return self.model.generate(
+                input_ids=self.input_ids, attention_mask=self.attention_mask, generation_config=self.settings
+            )
 
     def why_others(self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]) -> str:
         """Return why these are not the greedy completions of the four rows, as a clause; empty if they are.

@@ -12,9 +12,10 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,12 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.distributed.ranks import is_first_rank, of_all_ranks, patient_group
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
-from containers.packing.logps import causal_of
-from containers.rollouts.engines import Rollouts
+from containers.models.trial import evaluating
+from containers.packing.logps import causal_of, row_logps
+from containers.rollouts.engines import Rollouts, generating_by
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
-from containers.rollouts.vllm_server import ELSE, VllmPlace, load_vllm
+from containers.rollouts.vllm_server import ELSE, load_vllm
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +79,7 @@ class VllmEngine:
     _num_given: int = 0
     _request: Any = field(default=None, repr=False)
 
-    @contextmanager
-    def writing(self, policy: Any) -> Iterator[None]:
+    def writing(self, policy: Any) -> AbstractContextManager[None]:
         """Replace the policy's `generate` by vLLM with the current adapters, while this is open.
 
         It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and returns [B, L + C].
@@ -99,15 +100,9 @@ class VllmEngine:
             self._demand_of_policy(causal, prompts[0], tokens[0], logprobs[0])
             return with_completions(input_ids, tokens, pad_id=int(generation_config.pad_token_id))
 
-        causal.generate = generate
-        try:
-            yield
-        finally:
-            del causal.generate
+        return generating_by(causal, generate)
 
-    def written(
-        self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig
-    ) -> tuple[list[list[int]], list[list[float]]]:
+    def written(self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig) -> _Answers:
         """Return tokens of `siblings` completions of each prompt, in order, and log-probabilities at temperature 1.
 
         Every prompt has a seed from torch's random state: samples depend on neither load nor batch.
@@ -178,17 +173,12 @@ class VllmEngine:
         self._num_given = number
         self._request = LoRARequest(f"policy-{number}", number, str(path))
 
-    @torch.no_grad()
     def _demand_of_policy(
         self, causal: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]
     ) -> None:
         """Raise if a completion's log-probabilities by policy and vLLM differ, on average over its tokens."""
-        was_training = causal.training
-        causal.eval()
-        ids = torch.tensor([[*prompt, *tokens]], device=causal.device)
-        logits = causal(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) + 1).logits[0, :-1].float()
-        causal.train(was_training)
-        own = torch.log_softmax(logits, dim=-1).gather(1, ids[0, -len(tokens) :, None])[:, 0]
+        with evaluating(causal):
+            own = row_logps(causal, prompt, tokens)
         apart = float((own.cpu() - torch.tensor(logprobs)).abs().mean())
         if not apart <= _MOST_APART:
             raise StageError(
@@ -260,19 +250,8 @@ def start_vllm(
     folder = context.work / ADAPTERS_FOLDER
     if is_first_rank():
         shutil.rmtree(folder, ignore_errors=True)
-    batch, longest = context.spec.batch, config.max_prompt_length + config.max_completion_length
-    of_a_rank = batch.per_device_batch_size * batch.gradient_accumulation_steps
-    place = VllmPlace(
-        model=model,
-        lora_rank=config.lora.r,
-        max_length=longest,
-        sequences=of_a_rank * (batch.num_processes if config.vllm_gpus else 1),
-        num_gpus=config.vllm_gpus,
-        memory_fraction=config.vllm_fraction,
-        seed=context.spec.seed,
-    )
     group = patient_group() if config.vllm_gpus else None
-    llm, version = _loaded(str(context.input_path("start_model")), place, group)
+    llm, version = _loaded(partial(load_vllm, context, config, model, lora_rank=config.lora.r), config, group)
     engine = VllmEngine(
         llm,
         folder,
@@ -282,7 +261,9 @@ def start_vllm(
         group=group,
     )
     try:
-        reason = _why_others(engine, model, prompts, max_length=longest)
+        longest = config.max_prompt_length + config.max_completion_length
+        asked = TrialRows.of(model, prompts, max_length=longest)
+        reason = asked.why_others(*engine.written(asked.prompts, siblings=1, settings=asked.settings))
     except BaseException:
         engine.close()
         raise
@@ -292,13 +273,15 @@ def start_vllm(
     return engine
 
 
-def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup | None) -> tuple[Any, str]:
+def _loaded(
+    load: Callable[[], tuple[Any, str]], config: TrainPolicyConfig, group: distributed.ProcessGroup | None
+) -> tuple[Any, str]:
     """Return the rank's vLLM (None if it uses the first rank's) and its version. Ranks fail together."""
     llm, version = None, ""
     failure: StageError | None = None
-    if not place.num_gpus or is_first_rank():
+    if not config.vllm_gpus or is_first_rank():
         try:
-            llm, version = load_vllm(start_model, place)
+            llm, version = load()
         except BadConfigError as error:
             failure = error
         except Exception as error:
@@ -306,17 +289,8 @@ def _loaded(start_model: str, place: VllmPlace, group: distributed.ProcessGroup 
             # vLLM raises ValueErrors for what it checks before it uses a GPU; the log says more about other errors.
             kind = BadConfigError if isinstance(error, ValueError) else StageError
             failure = kind(f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}.")
-    if place.num_gpus:
+    if config.vllm_gpus:
         version, failure = of_all_ranks((version, failure), group=group)[0]
     if failure is not None:
         raise failure
     return llm, version
-
-
-def _why_others(
-    engine: VllmEngine, model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_length: int
-) -> str:
-    """Return why vLLM's greedy completions are not the model's, as a clause; empty if they are."""
-    asked = TrialRows.of(model, prompts, max_length=max_length)
-    tokens, logprobs = engine.written(asked.prompts, siblings=1, settings=asked.settings)
-    return asked.why_others(tokens, logprobs)

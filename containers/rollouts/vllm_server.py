@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -17,7 +16,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import VLLM_LORA_RANKS
+from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
 
@@ -48,58 +49,45 @@ with contextlib.suppress(OSError):
 _GIB = 1024**3
 
 
-@dataclass(frozen=True)
-class VllmPlace:
-    """Where a vLLM runs and how much it must hold.
+def load_vllm(
+    context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, *, lora_rank: int
+) -> tuple[Any, str]:
+    """Start a `vllm.LLM` with the start model and room for adapters; return it and vLLM's version.
 
-    Attributes:
-        model: gives dtype, device and shape.
+    Args:
+        model: the start model as this rank has it; gives dtype, device and shape.
         lora_rank: rank of the adapters.
-        max_length: maximum tokens of prompt and completion.
-        sequences: number of completions that vLLM generates at a time.
-        num_gpus: GPUs for vLLM alone, over which it divides the model; 0: the rank's own GPU.
-        memory_fraction: share of each GPU's memory.
-    """
-
-    model: PreTrainedModel
-    lora_rank: int
-    max_length: int
-    sequences: int
-    num_gpus: int
-    memory_fraction: float
-    seed: int
-
-
-def load_vllm(folder: str, place: VllmPlace) -> tuple[Any, str]:
-    """Start a `vllm.LLM` with the model in that folder and room for adapters; return it and vLLM's version.
 
     Raises:
         BadConfigError: the adapters have a rank that vLLM does not support.
         Exception: vLLM cannot load the model.
     """
-    room = _lora_room(place.lora_rank)
-    space = place.sequences * place.max_length * _token_bytes(place.model)
-    with _apart_from_ranks(place, cache_gib=max(1, math.ceil(space / _GIB))):
+    room = _lora_room(lora_rank)
+    batch, max_length = context.spec.batch, config.max_prompt_length + config.max_completion_length
+    of_a_rank = batch.per_device_batch_size * batch.gradient_accumulation_steps
+    sequences = of_a_rank * (batch.num_processes if config.vllm_gpus else 1)
+    space = sequences * max_length * _token_bytes(model)
+    with _apart_from_ranks(model.device, config.vllm_gpus, cache_gib=max(1, math.ceil(space / _GIB))):
         import vllm
 
         llm = vllm.LLM(
-            model=folder,
+            model=str(context.input_path("start_model")),
             trust_remote_code=False,
-            dtype=str(place.model.dtype).removeprefix("torch."),
-            max_model_len=place.max_length,
-            max_num_seqs=place.sequences,
-            tensor_parallel_size=place.num_gpus or 1,
+            dtype=str(model.dtype).removeprefix("torch."),
+            max_model_len=max_length,
+            max_num_seqs=sequences,
+            tensor_parallel_size=config.vllm_gpus or 1,
             enable_lora=True,
             max_loras=1,
             max_lora_rank=room,
-            gpu_memory_utilization=place.memory_fraction,
+            gpu_memory_utilization=config.vllm_fraction,
             # Ignores generation_config.json: sampling is from the whole distribution.
             generation_config="vllm",
             skip_tokenizer_init=True,
             # Eager on a CPU: compiling takes minutes, and there are no CUDA graphs to capture.
-            enforce_eager=place.model.device.type == "cpu",
+            enforce_eager=model.device.type == "cpu",
             disable_log_stats=True,
-            seed=place.seed,
+            seed=context.spec.seed,
         )
     _fail_when_gone(llm)
     _end_with_this_process(llm)
@@ -150,15 +138,19 @@ def _token_bytes(model: PreTrainedModel) -> int:
 
 
 @contextmanager
-def _apart_from_ranks(place: VllmPlace, *, cache_gib: int) -> Iterator[None]:
+def _apart_from_ranks(device: torch.device, num_gpus: int, *, cache_gib: int) -> Iterator[None]:
     """While this is open, started processes see only vLLM's GPUs and are no ranks.
 
     They also ignore SIGTERM: it goes to all processes of a stage, and the stage first finishes its step and saves.
+
+    Args:
+        device: this rank's.
+        num_gpus: GPUs for vLLM alone, over which it divides the model; 0: the rank's own GPU.
     """
     before = dict(os.environ)
     changed = {**_VARIABLES, "VLLM_CPU_KVCACHE_SPACE": str(cache_gib)}
-    if place.model.device.type == "cuda":
-        changed["CUDA_VISIBLE_DEVICES"] = vllm_gpus(place.model.device, place.num_gpus, before)
+    if device.type == "cuda":
+        changed["CUDA_VISIBLE_DEVICES"] = vllm_gpus(device, num_gpus, before)
     # Start the tracker now: the first spawned process would start it, and the start would unblock SIGTERM.
     resource_tracker.ensure_running()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -45,7 +45,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = context.spec.config
     if not isinstance(config, BuildBaseModelConfig):
         raise BadConfigError(f"build_base_model was given the config of {config.stage}.")
-    texts = _texts(context.input_path("pairs"))
+    # Validation texts are not read.
+    rows = read_pair_rows(context.input_path("pairs"), TRAIN_PAIRS_FILE)
+    texts = [message["content"] for row in rows for message in (*row["prompt"], *row["chosen"], *row["rejected"])]
     tokenizer = _build_tokenizer(context, config, texts)
     tokenizer.chat_template = default_chat_template()
     model = _build_model(config, tokenizer, seed=context.spec.seed)
@@ -62,14 +64,6 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 def default_chat_template() -> str:
     """Return ChatML, the format of Qwen models: `<|im_start|>role`, the text, `<|im_end|>`."""
     return resources.files("containers.stages").joinpath("chatml.jinja").read_text(encoding="utf-8")
-
-
-def _texts(pairs: Path) -> list[str]:
-    """Return all texts of the training pairs, in order. Validation texts are not read."""
-    texts = []
-    for row in read_pair_rows(pairs, TRAIN_PAIRS_FILE):
-        texts += [message["content"] for message in (*row["prompt"], *row["chosen"], *row["rejected"])]
-    return texts
 
 
 def _build_tokenizer(context: StageContext, config: BuildBaseModelConfig, texts: list[str]) -> PreTrainedTokenizerBase:

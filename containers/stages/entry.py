@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
             return _finish(spec, failure)
         part_gpus(spec.profile, os.environ)
         if spec.batch.num_processes > 1:
-            _become_torchrun(arguments[0], spec.batch.num_processes)
+            become_torchrun("containers.stages.entry", arguments[0], num_processes=spec.batch.num_processes)
     outcome = _guarded(spec, started, lambda: _run_program(spec, rank=rank or 0, started=started, stop=stop), stop=stop)
     stop.end()
     return _finish_rank(spec, outcome, rank=rank) if rank else _finish(spec, outcome)
@@ -123,9 +123,10 @@ def _prepare(spec: StageSpec) -> StageFailure | None:
     )
 
 
-def _become_torchrun(spec_file: str, num_processes: int) -> None:
+def become_torchrun(program: str, spec_file: str, *, num_processes: int) -> NoReturn:
+    """Replace this process by torchrun, which starts the program (a module) once per rank."""
     command = ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc-per-node={num_processes}"]
-    os.execv(sys.executable, [sys.executable, *command, "-m", "containers.stages.entry", spec_file])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, *command, "-m", program, spec_file])  # noqa: S606
 
 
 def _run_program(spec: StageSpec, *, rank: int, started: float, stop: StopSignal) -> StageResult:
@@ -170,24 +171,21 @@ def _failure_of(spec: StageSpec, error: BaseException, *, started: float) -> Sta
     error = stopped_by(error)
     if isinstance(error, StageError | StageCancelledError):
         logger.error("%s", error)
-        kind = error.kind if isinstance(error, StageError) else FailureKind.CANCELLED
-        return _failure(spec, kind, str(error), started=started)
-    traceback.print_exc()
-    if isinstance(error, MemoryError):
-        return _failure(spec, FailureKind.OUT_OF_HOST_MEMORY, f"Python ran out of memory: {error}", started=started)
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return _failure(spec, FailureKind.UNEXPECTED, message, started=started)
-
-
-def _failure(spec: StageSpec, kind: FailureKind, message: str, *, started: float) -> StageFailure:
-    expected = kind is not FailureKind.UNEXPECTED
-    evidence = () if expected else tuple(traceback.format_exc().splitlines()[-_MAX_EVIDENCE_LINES:])
+        kind, message = error.kind if isinstance(error, StageError) else FailureKind.CANCELLED, str(error)
+    elif isinstance(error, MemoryError):
+        traceback.print_exc()
+        kind, message = FailureKind.OUT_OF_HOST_MEMORY, f"Python ran out of memory: {error}"
+    else:
+        traceback.print_exc()
+        kind, name = FailureKind.UNEXPECTED, type(error).__name__
+        message = f"{name}: {error}" if str(error) else name
+    is_unexpected = kind is FailureKind.UNEXPECTED
     return StageFailure(
         stage=spec.stage,
         key=spec.key,
         kind=kind,
         message=message or kind.value,
-        evidence=evidence,
+        evidence=tuple(traceback.format_exc().splitlines()[-_MAX_EVIDENCE_LINES:]) if is_unexpected else (),
         duration_s=time.monotonic() - started,
     )
 

@@ -3,7 +3,6 @@
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,8 @@ import pyarrow.parquet as parquet
 import torch
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.names import (
-    COMPLETIONS_FILE,
-    MODEL_FOLDER,
-    PLOTS_FOLDER,
-    POLICY_EVALUATION_FILE,
-)
+from containers.contracts.names import COMPLETIONS_FILE, MODEL_FOLDER, PLOTS_FOLDER, POLICY_EVALUATION_FILE
 from containers.contracts.outcome import Metric
-from containers.contracts.records import PolicyEvaluation
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
@@ -31,14 +24,6 @@ from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evalua
 from containers.scoring.scorer import RewardScorer
 
 _PROGRESS_INTERVAL_S = 1.0
-
-
-@dataclass(frozen=True)
-class _Written:
-    """The completions of one model, and the log-probabilities of the policy's completions under it."""
-
-    completions: list[Completion]
-    logprobs_of_policy: list[float]
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -56,11 +41,12 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         raise BadConfigError(f"evaluate_policy was given the config of {config.stage}.")
     prompts = _held_out_prompts(context, config)
     policy_folder = context.input_path("policy") / MODEL_FOLDER
-    policy = _write(context, config, prompts, policy_folder, name="policy", of_policy=None)
-    reference = _write(
-        context, config, prompts, context.input_path("start_model"), name="reference", of_policy=policy.completions
+    policy, logprobs = _write(context, config, prompts, policy_folder, name="policy", of_policy=None)
+    reference, logprobs_of_reference = _write(
+        context, config, prompts, context.input_path("start_model"), name="reference", of_policy=policy
     )
-    compared = _compare_prompts(context, config, prompts, policy, reference)
+    log_ratios = [own - other for own, other in zip(logprobs, logprobs_of_reference, strict=True)]
+    compared = _compare_prompts(context, config, prompts, policy, reference, log_ratios=log_ratios)
     evaluation = compare_policies(
         compared,
         confidence=config.confidence,
@@ -71,7 +57,8 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     (context.output / POLICY_EVALUATION_FILE).write_text(evaluation.model_dump_json(indent=2), encoding="utf-8")
     _write_completions(compared, context.output / COMPLETIONS_FILE)
     write_policy_plots(compared, context.output / PLOTS_FOLDER)
-    return (*_figures(evaluation), *_empty_counts(context, compared))
+    figures = (value for _, value in evaluation if isinstance(value, Metric))
+    return (*figures, *_empty_counts(context, compared))
 
 
 def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tuple[PolicyPrompt, ...]:
@@ -94,8 +81,12 @@ def _write(
     *,
     name: str,
     of_policy: list[Completion] | None,
-) -> _Written:
-    """Generate with the model in `folder`. `of_policy` is None if that model is the policy."""
+) -> tuple[list[Completion], list[float]]:
+    """Return completions of the model in `folder`, and log-probabilities of the policy's completions under it.
+
+    Args:
+        of_policy: the policy's completions; None if that model is the policy.
+    """
     profile = context.spec.profile
     model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
     check_lengths(config, max_positions=position_limit(model), name=name)
@@ -122,31 +113,30 @@ def _write(
         on_batch=_progress(context, len(measured), text=f"probabilities under the {name}"),
     )
     _release(model)
-    return _Written(completions=completions, logprobs_of_policy=logprobs)
+    return completions, logprobs
 
 
 def _compare_prompts(
     context: StageContext,
     config: EvaluatePolicyConfig,
     prompts: Sequence[PolicyPrompt],
-    policy: _Written,
-    reference: _Written,
+    policy: Sequence[Completion],
+    reference: Sequence[Completion],
+    *,
+    log_ratios: Sequence[float],
 ) -> list[ComparedPrompt]:
     """Return both models' completions with their rewards, by prompt."""
     scorer = load_scorer(context, batch_size=config.batch_size)
     size = config.completions_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(size)]
-    rewards_policy, rewards_reference = _rewards(scorer, repeated, policy.completions, reference.completions)
-    log_ratios = [
-        own - other for own, other in zip(policy.logprobs_of_policy, reference.logprobs_of_policy, strict=True)
-    ]
+    rewards_policy, rewards_reference = _rewards(scorer, repeated, policy, reference)
     if not torch.isfinite(torch.tensor(log_ratios)).all():
         raise DivergedError("A log-probability of the policy's completions is not finite; the policy cannot be judged.")
     return [
         ComparedPrompt(
             prompt=prompt,
-            policy=tuple(policy.completions[start : start + size]),
-            reference=tuple(reference.completions[start : start + size]),
+            policy=tuple(policy[start : start + size]),
+            reference=tuple(reference[start : start + size]),
             rewards_policy=tuple(rewards_policy[start : start + size]),
             rewards_reference=tuple(rewards_reference[start : start + size]),
             log_ratios=tuple(log_ratios[start : start + size]),
@@ -172,22 +162,6 @@ def _rewards(
     scores = scorer.score_written(asked)
     rewards = dict(zip(texts, scores, strict=True))
     return tuple([rewards[item] for item in column] for column in columns)
-
-
-def _figures(evaluation: PolicyEvaluation) -> tuple[Metric, ...]:
-    figures = (
-        evaluation.reward_policy,
-        evaluation.reward_reference,
-        evaluation.reward_difference,
-        evaluation.win_rate,
-        evaluation.kl,
-        evaluation.length_policy,
-        evaluation.length_reference,
-        evaluation.ended_policy,
-        evaluation.ended_reference,
-        evaluation.identical_completions,
-    )
-    return tuple(metric for metric in figures if metric is not None)
 
 
 def _empty_counts(context: StageContext, compared: Sequence[ComparedPrompt]) -> tuple[Metric, ...]:

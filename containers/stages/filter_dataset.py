@@ -5,11 +5,11 @@ domain, language, strength and source, `dropped.jsonl` some rows of each reason.
 `contaminated.jsonl` have every such row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Funnel
 from containers.contracts.registries import BENCHMARKS
@@ -45,10 +45,11 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = filter_config(context)
     sources = read_sources(context, config)
     polarity = checked_polarity(context, sources)
-    languages = {split: languages_seen(_of_split(sources, split)) for split in _splits(sources)}
-    counter = FunnelCounter(
-        {split: sum(source.rows_read for source in sources if source.split == split) for split in _splits(sources)}
-    )
+    by_split: dict[Split, list[Source]] = {}
+    for source in sources:
+        by_split.setdefault(source.split, []).append(source)
+    languages = {split: languages_seen([row for one in group for row in one.rows]) for split, group in by_split.items()}
+    counter = FunnelCounter({split: sum(one.rows_read for one in group) for split, group in by_split.items()})
     for reason, malformed in malformed_by_reason(sources):
         counter.step(reason, malformed)
     chain = FilterChain(config, counter=counter, seed=context.spec.seed)
@@ -76,14 +77,6 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         f"{funnel.policy_train_prompts:,} + {funnel.policy_eval_prompts:,} policy prompts."
     )
     return _metrics(funnel, num_dropped=counter.total.num_dropped, num_malformed=sum(s.num_malformed for s in sources))
-
-
-def _splits(sources: list[Source]) -> tuple[Split, ...]:
-    return tuple(dict.fromkeys(source.split for source in sources))
-
-
-def _of_split(sources: list[Source], split: Split) -> Rows:
-    return [row for source in sources if source.split == split for row in source.rows]
 
 
 def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: FilterDatasetConfig) -> Rows:
@@ -186,28 +179,22 @@ def _metrics(funnel: Funnel, *, num_dropped: int, num_malformed: int) -> tuple[M
 
 
 def suite_prompts(context: StageContext, config: FilterDatasetConfig) -> dict[str, list[SuitePrompt]]:
-    """Return the prompts of the suites that will judge the reward model; none if `contamination` is off."""
-    if config.contamination == "off":
-        return {}
-    paths = {suite.name: Path(context.input_path(f"suite_{suite.name}")) for suite in config.suites}
-    return read_suite_prompts(config.suites, paths)
-
-
-def read_suite_prompts(suites: Sequence[HeldOutSuite], paths: Mapping[str, Path]) -> dict[str, list[SuitePrompt]]:
-    """Read the prompts of each suite, as the evaluation reads them.
+    """Return the prompts of the suites that will judge the reward model; none if `contamination` is off.
 
     Raises:
         BadConfigError: the benchmark of a suite is not known.
         BadDataError: a suite cannot be read.
     """
+    if config.contamination == "off":
+        return {}
     found = {}
-    for suite in suites:
+    for suite in config.suites:
         if suite.benchmark not in BENCHMARKS:
             raise BadConfigError(
                 f"The suite `{suite.name}` names the benchmark `{suite.benchmark}`, which is not known. "
                 f"Known: {', '.join(BENCHMARKS)}."
             )
-        rows = BENCHMARKS[suite.benchmark].read(paths[suite.name])
+        rows = BENCHMARKS[suite.benchmark].read(context.input_path(f"suite_{suite.name}"))
         found[suite.name] = [SuitePrompt(suite.name, item.item_id, item.line, item.prompt) for item in rows.items]
     return found
 

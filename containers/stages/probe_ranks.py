@@ -19,6 +19,7 @@ from containers.distributed.ranks import join_ranks
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.harness.recorder import Recorder
+from containers.stages.entry import become_torchrun
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     spec = StageSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
     if "RANK" not in os.environ:
-        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.batch.num_processes}"]
-        program = ["-m", "containers.stages.probe_ranks", sys.argv[1]]
-        os.execv(sys.executable, [sys.executable, *command, *program])  # noqa: S606
+        become_torchrun("containers.stages.probe_ranks", sys.argv[1], num_processes=spec.batch.num_processes)
     work = Path(spec.work_path)
     recorder = Recorder(work / EVENTS_FILE, enabled=os.environ["RANK"] == "0")
     try:

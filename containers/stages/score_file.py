@@ -44,7 +44,9 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         MissingPrerequisiteError: the model is no reward model, or lacks the score statistics that `normalise` needs.
         DivergedError: a score is not finite; names the row.
     """
-    config = _config(context)
+    config = context.spec.config
+    if not isinstance(config, ScoreFileConfig):
+        raise BadConfigError(f"score_file was given the config of {config.stage}.")
     rows = list(read_rows_to_score(context.input_path("rows")))
     _demand_rows(rows, Counter(row.reason for row in rows if row.reason), context)
     model = reward_model_folder(context.input_path("reward_model"))
@@ -126,13 +128,6 @@ def _first_not_finite(rows: Sequence[tuple[RowToScore, list[list[int]]]], scorer
             place = f"{row.file}, row {row.line}" if row.file else f"Row {row.line}"
             return f"{place}: {error}"
     return "Scores are not finite where rows are scored together, and finite one by one. The model cannot be used."
-
-
-def _config(context: StageContext) -> ScoreFileConfig:
-    config = context.spec.config
-    if not isinstance(config, ScoreFileConfig):
-        raise BadConfigError(f"score_file was given the config of {config.stage}.")
-    return config
 
 
 def _demand_rows(rows: Sequence[RowToScore], not_scored: Counter[str], context: StageContext) -> None:

@@ -15,35 +15,15 @@ from containers.distributed.devices import compute_device, compute_dtype
 from containers.formatting import one_line
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
-from containers.models.chat_template import ANSWER_AT_ONCE, peculiarities
-from containers.models.loading import (
-    apply_lora,
-    load_causal_model,
-    load_tokenizer,
-    num_embedding_rows,
-    require_own_tokenizer,
-)
+from containers.models.chat_template import ANSWER_AT_ONCE
+from containers.models.loading import apply_lora, load_causal_model, require_own_tokenizer
 from containers.models.template_losses import TemplateLosses
-from containers.models.token_batches import tokens_of_all
+from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.packing.kernel import try_kernels
 from containers.training.arguments import common_arguments
-from containers.training.examples import (
-    TrainingExamples,
-    as_dataset,
-    read_training_examples,
-    resolve_training_schedule,
-)
-from containers.training.loop import training_callbacks
-from containers.training.program import (
-    Prepared,
-    Training,
-    last_loss,
-    prepared_of,
-    run_training,
-    save_causal_model,
-    size_metrics,
-)
-from containers.training.records import peak_memory_bytes
+from containers.training.examples import as_dataset
+from containers.training.program import PairTraining, run_training, save_causal_model
+from containers.training.records import Prepared, peak_memory_bytes
 from containers.training.sharding import ready_to_divide
 
 Turns = list[dict[str, str]]
@@ -54,12 +34,11 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     return run_training(context, SftTraining(context))
 
 
-class SftTraining(Training):
-    """Supervised fine-tuning."""
+class SftTraining(PairTraining[TrainSftConfig]):
+    """Supervised fine-tuning on the prompt with the chosen completion of each pair, or with both."""
 
-    def __init__(self, context: StageContext) -> None:
-        super().__init__(context)
-        self.config = _config(context)
+    config_type = TrainSftConfig
+    token_fields, unit = ("input_ids",), "completions"
 
     @property
     def algorithm(self) -> str:
@@ -68,16 +47,15 @@ class SftTraining(Training):
 
     def prepare(self) -> Prepared:
         """Tokenise the completions."""
-        context, config = self.context, self.config
-        try_kernels(compute_device(context.spec.profile))
-        start = context.input("start_model")
-        self.tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=config.chat_template)
-        if config.chat_template is None:
-            for peculiarity in peculiarities(self.tokenizer, setting="train_sft.chat_template"):
-                context.recorder.note(f"Warning: {peculiarity}")
-        self.examples = _tokenised_examples(context, config, self.tokenizer)
-        self.schedule = resolve_training_schedule(context, config, self.examples)
-        return prepared_of(self.examples, self.schedule)
+        try_kernels(compute_device(self.context.spec.profile))
+        return super().prepare()
+
+    def tokenised(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
+        """Return the tokens of each completion of the rows; see `tokenised_completions`."""
+        sides = ("chosen", "rejected") if self.config.completions == "both" else ("chosen",)
+        completions = [(row["prompt"], row[side]) for row in rows for side in sides]
+        found = iter(tokenised_completions(self.tokenizer, completions, losses=losses))
+        return [[next(found) for _ in sides] for _ in rows]
 
     def build_trainer(self, checkpoint: Path | None) -> SFTTrainer:
         """Build TRL's trainer on completions that are tokenised already.
@@ -104,7 +82,7 @@ class SftTraining(Training):
             train_dataset=as_dataset(kept, columns),
             eval_dataset=as_dataset(self.examples.validation.kept, columns),
             processing_class=self.tokenizer,
-            callbacks=training_callbacks(context, schedule=self.schedule, checkpoint=checkpoint),
+            callbacks=self.callbacks(checkpoint),
         )
         if len(trainer.train_dataset) != len(kept):
             raise StageError(
@@ -130,44 +108,12 @@ class SftTraining(Training):
 
     def metrics(self, trainer: SFTTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
         """Return the losses, and the numbers of completions left out."""
-        train, validation = self.examples.train, self.examples.validation
+        count = len(self.examples.validation.kept)
         return (
-            Metric(name="validation_loss", value=trainer.state.best_metric, unit="nats", count=len(validation.kept)),
-            Metric(name="train_loss", value=last_loss(trainer), unit="nats"),
-            *size_metrics(trainer, parameters),
-            Metric(name="train_completions_left_out", value=train.num_left_out, unit="completions"),
-            Metric(name="validation_completions_left_out", value=validation.num_left_out, unit="completions"),
+            Metric(name="validation_loss", value=trainer.state.best_metric, unit="nats", count=count),
+            *self.shared_metrics(trainer, parameters),
             Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
         )
-
-
-def _config(context: StageContext) -> TrainSftConfig:
-    config = context.spec.config
-    if not isinstance(config, TrainSftConfig):
-        raise BadConfigError(f"train_sft was given the config of {config.stage}.")
-    return config
-
-
-def _tokenised_examples(
-    context: StageContext, config: TrainSftConfig, tokenizer: PreTrainedTokenizerBase
-) -> TrainingExamples:
-    """Tokenise the prompt with the chosen completion of each pair, or with both."""
-    sides = ("chosen", "rejected") if config.completions == "both" else ("chosen",)
-
-    def tokenised(rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
-        completions = [(row["prompt"], row[side]) for row in rows for side in sides]
-        found = iter(tokenised_completions(tokenizer, completions, losses=losses))
-        return [[next(found) for _ in sides] for _ in rows]
-
-    return read_training_examples(
-        context,
-        config,
-        tokenizer,
-        tokenised=tokenised,
-        token_fields=["input_ids"],
-        num_rows=num_embedding_rows(context.input_path("start_model")),
-        unit="completions",
-    )
 
 
 def tokenised_completions(
@@ -192,7 +138,7 @@ def tokenised_completions(
         BadConfigError: the chat template refuses a conversation, or writes a prompt differently when its completion
             follows; says for how many.
     """
-    starts = tokens_of_all(tokenizer, [prompt for prompt, _ in pairs], add_generation_prompt=True, for_the_policy=True)
+    starts = prompt_token_ids(tokenizer, [prompt for prompt, _ in pairs])
     wholes = tokens_of_all(
         tokenizer, [[*prompt, *completion] for prompt, completion in pairs], for_the_policy=True, losses=losses
     )

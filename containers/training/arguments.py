@@ -35,7 +35,7 @@ def common_arguments(
         "gradient_accumulation_steps": batch.gradient_accumulation_steps,
         "learning_rate": optimizer.learning_rate,
         "lr_scheduler_type": optimizer.scheduler,
-        "lr_scheduler_kwargs": _scheduler_arguments(optimizer),
+        "lr_scheduler_kwargs": None,
         "warmup_steps": math.ceil(optimizer.warmup_fraction * schedule.num_steps),
         "weight_decay": optimizer.weight_decay,
         "max_grad_norm": optimizer.max_grad_norm,
@@ -58,13 +58,9 @@ def common_arguments(
         "disable_tqdm": True,
         **_hardware_arguments(profile, batch),
     }
+    if optimizer.scheduler == "cosine_with_min_lr":
+        arguments["lr_scheduler_kwargs"] = {"min_lr_rate": optimizer.minimum_learning_rate_fraction}
     return arguments | _evaluation_arguments(schedule) if evaluates else arguments
-
-
-def _scheduler_arguments(optimizer: OptimizerSettings) -> dict[str, float] | None:
-    if optimizer.scheduler != "cosine_with_min_lr":
-        return None
-    return {"min_lr_rate": optimizer.minimum_learning_rate_fraction}
 
 
 def _evaluation_arguments(schedule: ResolvedSchedule) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -114,16 +113,14 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
             return
         self._recorder.metrics(state.global_step, curves)
         self.last |= curves
+        last = f"checkpoint-{self._saved_step} is the last one" if self._saved_step else "there is no checkpoint"
         for name, value in curves.items():
             if name.removeprefix("eval_") in _MUST_BE_FINITE and not math.isfinite(value):
                 raise DivergedError(
                     f"{name} is {value} at step {state.global_step} of {self._planned_steps}. Nothing was saved from "
-                    f"here on; {self._last_checkpoint()}. Lower optimizer.learning_rate ({args.learning_rate:g}), or "
+                    f"here on; {last}. Lower optimizer.learning_rate ({args.learning_rate:g}), or "
                     "look at that step's data."
                 )
-
-    def _last_checkpoint(self) -> str:
-        return f"checkpoint-{self._saved_step} is the last one" if self._saved_step else "there is no checkpoint"
 
 
 class StopCallback(TrainerCallback):  # type: ignore[misc]
@@ -168,10 +165,9 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
         self._recorder.stopping(stops_every=self._stops_every(args), save_s=save_s)
         if not is_requested:
             return
-        checkpoint = Path(args.output_dir) / f"{CHECKPOINT_PREFIX}{state.global_step}"
         raise StageCancelledError(
-            f"The stage was stopped (SIGTERM) after step {state.global_step}, which {checkpoint.name} holds. Start it "
-            "again and it goes on from there."
+            f"The stage was stopped (SIGTERM) after step {state.global_step}, which {CHECKPOINT_PREFIX}"
+            f"{state.global_step} holds. Start it again and it goes on from there."
         )
 
     def _stops_every(self, args: TrainingArguments) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,11 +19,11 @@ from containers.distributed.ranks import any_rank, is_first_rank, of_all_ranks, 
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, StageError
 from containers.models.template_losses import TemplateLosses
-from containers.models.token_batches import tokens_of_all
+from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.models.tokenizer_loading import load_tokenizer, token_without_row, without_row_text
 from containers.training.token_cache import (
     MadeTokens,
-    SplitTokens,
+    SplitExamples,
     keep_tokens,
     tokens_key,
     tokens_of_earlier_attempt,
@@ -42,27 +42,6 @@ class Tokenised(Protocol):
     def __call__(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
         """Return the fields of each pair's examples; `losses` counts what the chat template leaves out."""
         ...
-
-
-@dataclass(frozen=True)
-class SplitExamples:
-    """The tokenised examples of a split to train on, and the numbers of those left out.
-
-    Attributes:
-        num_over_long: examples longer than max_length.
-        num_without_row: of the others, those with a token that has no row in the model's embedding.
-        left_out_text: empty if none is left out.
-    """
-
-    kept: list[Row]
-    num_over_long: int
-    num_without_row: int
-    left_out_text: str
-
-    @property
-    def num_left_out(self) -> int:
-        """Number of examples left out, for all reasons."""
-        return self.num_over_long + self.num_without_row
 
 
 @dataclass(frozen=True)
@@ -101,7 +80,7 @@ def read_training_examples(
     """
     key = tokens_key(context, config, tokenizer)
     kept = tokens_of_earlier_attempt(context, key)
-    found: dict[str, SplitTokens] = {}
+    found: dict[str, SplitExamples] = {}
     examples, losses = [], TemplateLosses()
     for file, name in ((TRAIN_PAIRS_FILE, "training"), (VALIDATION_PAIRS_FILE, "validation")):
         rows = read_pair_rows(context.input_path("pairs"), file)
@@ -119,23 +98,14 @@ def read_training_examples(
         split = found[file] if kept is None else kept.splits[file]
         if split.left_out_text:
             context.recorder.note(split.left_out_text)
-        examples.append(_with_their_pairs(split, rows))
+        whole = [{**rows[place], **example} for place, example in zip(split.places, split.kept, strict=True)]
+        examples.append(replace(split, kept=whole))
     words = _losses_text(context, tokenizer, losses) if kept is None else kept.losses_text
     if words:
         context.recorder.note(words)
     if kept is None:
         keep_tokens(context, MadeTokens(splits=found, losses_text=words), key)
     return TrainingExamples(*examples)
-
-
-def _with_their_pairs(split: SplitTokens, rows: Sequence[Row]) -> SplitExamples:
-    kept = [{**rows[place], **example} for place, example in zip(split.places, split.examples, strict=True)]
-    return SplitExamples(
-        kept=kept,
-        num_over_long=split.num_over_long,
-        num_without_row=split.num_without_row,
-        left_out_text=split.left_out_text,
-    )
 
 
 def _of_share(
@@ -162,7 +132,7 @@ def _that_fit(
     name: str,
     setting: str,
     max_length: int,
-) -> SplitTokens:
+) -> SplitExamples:
     """Return the examples with at most `max_length` tokens, each of which has a row in the embedding.
 
     Args:
@@ -195,9 +165,9 @@ def _that_fit(
         )
     if any(without):
         words.append(without_row_text(without, name=name, num_rows=num_rows))
-    return SplitTokens(
+    return SplitExamples(
         places=[place for place, _ in kept],
-        examples=[example for _, example in kept],
+        kept=[example for _, example in kept],
         num_over_long=num_over_long,
         num_without_row=len(short) - len(kept),
         left_out_text=" ".join(words),
@@ -237,7 +207,7 @@ def note_policy_template(context: StageContext) -> None:
     try:
         tokenizer = load_tokenizer(Path(start.path), origin=start.origin)
         prompts = read_policy_prompts(context.input_path("pairs"))
-        tokens_of_all(tokenizer, prompts, add_generation_prompt=True, for_the_policy=True)
+        prompt_token_ids(tokenizer, prompts)
     except BadConfigError as error:
         context.recorder.note(f"Warning: A policy that starts from this model without train_sft would fail: {error}")
 

@@ -1,4 +1,4 @@
-"""The training loop of every training stage: callbacks, resume, training, and verification."""
+"""The training loop of every training stage: resume, training, and verification."""
 
 import contextlib
 from functools import partial
@@ -6,61 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
-from torch import distributed
-from transformers import PrinterCallback, TrainerCallback
-from transformers.integrations import TensorBoardCallback
+from transformers import TrainerCallback
 
-from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.schedule import ResolvedSchedule
-from containers.distributed.ranks import is_first_rank
+from containers.distributed.ranks import is_first_rank, of_all_ranks
 from containers.harness.context import StageContext
-from containers.harness.errors import BadConfigError, StageError
+from containers.harness.errors import StageError
 from containers.models.loading import check_finite
-from containers.training.callbacks import RecorderCallback, SaveCallback, StopCallback
 from containers.training.checkpoints import (
-    CheckpointManifestCallback,
     best_of,
     checkpoint_flaw,
     checkpoint_step,
     newest_valid_checkpoint,
 )
-from containers.training.sharding import DividedModelCallback, divides_model
-
-
-def training_callbacks(
-    context: StageContext, *, schedule: ResolvedSchedule, checkpoint: Path | None, exact_every: int = 1
-) -> list[TrainerCallback]:
-    """Return the callbacks: saving, curves and guards, checkpoint manifests, the stop, TensorBoard on the first rank.
-
-    Args:
-        checkpoint: the one from which training resumes.
-        exact_every: a resume is exact only at steps that are multiples of this.
-    """
-    config = context.spec.config
-    if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
-        raise BadConfigError(f"{config.stage} trains nothing, so it has no schedule.")
-    callbacks = [
-        SaveCallback(schedule),
-        RecorderCallback(context.recorder, planned_steps=schedule.num_steps),
-        CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
-        StopCallback(context.stop, context.recorder, exact_every=exact_every),
-    ]
-    if divides_model(context.spec.profile):
-        callbacks.append(DividedModelCallback(context.recorder))
-    if is_first_rank():
-        from torch.utils.tensorboard import SummaryWriter
-
-        # TensorBoard hides the steps after this one that an earlier attempt wrote.
-        writer = SummaryWriter(str(context.tensorboard), purge_step=(checkpoint_step(checkpoint) or 0) + 1)
-        callbacks.append(TensorBoardCallback(writer))
-    return callbacks
-
-
-def silence(trainer: Any) -> None:
-    """Stop the Trainer from printing every log line; the recorder has the curves and reports progress."""
-    trainer.remove_callback(PrinterCallback)
 
 
 def resume_point(context: StageContext) -> Path | None:
@@ -69,14 +26,13 @@ def resume_point(context: StageContext) -> Path | None:
     Raises:
         MissingPrerequisiteError: there are finished checkpoints, and all are damaged.
     """
-    found: list[Path | None] = [None]
+    found = None
     if is_first_rank():
-        found = [newest_valid_checkpoint(context.checkpoints, spec=context.spec, recorder=context.recorder)]
-    if distributed.is_initialized():
-        distributed.broadcast_object_list(found)
-    if found[0] is not None:
-        context.recorder.note(f"Resuming from {found[0].name}.")
-    return found[0]
+        found = newest_valid_checkpoint(context.checkpoints, spec=context.spec, recorder=context.recorder)
+    checkpoint = of_all_ranks(found)[0]
+    if checkpoint is not None:
+        context.recorder.note(f"Resuming from {checkpoint.name}.")
+    return checkpoint
 
 
 class _AlreadyTrainedError(Exception):

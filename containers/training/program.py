@@ -5,47 +5,63 @@ A stage supplies a `Training`: its examples, its trainer, and what it saves.
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from transformers.integrations import TensorBoardCallback
 
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.schedule import ResolvedSchedule
+from containers.data.pairs import Row
 from containers.distributed.devices import compute_dtype
-from containers.distributed.ranks import join_ranks, leave_ranks
+from containers.distributed.ranks import is_first_rank, join_ranks, leave_ranks
 from containers.harness.context import StageContext
-from containers.models.loading import parameter_counts, save_adapter, save_merged
-from containers.training.checkpoints import checkpoint_step
-from containers.training.examples import TrainingExamples
-from containers.training.loop import resume_point, silence, train, verify_training
-from containers.training.records import training_info, write_training_records
-from containers.training.sharding import divides_model, whole_model
+from containers.harness.errors import BadConfigError
+from containers.models.chat_template import peculiarities
+from containers.models.loading import load_tokenizer, num_embedding_rows, parameter_counts, save_adapter, save_merged
+from containers.models.template_losses import TemplateLosses
+from containers.training.callbacks import RecorderCallback, SaveCallback, StopCallback
+from containers.training.checkpoints import CheckpointManifestCallback, checkpoint_step
+from containers.training.examples import TrainingExamples, read_training_examples, resolve_training_schedule
+from containers.training.loop import resume_point, train, verify_training
+from containers.training.records import Prepared, write_training_records
+from containers.training.sharding import DividedModelCallback, divides_model, whole_model
+
+ConfigT = TypeVar("ConfigT", TrainSftConfig, TrainRewardModelConfig, TrainPolicyConfig)
+PairConfigT = TypeVar("PairConfigT", TrainSftConfig, TrainRewardModelConfig)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Schedule and numbers of examples of a training, known before its model is built."""
-
-    schedule: ResolvedSchedule
-    num_examples: int
-    num_over_long: int
-    num_without_row: int
-
-
-class Training(ABC):
+class Training(ABC, Generic[ConfigT]):
     """One training. `run_training` calls its methods in their order here, on every rank unless they say otherwise.
 
     Args:
         context: the context of the stage.
+
+    Attributes:
+        config_type: type of the stage's configuration.
+        schedule: the schedule with every number filled in; `prepare` sets it.
+
+    Raises:
+        BadConfigError: the context has the configuration of another stage.
     """
 
+    config_type: type[ConfigT]
+    schedule: ResolvedSchedule
+
     def __init__(self, context: StageContext) -> None:
+        config = context.spec.config
+        if not isinstance(config, self.config_type):
+            raise BadConfigError(f"{context.spec.stage} was given the config of {config.stage}.")
         self.context = context
+        self.config: ConfigT = config
 
     @property
     @abstractmethod
@@ -64,6 +80,30 @@ class Training(ABC):
             checkpoint: the one from which training resumes; None: it starts at step 0.
         """
 
+    def callbacks(self, checkpoint: Path | None, *, exact_every: int = 1) -> list[TrainerCallback]:
+        """Return the callbacks: saving, curves, checkpoint manifests, the stop, and TensorBoard on the first rank.
+
+        Args:
+            checkpoint: the one from which training resumes.
+            exact_every: a resume is exact only at steps that are multiples of this.
+        """
+        context, config = self.context, self.config
+        callbacks = [
+            SaveCallback(self.schedule),
+            RecorderCallback(context.recorder, planned_steps=self.schedule.num_steps),
+            CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
+            StopCallback(context.stop, context.recorder, exact_every=exact_every),
+        ]
+        if divides_model(context.spec.profile):
+            callbacks.append(DividedModelCallback(context.recorder))
+        if is_first_rank():
+            from torch.utils.tensorboard import SummaryWriter
+
+            # TensorBoard hides the steps after this one that an earlier attempt wrote.
+            writer = SummaryWriter(str(context.tensorboard), purge_step=(checkpoint_step(checkpoint) or 0) + 1)
+            callbacks.append(TensorBoardCallback(writer))
+        return callbacks
+
     def while_training(self, trainer: Any) -> AbstractContextManager[Any]:
         """Context that is open during training."""
         return nullcontext()
@@ -72,7 +112,7 @@ class Training(ABC):
     def untrained_model(self) -> PreTrainedModel | PeftModel:
         """Load the model as it was before training; a divided model's weights are gathered into it."""
 
-    def judge(self, trainer: Any) -> None:  # noqa: B027 - not every training does
+    def judge(self, trainer: Any) -> None:
         """Measure the trained model, on every rank, after verification and before the ranks leave."""
 
     @abstractmethod
@@ -87,11 +127,72 @@ class Training(ABC):
             parameters: numbers of trainable and of all parameters.
         """
 
-    def close(self) -> None:  # noqa: B027 - not every training starts something
+    def close(self) -> None:
         """End what the training started, also after a failure."""
 
 
-def run_training(context: StageContext, training: Training) -> tuple[Metric, ...]:
+class PairTraining(Training[PairConfigT]):
+    """A training on examples that are made of pairs, with the start model's tokenizer.
+
+    Attributes:
+        token_fields: the fields of an example that hold token ids; each alone must fit.
+        unit: name of the examples, in the plural.
+        score_token_id: a token that gets a row in the model's embedding.
+    """
+
+    token_fields: tuple[str, ...]
+    unit: str
+    score_token_id: int | None = None
+
+    @abstractmethod
+    def tokenised(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
+        """Return the fields of each pair's examples; `losses` counts what the chat template leaves out."""
+
+    def load_tokenizer(self) -> PreTrainedTokenizerBase:
+        """Load the start model's tokenizer, with the configured chat template; note what its own template adds."""
+        start, template = self.context.input("start_model"), self.config.chat_template
+        tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=template)
+        if template is None:
+            for peculiarity in peculiarities(tokenizer, setting=f"{self.config.stage}.chat_template"):
+                self.context.recorder.note(f"Warning: {peculiarity}")
+        return tokenizer
+
+    def read_examples(self) -> TrainingExamples:
+        """Tokenise the pairs; see `read_training_examples`."""
+        start = self.context.input_path("start_model")
+        return read_training_examples(
+            self.context,
+            self.config,
+            self.tokenizer,
+            tokenised=self.tokenised,
+            token_fields=self.token_fields,
+            num_rows=num_embedding_rows(start, score_token_id=self.score_token_id),
+            unit=self.unit,
+        )
+
+    def prepare(self) -> Prepared:
+        """Tokenise the pairs, and fill in the schedule."""
+        self.tokenizer = self.load_tokenizer()
+        self.examples = self.read_examples()
+        self.schedule = resolve_training_schedule(self.context, self.config, self.examples)
+        train = self.examples.train
+        return Prepared(self.schedule, len(train.kept), train.num_over_long, train.num_without_row)
+
+    def shared_metrics(self, trainer: Any, parameters: tuple[int, int]) -> tuple[Metric, ...]:
+        """Return the last logged training loss, steps, parameters, and the numbers of examples left out."""
+        loss = float(next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry))
+        train, validation, unit = self.examples.train, self.examples.validation, self.unit
+        return (
+            Metric(name="train_loss", value=loss, unit="nats"),
+            Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
+            Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
+            Metric(name="total_parameters", value=parameters[1], unit="parameters"),
+            Metric(name=f"train_{unit}_left_out", value=train.num_left_out, unit=unit),
+            Metric(name=f"validation_{unit}_left_out", value=validation.num_left_out, unit=unit),
+        )
+
+
+def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric, ...]:
     """Train from the newest valid checkpoint to the last step, verify, and save.
 
     Raises:
@@ -104,7 +205,8 @@ def run_training(context: StageContext, training: Training) -> tuple[Metric, ...
     try:
         checkpoint = resume_point(context)
         trainer = training.build_trainer(checkpoint)
-        silence(trainer)
+        # It would print every log line; the recorder has the curves and reports progress.
+        trainer.remove_callback(PrinterCallback)
         parameters = parameter_counts(trainer.model)
         with training.while_training(trainer):
             train(context, trainer, checkpoint, planned_steps=num_steps)
@@ -115,41 +217,17 @@ def run_training(context: StageContext, training: Training) -> tuple[Metric, ...
     verify_training(trainer, planned_steps=num_steps)
     training.judge(trainer)
     if leave_ranks():
-        info = training_info(
+        write_training_records(
             context,
             trainer=trainer,
             algorithm=training.algorithm,
-            planned_steps=num_steps,
-            num_examples=prepared.num_examples,
-            examples_left_out=prepared.num_over_long,
-            examples_without_row=prepared.num_without_row,
+            prepared=prepared,
             parameters=parameters,
             started_at_s=started_at_s,
             resumed_from_step=checkpoint_step(checkpoint),
         )
-        write_training_records(context, trainer=trainer, info=info)
         training.save(trainer)
     return training.metrics(trainer, parameters)
-
-
-def prepared_of(examples: TrainingExamples, schedule: ResolvedSchedule) -> Prepared:
-    """Return the `Prepared` of a training on a fixed number of examples."""
-    train_split = examples.train
-    return Prepared(schedule, len(train_split.kept), train_split.num_over_long, train_split.num_without_row)
-
-
-def size_metrics(trainer: Any, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-    """Metrics of steps and parameters."""
-    return (
-        Metric(name="num_steps", value=trainer.state.global_step, unit="steps"),
-        Metric(name="trainable_parameters", value=parameters[0], unit="parameters"),
-        Metric(name="total_parameters", value=parameters[1], unit="parameters"),
-    )
-
-
-def last_loss(trainer: Any) -> float:
-    """Return the last logged training loss."""
-    return float(next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry))
 
 
 def save_causal_model(context: StageContext, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:

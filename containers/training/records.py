@@ -4,6 +4,7 @@ import json
 import platform
 import resource
 import time
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,39 +13,47 @@ import torch
 
 from containers.contracts.names import CURVES_FILE, EVENTS_FILE, TRAINER_STATE_FILE, TRAINING_INFO_FILE
 from containers.contracts.records import TrainingInfo
+from containers.contracts.schedule import ResolvedSchedule
 from containers.harness.context import StageContext
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
 
 
-def training_info(
+@dataclass(frozen=True)
+class Prepared:
+    """Schedule and numbers of examples of a training, known before its model is built."""
+
+    schedule: ResolvedSchedule
+    num_examples: int
+    num_over_long: int
+    num_without_row: int
+
+
+def write_training_records(
     context: StageContext,
     *,
     trainer: Any,
     algorithm: str,
-    planned_steps: int,
-    num_examples: int,
+    prepared: Prepared,
     parameters: tuple[int, int],
     started_at_s: float,
-    examples_left_out: int = 0,
-    examples_without_row: int = 0,
-    resumed_from_step: int | None = None,
-) -> TrainingInfo:
-    """Return the record of a finished training.
+    resumed_from_step: int | None,
+) -> None:
+    """Write training_info.json, trainer_state.json and curves.jsonl into the artifact.
 
     Args:
         parameters: numbers of trainable and of all parameters, from `models.parameter_counts`.
         started_at_s: `time.monotonic()` at the start of this attempt.
     """
     state, keeps_best = trainer.state, bool(trainer.args.load_best_model_at_end)
-    return TrainingInfo(
+    info = TrainingInfo(
         stage=context.spec.stage,
         algorithm=algorithm,
         num_steps=state.global_step,
-        planned_steps=planned_steps,
-        num_examples=num_examples,
-        examples_left_out=examples_left_out,
-        examples_without_row=examples_without_row,
+        planned_steps=prepared.schedule.num_steps,
+        num_examples=prepared.num_examples,
+        examples_left_out=prepared.num_over_long,
+        examples_without_row=prepared.num_without_row,
         global_batch_size=context.spec.batch.global_batch_size,
         trainable_parameters=parameters[0],
         total_parameters=parameters[1],
@@ -54,14 +63,10 @@ def training_info(
         resumed_from_step=resumed_from_step,
         duration_s=time.monotonic() - started_at_s,
         peak_memory_bytes=peak_memory_bytes(),
-        device=_device_name(),
+        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",
         precision=context.spec.profile.precision,
         versions=(("python", platform.python_version()), *((name, metadata.version(name)) for name in _PACKAGES)),
     )
-
-
-def write_training_records(context: StageContext, *, trainer: Any, info: TrainingInfo) -> None:
-    """Write training_info.json, trainer_state.json and curves.jsonl into the artifact."""
     (context.output / TRAINING_INFO_FILE).write_text(info.model_dump_json(indent=2), encoding="utf-8")
     state_file = context.output / TRAINER_STATE_FILE
     trainer.state.save_to_json(str(state_file))
@@ -102,7 +107,3 @@ def peak_memory_bytes() -> int:
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _device_name() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from containers.contracts.hardware import GpuProfile
-from containers.harness.errors import BadConfigError, StageError
+from containers.harness.errors import StageError
 from containers.harness.recorder import Recorder
 from containers.training.checkpoints import CHECKPOINT_PREFIX
 
@@ -27,19 +27,6 @@ Arguments = TypeVar("Arguments", bound=TrainingArguments)
 def divides_model(profile: GpuProfile) -> bool:
     """Whether the ranks of this profile divide a model among them."""
     return profile.distribution == "fsdp"
-
-
-def require_whole_model(profile: GpuProfile) -> None:
-    """Refuse a profile that divides a model which generates: every rank would gather the model for each token.
-
-    Raises:
-        BadConfigError: the profile has distribution fsdp.
-    """
-    if divides_model(profile):
-        raise BadConfigError(
-            f"Profile {profile.name} has distribution fsdp, and the policy writes completions in every step, for which "
-            "each rank needs the whole model. Train it on a profile with distribution ddp."
-        )
 
 
 def sharding_arguments(profile: GpuProfile) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from containers.contracts.names import (
     TRAIN_PAIRS_FILE,
     VALIDATION_PAIRS_FILE,
 )
+from containers.data.pairs import Row
 from containers.distributed.ranks import any_rank, is_first_rank
 from containers.harness.context import StageContext
 
@@ -43,21 +44,34 @@ _SETTINGS = {"stage", "max_length", "completions", "chat_template", "use_cls"}
 
 
 @dataclass(frozen=True)
-class SplitTokens:
-    """The examples of a split to train on, with the places of their pairs, and the numbers of those left out."""
+class SplitExamples:
+    """The tokenised examples of a split to train on, and the numbers of those left out.
+
+    Attributes:
+        places: place of each example's pair in the file.
+        kept: the examples; in the cache without the fields of their pairs.
+        num_over_long: examples longer than max_length.
+        num_without_row: of the others, those with a token that has no row in the model's embedding.
+        left_out_text: empty if none is left out.
+    """
 
     places: list[int]
-    examples: list[dict[str, list[int]]]
+    kept: list[Row]
     num_over_long: int
     num_without_row: int
     left_out_text: str
+
+    @property
+    def num_left_out(self) -> int:
+        """Number of examples left out, for all reasons."""
+        return self.num_over_long + self.num_without_row
 
 
 @dataclass(frozen=True)
 class MadeTokens:
     """The result of tokenising: each split by its file's name, and a text about what the template leaves out."""
 
-    splits: dict[str, SplitTokens]
+    splits: dict[str, SplitExamples]
     losses_text: str
 
 
@@ -165,11 +179,11 @@ def _as_arrays(tokens: MadeTokens) -> tuple[dict[str, Array], str]:
     arrays: dict[str, Array] = {}
     words: dict[str, Any] = {"losses": tokens.losses_text, "splits": {}}
     for name, split in tokens.splits.items():
-        fields = list(split.examples[0])
+        fields = list(split.kept[0])
         words["splits"][name] = [fields, split.num_over_long, split.num_without_row, split.left_out_text]
         arrays[f"{name}/places"] = _flat([split.places])
         for field in fields:
-            lists = [example[field] for example in split.examples]
+            lists = [example[field] for example in split.kept]
             arrays[f"{name}/{field}/values"] = _flat(lists)
             arrays[f"{name}/{field}/lengths"] = _flat([[len(values) for values in lists]])
     return arrays, json.dumps(words)
@@ -182,9 +196,9 @@ def _from_arrays(arrays: Mapping[str, Array], words: str) -> MadeTokens:
         columns = [
             _cut(arrays[f"{name}/{field}/values"], lengths=arrays[f"{name}/{field}/lengths"]) for field in fields
         ]
-        splits[name] = SplitTokens(
+        splits[name] = SplitExamples(
             places=arrays[f"{name}/places"].tolist(),
-            examples=[dict(zip(fields, values, strict=True)) for values in zip(*columns, strict=True)],
+            kept=[dict(zip(fields, values, strict=True)) for values in zip(*columns, strict=True)],
             num_over_long=num_over_long,
             num_without_row=num_without_row,
             left_out_text=left_out_text,

@@ -32,8 +32,9 @@ from fakes.qwen3_repository import qwen3_repository
 from safetensors import safe_open
 
 from containers.contracts.names import StageName
+from containers.models.chat_template import ANSWER_AT_ONCE
 from containers.models.loading import load_tokenizer
-from containers.rollouts.generate import ANSWER_AT_ONCE, prompt_token_ids
+from containers.models.token_batches import prompt_token_ids
 from containers.scoring.scorer import conversation_tokens
 from tasks.config.loading import load_run_config
 from tasks.config.sources import DatasetSource

@@ -13,6 +13,7 @@ from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.stages import train_reward_model, train_sft
+from containers.training import program
 from containers.training.examples import TrainingExamples
 from containers.training.token_cache import KEPT_TOKENS_FILE
 from tests.unit.factories.prompt_factory import write_prompts
@@ -79,7 +80,7 @@ def attempt(
         raise _Enough
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "resolve_training_schedule", stop)
+        patch.setattr(program, "resolve_training_schedule", stop)
         with pytest.raises(_Enough):
             module.run(context)
     return caught[0], notes(context.work)

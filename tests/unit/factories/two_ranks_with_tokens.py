@@ -13,6 +13,7 @@ from containers.contracts.names import EVENTS_FILE, StageName
 from containers.harness.context import StageContext
 from containers.harness.recorder import Recorder
 from containers.stages import train_sft
+from containers.training import program
 from containers.training.examples import TrainingExamples
 from tests.unit.factories.kept_tokens_factory import SFT, notes
 from tests.unit.factories.spec_factory import make_spec
@@ -32,7 +33,7 @@ if __name__ == "__main__":
     spec = make_spec(Path(work), StageName.TRAIN_SFT, SFT[1], inputs)
     context = StageContext(spec=spec, work=Path(work), recorder=Recorder(Path(work) / EVENTS_FILE, enabled=rank == "0"))
     context.checkpoints.mkdir(parents=True, exist_ok=True)
-    program: Any = train_sft
-    program.join_ranks = lambda context: None
-    program.resolve_training_schedule = stop
+    shared: Any = program
+    shared.join_ranks = lambda context: None
+    shared.resolve_training_schedule = stop
     train_sft.run(context)

@@ -174,7 +174,8 @@ def test_a_pair_above_the_budget_is_a_pack_of_its_own() -> None:
     ids=["differ", "equal", "one begins the other", "share nothing"],
 )
 def test_each_branch_keeps_a_token_of_its_own(conversations: list[list[int]], trunk: int) -> None:
-    tokens, positions, (tree,) = lay_out([conversations])
+    row = lay_out([conversations])
+    tokens, positions, (tree,) = row.input_ids[0].tolist(), row.position_ids[0].tolist(), row.trees
     assert tree.trunk == trunk
     assert [tokens[last] for last in tree.lasts] == [conversation[-1] for conversation in conversations]
     assert [positions[last] for last in tree.lasts] == [len(conversation) - 1 for conversation in conversations]

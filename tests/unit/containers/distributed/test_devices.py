@@ -12,10 +12,11 @@ from transformers import Qwen3ForSequenceClassification
 
 from containers.algorithms.reward_model import PackedPairTrainer
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
+from containers.models.token_batches import prompt_token_ids
 from containers.packing import attention as packed_attention
 from containers.packing import kernel as tree_kernel
 from containers.packing.attention import packed
-from containers.rollouts.generate import completion_logprobs, generate_completions, prompt_token_ids
+from containers.rollouts.generate import completion_logprobs, generate_completions
 from containers.rollouts.shared_prompts import sharing
 from containers.scoring.scorer import RewardScorer
 from tests.unit.containers.algorithms import test_packed_policy, test_packed_training

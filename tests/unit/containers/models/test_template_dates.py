@@ -15,8 +15,7 @@ from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.models.chat_template import check_chat_template
 from containers.models.loading import load_tokenizer
-from containers.models.token_batches import tokens_of_all
-from containers.rollouts.generate import prompt_token_ids
+from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.stages import train_sft
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import CHATML, save_causal_model, tiny_tokenizer

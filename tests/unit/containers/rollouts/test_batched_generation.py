@@ -11,11 +11,9 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError, StageError
-from containers.packing.logps import causal_of
 from containers.rollouts import continuous_batching as batched_generation
 from containers.rollouts.continuous_batching import (
     batching,
-    continuous_batching,
     num_pages,
     why_not_batched,
 )
@@ -32,7 +30,7 @@ NO_END = 300
 
 
 def batched(found: Any, batch: dict[str, torch.Tensor], **more: Any) -> torch.Tensor:
-    with continuous_batching(causal_of(found)):
+    with batching(found):
         return generated(found, batch, **more)
 
 
@@ -81,7 +79,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
         max_new_tokens=1, eos_token_id=NO_END, pad_token_id=PAD, do_sample=True, temperature=1.5, top_k=0, top_p=1.0
     )
     torch.manual_seed(0)
-    with continuous_batching(found):
+    with batching(found):
         drawn = [found.generate(**many, generation_config=settings)[:, -1] for _ in range(times)]
     count = siblings * times
     shares = torch.bincount(torch.cat(drawn), minlength=len(wanted)) / count

@@ -20,7 +20,7 @@ from containers.contracts.names import StageName
 from containers.packing.logps import causal_of
 from containers.rollouts import shared_prompt_attention
 from containers.rollouts.engines import Writing, start_rollouts
-from containers.rollouts.shared_prompts import shared_prompts, sharing, why_each_row
+from containers.rollouts.shared_prompts import sharing, why_each_row
 from containers.scoring.scorer import score_head_sha256
 from tests.unit.containers.algorithms.test_packing import PACKED
 from tests.unit.containers.algorithms.test_policy_packing import DIFFERENT, model, prompts
@@ -76,7 +76,7 @@ def generated(found: Any, batch: dict[str, Tensor], **more: Any) -> Tensor:
 def both(found: Any, batch: dict[str, Tensor], **more: Any) -> tuple[Tensor, Tensor]:
     """Tokens of whole rows, and of shared prompts."""
     whole = generated(found, batch, **more)
-    with shared_prompts(causal_of(found)):
+    with sharing(found):
         return whole, generated(found, batch, **more)
 
 
@@ -126,7 +126,7 @@ def test_each_prompt_is_computed_once_and_no_padding() -> None:
     computed: list[int] = []
     found.get_input_embeddings().register_forward_hook(lambda module, given, made: computed.append(given[0].numel()))
     batch = rows([(length, 4) for length in LENGTHS])
-    with shared_prompts(causal_of(found)):
+    with sharing(found):
         generated(found, batch)
     prefill, decode = computed[:-NEW_TOKENS], computed[-NEW_TOKENS:]
     assert sum(prefill) == sum(LENGTHS) - len(LENGTHS)
@@ -139,7 +139,7 @@ def test_the_model_is_left_as_it_was_even_where_generation_fails() -> None:
     before = generated(found, batch)
     with torch.no_grad():
         found.lm_head.weight[:] = float("nan")
-    with pytest.raises(RuntimeError, match="probability tensor contains"), shared_prompts(found):
+    with pytest.raises(RuntimeError, match="probability tensor contains"), sharing(found):
         generated(found, batch, do_sample=True)
     assert "generate" not in vars(found)
     assert found.config._attn_implementation == "sdpa"

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from containers.models.token_batches import prompt_token_ids
 from containers.rollouts.generate import (
     Completion,
     completion_logprobs,
     generate_completions,
-    prompt_token_ids,
     turn_end_ids,
 )
 from tests.unit.factories.tiny_policy import tiny_causal_model, tiny_tokenizer

@@ -11,7 +11,7 @@ from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError
-from containers.rollouts.generate import prompt_token_ids
+from containers.models.token_batches import prompt_token_ids
 from containers.stages import train_sft
 from containers.stages.train_sft import tokenised_completions
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
