@@ -78,6 +78,8 @@ def test_an_answer_that_begins_with_line_breaks_is_learnt_whole_after_the_prompt
     tokenizer = _merging_tokenizer()
     given, written = _split(tokenizer, QUESTION, answer)
     assert given == prompt_token_ids(tokenizer, [QUESTION])[0]
+    asked = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, tokenize=False)
+    assert given == tokenizer(asked, add_special_tokens=False)["input_ids"]  # what transformers itself gives
     assert written == f"{answer}<|im_end|>\n"
 
 
