@@ -233,5 +233,5 @@ def test_a_person_sees_the_curves_as_pictures(pages: Pages) -> None:
         page.goto(f"{pages.prefect.uri}/artifacts/artifact/{answer.json()['id']}")
         picture = page.get_by_alt_text("Reward")
         picture.wait_for(timeout=60_000)
-        assert picture.evaluate("image => image.naturalWidth") == 640
+        assert picture.evaluate("image => image.naturalWidth") == 480  # 5 inches
         assert page.get_by_role("cell", name="Reward", exact=True).is_visible()

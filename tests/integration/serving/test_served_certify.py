@@ -74,7 +74,7 @@ def test_a_certificate_that_misses_its_gate_is_shown_all_the_same(served: Served
         more_settings=["evaluate_reward_model.max_length=256"],
     )
     assert served.ended(run) == "Failed"
-    assert "did not pass its gate" in shown(served, run)["certificate"]
+    assert "Gate of the reward model: ✘ not passed" in shown(served, run)["certificate"]
 
 
 def test_what_is_no_model_is_refused_in_words_before_any_stage(served: ServedProject) -> None:
