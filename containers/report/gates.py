@@ -85,8 +85,9 @@ def gate_section(verdict: GateVerdict) -> Section:
 def rules_table(rules: Sequence[GateRule]) -> Table:
     """What a gate demands, and the figures found."""
     passed, missed = Text("passed", tone="good"), Text("missed", tone="bad")
-    rows = tuple((rule.name, rule.wanted, rule.found, passed if rule.passed else missed) for rule in rules)
-    return Table(heads("Rule", "Wanted", "Found", "Verdict"), rows)
+    # The verdict before the long texts: Prefect's pages are narrow.
+    rows = tuple((rule.name, passed if rule.passed else missed, rule.wanted, rule.found) for rule in rules)
+    return Table(heads("Rule", "Verdict", "Wanted", "Found"), rows)
 
 
 def sentence(text: str) -> str:
