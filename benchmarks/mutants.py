@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import PROJECT, commit, when_and_where
-from containers.evals.statistics import wilson_interval
+from containers.evals.intervals import exact_interval
 
 PAGE = PROJECT / "docs" / "proofs" / "mutants.md"
 WANTED = 0.85
@@ -216,7 +216,7 @@ def report(mutants: list[Mutant], measured: str, *, seed: int) -> str:
     lived = [mutant for mutant in mutants if mutant.outcome == "survived"]
     counted = [mutant for mutant in mutants if mutant.outcome != "stillborn"]
     killed = len(counted) - len(lived)
-    low, high = wilson_interval(killed, len(counted), confidence=0.95)
+    low, high = exact_interval(killed, len(counted), confidence=0.95)
     lines = [
         "# Mutants\n",
         f"    make mutants MUTANTS={max(1, round(len(mutants) / len(AREAS)))} SEED={seed}\n",

@@ -43,7 +43,7 @@ class PaddedPairs:
         )
 
     def figures(self, intervals: Intervals) -> PaddingAttack:
-        """Share of flips with Wilson's interval, and the mean rise with a bootstrap one; both over prompts."""
+        """Share of flips and mean rise, with intervals over prompts."""
         count = len(self.flipped)
         if not count:
             return PaddingAttack(num_not_padded=self.num_not_padded)
@@ -58,8 +58,6 @@ class PaddedPairs:
                 name="padding_rise",
                 unit="score",
                 confidence=intervals.confidence,
-                num_bootstrap=intervals.num_bootstrap,
-                seed=intervals.seed,
                 clusters=self.prompts,
             ),
         )

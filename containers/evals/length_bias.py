@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from containers.contracts.certificate import LengthBias, PaddingAttack
 from containers.contracts.outcome import Metric
+from containers.evals.intervals import Floats, LinearFigure, percentile_interval, share_interval
 from containers.evals.scored_suite import ScoredPair, accuracy_by
-from containers.evals.statistics import Floats, percentile_interval, wilson_interval
 from containers.evals.suites.base import Intervals
 
 # Better minus worse, characters: upper end (exclusive) and label of each group, in order.
@@ -69,7 +69,7 @@ def length_bias(
     if not pairs:
         return LengthBias(padding=padding)
     sample = _sample(pairs)
-    slope = _figure(sample, intervals, _slope, name="length_slope", unit="per doubling")
+    slope = _length_slope(sample, intervals)
     return LengthBias(
         num_pairs=len(pairs),
         slope=slope,
@@ -104,32 +104,55 @@ def _sample(pairs: Sequence[ScoredPair]) -> _Sample:
     )
 
 
-def _figure(
-    sample: _Sample,
-    intervals: Intervals,
-    measure: Callable[[_Sample, Floats], Floats],
-    *,
-    name: str,
-    unit: str = "fraction",
-) -> Metric | None:
-    """The figure with its percentile interval over resamples of the prompts; None where length does not vary."""
+def _draws(sample: _Sample, intervals: Intervals, measure: Callable[[_Sample, Floats], Floats]) -> Floats:
+    """[B] the figure in resamples of the prompts, where it can be computed."""
+    resampled = np.concatenate([measure(sample, weights) for weights in sample.weights(intervals)])
+    finite: Floats = resampled[np.isfinite(resampled)]
+    return finite
+
+
+def _value(sample: _Sample, measure: Callable[[_Sample, Floats], Floats]) -> float | None:
+    """The figure; None where length does not vary."""
     if sample.num_prompts < 3 or float(sample.doublings.std()) < _SMALLEST_SPREAD:
         return None
-    value = float(measure(sample, np.ones((1, sample.margins.size)))[0])
-    resampled = np.concatenate([measure(sample, weights) for weights in sample.weights(intervals)])
-    resampled = resampled[np.isfinite(resampled)]
-    low, high = percentile_interval(resampled, confidence=intervals.confidence) if resampled.size else (value, value)
-    return Metric(name=name, value=value, unit=unit, ci_low=low, ci_high=high, count=sample.margins.size)
+    return float(measure(sample, np.ones((1, sample.margins.size)))[0])
+
+
+def _length_slope(sample: _Sample, intervals: Intervals) -> Metric | None:
+    """The slope with its percentile interval."""
+    value = _value(sample, _slope)
+    if value is None:
+        return None
+    draws = _draws(sample, intervals, _slope)
+    low, high = percentile_interval(draws, confidence=intervals.confidence) if draws.size else (value, value)
+    return _metric(sample, "length_slope", value, low, high, unit="per doubling")
 
 
 def _accuracy_at_equal_lengths(sample: _Sample, intervals: Intervals) -> Metric | None:
-    """Accuracy at equal lengths; with Wilson's interval if all pairs are right or all wrong, as resamples are equal."""
-    found = _figure(sample, intervals, _controlled_accuracy, name="controlled_accuracy")
-    if found is None or 0 < found.value < 1:
-        return found
-    count = sample.num_prompts
-    low, high = wilson_interval(found.value * count, count, confidence=intervals.confidence)
-    return found.model_copy(update={"ci_low": low, "ci_high": high})
+    """Accuracy at equal lengths; a share whose variance is that of resamples, which include the slope's."""
+    value = _value(sample, _controlled_accuracy)
+    if value is None:
+        return None
+    draws = _draws(sample, intervals, _controlled_accuracy)
+    variance = float(draws.var()) if draws.size else 0.0
+    sizes = np.bincount(sample.prompts).astype(np.float64)
+    # Prompts with a wrong pair are those that tell; each gets its part of the variance.
+    wrong = np.bincount(sample.prompts, weights=_left(sample) <= 0)
+    telling = np.sqrt(wrong if value >= 0.5 else sizes - wrong)
+    residuals = telling * np.sqrt(variance) / max(float(np.sqrt((telling**2).sum())), 1e-12)
+    figure = LinearFigure(value, residuals, sizes / sizes.sum(), num_strata=2)  # the slope costs one more
+    low, high = share_interval(figure, confidence=intervals.confidence)
+    return _metric(sample, "controlled_accuracy", value, low, high)
+
+
+def _left(sample: _Sample) -> Floats:
+    """[N] margins without the part that the slope explains."""
+    left: Floats = sample.margins - _slope(sample, np.ones((1, sample.margins.size)))[0] * sample.doublings
+    return left
+
+
+def _metric(sample: _Sample, name: str, value: float, low: float, high: float, *, unit: str = "fraction") -> Metric:
+    return Metric(name=name, value=value, unit=unit, ci_low=low, ci_high=high, count=sample.margins.size)
 
 
 def _slope(sample: _Sample, weights: Floats) -> Floats:

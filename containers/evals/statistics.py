@@ -5,19 +5,14 @@ that share something, such as several votes on one prompt, say less than as many
 and every interval is over clusters.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from containers.contracts.outcome import Metric
 from containers.contracts.records import CalibrationBin, Histogram
-
-Floats = NDArray[np.float64]
-# Resamples drawn at once: 64 MB for a million values.
-_RESAMPLED_VALUES = 8_000_000
+from containers.evals.intervals import Floats, cluster_sums, clustered_mean, mean_interval, share_interval
 
 
 def accuracy_metric(
@@ -35,113 +30,30 @@ def accuracy_metric(
 def share_metric(
     credits: Sequence[float], *, name: str, confidence: float, clusters: Sequence[Hashable] | None = None
 ) -> Metric:
-    """The mean of credits (0 wrong, 1 right, between them a tie) with Wilson's interval for their effective count.
+    """The mean of credits (0 wrong, 1 right, between them a tie), with the interval of `share_interval`.
 
     Args:
         clusters: what each credit shares with others, its prompt; None: all are independent.
     """
-    value, count = float(_array(credits).mean()), len(credits)
-    effective = count if clusters is None else effective_count(credits, clusters)
-    low, high = wilson_interval(value * effective, effective, confidence=confidence)
-    return Metric(name=name, value=value, unit="fraction", ci_low=low, ci_high=high, count=count)
-
-
-def effective_count(credits: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """Number of independent credits that say as much about the mean as these clustered ones.
-
-    It is their number over the design effect: the variance of their mean over clusters, divided by that over credits.
-    It is at most their number; if all are right, or all wrong, it is the number of clusters.
-
-    Source: Kish 1965, Survey Sampling (design effect); Dean and Pagano 2015, J. Surv. Stat. Methodol. 3(4).
-    Example: [1, 0, 1] gives 3 on three prompts; each four times over, 12 credits on three prompts, gives 2.
-    """
-    sums, sizes = cluster_sums(credits, clusters)
-    values, num_clusters = _array(credits), sums.size
-    variance = float(values.var()) / values.size
-    if num_clusters in (1, values.size) or variance == 0:
-        return num_clusters
-    of_clusters = float(((sums - values.mean() * sizes) ** 2).sum()) / values.size**2
-    design_effect = num_clusters / (num_clusters - 1) * of_clusters / variance
-    return values.size / max(1.0, design_effect)
-
-
-def cluster_sums(values: Sequence[float], clusters: Sequence[Hashable]) -> tuple[Floats, Floats]:
-    """[C] sums and sizes of the clusters, in the order in which they first appear."""
-    numbers: dict[Hashable, int] = {}
-    places = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
-    sums: Floats = np.bincount(places, weights=_array(values)).astype(np.float64)
-    return sums, np.bincount(places).astype(np.float64)
+    mean = clustered_mean(credits, clusters)
+    low, high = share_interval(mean, confidence=confidence)
+    return Metric(name=name, value=mean.value, unit="fraction", ci_low=low, ci_high=high, count=len(credits))
 
 
 def mean_metric(
-    values: Sequence[float],
-    *,
-    name: str,
-    unit: str,
-    confidence: float,
-    num_bootstrap: int,
-    seed: int,
-    clusters: Sequence[Hashable] | None = None,
+    values: Sequence[float], *, name: str, unit: str, confidence: float, clusters: Sequence[Hashable] | None = None
 ) -> Metric:
-    """The mean with its percentile bootstrap interval; the same for the same seed.
+    """The mean with its t interval (`mean_interval`).
 
     Args:
-        clusters: what each value shares with others; clusters are drawn whole. None: single values are drawn.
+        clusters: what each value shares with others; None: all are independent.
 
     Raises:
         ValueError: there is no value.
     """
-    if len(values) < 1:
-        raise ValueError("An interval needs at least one observation.")
-    sums, sizes = cluster_sums(values, range(len(values)) if clusters is None else clusters)
-    places = drawn_places(sums.size, num_bootstrap=num_bootstrap, seed=seed)
-    low, high = percentile_interval(means_of_resamples(sums, sizes, places), confidence=confidence)
-    mean = float(_array(values).mean())
-    return Metric(name=name, value=mean, unit=unit, ci_low=low, ci_high=high, count=len(values))
-
-
-def wilson_interval(right: float, count: float, *, confidence: float) -> tuple[float, float]:
-    """Interval of a share, within [0, 1] also for few observations and for shares of 0 and 1.
-
-    Args:
-        right: successes, 0 to `count`; may end in a half where ties count half.
-        count: observations; an effective count need not be whole.
-        confidence: 0.95 for a 95 % interval.
-
-    Raises:
-        ValueError: there is no observation.
-
-    Source: Wilson 1927, J. Am. Stat. Assoc. 22(158).
-    Example: 8 of 10 at 0.95 give 0.490 to 0.943.
-    """
-    if count < 1:
-        raise ValueError("An interval needs at least one observation.")
-    # Confidences of 0 and 1 are moved into the open range.
-    z = NormalDist().inv_cdf(0.5 + min(max(confidence, 0.0), 1 - 1e-12) / 2)
-    share, spread = right / count, z * z / count
-    centre = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * float(np.sqrt(share * (1 - share) / count + spread / (4 * count)))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def drawn_places(size: int, *, num_bootstrap: int, seed: int | Sequence[int]) -> Iterator[NDArray[np.int64]]:
-    """Yield places drawn with replacement, [resamples, size] in blocks; the same for the same arguments."""
-    generator = np.random.default_rng(seed)
-    at_once = max(1, _RESAMPLED_VALUES // size)
-    for start in range(0, num_bootstrap, at_once):
-        yield generator.integers(0, size, size=(min(at_once, num_bootstrap - start), size))
-
-
-def means_of_resamples(sums: Floats, sizes: Floats, blocks: Iterable[NDArray[np.int64]]) -> Floats:
-    """[resamples] the mean of each: its clusters' sums over their sizes."""
-    return np.concatenate([sums[places].sum(axis=1) / sizes[places].sum(axis=1) for places in blocks])
-
-
-def percentile_interval(draws: Floats, *, confidence: float) -> tuple[float, float]:
-    """The ends between which that share of the draws lies, with equal tails."""
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    return float(low), float(high)
+    mean = clustered_mean(values, clusters)
+    low, high = mean_interval(mean, confidence=confidence)
+    return Metric(name=name, value=mean.value, unit=unit, ci_low=low, ci_high=high, count=len(values))
 
 
 @dataclass(frozen=True)
@@ -149,7 +61,7 @@ class ClusteredDifference:
     """The difference of two models.
 
     Attributes:
-        difference: mean over items, with its percentile bootstrap interval over prompts.
+        difference: mean over items, with its t interval over prompts.
         num_prompts: different prompts among the items.
         num_better: prompts on which the second model does better in sum.
         num_worse: prompts on which it does worse.
@@ -164,9 +76,9 @@ class ClusteredDifference:
 
 
 def clustered_difference(
-    differences: Sequence[float], prompts: Sequence[str], *, confidence: float, num_bootstrap: int, seed: int = 0
+    differences: Sequence[float], prompts: Sequence[str], *, confidence: float
 ) -> ClusteredDifference:
-    """The mean difference; prompts are drawn with all their items, because items of one prompt are alike.
+    """The mean difference, with its interval over prompts, because items of one prompt are alike.
 
     Args:
         differences: second minus first model on each item, from -1 to 1.
@@ -175,17 +87,18 @@ def clustered_difference(
     Raises:
         ValueError: there is no item.
 
-    Source: Davison and Hinkley 1997, Bootstrap Methods and their Application, 3.8 (resampling whole clusters).
     Example: [1, 1, 0] on the prompts a, a, b has the mean 2/3; the second model is better on one of two prompts.
     """
-    difference = mean_metric(
-        differences,
+    mean = clustered_mean(differences, prompts)
+    low, high = mean_interval(mean, confidence=confidence)
+    # Of two shares: no more than one.
+    difference = Metric(
         name="difference",
+        value=mean.value,
         unit="fraction",
-        confidence=confidence,
-        num_bootstrap=num_bootstrap,
-        seed=seed,
-        clusters=prompts,
+        ci_low=max(low, -1.0),
+        ci_high=min(high, 1.0),
+        count=len(differences),
     )
     sums, _ = cluster_sums(differences, prompts)
     num_better, num_worse = int((sums > 0).sum()), int((sums < 0).sum())

@@ -73,8 +73,6 @@ def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, padding: Pa
             name=name,
             unit=unit,
             confidence=intervals.confidence,
-            num_bootstrap=intervals.num_bootstrap,
-            seed=intervals.seed,
             clusters=prompts,
         )
 

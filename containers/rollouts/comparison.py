@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from containers.contracts.outcome import Metric
 from containers.contracts.records import SCORE_TOLERANCE, Message, PolicyEvaluation, SideBySide, Winner
-from containers.evals.statistics import histogram, mean_metric, wilson_interval
+from containers.evals.statistics import histogram, mean_metric, share_metric
 from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompt
 
@@ -68,12 +68,10 @@ class ComparedPrompt:
         return tuple(own.text == other.text for own, other in zip(self.policy, self.reference, strict=True))
 
 
-def compare_policies(
-    prompts: Sequence[ComparedPrompt], *, confidence: float, num_bootstrap: int, seed: int, num_samples: int
-) -> PolicyEvaluation:
+def compare_policies(prompts: Sequence[ComparedPrompt], *, confidence: float, num_samples: int) -> PolicyEvaluation:
     """Return all figures of `policy_evaluation.json`; `count` is prompts, except for identical completions.
 
-    Means have bootstrap intervals; shares have Wilson intervals, which stay valid at 0 and 1.
+    Intervals are over prompts.
 
     Args:
         prompts: at least one.
@@ -83,13 +81,10 @@ def compare_policies(
     """
 
     def mean(name: str, unit: str, value: Callable[[ComparedPrompt], float]) -> Metric:
-        values = [value(prompt) for prompt in prompts]
-        return mean_metric(values, name=name, unit=unit, confidence=confidence, num_bootstrap=num_bootstrap, seed=seed)
+        return mean_metric([value(prompt) for prompt in prompts], name=name, unit=unit, confidence=confidence)
 
     def share(name: str, value: Callable[[ComparedPrompt], float]) -> Metric:
-        right, count = sum(value(prompt) for prompt in prompts), len(prompts)
-        low, high = wilson_interval(right, count, confidence=confidence)
-        return Metric(name=name, value=right / count, unit="fraction", ci_low=low, ci_high=high, count=count)
+        return share_metric([value(prompt) for prompt in prompts], name=name, confidence=confidence)
 
     same = [identical for prompt in prompts for identical in prompt.identical]
     return PolicyEvaluation(

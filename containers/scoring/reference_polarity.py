@@ -14,7 +14,7 @@ from containers.contracts.records import ReferenceCheck
 from containers.data.funnel import Split
 from containers.data.rows import Pair, Turn
 from containers.data.sources import PlacedRow
-from containers.evals.statistics import wilson_interval
+from containers.evals.statistics import accuracy_metric
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
 
@@ -82,20 +82,18 @@ def judged(
         return None
     scores = scorer.score_tokens([ids for both in fitting for ids in both])
     margins = [chosen - rejected for chosen, rejected in zip(scores[::2], scores[1::2], strict=True)]
-    agreeing, equal = sum(margin > 0 for margin in margins), sum(margin == 0 for margin in margins)
-    right = agreeing + equal / 2
-    low, high = wilson_interval(right, len(margins), confidence=confidence)
+    found = accuracy_metric(margins, name="agreement", confidence=confidence)
     return ReferenceCheck(
         source=source,
         model=model,
         num_judged=len(margins),
-        num_agreeing=agreeing,
-        num_equal=equal,
+        num_agreeing=sum(margin > 0 for margin in margins),
+        num_equal=margins.count(0.0),
         num_over_long=len(sides) - len(fitting),
         num_unscorable=len(pairs) - len(sides),
-        agreement=right / len(margins),
-        low=low,
-        high=high,
+        agreement=found.value,
+        low=found.ci_low,
+        high=found.ci_high,
         confidence=confidence,
     )
 

@@ -47,13 +47,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     )
     log_ratios = [own - other for own, other in zip(logprobs, logprobs_of_reference, strict=True)]
     compared = _compare_prompts(context, config, prompts, policy, reference, log_ratios=log_ratios)
-    evaluation = compare_policies(
-        compared,
-        confidence=config.confidence,
-        num_bootstrap=config.num_bootstrap,
-        seed=context.spec.seed,
-        num_samples=config.num_samples,
-    )
+    evaluation = compare_policies(compared, confidence=config.confidence, num_samples=config.num_samples)
     (context.output / POLICY_EVALUATION_FILE).write_text(evaluation.model_dump_json(indent=2), encoding="utf-8")
     _write_completions(compared, context.output / COMPLETIONS_FILE)
     write_policy_plots(compared, context.output / PLOTS_FOLDER)

@@ -8,8 +8,6 @@ from containers.contracts.outcome import Metric
 from containers.evals.statistics import ClusteredDifference, clustered_difference
 from tasks.certificates.files import CertificateOnDisk
 
-_NUM_BOOTSTRAP = 10_000
-
 
 @dataclass(frozen=True)
 class SuiteCell:
@@ -85,7 +83,6 @@ def _cell(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> Suit
         [ours[item].right - theirs[item].right for item in shared],
         [theirs[item].prompt_id for item in shared],
         confidence=first.certificate.confidence,
-        num_bootstrap=_NUM_BOOTSTRAP,
     )
     others = len(ours.keys() ^ theirs.keys())
     return SuiteCell(score=suite.score, against_first=difference, other_items=others, remark=remark)

@@ -101,7 +101,6 @@ def _contest(
             [challenger[key].value - champion[key].value for key in clean],
             [champion[key].prompt_id for key in clean],
             confidence=rules.confidence,
-            num_bootstrap=rules.num_bootstrap,
         )
     return Contest(
         name=name,

@@ -104,7 +104,6 @@ def _short_evaluations(config: RunConfig) -> dict[str, object]:
         "evaluate_reward_model.num_padded_pairs": _NUM_PROMPTS,
         "evaluate_policy.max_prompts": _NUM_PROMPTS,
         "evaluate_policy.completions_per_prompt": 1,
-        "evaluate_policy.num_bootstrap": 100,
         # At least as many as the policy was trained to write.
         "evaluate_policy.max_completion_length": _short(config.train_policy.max_completion_length),
     }

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from containers.contracts.base import Fraction, Frozen, Resamples
+from containers.contracts.base import Fraction, Frozen
 from containers.contracts.champions import Comparison, Contest
 from containers.report.champions import contest_text, points
 
@@ -16,9 +16,8 @@ class RetrainRules(Frozen):
         "reward_model",
         description="Models that a retraining trains; a policy is trained against the then champion reward model",
     )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the paired bootstrap interval")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the paired interval over prompts")
     alpha: float = Field(0.05, gt=0, lt=1, description="The p-value of McNemar's exact test must be below this")
-    num_bootstrap: Resamples = Field(10_000, ge=1000, description="Resamples of the bootstrap")
     regression_budget: Fraction = Field(
         0.01, description="How far the accuracy on each suite of evaluate_reward_model may fall; 0.01 is one point"
     )

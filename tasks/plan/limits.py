@@ -251,31 +251,19 @@ def memory_bytes(stage: StagePlan) -> float:
 
 
 def _long_bootstraps(context: PlanContext) -> Iterator[str]:
-    for stage, seconds in (
-        (StageName.EVALUATE_REWARD_MODEL, reward_model_bootstrap(context).seconds * context.cpu.slowness),
-        (StageName.EVALUATE_POLICY, policy_bootstrap(context).seconds * context.cpu.slowness),
-    ):
-        if seconds > _MAX_BOOTSTRAP_S:
-            minutes = math.ceil(seconds / 60)
-            yield (
-                f"{stage.value}.num_bootstrap: its intervals take about {minutes:,} minutes of one "
-                f"core; 10,000 resamples place their ends to 3 % of a standard error."
-            )
+    seconds = bootstrap(context).seconds * context.cpu.slowness
+    if seconds > _MAX_BOOTSTRAP_S:
+        yield (
+            f"evaluate_reward_model.num_bootstrap: its intervals take about {math.ceil(seconds / 60):,} minutes of one "
+            "core; 10,000 resamples place their ends to 3 % of a standard error."
+        )
 
 
-def reward_model_bootstrap(context: PlanContext) -> Work:
-    """Time for the intervals of mean margin and loss on the validation pairs, or on their minimum if unknown."""
+def bootstrap(context: PlanContext) -> Work:
+    """Time for the resamples behind the length figures of the validation pairs, or of their minimum if unknown."""
     pairs, config = context.data.validation_pairs, context.config.evaluate_reward_model
     count = context.config.filter_dataset.minimum_validation_pairs if pairs is None else pairs.value
     return estimates.bootstrap_work(values=count, num_bootstrap=config.num_bootstrap, num_means=2)
-
-
-def policy_bootstrap(context: PlanContext) -> Work:
-    """Time for the intervals of rewards, their difference, KL and lengths on the evaluation prompts."""
-    prompts, config = context.data.policy_eval_prompts, context.config.evaluate_policy
-    count = context.config.filter_dataset.minimum_policy_prompts if prompts is None else prompts.value
-    count = count if config.max_prompts is None else min(count, config.max_prompts)
-    return estimates.bootstrap_work(values=count, num_bootstrap=config.num_bootstrap, num_means=6)
 
 
 def _fewer(count: Count | None, wanted: int) -> bool:

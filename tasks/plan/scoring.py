@@ -24,7 +24,7 @@ from tasks.plan.figures import (
 from tasks.plan.inputs.data import Count, data_files
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 from tasks.plan.inputs.pair_sample import expanded_bytes
-from tasks.plan.limits import policy_bootstrap, reward_model_bootstrap
+from tasks.plan.limits import bootstrap
 from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
 
 # English text with its keys and labels.
@@ -129,7 +129,7 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
     if scorer is not None and pairs is not None:
         judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suite_tokens
         work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
-        work += reward_model_bootstrap(context)
+        work += bootstrap(context)
     return replace(
         context.plan_of(stage),
         figures=(
@@ -184,7 +184,7 @@ def _policy_comparison(context: PlanContext, *, num_prompts: int) -> Work | None
     scorer = context.scorer or context.model
     judging = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
     scoring = estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
-    return (one_policy + judging + scoring) * 2 + policy_bootstrap(context)
+    return (one_policy + judging + scoring) * 2
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:

@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Resamples, Rows, Shown, Tokens, Weight
-from containers.contracts.configs.training import RESAMPLES
+from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Rows, Shown, Tokens, Weight
 
 
 class EvaluatePolicyConfig(Frozen):
@@ -22,5 +21,4 @@ class EvaluatePolicyConfig(Frozen):
         None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"
     )
     confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
-    num_bootstrap: Resamples = Field(2000, ge=100, description=RESAMPLES)
     num_samples: Shown = Field(8, description="Prompts shown side by side")

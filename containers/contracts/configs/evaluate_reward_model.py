@@ -6,7 +6,7 @@ from pydantic import Field
 
 from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Resamples, Rows, Shown, Tokens
 from containers.contracts.configs.suites import SuiteFile
-from containers.contracts.configs.training import LONGEST, RESAMPLES
+from containers.contracts.configs.training import LONGEST
 
 
 class EvaluateRewardModelConfig(Frozen):
@@ -21,7 +21,7 @@ class EvaluateRewardModelConfig(Frozen):
         None, description="Tokens per forward with their padding, at most; null: by the device (docs/suites.md)"
     )
     confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
-    num_bootstrap: Resamples = Field(2000, ge=100, description=RESAMPLES)
+    num_bootstrap: Resamples = Field(2000, ge=100, description="Resamples of the bootstrap behind the length figures")
     num_samples: Shown = Field(8, description="Pairs shown with their scores")
     num_padded_pairs: Rows = Field(
         64, ge=0, description="Pairs of each suite with filler appended to the rejected response; 0: no such attack"

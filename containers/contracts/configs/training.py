@@ -15,7 +15,6 @@ LONGEST = "Tokens of prompt plus completion; longer ones are left out and counte
 CHECKPOINTING = "Compute activations again in the backward pass: less memory, more time"
 OPTIMIZER = "AdamW and its learning rate"
 SCHEDULE = "How long, how often evaluated and saved"
-RESAMPLES = "Resamples of the bootstrap behind the intervals"
 
 
 def _that_reads_messages(value: str) -> str:

@@ -13,8 +13,9 @@ from functools import partial
 
 import numpy as np
 
+from containers.contracts.outcome import Metric
 from containers.data.rows import MalformedRowError
-from containers.evals.statistics import Floats
+from containers.evals.intervals import Floats, drawn_places, percentile_interval
 from containers.evals.suites.base import (
     Benchmark,
     Comparison,
@@ -28,11 +29,9 @@ from containers.evals.suites.base import (
     text_column,
 )
 from containers.evals.suites.figures import (
-    Estimate,
     by_subset,
     joined,
     pair_credits,
-    resamples,
     share,
     shares,
 )
@@ -113,7 +112,7 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     decided = {name: [entry for entry in group if entry.item.comparisons] for name, group in groups.items()}
     credits = pair_credits({name: group for name, group in decided.items() if group}, tie=0.5)
     has_both = 0 < sum(bool(entry.item.comparisons) for entry in entries) < len(entries)
-    separation = (_separation(entries, intervals).metric("tie_separation", intervals),) if has_both else ()
+    separation = (_separation(entries, intervals),) if has_both else ()
     return SuiteFigures(
         score=share(joined(credits.values()), "score", intervals) if credits else None,
         sections=separation,
@@ -121,7 +120,7 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     )
 
 
-def _separation(entries: Sequence[ScoredItem], intervals: Intervals) -> Estimate:
+def _separation(entries: Sequence[ScoredItem], intervals: Intervals) -> Metric:
     """Area under the ROC curve of the margin's size; prompts are drawn with all their votes, decided ones and ties."""
     sizes = np.array([abs(entry.scores[0] - entry.scores[1]) for entry in entries])
     decided = np.array([bool(entry.item.comparisons) for entry in entries])
@@ -139,10 +138,11 @@ def _separation(entries: Sequence[ScoredItem], intervals: Intervals) -> Estimate
         return float(weights[decided] @ (below[left] + below[right])) / (2 * whole) if whole else np.nan
 
     value, num_prompts = area(np.ones(len(entries))), int(prompts.max()) + 1
-    blocks = resamples(num_prompts, intervals, stratum="votes")
+    blocks = drawn_places(num_prompts, num_bootstrap=intervals.num_bootstrap, seed=intervals.seed)
     counts = (np.bincount(row, minlength=num_prompts)[prompts].astype(np.float64) for block in blocks for row in block)
     draws = np.array([area(weights) for weights in counts])
-    return Estimate(value, np.where(np.isnan(draws), value, draws), len(entries))
+    low, high = percentile_interval(np.where(np.isnan(draws), value, draws), confidence=intervals.confidence)
+    return Metric(name="tie_separation", value=value, unit="fraction", ci_low=low, ci_high=high, count=len(entries))
 
 
 # This project's form, LMSYS' human preference (flags), LMSYS' conversations.

@@ -1,29 +1,20 @@
-"""Figures with intervals from the scores of items: shares with Wilson's, weighted means with a bootstrap.
+"""Figures with intervals from the scores of items: shares, and weighted means of shares.
 
-Items with the same prompt are no independent evidence. Wilson's interval counts them as fewer items (their effective
-count), and the bootstrap draws prompts with all their items. It is stratified: each subset is resampled separately,
-because the published weights of the subsets are fixed.
+Items with the same prompt are no independent evidence: every interval is over prompts. It is stratified: the prompts of
+each subset vary around that subset's mean, because the published weights of the subsets are fixed.
 """
 
 import math
-import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from containers.contracts.outcome import Metric
-from containers.evals.statistics import (
-    Floats,
-    cluster_sums,
-    drawn_places,
-    means_of_resamples,
-    percentile_interval,
-    share_metric,
-)
+from containers.evals.intervals import Floats, LinearFigure, clustered_mean, share_interval
+from containers.evals.statistics import share_metric
 from containers.evals.suites.base import Intervals, ScoredItem, SuiteFigures
 from containers.harness.errors import DivergedError
 
@@ -33,23 +24,34 @@ Credits = Sequence[tuple[float, str]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure, its value in every resample of the prompts, and the number of its items."""
+    """A figure, what each prompt adds to it, and the number of its items.
+
+    Attributes:
+        strata: name → residuals and weights of its prompts, as in `LinearFigure`. Parts of one name have the same
+            prompts in the same order, so what they have in common is not taken for independent.
+    """
 
     value: float
-    draws: Floats
+    strata: Mapping[str, tuple[Floats, Floats]]
     count: int
 
+    @property
+    def figure(self) -> LinearFigure:
+        """All strata together."""
+        residuals, weights = map(np.concatenate, zip(*self.strata.values(), strict=True))
+        return LinearFigure(self.value, residuals, weights, num_strata=len(self.strata))
+
     def metric(self, name: str, intervals: Intervals) -> Metric:
-        """The figure with its percentile interval."""
-        low, high = percentile_interval(self.draws, confidence=intervals.confidence)
+        """The figure with its interval."""
+        low, high = share_interval(self.figure, confidence=intervals.confidence)
         return Metric(name=name, value=self.value, unit="fraction", ci_low=low, ci_high=high, count=self.count)
 
 
-def mean_estimate(credits: Credits, intervals: Intervals, *, stratum: str) -> Estimate:
-    """The mean over items; resamples are the same for the same stratum with as many prompts."""
-    sums, sizes = cluster_sums(*zip(*credits, strict=True))
-    draws = means_of_resamples(sums, sizes, resamples(sums.size, intervals, stratum=stratum))
-    return Estimate(float(sums.sum() / sizes.sum()), draws, len(credits))
+def mean_estimate(credits: Credits, *, stratum: str) -> Estimate:
+    """The mean over items."""
+    values, prompts = zip(*credits, strict=True)
+    mean = clustered_mean(values, prompts)
+    return Estimate(mean.value, {stratum: (mean.residuals, mean.weights)}, len(credits))
 
 
 def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
@@ -58,21 +60,21 @@ def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
     Example: 0.5 with weight 1 and 1.0 with weight 3 give 0.875.
     """
     total = math.fsum(weight for weight, _ in parts)
+    strata: dict[str, tuple[Floats, Floats]] = {}
+    for weight, part in parts:
+        for name, arrays in part.strata.items():
+            scaled = [weight / total * array for array in arrays]
+            before = strata.get(name, (0.0, 0.0))
+            strata[name] = (before[0] + scaled[0], before[1] + scaled[1])
     return Estimate(
         value=math.fsum(weight * part.value for weight, part in parts) / total,
-        draws=np.sum([weight * part.draws for weight, part in parts], axis=0) / total,
+        strata=strata,
         count=sum(part.count for _, part in parts),
     )
 
 
-def resamples(size: int, intervals: Intervals, *, stratum: str) -> Iterator[NDArray[np.int64]]:
-    """Places drawn with replacement, [resamples, size] in blocks; they depend on seed, stratum and size only."""
-    seed = [intervals.seed, zlib.crc32(stratum.encode())]
-    return drawn_places(size, num_bootstrap=intervals.num_bootstrap, seed=seed)
-
-
 def share(credits: Credits, name: str, intervals: Intervals) -> Metric:
-    """The mean of the credits with Wilson's interval."""
+    """The mean of the credits with its interval."""
     values, prompts = zip(*credits, strict=True)
     return share_metric(values, name=name, confidence=intervals.confidence, clusters=prompts)
 
@@ -112,7 +114,7 @@ def section_figures(
     missing = tuple(subset for subset in known if subset not in credits)
     if not credits:
         return SuiteFigures(score=None, missing=missing)
-    means = {name: mean_estimate(found, intervals, stratum=name) for name, found in credits.items()}
+    means = {name: mean_estimate(found, stratum=name) for name, found in credits.items()}
     parts = {
         section: [(weight, means[subset]) for subset, weight in weights.items() if subset in means]
         for section, weights in sections.items()

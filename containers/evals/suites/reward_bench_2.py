@@ -24,7 +24,6 @@ from functools import partial
 import numpy as np
 
 from containers.data.rows import MalformedRowError
-from containers.evals.statistics import Floats
 from containers.evals.suites.base import (
     Benchmark,
     Comparison,
@@ -38,7 +37,7 @@ from containers.evals.suites.base import (
     row_id,
     text_column,
 )
-from containers.evals.suites.figures import Estimate, by_subset, credits_of, mean_estimate, resamples, weighted
+from containers.evals.suites.figures import Estimate, by_subset, credits_of, mean_estimate, weighted
 from containers.evals.suites.rows import Layout, read_suite, suite_item, with_digest
 
 TIES = "Ties"
@@ -98,9 +97,7 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     sections: dict[str, Estimate] = {}
     for subset, entries in groups.items():
         estimate = (
-            _ties(entries, intervals)
-            if subset == TIES
-            else mean_estimate(credits_of(entries, _best_of_credit), intervals, stratum=subset)
+            _ties(entries) if subset == TIES else mean_estimate(credits_of(entries, _best_of_credit), stratum=subset)
         )
         if estimate is not None:
             sections[subset] = estimate
@@ -117,8 +114,8 @@ def _best_of_credit(entry: ScoredItem) -> float:
     return 1 / entry.scores.count(highest) if entry.scores[0] == highest else 0.0
 
 
-def _ties(entries: Sequence[ScoredItem], intervals: Intervals) -> Estimate | None:
-    """The score of Ties; its bootstrap draws numbers, so that both prompts of a number stay together."""
+def _ties(entries: Sequence[ScoredItem]) -> Estimate | None:
+    """The score of Ties; both prompts of a number are one cluster."""
     prompts: dict[int, dict[str, ScoredItem]] = {}
     for entry in entries:
         kind, number = entry.item.item_id.removeprefix(f"{TIES}:").split(":")
@@ -126,14 +123,12 @@ def _ties(entries: Sequence[ScoredItem], intervals: Intervals) -> Estimate | Non
     terms = np.array([_ties_terms(prompts[number]) for number in sorted(prompts)])
     if np.isnan(terms).all(axis=0).any():
         return None
+    counts = (~np.isnan(terms)).sum(axis=0)
     means = np.nanmean(terms, axis=0)
-    draws: list[Floats] = []
-    for places in resamples(len(terms), intervals, stratum=TIES):
-        drawn = terms[places]
-        counts = (~np.isnan(drawn)).sum(axis=1)
-        drawn_means = np.where(counts > 0, np.nansum(drawn, axis=1) / np.maximum(counts, 1), means)
-        draws.append(drawn_means @ _TIES_WEIGHTS)
-    return Estimate(float(means @ _TIES_WEIGHTS), np.concatenate(draws), len(entries))
+    correction = np.sqrt(counts / np.maximum(counts - 1, 1))
+    residuals = np.nan_to_num((terms - means) * correction / counts) @ _TIES_WEIGHTS
+    weights = (~np.isnan(terms) / counts) @ _TIES_WEIGHTS
+    return Estimate(float(means @ _TIES_WEIGHTS), {TIES: (residuals, weights)}, len(entries))
 
 
 def _ties_terms(prompts: dict[str, ScoredItem]) -> list[float]:

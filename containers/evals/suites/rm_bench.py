@@ -10,6 +10,7 @@ accuracy") and `scripts/utils.py`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -79,9 +80,7 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
             prompts = [entry.item.prompt_id for entry in entries]
             columns = zip(*map(_shares, entries), strict=True)
             for difficulty, values in zip(DIFFICULTIES, columns, strict=True):
-                cells[domain, difficulty] = mean_estimate(
-                    list(zip(values, prompts, strict=True)), intervals, stratum=domain
-                )
+                cells[domain, difficulty] = mean_estimate(list(zip(values, prompts, strict=True)), stratum=domain)
     present = [domain for domain in DOMAINS if (domain, "easy") in cells]
     by_domain = {domain: _mean(cells, [domain], DIFFICULTIES) for domain in present}
     by_difficulty = {difficulty: _mean(cells, present, [difficulty]) for difficulty in DIFFICULTIES}
@@ -108,7 +107,7 @@ def _shares(entry: ScoredItem) -> tuple[float, float, float]:
 def _mean(cells: dict[tuple[str, str], Estimate], domains: Sequence[str], difficulties: Sequence[str]) -> Estimate:
     """The plain mean of some cells; its count is the items of its domains."""
     mean = weighted([(1.0, cells[domain, difficulty]) for domain in domains for difficulty in difficulties])
-    return Estimate(mean.value, mean.draws, mean.count // len(difficulties))
+    return replace(mean, count=mean.count // len(difficulties))
 
 
 RM_BENCH = Benchmark(

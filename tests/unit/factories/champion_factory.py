@@ -55,7 +55,7 @@ def contest(
     """Items that only the challenger, only the champion, or both get right; the interval is made of the counts."""
     differences = [1.0] * better + [-1.0] * worse + [0.0] * both
     prompts = [str(number) for number in range(len(differences))]
-    found = clustered_difference(differences, prompts, confidence=0.95, num_bootstrap=2000)
+    found = clustered_difference(differences, prompts, confidence=0.95)
     return Contest(
         name=name,
         measure="accuracy",

@@ -34,7 +34,6 @@ CONFIG = EvaluatePolicyConfig(
     max_completion_length=12,
     completions_per_prompt=2,
     batch_size=5,
-    num_bootstrap=200,
     num_samples=3,
 )
 TEXTS = ["Hi", "Which one?", "What is red?", "x" * 200, "No", "Tell me more about jade.", "Why?"]
@@ -231,7 +230,7 @@ def test_the_same_text_is_a_tie_whatever_bfloat16_makes_of_its_reward() -> None:
     same = replace(prompt, reference=prompt.policy)
     assert (prompt.winner(0, 0), same.winner(0, 0)) == ("policy", "tie")
     assert (prompt.identical, same.identical) == ((False,), (True,))
-    found = compare_policies([prompt, same], confidence=0.95, num_bootstrap=100, seed=0, num_samples=2)
+    found = compare_policies([prompt, same], confidence=0.95, num_samples=2)
     assert found.identical_completions is not None
     assert (found.identical_completions.value, found.identical_completions.count) == (0.5, 2)
     assert found.win_rate.value == 0.75
@@ -257,7 +256,7 @@ def test_a_text_that_both_wrote_on_a_prompt_has_one_reward() -> None:
 def test_the_interval_is_over_prompts_and_covers_a_known_mean() -> None:
     rng = random.Random(3)  # noqa: S311
     prompts = [compared(n, (rng.gauss(0.4, 1.0),) * 2, (0.0, 0.0)) for n in range(400)]
-    found = compare_policies(prompts, confidence=0.95, num_bootstrap=1000, seed=0, num_samples=5)
+    found = compare_policies(prompts, confidence=0.95, num_samples=5)
     low, high = found.reward_difference.ci_low, found.reward_difference.ci_high
     assert low is not None and high is not None
     assert low < 0.4 < high
@@ -270,6 +269,6 @@ def test_the_interval_is_over_prompts_and_covers_a_known_mean() -> None:
 
 def test_samples_spread_from_the_largest_loss_to_the_largest_gain() -> None:
     prompts = [compared(n, (float(n),), (4.0,)) for n in (5, 0, 8, 2, 6, 1, 7, 3, 4)]
-    found = compare_policies(prompts, confidence=0.95, num_bootstrap=100, seed=0, num_samples=3)
+    found = compare_policies(prompts, confidence=0.95, num_samples=3)
     assert [sample.reward_policy for sample in found.samples] == [0, 4, 8]
-    assert not compare_policies(prompts, confidence=0.95, num_bootstrap=100, seed=0, num_samples=0).samples
+    assert not compare_policies(prompts, confidence=0.95, num_samples=0).samples

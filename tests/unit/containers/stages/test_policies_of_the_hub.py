@@ -45,7 +45,7 @@ CONFIG = TrainPolicyConfig(
     schedule=TrainingSchedule(max_steps=2, save_steps=2),
 )
 JUDGING = EvaluatePolicyConfig(
-    max_prompts=None, max_prompt_length=64, max_completion_length=8, completions_per_prompt=2, num_bootstrap=100
+    max_prompts=None, max_prompt_length=64, max_completion_length=8, completions_per_prompt=2
 )
 # meta-llama/Llama-2-7b-chat-hf's first generation_config.json, but for the ids.
 LLAMA_2: dict[str, Any] = {

@@ -51,7 +51,7 @@ def test_votes_on_one_prompt_are_no_further_evidence_that_a_model_is_better(tmp_
     found = table.suites[0].cells[1].against_first
     assert found is not None
     assert (found.num_prompts, found.num_better, found.num_worse, found.p_value) == (2, 1, 0, 1)
-    assert (found.difference.value, found.difference.ci_low, found.difference.ci_high) == (0.5, 0, 1)
+    assert (found.difference.value, found.difference.ci_low, found.difference.ci_high) == (0.5, -1, 1)
     text = second_model(table)
     assert "no difference beyond chance" in text and "(n = 32 on 2 prompts)" in text
     assert "prompts" in comparison_note(table)

@@ -14,7 +14,7 @@ from tasks.champions.contests import policy_contest, reward_model_contests, trai
 from tasks.config.retrain import RetrainRules
 from tests.unit.factories.report.certificate_factory import certificate
 
-RULES = RetrainRules(num_bootstrap=1000)
+RULES = RetrainRules()
 Scores = dict[str, tuple[str, float]]
 
 
