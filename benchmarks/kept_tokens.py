@@ -27,7 +27,7 @@ from benchmarks.speed_inputs import Conversation, real_pairs, save_reward_model
 from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, write_part
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
-from containers.contracts.names import EVENTS_FILE, TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE, StageName
+from containers.contracts.names import EVENTS_FILE, TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE, StageName
 from containers.contracts.spec import StageInput, StageSpec
 from containers.data.pairs import Row, both_sides, read_pair_rows
 from containers.harness.context import StageContext
@@ -115,7 +115,7 @@ def _prepare(folder: Path, data: Path, *, num_pairs: int, num_turns: int) -> Non
         return {"prompt": prompt(number) + chosen[:-1], **sides, **rest}
 
     (folder / "pairs").mkdir()
-    for file, count in ((TRAIN_PAIRS_FILE, num_pairs), (VALIDATION_PAIRS_FILE, 1)):
+    for file, count in ((TRAIN_PAIRS_FILE, num_pairs), (TUNE_PAIRS_FILE, 1)):
         pq.write_table(
             pa.Table.from_pylist([row(number) for number in range(count)], schema=_SCHEMA), _at(folder, file)
         )

@@ -125,6 +125,18 @@ def interval(metric: Metric | None) -> str:
     return f"{low.removesuffix(f' {unit}') if unit else low} to {high}"
 
 
+def sample_size(metric: Metric, noun: str = "") -> str:
+    """Number of observations, and of their prompts where these are fewer; empty if the metric has no count.
+
+    Example: `384 pairs of 48 prompts`; without a noun `384 of 48 prompts`; `48 prompts` where each has one.
+    """
+    if metric.count is None:
+        return ""
+    if metric.num_prompts is None or metric.num_prompts == metric.count:
+        return f"{metric.count:,} {noun}".rstrip()
+    return f"{metric.count:,} {noun}".rstrip() + f" of {metric.num_prompts:,} prompt" + "s" * (metric.num_prompts != 1)
+
+
 def metric_text(metric: Metric | None) -> str:
     """One line: value, interval, sample size, and `estimated` where it is; `—` for None.
 
@@ -132,7 +144,7 @@ def metric_text(metric: Metric | None) -> str:
     """
     if metric is None:
         return MISSING
-    parts = [interval(metric), f"n = {metric.count:,}" if metric.count is not None else ""]
+    parts = [interval(metric), f"n = {sample_size(metric)}" if metric.count is not None else ""]
     parts.append("estimated" if metric.origin == "estimated" else "")
     details = ", ".join(part for part in parts if part)
     return quantity(metric.value, metric.unit) + (f" ({details})" if details else "")

@@ -12,27 +12,35 @@ from containers.contracts.champions import Comparison, DecisionKind
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.digests import read_manifest
-from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, VALIDATION_PAIRS_FILE, StageName
+from containers.contracts.names import FROZEN_PAIRS_FILE, POLICY_FROZEN_PROMPTS_FILE, TUNE_PAIRS_FILE, StageName
 from containers.contracts.pipeline import JUDGED_BY, TRAINED_BY
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef
+from containers.data.pairs import same_pairs
 from containers.document.markdown import markdown
 from containers.report.champions import contest_text, decision_section
 from tasks.champions.book import ChampionBook, ChampionMovedError, now
 from tasks.champions.comparison import compare_policies, compare_reward_models
-from tasks.champions.contests import training_prompts
-from tasks.champions.record import ChampionRecord, Decision, ModelVersion, RequestedStage, StoredArtifact
+from tasks.champions.record import (
+    ChampionRecord,
+    Decision,
+    FrozenSet,
+    ModelVersion,
+    RequestedStage,
+    StoredArtifact,
+)
 from tasks.champions.registry import Registry
 from tasks.champions.run_decisions import keep_decision, run_decision
+from tasks.champions.seen import seen_prompts
 from tasks.champions.text import decision_line
-from tasks.config.retrain import RetrainRules, judgement, wins
+from tasks.config.retrain import RetrainRules, judgement, leads, wins
 from tasks.display import current_display
 from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.state import PipelineRun
 
 Compare = Callable[[ChampionRecord, ModelVersion], Comparison]
 
-_FROZEN_FILES = {"reward_model": VALIDATION_PAIRS_FILE, "policy": POLICY_EVAL_PROMPTS_FILE}
+_FROZEN_FILES = {"reward_model": FROZEN_PAIRS_FILE, "policy": POLICY_FROZEN_PROMPTS_FILE}
 
 
 @task(name="compare_reward_models", task_run_name="compare_reward_models", cache_policy=NO_CACHE, persist_result=False)
@@ -115,24 +123,45 @@ def _judged(
 ) -> tuple[dict[str, object], tuple[DecisionKind, str, Comparison | None]]:
     """The changes of the record beside the decision, and the decision."""
     changes: dict[str, object] = {}
-    if record.version(challenger.number) is None:
-        pairs = Path(book.artifact(challenger.pairs).path)
-        book.write_training_prompts(challenger.number, training_prompts(pairs, with_policy=book.kind == "policy"))
-        changes["versions"] = (*record.versions, challenger)
-    champion = record.champion
+    pairs, champion = Path(book.artifact(challenger.pairs).path), record.champion
     if champion is None:
-        source = Path(book.artifact(challenger.pairs).path) / _FROZEN_FILES[book.kind]
-        num_rows = pq.read_metadata(source).num_rows
-        changes["frozen"] = book.freeze(source, count=num_rows, from_version=challenger.number)
+        frozen = _frozen(book, pairs, from_version=challenger.number)
+        changes["frozen"] = frozen
+    if record.version(challenger.number) is None:
+        _write_seen_prompts(book, challenger, pairs, book.require_frozen(record) if champion else frozen)
+        changes["versions"] = (*record.versions, challenger)
+    if champion is None:
         text = (
-            f"{challenger.shown} is champion now: it is the first that passed its gate. Its held-out "
-            f"{'pairs' if book.kind == 'reward_model' else 'prompts'} are frozen for every later comparison."
+            f"{challenger.shown} is champion now: it is the first that passed its gate. The {frozen.count:,} frozen "
+            f"{'pairs' if book.kind == 'reward_model' else 'prompts'} of its data judge every later challenger."
         )
         return changes, ("first", text, None)
     if champion.number == challenger.number:
         return changes, ("same", f"{champion.shown} stays champion: the challenger is the very same model.", None)
     comparison = compare(record, challenger)
-    return changes, ("won" if wins(comparison) else "lost", judgement(comparison), comparison)
+    kind: DecisionKind = "won" if wins(comparison) else "held" if leads(comparison) else "lost"
+    return changes, (kind, judgement(comparison), comparison)
+
+
+def _write_seen_prompts(book: ChampionBook, challenger: ModelVersion, pairs: Path, frozen: FrozenSet) -> None:
+    """Keep which prompts the challenger has seen: later its data may be gone."""
+    seen = seen_prompts(
+        pairs,
+        book.frozen_file(frozen),
+        with_policy=book.kind == "policy",
+        with_tune=book.kind == "reward_model" and not frozen.was_chosen_on,
+    )
+    book.write_training_prompts(challenger.number, seen)
+
+
+def _frozen(book: ChampionBook, pairs: Path, *, from_version: int) -> FrozenSet:
+    source = pairs / _FROZEN_FILES[book.kind]
+    return book.freeze(
+        source,
+        count=pq.read_metadata(source).num_rows,
+        from_version=from_version,
+        was_chosen_on=book.kind == "reward_model" and same_pairs(pairs, TUNE_PAIRS_FILE, FROZEN_PAIRS_FILE) > 0,
+    )
 
 
 def _with_decision(

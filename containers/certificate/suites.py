@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from containers.contracts.certificate import VALIDATION
+from containers.contracts.certificate import TEST_SUITE
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.names import VALIDATION_PAIRS_FILE
+from containers.contracts.names import TEST_PAIRS_FILE
 from containers.contracts.registries import BENCHMARKS
 from containers.data.pairs import read_pair_rows
 from containers.distributed.ranks import spread_over_ranks
@@ -24,12 +24,12 @@ _CHUNK_RESPONSES = 1024
 
 
 def read_suites(context: StageContext, config: EvaluateRewardModelConfig) -> list[ScoredSuite]:
-    """Read every suite, without scores; the validation split comes first.
+    """Read every suite, without scores; the test pairs come first.
 
     Raises:
         BadDataError: a suite's files are damaged, or lack columns that its benchmark needs.
     """
-    suites = [_validation(context)]
+    suites = [_test_pairs(context)]
     for suite in config.suites:
         item = context.input(f"suite_{suite.name}")
         benchmark = BENCHMARKS[suite.benchmark]
@@ -124,10 +124,10 @@ def conversation(item: SuiteItem, response: str) -> Conversation:
     return [*item.prompt, {"role": "assistant", "content": response}]
 
 
-def _validation(context: StageContext) -> ScoredSuite:
-    """The held-out pairs of the run's own dataset."""
+def _test_pairs(context: StageContext) -> ScoredSuite:
+    """The test pairs of the run's own dataset."""
     pairs = context.input("pairs")
-    rows = read_pair_rows(Path(pairs.path), VALIDATION_PAIRS_FILE)
+    rows = read_pair_rows(Path(pairs.path), TEST_PAIRS_FILE)
     items = tuple(
         SuiteItem(
             item_id=row["pair_id"],
@@ -140,7 +140,7 @@ def _validation(context: StageContext) -> ScoredSuite:
         for line, row in enumerate(rows, start=1)
     )
     return ScoredSuite(
-        name=VALIDATION,
+        name=TEST_SUITE,
         benchmark=BENCHMARKS["pairs"],
         rows=SuiteRows(items=items, rows_read=len(rows)),
         origin=pairs.origin,

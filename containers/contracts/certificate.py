@@ -18,7 +18,8 @@ class ScoreStatistics(Frozen):
     scores_of: str = Field(description="Which conversations were scored")
 
 
-VALIDATION = "validation"
+# The suite of the run's own test pairs; always the first.
+TEST_SUITE = "test"
 
 
 class PaddingAttack(Frozen):
@@ -141,13 +142,22 @@ class CertifiedModel(Frozen):
     num_training_examples: int = Field(0, ge=0)
 
 
+class CheckpointChoice(Frozen):
+    """The choice of a checkpoint on pairs that also certify the model, for want of others."""
+
+    num_pairs: int = Field(ge=1, description="Test pairs on which the checkpoint was chosen")
+    num_checkpoints: int = Field(ge=2, description="Checkpoints among which it was chosen")
+    optimism: float = Field(ge=0, description="By about how much the accuracy is too high at most; an estimate")
+
+
 class Certificate(Frozen):
-    """All measurements of one reward model. The first suite is the validation split, `validation`."""
+    """All measurements of one reward model. The first suite is the test pairs of the run's own data."""
 
     model: CertifiedModel
     suites: tuple[SuiteEvaluation, ...]
     length: LengthBias = Field(LengthBias(), description="Over the pairs of all suites")
     parity: ScoreParity
+    choice: CheckpointChoice | None = Field(None, description="null: no choice was made on the pairs that certify")
     samples: tuple[SamplePrediction, ...] = ()
     score_mean: float
     score_std: float

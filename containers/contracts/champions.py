@@ -11,39 +11,60 @@ from containers.contracts.outcome import Metric
 DECISIONS_FILE = "decisions.json"
 DECISIONS_INPUT = "decisions"
 
-DecisionKind = Literal["first", "won", "lost", "same", "refused", "promoted", "rolled_back"]
+# held: it won by the scores of its own teacher, so a person decides.
+DecisionKind = Literal["first", "won", "held", "lost", "same", "refused", "promoted", "rolled_back"]
 
 
 class Contest(Frozen):
     """Champion and challenger on the same items; each item gives each model a value from 0 to 1."""
 
-    name: str = Field(description="The frozen set, or a pair file")
-    measure: Literal["accuracy", "win rate"]
+    name: str = Field(description="The frozen set, a suite, or all suites together")
+    measure: Literal["accuracy", "win rate", "score"] = Field(description="score: the suite's own rule")
     count: int = Field(ge=0, description="Items on which both were judged")
+    num_prompts: int = Field(0, ge=0, description="Different prompts among them; intervals are over prompts")
     seen_in_training: int = Field(0, ge=0, description="Left out: one of the two trained on the prompt")
     not_in_both: int = Field(0, ge=0, description="Left out: the item was too long for one of the two")
     champion: float | None = Field(None, description="null where no item was left")
     challenger: float | None = None
-    difference: Metric | None = Field(None, description="Challenger minus champion, paired bootstrap interval")
+    difference: Metric | None = Field(None, description="Challenger minus champion, paired t interval")
     num_better: int = Field(0, ge=0, description="Prompts on which only the challenger is right, or wins")
     num_worse: int = Field(0, ge=0)
     p_value: float = Field(1.0, ge=0, le=1, description="McNemar's exact test on the two numbers, two-sided")
+    detectable: float | None = Field(
+        None, description="Smallest true difference that these items show with a probability of 80 %; estimated"
+    )
     budget: float | None = Field(None, description="Largest allowed drop of the challenger here; null: it must win")
+    at_most: float | None = Field(
+        None, description="Upper end of the difference, one-sided, at `alpha` over the number of suites"
+    )
+    at_least: float | None = Field(None, description="Lower end of the difference, one-sided, at `alpha`")
+    must_rule_out: bool = Field(False, description="Whether a drop beyond the budget must be ruled out here")
 
     @property
     def regresses(self) -> bool:
-        """Whether the challenger drops by more than its budget allows."""
-        return self.budget is not None and self.difference is not None and self.difference.value < -self.budget
+        """Whether the challenger drops by more than its budget beyond chance, or that was to be ruled out and is not.
+
+        Without a common item nothing is known: that stops the challenger only where a drop must be ruled out.
+        """
+        if self.budget is None:
+            return False
+        if self.must_rule_out:
+            return self.at_least is None or self.at_least < -self.budget
+        return self.at_most is not None and self.at_most < -self.budget
 
 
 class Comparison(Frozen):
-    """The challenger against the champion, on the frozen set first and then on every pair file."""
+    """The challenger against the champion: the frozen set first, then every suite, then all suites together."""
 
     champion: int
     challenger: int
     contests: tuple[Contest, ...]
     confidence: float
     alpha: float
+    judged_by_teacher: bool = Field(
+        False, description="The scores are of the reward model that the challenger was trained against"
+    )
+    notes: tuple[str, ...] = Field((), description="What else to know about the comparison, a sentence each")
 
 
 class RunDecision(Frozen):

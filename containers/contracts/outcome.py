@@ -18,6 +18,7 @@ class Metric(Frozen):
     ci_low: float | None = None
     ci_high: float | None = None
     count: int | None = Field(None, ge=0, description="Number of observations behind the figure")
+    num_prompts: int | None = Field(None, ge=0, description="Prompts among them; the interval is over prompts")
     origin: Literal["measured", "estimated"] = "measured"
 
 

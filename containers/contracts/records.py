@@ -81,6 +81,15 @@ class SuiteContamination(Frozen):
     num_rows: int = Field(ge=0, description="Rows with a prompt of the suite")
 
 
+class ValidationPart(Frozen):
+    """A part of the validation pairs, by its purpose."""
+
+    name: Literal["tune", "test", "frozen"]
+    num_pairs: int = Field(ge=0)
+    num_prompts: int = Field(ge=0)
+    is_test: bool = Field(description="The test part itself, or not split off from it, for want of prompts")
+
+
 class Funnel(Frozen):
     """`funnel.json`: how many rows each filter kept and dropped. kept + dropped = read."""
 
@@ -89,6 +98,7 @@ class Funnel(Frozen):
     steps: tuple[FunnelStep, ...]
     train_pairs: int = Field(ge=0)
     validation_pairs: int = Field(ge=0)
+    validation_parts: tuple[ValidationPart, ...] = ()
     policy_train_prompts: int = Field(ge=0)
     policy_eval_prompts: int = Field(ge=0)
     pairs_set_aside_for_policy: int = Field(

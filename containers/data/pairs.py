@@ -6,7 +6,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
+from containers.contracts.names import (
+    POLICY_EVAL_PROMPTS_FILE,
+    POLICY_FROZEN_PROMPTS_FILE,
+    POLICY_TRAIN_PROMPTS_FILE,
+)
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 
 Row = dict[str, Any]
@@ -14,7 +18,7 @@ _COLUMNS = {"prompt", "chosen", "rejected", "margin", "domain", "language", "pai
 
 
 def read_pair_rows(artifact: Path, file: str) -> list[Row]:
-    """The rows of `train.parquet` or `validation.parquet`: prompt, chosen and rejected as lists of messages.
+    """The rows of `train.parquet` or another file of pairs: prompt, chosen and rejected as lists of messages.
 
     Raises:
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
@@ -35,19 +39,37 @@ def read_pair_rows(artifact: Path, file: str) -> list[Row]:
 
 
 def read_policy_prompts(artifact: Path) -> list[list[dict[str, str]]]:
-    """Return the prompts set aside for training and judging the policy; empty if there are no files.
+    """Return the prompts that train, judge and compare policies; empty if there are no files.
 
     Raises:
         MissingPrerequisiteError: a file is damaged.
     """
     found: list[list[dict[str, str]]] = []
-    for path in (artifact / POLICY_TRAIN_PROMPTS_FILE, artifact / POLICY_EVAL_PROMPTS_FILE):
+    for file in (POLICY_TRAIN_PROMPTS_FILE, POLICY_EVAL_PROMPTS_FILE, POLICY_FROZEN_PROMPTS_FILE):
+        path = artifact / file
         if path.is_file():
             try:
                 found += pq.read_table(path, columns=["prompt"])["prompt"].to_pylist()
             except Exception as error:
                 raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
     return found
+
+
+def same_pairs(artifact: Path, one: str, other: str) -> int:
+    """Number of pairs that two files of the artifact have in common; 0 if one is missing.
+
+    Raises:
+        MissingPrerequisiteError: a file is damaged.
+    """
+    ids: list[set[str]] = []
+    for path in (artifact / one, artifact / other):
+        if not path.is_file():
+            return 0
+        try:
+            ids.append(set(pq.read_table(path, columns=["pair_id"])["pair_id"].to_pylist()))
+        except Exception as error:
+            raise MissingPrerequisiteError(f"{path} is no readable parquet file of pairs: {error}") from error
+    return len(ids[0] & ids[1])
 
 
 def both_sides(row: Mapping[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

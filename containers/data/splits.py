@@ -6,18 +6,29 @@ next run with more data. Only similar prompts go together, by the hash of their 
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from containers.contracts.configs.filter_dataset import ValidationParts
 from containers.data.filters.similar_prompts import PromptGroups
 
 
 @dataclass(frozen=True)
+class Parts:
+    """Ids of held-out prompts by purpose. Parts are disjoint, or the same set where there are too few prompts."""
+
+    tune: frozenset[str]
+    test: frozenset[str]
+    frozen: frozenset[str]
+
+
+@dataclass(frozen=True)
 class PolicyPrompts:
-    """Prompt ids for the policy; `train` and `evaluation` are disjoint."""
+    """Prompt ids for the policy; those to train are disjoint from the others."""
 
     train: frozenset[str]
     evaluation: frozenset[str]
+    frozen: frozenset[str]
 
 
 def share_of(ids: Collection[str], *, fraction: float, seed: int, purpose: str) -> frozenset[str]:
@@ -43,29 +54,59 @@ def sample_of(ids: Collection[str], *, size: int, seed: int, purpose: str) -> fr
     return frozenset(ranked[:size])
 
 
+def divide_held_out(ids: Collection[str], parts: ValidationParts, *, seed: int, groups: PromptGroups) -> Parts:
+    """Divide held-out prompts by purpose; a group of prompts stays together.
+
+    A part with fewer than `parts.minimum_prompts` prompts is not split off: it is the test part.
+    """
+    shares = {"tune": parts.tune, "test": parts.test, "frozen": parts.frozen}
+    found: dict[str, set[str]] = {purpose: set() for purpose in shares}
+    ends = list(_ends(shares))
+    for prompt_id in ids:
+        number = _uniform(groups.of(prompt_id), seed=seed, purpose="validation part")
+        found[next((purpose for purpose, end in ends if number < end), "frozen")].add(prompt_id)
+    small = [purpose for purpose in shares if len(found[purpose]) < parts.minimum_prompts]
+    together = set(shares) if "test" in small else {"test", *small}
+    test = frozenset[str]().union(*(found[purpose] for purpose in together))
+    divided = {purpose: test if purpose in together else frozenset(found[purpose]) for purpose in shares}
+    return Parts(**divided)
+
+
+def _ends(shares: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Yield the upper end of each part of [0, 1)."""
+    end, whole = 0.0, sum(shares.values())
+    for purpose, share in shares.items():
+        end += share / whole
+        yield purpose, end
+
+
 def split_policy_prompts(
     *,
     train_ids: Collection[str],
-    validation_ids: Collection[str],
+    validation: Parts,
     fraction: float,
     eval_fraction: float,
+    parts: ValidationParts,
     seed: int,
     groups: PromptGroups,
 ) -> PolicyPrompts:
-    """Prompts for policy training and evaluation; a group of prompts stays together.
+    """Prompts to train the policy, to evaluate it, and to compare champions; a group of prompts stays together.
 
     They are taken from the training prompts. With `fraction` 0 none are: the policy trains on the prompts that train
-    the reward model, and is evaluated on those that validate it.
+    the reward model, and is evaluated on those that certify it.
     """
     if fraction <= 0:
-        return PolicyPrompts(train=frozenset(train_ids), evaluation=frozenset(validation_ids))
+        return PolicyPrompts(train=frozenset(train_ids), evaluation=validation.test, frozen=validation.frozen)
     names = {prompt_id: groups.of(prompt_id) for prompt_id in train_ids}
     aside = share_of(set(names.values()), fraction=fraction, seed=seed, purpose="policy")
     evaluation = share_of(aside, fraction=eval_fraction, seed=seed, purpose="policy evaluation")
-    train = aside - evaluation
+    held_out = [prompt_id for prompt_id, name in names.items() if name in evaluation]
+    # Nothing is chosen on the policy's prompts.
+    divided = divide_held_out(held_out, parts.model_copy(update={"tune": 0.0}), seed=seed, groups=groups)
     return PolicyPrompts(
-        train=frozenset(prompt_id for prompt_id, name in names.items() if name in train),
-        evaluation=frozenset(prompt_id for prompt_id, name in names.items() if name in evaluation),
+        train=frozenset(prompt_id for prompt_id, name in names.items() if name in aside - evaluation),
+        evaluation=divided.test,
+        frozen=divided.frozen,
     )
 
 

@@ -5,7 +5,7 @@ form clusters, and every interval is over clusters.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,14 @@ class LinearFigure:
         residuals: [C] how far each cluster moves the figure; the sum of their squares estimates its variance.
         weights: [C] the part of each cluster in the figure; they add up to one.
         num_strata: means that it is made of; each costs a degree of freedom.
+        parts: [C] what each cluster adds to the value; they add up to it. Only differences need them.
     """
 
     value: float
     residuals: Floats
     weights: Floats
     num_strata: int = 1
+    parts: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def variance(self) -> float:
@@ -66,7 +68,7 @@ def clustered_mean(values: Sequence[float], clusters: Sequence[Hashable] | None 
     total, size = float(sizes.sum()), sums.size
     mean = float(sums.sum() / total)
     correction = float(np.sqrt(size / (size - 1))) if size > 1 else 1.0
-    return LinearFigure(mean, correction * (sums - mean * sizes) / total, sizes / total)
+    return LinearFigure(mean, correction * (sums - mean * sizes) / total, sizes / total, parts=sums / total)
 
 
 def share_interval(share: LinearFigure, *, confidence: float) -> tuple[float, float]:
@@ -94,11 +96,34 @@ def mean_interval(mean: LinearFigure, *, confidence: float) -> tuple[float, floa
     Source: Satterthwaite 1946, Biom. Bull. 2(6): degrees 2 / (variation of the variance), here 2C / (kurtosis − 1).
     Example: 1, 2, 3 at 0.95 give -0.484 to 4.484.
     """
+    half = _student(_degrees(mean), confidence) * float(np.sqrt(mean.variance))
+    return mean.value - half, mean.value + half
+
+
+def mean_end(mean: LinearFigure, *, alpha: float) -> float:
+    """Upper end of the one-sided interval of a mean: the truth is above it with probability `alpha`.
+
+    Example: 1, 2, 3 at 0.025 give 4.484, the upper end of the two-sided interval at 0.95.
+    """
+    return mean_interval(mean, confidence=1 - 2 * alpha)[1]
+
+
+def detectable(mean: LinearFigure, *, confidence: float, power: float) -> float:
+    """The smallest true value that such data tell from 0 with this probability, by the two-sided interval.
+
+    Where no cluster differs from another, one that did is assumed.
+
+    Source: Cohen 1988, Statistical Power Analysis, with Student's t in place of the normal distribution.
+    """
+    degrees = _degrees(mean)
+    error = max(float(np.sqrt(mean.variance)), float(np.abs(mean.weights).max()))
+    return (_student(degrees, confidence) + _student(degrees, 2 * power - 1)) * error
+
+
+def _degrees(mean: LinearFigure) -> float:
     most, size = mean.most_degrees, mean.residuals.size
     spread_of_squares = max(size / mean.num_telling - 1, 1e-9)
-    degrees = min(max(2 * size / spread_of_squares, 1.0), float(most))
-    half = _student(degrees, confidence) * float(np.sqrt(mean.variance))
-    return mean.value - half, mean.value + half
+    return float(min(max(2 * size / spread_of_squares, 1.0), float(most)))
 
 
 def _lowering(degrees: float, confidence: float) -> float:
@@ -107,7 +132,7 @@ def _lowering(degrees: float, confidence: float) -> float:
 
 def _student(degrees: float, confidence: float) -> float:
     """Standard errors that hold `confidence` of Student's distribution; 0 and 1 are moved into the open range."""
-    from scipy import special  # type: ignore[import-untyped]
+    from scipy import special
 
     return float(special.stdtrit(degrees, 0.5 + _in_open_range(confidence) / 2))
 

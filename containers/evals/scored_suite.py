@@ -136,14 +136,3 @@ class ScoredSuite:
             "length_difference": pa.array([pair.length_difference for pair in self.pairs], pa.int64()),
         }
         pq.write_table(pa.table(table), path)
-
-    def write_item_scores(self, path: Path) -> None:
-        """Write a row for each item with the scores of all its responses, also where none of them is better."""
-        table = {
-            "item_id": [scored.item.item_id for scored in self.items],
-            "prompt_id": [scored.item.prompt_id for scored in self.items],
-            "subset": [scored.item.subset for scored in self.items],
-            "line": pa.array([scored.item.line for scored in self.items], pa.int64()),
-            "scores": pa.array([list(scored.scores) for scored in self.items], pa.list_(pa.float64())),
-        }
-        pq.write_table(pa.table(table), path)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from containers.contracts.certificate import VALIDATION, Certificate, LengthBias, SuiteEvaluation
+from containers.contracts.certificate import TEST_SUITE, Certificate, LengthBias, SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateVerdict
 from containers.document.model import (
@@ -22,10 +22,10 @@ from containers.document.model import (
     Value,
     heads,
 )
-from containers.formatting import interval, number, one_line, percent, short_digest
+from containers.formatting import interval, number, one_line, percent, sample_size, short_digest
 from containers.report.gates import gate_outcome, gate_section, sentence
 from containers.report.samples import scored_samples
-from containers.report.suites import bare_interval, length_table, part_blocks, suites_table
+from containers.report.suites import bare_interval, choice_note, length_table, part_blocks, suites_table
 
 _WORDS = (
     "suite",
@@ -91,7 +91,7 @@ def certificate_sections(
     plots = {suite.name: suite_plots(suite, with_scores=True) for suite in suites}
     drawn = [plot for found in plots.values() for plot in found]
     by_suite = suite_scores_plot(certificate.suites)
-    first = _titled(plots.get(VALIDATION, ()), "by subset", "of preference")
+    first = _titled(plots.get(TEST_SUITE, ()), "by subset", "of preference")
     gate = (_with_anchor(gate_section(verdict), "rules", "Gate"),) if verdict else ()
     samples = (
         Section("Sample predictions", (scored_samples(certificate.samples),), anchor="samples", short="Samples"),
@@ -118,8 +118,10 @@ def _with_anchor(section: Section, anchor: str, short: str) -> Section:
 
 def _banner(certificate: Certificate, verdict: GateVerdict | None) -> Banner:
     suites = f"{len(certificate.suites)} suite" + ("" if len(certificate.suites) == 1 else "s")
-    pairs = sum(suite.num_pairs for suite in certificate.suites)
-    measured = f"Judged by {suites} with {pairs:,} pairs; every code path gives the same scores."
+    pairs, prompts = (
+        sum(getattr(suite, name) for suite in certificate.suites) for name in ("num_pairs", "num_prompts")
+    )
+    measured = f"Judged by {suites} with {pairs:,} pairs of {prompts:,} prompts; every code path gives the same scores."
     if verdict is not None:
         outcome, tone = gate_outcome(verdict)
         return Banner(tone, f"The gate: {outcome}.", (f"{_last_word(verdict)} {measured}".lstrip(),))
@@ -147,11 +149,11 @@ def _misses(suite: SuiteEvaluation) -> bool:
 
 
 def _cards(certificate: Certificate) -> tuple[Card, ...]:
-    validation = next((suite.accuracy for suite in certificate.suites if suite.name == VALIDATION), None)
+    test = next((suite.accuracy for suite in certificate.suites if suite.name == TEST_SUITE), None)
     length, parity = certificate.length, certificate.parity
     judged = [suite for suite in certificate.suites if suite.score]
     return (
-        _card("Accuracy on held-out pairs", "accuracy", validation),
+        _card("Accuracy on test pairs", "accuracy", test),
         Card(
             "Suites",
             "suite",
@@ -175,7 +177,7 @@ def _cards(certificate: Certificate) -> tuple[Card, ...]:
 def _card(label: str, term: str, metric: Metric | None) -> Card:
     if metric is None:
         return Card(label, term, detail="could not be measured")
-    count = f"n = {metric.count:,} pairs" if metric.count is not None else ""
+    count = f"n = {sample_size(metric, 'pairs')}" if metric.count is not None else ""
     if metric.unit == "fraction":
         return Card(label, term, value=percent(metric.value), interval=interval(metric), detail=count)
     # The unit is too long for large letters.
@@ -189,7 +191,12 @@ def _suites(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
         f"answer, and a tie as half. Intervals are at {percent(certificate.confidence)} and over prompts: rows with "
         "the same prompt are no independent evidence."
     )
-    blocks = (Note(lead, "lead", ("suite",)), suites_table(certificate.suites), Plots(plots))
+    blocks = (
+        Note(lead, "lead", ("suite",)),
+        suites_table(certificate.suites),
+        *choice_note(certificate),
+        Plots(plots),
+    )
     return Section("Suites", blocks, anchor="suites", short="Suites")
 
 

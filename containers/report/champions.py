@@ -8,10 +8,11 @@ from containers.formatting import MISSING, number, percent
 from containers.report.gates import Statement, sentence
 from containers.report.inputs import ReportInputs
 
-_TONES: dict[str, Tone] = {"first": "good", "won": "good"}
+_TONES: dict[str, Tone] = {"first": "good", "won": "good", "held": "warn"}
 DECISION_WORDS: dict[DecisionKind, str] = {
     "first": "first champion",
     "won": "new champion",
+    "held": "a person decides",
     "lost": "champion stays",
     "same": "champion stays",
     "refused": "refused at its gate",
@@ -19,7 +20,19 @@ DECISION_WORDS: dict[DecisionKind, str] = {
     "rolled_back": "rolled back by hand",
 }
 _COLUMNS = heads(
-    "Compared on", "n", "Challenger", "Champion", "Difference", "Interval", "Better", "Worse", "p", "Budget", numbers=9
+    "Compared on",
+    "n",
+    "Challenger",
+    "Champion",
+    "Difference",
+    "Interval",
+    "Better",
+    "Worse",
+    "p",
+    "May fall by",
+    "At most, corrected",
+    "Would show",
+    numbers=11,
 )
 
 
@@ -33,7 +46,8 @@ def decision_section(decision: RunDecision) -> Section:
         blocks.append(Note("Nothing was compared, so there is no table.", "quiet"))
     else:
         blocks.append(Table(_COLUMNS, tuple(map(_row, decision.comparison.contests))))
-        notes = (*left_out_lines(decision.comparison), how_compared(decision.comparison))
+        found = decision.comparison
+        notes = (*found.notes, *left_out_lines(found), how_compared(found))
         blocks += [Note(note, "quiet") for note in notes]
     return Section(decision.model, tuple(blocks), outcome=Text(outcome, tone=tone if tone != "plain" else None))
 
@@ -85,7 +99,7 @@ def _card(comparison: Comparison) -> Card:
         "champion",
         f"{points(found.value)} points",
         f"{points(found.ci_low)} to {points(found.ci_high)}",
-        f"{first.measure} on {first.name}, n = {first.count:,}, p = {number(first.p_value)}",
+        f"{first.measure} on {first.name}, n = {items_text(first)}, p = {number(first.p_value)}",
     )
 
 
@@ -97,14 +111,21 @@ def points(share: float | None) -> str:
     return f"{found:+.1f}".replace("-", "−") if found else "0.0"
 
 
+def items_text(contest: Contest) -> str:
+    """Number of items, and of their prompts where these are fewer. Example: `384 of 48 prompts`."""
+    if contest.num_prompts in (0, contest.count):
+        return f"{contest.count:,}"
+    return f"{contest.count:,} of {contest.num_prompts:,} prompts"
+
+
 def contest_text(contest: Contest) -> str:
     """One line of figures."""
     found = contest.difference
     if found is None or contest.champion is None or contest.challenger is None:
         return f"{contest.name}: nothing was left to compare on"
     return (
-        f"{contest.measure} on {contest.name} ({contest.count:,}): challenger {percent(contest.challenger)}, champion "
-        f"{percent(contest.champion)}, difference {points(found.value)} points ({points(found.ci_low)} to "
+        f"{contest.measure} on {contest.name} ({items_text(contest)}): challenger {percent(contest.challenger)}, "
+        f"champion {percent(contest.champion)}, difference {points(found.value)} points ({points(found.ci_low)} to "
         f"{points(found.ci_high)}), {contest.num_better:,} better and {contest.num_worse:,} worse, "
         f"p = {contest.p_value:.2g}"
     )
@@ -124,11 +145,18 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
 
 def how_compared(comparison: Comparison) -> str:
     """Explain the figures, and what the challenger needs to win."""
-    others = " and keep within its budget on the others" if len(comparison.contests) > 1 else ""
+    bounded = len(comparison.contests) - 1
+    others = (
+        f" and must not fall on the others beyond its budget and beyond chance: the upper end of the difference, "
+        f"one-sided at {comparison.alpha:g} over {bounded} tests, must not lie below the budget"
+        if bounded
+        else ""
+    )
     return (
-        f"Differences in percentage points, with a paired bootstrap interval ({percent(comparison.confidence)}); p is "
-        f"McNemar's exact test. The challenger must win on the first line (interval above 0, p below "
-        f"{comparison.alpha:g}){others}."
+        f"Differences in percentage points, with a paired t interval over prompts ({percent(comparison.confidence)}); "
+        f"better, worse and p (McNemar's exact test) count prompts. The challenger must win on the first line "
+        f"(interval above 0, p below {comparison.alpha:g}){others}. `Would show` is the smallest true win or fall that "
+        "such data show in 80 % of cases (estimated from the differences seen): a smaller one is mostly missed."
     )
 
 
@@ -137,7 +165,7 @@ def _row(item: Contest) -> tuple[Value, ...]:
     budget = "" if item.budget is None else f"{points(item.budget).lstrip('+')} points"
     return (
         f"{item.name} ({item.measure})",
-        item.count,
+        Text(f"{item.count:,}", sub=f"{item.num_prompts:,} prompts" if item.num_prompts != item.count else ""),
         Quantity(item.challenger, "fraction"),
         Quantity(item.champion, "fraction"),
         points(found.value) if found else None,
@@ -145,5 +173,7 @@ def _row(item: Contest) -> tuple[Value, ...]:
         item.num_better,
         item.num_worse,
         item.p_value,
-        f"{budget} — fell further" if item.regresses else budget or None,
+        f"{budget} — {'not ruled out' if item.must_rule_out else 'fell further'}" if item.regresses else budget or None,
+        points(item.at_most) if item.at_most is not None else None,
+        f"{points(item.detectable).lstrip('+')} points" if item.detectable is not None else None,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.records import Funnel
+from containers.contracts.records import Funnel, ValidationPart
 from containers.document.model import (
     Beside,
     Block,
@@ -97,11 +97,24 @@ def steps_table(funnel: Funnel) -> Table:
     return Table(columns, tuple(rows), name="funnel", empty="Every row passed every filter.")
 
 
+_PART_USES = {
+    "tune": "To choose a checkpoint",
+    "test": "To certify the reward model",
+    "frozen": "To compare champions",
+}
+
+
+def _part_text(part: ValidationPart) -> str:
+    if part.is_test and part.name != "test":
+        return "the same pairs that certify: too few prompts are held out"
+    return f"{part.num_pairs:,} pairs of {part.num_prompts:,} prompts"
+
+
 def _uses(funnel: Funnel) -> tuple[Block, ...]:
     uses = Facts(
         (
             ("Reward model, training", Quantity(funnel.train_pairs, "pairs")),
-            ("Reward model, held out", Quantity(funnel.validation_pairs, "pairs")),
+            *((_PART_USES[part.name], _part_text(part)) for part in funnel.validation_parts),
             ("Set aside with the policy's prompts", Quantity(funnel.pairs_set_aside_for_policy, "pairs")),
             ("Policy, training", Quantity(funnel.policy_train_prompts, "prompts")),
             ("Policy, evaluation", Quantity(funnel.policy_eval_prompts, "prompts")),

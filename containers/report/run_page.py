@@ -15,7 +15,7 @@ from containers.report.plots import reward_evaluation_plots, undrawn_groups
 from containers.report.policy import policy_blocks
 from containers.report.samples import scored_samples
 from containers.report.stages import absence, nothing, stages_section, stages_table
-from containers.report.suites import suites_table
+from containers.report.suites import choice_note, suites_table
 from containers.report.training import training_blocks
 from containers.report.verdict import headline_cards, run_verdict
 
@@ -144,10 +144,11 @@ def _evaluation(inputs: ReportInputs, num_samples: int) -> tuple[Block, ...]:
         "The log loss is that of the score difference alone. The held-out loss of training is higher if training also "
         "penalizes mean scores off zero or demands a margin."
     )
-    one_group = f"Not drawn, since all validation pairs fall into one group: accuracy by {undrawn}."
+    one_group = f"Not drawn, since all test pairs fall into one group: accuracy by {undrawn}."
     samples = certificate.samples[:num_samples]
     return (
         suites_table(certificate.suites),
+        *choice_note(certificate),
         Note(
             "The certificate: every suite by its parts, length bias, calibration, and score parity",
             link=CERTIFICATE_PAGE_FILE,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.certificate import LengthBias, SuiteEvaluation
+from containers.contracts.certificate import TEST_SUITE, Certificate, LengthBias, SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.document.model import Block, Facts, Note, Quantity, Table, Text, Value, heads
 from containers.formatting import interval, number, percent, short_digest
@@ -53,6 +53,22 @@ def part_blocks(suite: SuiteEvaluation) -> tuple[Block, ...]:
     if suite.left_out_examples:
         blocks.append(Note(f"Left out, for example: {', '.join(suite.left_out_examples)}", "quiet"))
     return tuple(blocks)
+
+
+def choice_note(certificate: Certificate) -> tuple[Block, ...]:
+    """A caveat where the checkpoint was chosen on pairs that also certify it; else nothing."""
+    choice = certificate.choice
+    if choice is None:
+        return ()
+    return (
+        Note(
+            f"The best of {choice.num_checkpoints:,} checkpoints was chosen on {choice.num_pairs:,} of these test "
+            f"pairs, because too few prompts are held out for two parts. So the accuracy on {TEST_SUITE} may be up "
+            f"to {100 * choice.optimism:.1f} points too high (estimated). Hold out more prompts, or set "
+            "filter_dataset.validation_parts.",
+            "caveat",
+        ),
+    )
 
 
 def bare_interval(metric: Metric) -> str:

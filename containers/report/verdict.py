@@ -1,11 +1,11 @@
 """The top of the page: the run's outcome in one sentence, and the main figures."""
 
-from containers.contracts.certificate import VALIDATION
+from containers.contracts.certificate import TEST_SUITE
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import SCORE_TOLERANCE
 from containers.document.model import Banner, Card, Tone
-from containers.formatting import duration, interval, one_line, quantity
+from containers.formatting import duration, interval, one_line, quantity, sample_size
 from containers.report.champions import decision_cards, decision_statements
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, Statement, gate_statement, sentence
 from containers.report.inputs import ReportInputs
@@ -26,7 +26,7 @@ def run_verdict(inputs: ReportInputs) -> Banner:
 def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     """Return the main figures, each with unit, sample size, interval and origin."""
     suites = inputs.reward_model.suites if inputs.reward_model else ()
-    accuracy = next((suite.accuracy for suite in suites if suite.name == VALIDATION), None)
+    accuracy = next((suite.accuracy for suite in suites if suite.name == TEST_SUITE), None)
     policy = inputs.policy
     judged, trained = StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY
     of_policy = (
@@ -46,7 +46,7 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     is_about_reward_model_only = bool(inputs.decisions) and policy is None
     return (
         *decision_cards(inputs),
-        _card("Reward model accuracy", "accuracy", accuracy, noun="held-out pairs", absent=absence(inputs, judged)),
+        _card("Reward model accuracy", "accuracy", accuracy, noun="test pairs", absent=absence(inputs, judged)),
         *(() if is_about_reward_model_only else of_policy),
         _pairs_card(inputs),
         _duration_card(inputs),
@@ -99,7 +99,7 @@ def _card(label: str, term: str, metric: Metric | None, *, noun: str, absent: st
         term,
         value=f"+{value}" if signed and metric.value >= SCORE_TOLERANCE else value,
         interval=interval(metric),
-        detail=f"n = {metric.count:,} {noun}" if metric.count is not None else "",
+        detail=f"n = {sample_size(metric, noun)}" if metric.count is not None else "",
         origin=metric.origin,
     )
 

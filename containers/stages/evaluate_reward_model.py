@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from containers.certificate.checkpoint_choice import choice_on_test_pairs
 from containers.certificate.padding_attack import PaddedPairs, pad_pairs
 from containers.certificate.parity import measure_parity, measure_parity_of_stranger
 from containers.certificate.suites import read_suites, score_suite, without_refused, without_strange_tokens
 from containers.contracts.certificate import (
-    VALIDATION,
+    TEST_SUITE,
     Certificate,
     CertifiedModel,
     LengthBias,
@@ -25,6 +26,7 @@ from containers.contracts.records import SamplePrediction, TrainingInfo
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import join_ranks, leave_ranks
 from containers.document.html import page_html
+from containers.evals.item_scores import write_item_scores
 from containers.evals.length_bias import length_bias
 from containers.evals.plots import write_reward_model_plots
 from containers.evals.sample_predictions import NUM_RELOAD_PAIRS
@@ -39,10 +41,10 @@ from containers.scoring.scorer import Conversation, RewardScorer, score_head_sha
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
-    """Score the validation split and each suite; write certificate, page, scores and plots; return the main figures.
+    """Score the test pairs and each suite; write certificate, page, scores and plots; return the main figures.
 
     Raises:
-        BadDataError: a suite cannot be read, or no validation pair fits in max_length.
+        BadDataError: a suite cannot be read, or no test pair fits in max_length.
         MissingPrerequisiteError: the model has no score head, or its adapter has none.
         StageError: the model's scores differ from those that training logged, or between code paths.
     """
@@ -67,7 +69,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
     scored = [score_suite(context, scorer, suite) for suite in suites]
     if not scored[0].pairs:
-        raise BadDataError(f"Not one validation pair fits in max_length {config.max_length} tokens.")
+        raise BadDataError(f"Not one test pair fits in max_length {config.max_length} tokens.")
     padded = [pad_pairs(scorer, suite.pairs, limit=config.num_padded_pairs, seed=context.spec.seed) for suite in scored]
     intervals = Intervals(confidence=config.confidence, num_bootstrap=config.num_bootstrap, seed=context.spec.seed)
     evaluations = tuple(
@@ -80,6 +82,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         suites=evaluations,
         length=_over_all(scored, padded, intervals),
         parity=parity,
+        choice=choice_on_test_pairs(context, scored[0]) if info is not None else None,
         samples=_samples(scored[0].pairs, config.num_samples),
         score_mean=float(np.mean(scores)),
         score_std=float(np.std(scores)),
@@ -94,7 +97,7 @@ def _config(context: StageContext) -> EvaluateRewardModelConfig:
     config = context.spec.config
     if not isinstance(config, EvaluateRewardModelConfig):
         raise BadConfigError(f"evaluate_reward_model was given the config of {config.stage}.")
-    names = [VALIDATION, *(suite.name for suite in config.suites)]
+    names = [TEST_SUITE, *(suite.name for suite in config.suites)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadConfigError(f"evaluate_reward_model.suites: the name {twice[0]!r} is taken; choose another one.")
@@ -120,16 +123,14 @@ def _training_info(artifact: Path) -> TrainingInfo:
         raise MissingPrerequisiteError(f"{path} cannot be read: {error}") from error
 
 
-def _parity(
-    context: StageContext, scorer: RewardScorer, info: TrainingInfo | None, validation: ScoredSuite
-) -> ScoreParity:
+def _parity(context: StageContext, scorer: RewardScorer, info: TrainingInfo | None, test: ScoredSuite) -> ScoreParity:
     """Compare a model that was trained here with training's logged scores; another model, its code paths."""
     given, precision = context.input_path("reward_model"), compute_dtype(context.spec.profile)
     if info is not None:
         trained_in = torch.bfloat16 if info.precision == "bf16" else precision
         return measure_parity(given, scorer, trained_in=trained_in)
     conversations: list[Conversation] = []
-    for item in validation.rows.items:
+    for item in test.rows.items:
         sides = [[*item.prompt, {"role": "assistant", "content": text}] for text in item.responses]
         if len(conversations) < 2 * NUM_RELOAD_PAIRS and len(sides) == 2 and all(map(scorer.fits, sides)):
             conversations += sides
@@ -173,7 +174,7 @@ def _write(folder: Path, certificate: Certificate, suites: Sequence[ScoredSuite]
     (folder / CERTIFICATE_PAGE_FILE).write_text(page_html(certificate_page(certificate)), encoding="utf-8")
     for suite, figures in zip(suites, certificate.suites, strict=True):
         suite.write_pair_scores(folder / figures.scores_file)
-        suite.write_item_scores(folder / figures.item_scores_file)
+        write_item_scores(suite.items, folder / figures.item_scores_file)
     write_reward_model_plots(certificate.suites, folder / "plots")
 
 

@@ -5,7 +5,7 @@ domain, language, strength and source, `dropped.jsonl` some rows of each reason.
 `contaminated.jsonl` have every such row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from containers.data.funnel import FunnelCounter, Split, dropped_text
 from containers.data.language import LanguageJudge
 from containers.data.rows import Turn
 from containers.data.sources import Source, languages_seen, malformed_by_reason
-from containers.data.splits import share_of, split_policy_prompts
+from containers.data.splits import divide_held_out, share_of, split_policy_prompts
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
 from containers.models.chat_template import check_chat_template
@@ -117,19 +117,26 @@ def _divide(
     )
     validation = [item for item in rows if group_of[item.row.prompt_id] in held_out]
     others = [item for item in rows if group_of[item.row.prompt_id] not in held_out]
+    parts = divide_held_out(
+        {item.row.prompt_id for item in validation}, config.validation_parts, seed=seed, groups=groups
+    )
     prompts = split_policy_prompts(
         train_ids={item.row.prompt_id for item in others},
-        validation_ids={item.row.prompt_id for item in validation},
+        validation=parts,
         fraction=config.policy_prompt_fraction,
         eval_fraction=config.policy_eval_prompt_fraction,
+        parts=config.validation_parts,
         seed=seed,
         groups=groups,
     )
-    aside = prompts.train | prompts.evaluation if config.policy_prompt_fraction > 0 else frozenset[str]()
+    aside = frozenset[str]()
+    if config.policy_prompt_fraction > 0:
+        aside = prompts.train | prompts.evaluation | prompts.frozen
     return SplitRows(
         train=[item for item in others if item.row.prompt_id not in aside],
         validation=validation,
         set_aside=[item for item in others if item.row.prompt_id in aside],
+        parts=parts,
         prompts=prompts,
     )
 
@@ -148,13 +155,17 @@ def _check(division: SplitRows, *, counter: FunnelCounter, fraction: float, grou
         }
     )
     train = {item.row.prompt_id for item in division.train}
-    validation = {item.row.prompt_id for item in division.validation}
-    sides = [train, validation, division.prompts.train, division.prompts.evaluation]
-    if fraction <= 0:
-        sides = [train, validation]
+    # Parts that share their prompts are one side.
+    sides: list[Collection[str]] = [train, *_different(division.parts.tune, division.parts.test, division.parts.frozen)]
+    if fraction > 0:
+        sides += [division.prompts.train, *_different(division.prompts.evaluation, division.prompts.frozen)]
     sides = [{groups.of(prompt_id) for prompt_id in side} for side in sides]
     if sum(map(len, sides)) != len(set().union(*sides)):
         raise RuntimeError("A prompt is on two sides of the split. This is a fault of filter_dataset; report it.")
+
+
+def _different(*parts: frozenset[str]) -> list[frozenset[str]]:
+    return [part for place, part in enumerate(parts) if part not in parts[:place]]
 
 
 def _metrics(funnel: Funnel, *, num_dropped: int, num_malformed: int) -> tuple[Metric, ...]:
@@ -163,6 +174,7 @@ def _metrics(funnel: Funnel, *, num_dropped: int, num_malformed: int) -> tuple[M
         "rows_read": read,
         "train_pairs": funnel.train_pairs,
         "validation_pairs": funnel.validation_pairs,
+        **{f"{part.name}_pairs": part.num_pairs for part in funnel.validation_parts},
         "pairs_set_aside_for_policy": funnel.pairs_set_aside_for_policy,
         "policy_train_prompts": funnel.policy_train_prompts,
         "policy_eval_prompts": funnel.policy_eval_prompts,

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.names import TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE
+from containers.contracts.names import TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE
 from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.data.pairs import Row, read_pair_rows, read_policy_prompts
 from containers.distributed.ranks import any_rank, is_first_rank, of_all_ranks, spread_over_ranks
@@ -82,7 +82,7 @@ def read_training_examples(
     kept = tokens_of_earlier_attempt(context, key)
     found: dict[str, SplitExamples] = {}
     examples, losses = [], TemplateLosses()
-    for file, name in ((TRAIN_PAIRS_FILE, "training"), (VALIDATION_PAIRS_FILE, "validation")):
+    for file, name in ((TRAIN_PAIRS_FILE, "training"), (TUNE_PAIRS_FILE, "validation")):
         rows = read_pair_rows(context.input_path("pairs"), file)
         if kept is None:
             work = partial(_of_share, tokenised=partial(tokenised, losses=losses), all_rows=rows)

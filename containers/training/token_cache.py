@@ -27,9 +27,10 @@ from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.digests import file_sha256
 from containers.contracts.names import (
     POLICY_EVAL_PROMPTS_FILE,
+    POLICY_FROZEN_PROMPTS_FILE,
     POLICY_TRAIN_PROMPTS_FILE,
     TRAIN_PAIRS_FILE,
-    VALIDATION_PAIRS_FILE,
+    TUNE_PAIRS_FILE,
 )
 from containers.data.pairs import Row
 from containers.distributed.ranks import any_rank, is_first_rank
@@ -39,7 +40,13 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.integer[Any]]]"
 
 KEPT_TOKENS_FILE = "tokens.safetensors"
 _FORMAT = 2
-_DATA_FILES = (TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE, POLICY_TRAIN_PROMPTS_FILE, POLICY_EVAL_PROMPTS_FILE)
+_DATA_FILES = (
+    TRAIN_PAIRS_FILE,
+    TUNE_PAIRS_FILE,
+    POLICY_TRAIN_PROMPTS_FILE,
+    POLICY_EVAL_PROMPTS_FILE,
+    POLICY_FROZEN_PROMPTS_FILE,
+)
 _SETTINGS = {"stage", "max_length", "completions", "chat_template", "use_cls"}
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from containers.contracts.certificate import Certificate
 from containers.contracts.outcome import Metric
-from containers.evals.statistics import ClusteredDifference, clustered_difference
+from containers.contracts.registries import BENCHMARKS
+from containers.evals.paired import PairedDifference
+from containers.evals.suite_difference import suite_difference
 from tasks.certificates.files import CertificateOnDisk
 
 
@@ -15,12 +17,12 @@ class SuiteCell:
 
     Attributes:
         score: None if the model was not judged by the suite.
-        against_first: its accuracy against that of the first model, on the items that both were judged by.
+        against_first: its score against that of the first model, on the items that both were judged by.
         other_items: items that only one of the two was judged by.
     """
 
     score: Metric | None = None
-    against_first: ClusteredDifference | None = None
+    against_first: PairedDifference | None = None
     other_items: int = 0
     remark: str = ""
 
@@ -75,17 +77,22 @@ def _cell(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> Suit
     if baseline is None:
         return SuiteCell(score=suite.score, remark=f"{first.name} was not judged by it")
     remark = "" if suite.digest == baseline.digest else "other data than the first model's: only shared items compare"
-    ours, theirs = model.judged_items(name), first.judged_items(name)
+    ours, theirs = model.scored_items(name), first.scored_items(name)
     shared = [item for item in theirs if item in ours]
     if not shared:
         return SuiteCell(score=suite.score, remark=remark)
-    difference = clustered_difference(
-        [ours[item].right - theirs[item].right for item in shared],
-        [theirs[item].prompt_id for item in shared],
+    found = suite_difference(
+        BENCHMARKS[suite.benchmark],
+        [ours[item] for item in shared],
+        [theirs[item] for item in shared],
         confidence=first.certificate.confidence,
     )
-    others = len(ours.keys() ^ theirs.keys())
-    return SuiteCell(score=suite.score, against_first=difference, other_items=others, remark=remark)
+    return SuiteCell(
+        score=suite.score,
+        against_first=found.difference if found else None,
+        other_items=len(ours.keys() ^ theirs.keys()),
+        remark=remark,
+    )
 
 
 def _whole(certificate: Certificate) -> dict[str, Metric | None]:

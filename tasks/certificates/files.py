@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from containers.contracts.certificate import Certificate, SuiteEvaluation
 from containers.contracts.names import CERTIFICATE_FILE, StageName
+from containers.evals.item_scores import read_item_scores
+from containers.evals.suites.base import ScoredItem
 
 # Below a run's output folder.
 _IN_A_RUN = Path("artifacts") / StageName.EVALUATE_REWARD_MODEL
@@ -17,14 +18,6 @@ _IN_A_RUN = Path("artifacts") / StageName.EVALUATE_REWARD_MODEL
 
 class CertificateError(Exception):
     """A certificate is missing or cannot be read; the message says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedItem:
-    """The share of an item's pairs in the right order, equal scores half right; and the id of its prompt."""
-
-    right: float
-    prompt_id: str
 
 
 @dataclass(frozen=True)
@@ -39,8 +32,8 @@ class CertificateOnDisk:
         """Return the evaluation on that suite; None if the model was not judged by it."""
         return next((suite for suite in self.certificate.suites if suite.name == name), None)
 
-    def judged_items(self, suite: str) -> dict[str, JudgedItem]:
-        """Return the items of a suite by their ids.
+    def scored_items(self, suite: str) -> dict[str, ScoredItem]:
+        """Return the items of a suite by their ids, with the model's scores.
 
         Raises:
             CertificateError: the scores are missing or damaged.
@@ -48,19 +41,14 @@ class CertificateOnDisk:
         known = self.suite(suite)
         if known is None:
             return {}
-        path = self.folder / known.scores_file
+        path = self.folder / known.item_scores_file
         try:
-            rows = pq.read_table(path, columns=["item_id", "prompt_id", "margin"]).to_pylist()
+            return read_item_scores(path)
         except (OSError, pa.ArrowException) as error:
             raise CertificateError(
                 f"{path}, the scores behind {self.name}'s certificate, cannot be read: {error}. Run its evaluation "
                 "again."
             ) from error
-        found: dict[str, list[float]] = {}
-        for row in rows:
-            found.setdefault(row["item_id"], []).append(0.5 if row["margin"] == 0 else float(row["margin"] > 0))
-        prompts = {row["item_id"]: row["prompt_id"] for row in rows}
-        return {item: JudgedItem(sum(values) / len(values), prompts[item]) for item, values in found.items()}
 
 
 def read_certificates(places: Sequence[Path]) -> tuple[CertificateOnDisk, ...]:

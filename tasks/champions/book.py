@@ -123,16 +123,41 @@ class ChampionBook:
                 f"name another version; `rlhf champion` lists them."
             ) from error
 
-    def freeze(self, source: Path, *, count: int, from_version: int) -> FrozenSet:
+    def freeze(self, source: Path, *, count: int, from_version: int, was_chosen_on: bool = False) -> FrozenSet:
         """Copy `source` for later comparisons. Its folder is named by the digest, so it is never replaced."""
         digest = file_sha256(source)
         folder = self.folder / f"frozen-{digest[:12]}"
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{source.name}.{os.getpid()}"
-        shutil.copyfile(source, temporary)
-        temporary.chmod(0o644)
-        temporary.replace(folder / source.name)
-        return FrozenSet(file=f"{folder.name}/{source.name}", sha256=digest, count=count, from_version=from_version)
+        _copy(source, folder / source.name)
+        return FrozenSet(
+            file=f"{folder.name}/{source.name}",
+            sha256=digest,
+            count=count,
+            from_version=from_version,
+            was_chosen_on=was_chosen_on,
+        )
+
+    def require_frozen(self, record: ChampionRecord) -> FrozenSet:
+        """Return what the record says of the frozen data.
+
+        Raises:
+            ChampionGoneError: it names none.
+        """
+        if record.frozen is None:
+            raise ChampionGoneError(f"{self.path} names no frozen data. Restore it from a backup.")
+        return record.frozen
+
+    def frozen_folder(self, frozen: FrozenSet, *, name: str) -> Path:
+        """Return a folder with the frozen file under the name by which an evaluation reads it.
+
+        Raises:
+            ChampionGoneError: the frozen file is gone or was changed.
+        """
+        path = self.frozen_file(frozen)
+        wanted = path.parent / "evaluated" / name
+        wanted.parent.mkdir(exist_ok=True)
+        _copy(path, wanted)
+        return wanted.parent
 
     def frozen_file(self, frozen: FrozenSet) -> Path:
         """Return the frozen file, compared with its digest.
@@ -185,6 +210,13 @@ class ChampionBook:
             history = StageHistory(self.store_dir, run_name=f"{self.name}-{role}", output_dir=self.folder)
             for stored in (version.model, version.certificate, version.pairs):
                 history.remember(stored.stage, StageMemory(key=stored.key, identity={}, run_id=version.run_id))
+
+
+def _copy(source: Path, target: Path) -> None:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copyfile(source, temporary)
+    temporary.chmod(0o644)
+    temporary.replace(target)
 
 
 def champion_name(run_name: str, kind: Kind) -> str:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers.contracts.champions import Comparison, Contest
+from containers.contracts.champions import Comparison
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.stages import StageConfig
+from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, TEST_PAIRS_FILE
 from containers.contracts.spec import ArtifactRef, StageInput
-from tasks.champions.book import ChampionBook, ChampionGoneError, NoChampionError
+from tasks.champions.book import ChampionBook, NoChampionError
 from tasks.champions.contests import policy_contest, reward_model_contests
 from tasks.champions.record import ChampionRecord, ModelVersion
 from tasks.config.retrain import RetrainRules
@@ -16,6 +17,9 @@ from tasks.display import current_display
 from tasks.pipeline.inputs import made_input, suite_inputs
 from tasks.pipeline.run_stage import run_stage
 from tasks.run.state import PipelineRun
+
+# The name by which the evaluation of each kind reads the frozen file.
+_READ_AS = {"reward_model": TEST_PAIRS_FILE, "policy": POLICY_EVAL_PROMPTS_FILE}
 
 
 def compare_reward_models(
@@ -27,7 +31,7 @@ def compare_reward_models(
     config: EvaluateRewardModelConfig,
     rules: RetrainRules,
 ) -> Comparison:
-    """Score the frozen pairs and every pair file with both models; cached scores of the champion are reused.
+    """Score the frozen pairs and every suite with both models; cached scores of the champion are reused.
 
     Raises:
         ChampionGoneError: the champion, or the frozen pairs, are gone or damaged.
@@ -40,7 +44,14 @@ def compare_reward_models(
         folders.append(_judged(run, book, config, inputs, role=role, text=f"the {role}, {version.shown}"))
     seen = book.training_prompts(champion.number) | book.training_prompts(challenger.number)
     contests = reward_model_contests(*folders, seen=seen, rules=rules)
-    return _comparison(champion, challenger, contests, rules)
+    return Comparison(
+        champion=champion.number,
+        challenger=challenger.number,
+        contests=contests,
+        confidence=rules.confidence,
+        alpha=rules.alpha,
+        notes=_frozen_notes(record),
+    )
 
 
 def compare_policies(
@@ -69,7 +80,38 @@ def compare_policies(
     text = f"the challenger, {challenger.shown}, against the champion, {champion.shown}"
     folder = _judged(run, book, config, inputs, role="challenger", text=text)
     seen = book.training_prompts(champion.number) | book.training_prompts(challenger.number)
-    return _comparison(champion, challenger, (policy_contest(folder, seen=seen, rules=rules),), rules)
+    return Comparison(
+        champion=champion.number,
+        challenger=challenger.number,
+        contests=(policy_contest(folder, seen=seen, rules=rules),),
+        confidence=rules.confidence,
+        alpha=rules.alpha,
+        judged_by_teacher=True,
+        notes=(_judge_note(champion, challenger),),
+    )
+
+
+def _frozen_notes(record: ChampionRecord) -> tuple[str, ...]:
+    if record.frozen is None or not record.frozen.was_chosen_on:
+        return ()
+    return (
+        f"The frozen pairs also chose the checkpoint of version {record.frozen.from_version}, since too few prompts "
+        "were held out: the comparison favours it by some tenths of a point to some points.",
+    )
+
+
+def _judge_note(champion: ModelVersion, challenger: ModelVersion) -> str:
+    """Which reward model judged, and what it had to do with either policy."""
+    if champion.reward_model == challenger.reward_model:
+        return (
+            f"{challenger.reward_model or 'The reward model'} judged; both policies were trained against it. The one "
+            "that learnt its errors better wins too."
+        )
+    return (
+        f"{challenger.reward_model} judged; the challenger was trained against it, the champion against "
+        f"{champion.reward_model or 'another one'}. The challenger wins by that alone: of two equally good policies, "
+        "in simulations, it was judged better in 58 to 75 % of answers."
+    )
 
 
 def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> ModelVersion:
@@ -81,15 +123,14 @@ def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> M
 
 
 def _frozen_pairs(book: ChampionBook, record: ChampionRecord) -> StageInput:
-    """Input `pairs`: the folder of the frozen file, in place of an artifact of filter_dataset."""
-    if record.frozen is None:
-        raise ChampionGoneError(f"{book.path} names no frozen data. Restore it from a backup.")
-    folder = book.frozen_file(record.frozen).parent
+    """Input `pairs`: a folder with the frozen file, in place of an artifact of filter_dataset."""
+    frozen = book.require_frozen(record)
+    folder = book.frozen_folder(frozen, name=_READ_AS[book.kind])
     return StageInput(
         name="pairs",
         path=str(folder),
-        digest=f"sha256:{record.frozen.sha256}",
-        origin=f"frozen for {book.name}, {folder.name}",
+        digest=f"sha256:{frozen.sha256}",
+        origin=f"frozen for {book.name}, {folder.parent.name}",
     )
 
 
@@ -108,15 +149,3 @@ def _judged(
         should_stop=run.should_stop,
     )
     return Path(run_stage(beside, config, inputs).path)
-
-
-def _comparison(
-    champion: ModelVersion, challenger: ModelVersion, contests: tuple[Contest, ...], rules: RetrainRules
-) -> Comparison:
-    return Comparison(
-        champion=champion.number,
-        challenger=challenger.number,
-        contests=contests,
-        confidence=rules.confidence,
-        alpha=rules.alpha,
-    )

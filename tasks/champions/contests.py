@@ -1,73 +1,140 @@
 """Build contests from the evaluations of champion and challenger. Reads parquet files; starts nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
-from containers.contracts.certificate import Certificate
+from containers.contracts.certificate import TEST_SUITE, Certificate, SuiteEvaluation
 from containers.contracts.champions import Contest
-from containers.contracts.names import (
-    CERTIFICATE_FILE,
-    COMPLETIONS_FILE,
-    POLICY_TRAIN_PROMPTS_FILE,
-    TRAIN_PAIRS_FILE,
-)
-from containers.data.rows import prompt_identity
-from containers.evals.statistics import clustered_difference
+from containers.contracts.names import CERTIFICATE_FILE, COMPLETIONS_FILE
+from containers.contracts.registries import BENCHMARKS
+from containers.evals.intervals import detectable, mean_end, mean_interval
+from containers.evals.item_scores import read_item_scores
+from containers.evals.paired import PairedDifference, clustered_difference, mean_difference
+from containers.evals.suite_difference import suite_difference
 from tasks.config.retrain import RetrainRules
 
 FROZEN_PAIRS = "the frozen pairs"
 FROZEN_PROMPTS = "the frozen prompts"
+ALL_SUITES = "all suites together"
 
-_VALIDATION = "validation"
 _RIGHT = {"policy": 1.0, "tie": 0.5, "reference": 0.0}
+_POWER = 0.8
 
 
 @dataclass(frozen=True)
-class _Item:
-    """One pair or prompt: its prompt, and the model's result on it, from 0 to 1."""
+class Compared:
+    """What two models did on the same items."""
 
-    prompt_id: str
-    value: float
+    name: str
+    measure: Literal["accuracy", "win rate", "score"]
+    difference: PairedDifference | None
+    champion: float | None
+    challenger: float | None
+    seen_in_training: int = 0
+    not_in_both: int = 0
 
+    def contest(self, rules: RetrainRules) -> Contest:
+        """The contest that has to be won."""
+        found = self.difference
+        return Contest(
+            name=self.name,
+            measure=self.measure,
+            count=found.difference.count or 0 if found else 0,
+            num_prompts=found.num_prompts if found else 0,
+            seen_in_training=self.seen_in_training,
+            not_in_both=self.not_in_both,
+            champion=self.champion,
+            challenger=self.challenger,
+            difference=found.difference if found else None,
+            num_better=found.num_better if found else 0,
+            num_worse=found.num_worse if found else 0,
+            p_value=found.p_value if found else 1.0,
+            detectable=detectable(found.figure, confidence=rules.confidence, power=_POWER) if found else None,
+        )
 
-def training_prompts(pairs: Path, *, with_policy: bool) -> frozenset[str]:
-    """Identities of the prompts that a model was trained on, from the artifact of filter_dataset."""
-    files = [TRAIN_PAIRS_FILE, *([POLICY_TRAIN_PROMPTS_FILE] if with_policy else [])]
-    found: set[str] = set()
-    for file in files:
-        for batch in pq.ParquetFile(pairs / file).iter_batches(columns=["prompt"]):
-            found.update(prompt_identity(turns) for turns in batch.column("prompt").to_pylist())
-    return frozenset(found)
+    def bounded_contest(self, rules: RetrainRules, *, num_bounded: int) -> Contest:
+        """The contest in which the challenger may not fall further than its budget.
+
+        Args:
+            num_bounded: such contests; a fall must be beyond chance at `alpha` over their number (Bonferroni).
+        """
+        contest = self.contest(rules)
+        bounds: dict[str, object] = {
+            "budget": rules.budget_of(self.name),
+            "must_rule_out": self.name in rules.rule_out_regression_on,
+        }
+        if self.difference is not None:
+            figure, alpha = self.difference.figure, rules.alpha / num_bounded
+            bounds |= {
+                "at_most": mean_end(figure, alpha=alpha),
+                "at_least": mean_interval(figure, confidence=1 - 2 * rules.alpha)[0],
+                "detectable": detectable(figure, confidence=1 - 2 * alpha, power=_POWER) + rules.budget_of(self.name),
+            }
+        return contest.model_copy(update=bounds)
 
 
 def reward_model_contests(
     champion: Path, challenger: Path, *, seen: frozenset[str], rules: RetrainRules
 ) -> tuple[Contest, ...]:
-    """Accuracy on the frozen pairs, then on each pair file, from two evaluations that read the same files.
+    """The frozen pairs, then each suite by its own score, then all suites together, from two evaluations of them.
 
     Args:
-        seen: prompts that one of the two was trained on; their pairs are left out for both.
+        seen: prompts that one of the two was trained on; their items are left out for both.
     """
-    contests = []
     certificate = Certificate.model_validate_json((challenger / CERTIFICATE_FILE).read_bytes())
-    for file in certificate.suites:
-        is_first = file.name == _VALIDATION
-        contests.append(
-            _contest(
-                _scored(champion / file.scores_file),
-                _scored(challenger / file.scores_file),
-                name=FROZEN_PAIRS if is_first else file.name,
-                measure="accuracy",
-                seen=seen,
-                rules=rules,
-                budget=None if is_first else rules.budget_of(file.name),
-            )
-        )
-    return tuple(contests)
+    frozen, *suites = (_on_suite(champion, challenger, suite, seen=seen, rules=rules) for suite in certificate.suites)
+    return contests_of(frozen, suites, rules)
+
+
+def contests_of(frozen: Compared, suites: Sequence[Compared], rules: RetrainRules) -> tuple[Contest, ...]:
+    """The contest on the frozen set, then on each suite, then, where there are several, on all suites together."""
+    known = [suite for suite in suites if suite.difference is not None]
+    bounded = [*suites, *([_together(known, rules)] if len(known) > 1 else [])]
+    return (frozen.contest(rules), *(item.bounded_contest(rules, num_bounded=len(bounded)) for item in bounded))
+
+
+def _on_suite(
+    champion: Path, challenger: Path, suite: SuiteEvaluation, *, seen: frozenset[str], rules: RetrainRules
+) -> Compared:
+    first, second = (read_item_scores(folder / suite.item_scores_file) for folder in (champion, challenger))
+    shared = [key for key in first if key in second]
+    clean = [key for key in shared if first[key].item.prompt_id not in seen]
+    is_frozen = suite.name == TEST_SUITE
+    compared = Compared(
+        name=FROZEN_PAIRS if is_frozen else suite.name,
+        measure="accuracy" if is_frozen else "score",
+        difference=None,
+        champion=None,
+        challenger=None,
+        seen_in_training=len(shared) - len(clean),
+        not_in_both=len(first.keys() | second.keys()) - len(shared),
+    )
+    found = suite_difference(
+        BENCHMARKS[suite.benchmark],
+        [second[key] for key in clean],
+        [first[key] for key in clean],
+        confidence=rules.confidence,
+    )
+    if found is None:
+        return compared
+    return replace(compared, difference=found.difference, champion=found.first, challenger=found.second)
+
+
+def _together(suites: Sequence[Compared], rules: RetrainRules) -> Compared:
+    """The mean over the suites, each with the same weight."""
+    return Compared(
+        name=ALL_SUITES,
+        measure="score",
+        difference=mean_difference(
+            [suite.difference for suite in suites if suite.difference], confidence=rules.confidence
+        ),
+        champion=_mean(suite.champion for suite in suites if suite.champion is not None),
+        challenger=_mean(suite.challenger for suite in suites if suite.challenger is not None),
+    )
 
 
 def policy_contest(evaluation: Path, *, seen: frozenset[str], rules: RetrainRules) -> Contest:
@@ -78,57 +145,26 @@ def policy_contest(evaluation: Path, *, seen: frozenset[str], rules: RetrainRule
     answered: dict[str, list[float]] = {}
     for row in _rows(evaluation / COMPLETIONS_FILE, ("prompt_id", "winner")):
         answered.setdefault(row["prompt_id"], []).append(_RIGHT[row["winner"]])
-    challenger = {name: _Item(name, sum(values) / len(values)) for name, values in answered.items()}
-    champion = {name: _Item(name, 1 - item.value) for name, item in challenger.items()}
-    return _contest(champion, challenger, name=FROZEN_PROMPTS, measure="win rate", seen=seen, rules=rules, budget=None)
-
-
-def _contest(
-    champion: Mapping[str, _Item],
-    challenger: Mapping[str, _Item],
-    *,
-    name: str,
-    measure: Literal["accuracy", "win rate"],
-    seen: frozenset[str],
-    rules: RetrainRules,
-    budget: float | None,
-) -> Contest:
-    shared = [key for key in champion if key in challenger]
-    clean = [key for key in shared if champion[key].prompt_id not in seen]
-    found = None
-    if clean:
-        found = clustered_difference(
-            [challenger[key].value - champion[key].value for key in clean],
-            [champion[key].prompt_id for key in clean],
-            confidence=rules.confidence,
-        )
-    return Contest(
-        name=name,
-        measure=measure,
-        count=len(clean),
-        seen_in_training=len(shared) - len(clean),
-        not_in_both=len(champion.keys() | challenger.keys()) - len(shared),
-        champion=_mean(champion[key].value for key in clean),
-        challenger=_mean(challenger[key].value for key in clean),
-        difference=found.difference if found else None,
-        num_better=found.num_better if found else 0,
-        num_worse=found.num_worse if found else 0,
-        p_value=found.p_value if found else 1.0,
-        budget=budget,
+    rates = {name: sum(values) / len(values) for name, values in answered.items() if name not in seen}
+    compared = Compared(
+        name=FROZEN_PROMPTS,
+        measure="win rate",
+        difference=None,
+        champion=None,
+        challenger=None,
+        seen_in_training=len(answered) - len(rates),
     )
-
-
-def _scored(path: Path) -> dict[str, _Item]:
-    """Each pair: 1 if the chosen completion scores higher, 0.5 for equal scores, else 0."""
-    columns = ("pair_id", "prompt_id", "score_chosen", "score_rejected")
-    return {
-        row["pair_id"]: _Item(row["prompt_id"], _right(row["score_chosen"] - row["score_rejected"]))
-        for row in _rows(path, columns)
-    }
-
-
-def _right(margin: float) -> float:
-    return 0.5 if margin == 0 else float(margin > 0)
+    if rates:
+        mean = _mean(rates.values())
+        compared = replace(
+            compared,
+            difference=clustered_difference(
+                [2 * rate - 1 for rate in rates.values()], list(rates), confidence=rules.confidence
+            ),
+            champion=1 - mean,
+            challenger=mean,
+        )
+    return compared.contest(rules)
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -136,6 +172,6 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _mean(values: Iterable[float]) -> float | None:
+def _mean(values: Iterable[float]) -> float:
     found = list(values)
-    return sum(found) / len(found) if found else None
+    return sum(found) / len(found)

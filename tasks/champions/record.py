@@ -72,7 +72,8 @@ class FrozenSet(Frozen):
     file: str = Field(description="Below the folder of the champions of this model")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     count: int = Field(ge=1, description="Pairs, or prompts of a policy")
-    from_version: int = Field(ge=1, description="Whose certificate it comes from")
+    from_version: int = Field(ge=1, description="Whose data it comes from")
+    was_chosen_on: bool = Field(False, description="These pairs also chose that version's checkpoint")
 
 
 class Decision(Frozen):

@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from containers.contracts.base import Difference, Fraction, Frozen, Hours, Positive, Weight
-from containers.contracts.certificate import VALIDATION, Certificate, SuiteEvaluation
+from containers.contracts.certificate import TEST_SUITE, Certificate, SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef
@@ -136,7 +136,7 @@ def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateV
 
 
 def _accuracy_rule(suite: SuiteEvaluation, gate: RewardModelGate) -> GateRule | None:
-    minimum = gate.minimum_accuracy if suite.name == VALIDATION else suite.minimum_accuracy
+    minimum = gate.minimum_accuracy if suite.name == TEST_SUITE else suite.minimum_accuracy
     if minimum is None:
         return None
     found = suite.score

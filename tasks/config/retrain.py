@@ -19,23 +19,35 @@ class RetrainRules(Frozen):
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the paired interval over prompts")
     alpha: float = Field(0.05, gt=0, lt=1, description="The p-value of McNemar's exact test must be below this")
     regression_budget: Fraction = Field(
-        0.01, description="How far the accuracy on each suite of evaluate_reward_model may fall; 0.01 is one point"
+        0.01,
+        description="How far the score on each suite of evaluate_reward_model, and on all together, may fall; 0.01 is "
+        "one point. A challenger is stopped by a fall beyond it that is no chance (alpha, over the number of suites)",
     )
     regression_budgets: dict[str, Fraction] = Field(
         {}, description="The same for single suites, by their name; replaces `regression_budget` there"
     )
+    rule_out_regression_on: tuple[str, ...] = Field(
+        (),
+        description="Suites on which a fall beyond the budget must be ruled out (lower end at alpha), not only be "
+        "unproven; needs a suite of thousands of items",
+    )
 
     def budget_of(self, name: str) -> float:
-        """How far the accuracy on that suite may fall."""
+        """How far the score on that suite may fall."""
         return self.regression_budgets.get(name, self.regression_budget)
 
 
 def wins(comparison: Comparison) -> bool:
     """Whether the challenger takes the champion's place.
 
-    It must be better on the frozen set beyond chance (interval above 0, and p below alpha), and must not fall further
-    than its budget on any suite.
+    It must be better on the frozen set beyond chance (interval above 0, and p below alpha), by another judge than its
+    own teacher, and must not fall further than its budget on any suite beyond chance.
     """
+    return leads(comparison) and not comparison.judged_by_teacher
+
+
+def leads(comparison: Comparison) -> bool:
+    """Whether the figures are in favour of the challenger, by any judge."""
     return _is_better(comparison.contests[0], comparison.alpha) and not _regressions(comparison)
 
 
@@ -46,14 +58,13 @@ def judgement(comparison: Comparison) -> str:
     if not _is_better(first, comparison.alpha):
         return f"{champion} stays champion: {challenger} {_why_not_better(first, comparison)}. {_sentence(first)}"
     if regressions:
-        fallen = "; ".join(
-            f"on {item.name} by {points(-item.difference.value).lstrip('+')} points, allowed are "
-            f"{points(item.budget).lstrip('+')}"
-            for item in regressions
-            if item.difference is not None
-        )
+        fallen = "; ".join(map(_fall, regressions))
+        return f"{champion} stays champion: {challenger} is better on {first.name}, but {fallen}. {_sentence(first)}"
+    if comparison.judged_by_teacher:
         return (
-            f"{champion} stays champion: {challenger} is better on {first.name}, but falls {fallen}. {_sentence(first)}"
+            f"{champion} stays champion until a person decides: {challenger} wins, but by the scores of the reward "
+            f"model that it was trained against, which is no evidence that it is better. Compare their answers; "
+            f"`rlhf promote --model policy --version {comparison.challenger}` makes it champion. {_sentence(first)}"
         )
     return f"{challenger} is champion now: it is better than {champion} beyond chance. {_sentence(first)}"
 
@@ -70,7 +81,25 @@ def _why_not_better(contest: Contest, comparison: Comparison) -> str:
     high = found.ci_high
     if high is not None and high < 0 and contest.p_value < comparison.alpha:
         return "is worse beyond chance"
-    return "is not better beyond chance"
+    if contest.detectable is None:
+        return "is not better beyond chance"
+    return (
+        f"is not better beyond chance (such data show a true difference of {points(contest.detectable)} points or more "
+        "in 80 % of cases)"
+    )
+
+
+def _fall(contest: Contest) -> str:
+    """How far the challenger falls on a suite, and what is allowed."""
+    allowed = f"allowed are {points(contest.budget).lstrip('+')} points"
+    if contest.difference is None:
+        return f"nothing was left on {contest.name} to rule out a fall by ({allowed})"
+    if contest.must_rule_out:
+        fall = points(-(contest.at_least or 0.0)).lstrip("+")
+        return f"a fall on {contest.name} by {fall} points is not ruled out ({allowed})"
+    fall = points(-contest.difference.value).lstrip("+")
+    least = points(-(contest.at_most or 0.0)).lstrip("+")
+    return f"falls on {contest.name} by {fall} points, beyond chance by at least {least} points ({allowed})"
 
 
 def _regressions(comparison: Comparison) -> tuple[Contest, ...]:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import ValidationError
 
-from containers.contracts.certificate import VALIDATION
+from containers.contracts.certificate import TEST_SUITE
 from containers.contracts.names import StageName
-from tasks.config.errors import Mistake
+from tasks.config.errors import Mistake, near_match
 from tasks.config.partial import reads_what_is_missing
 from tasks.config.sections import RunTree
 from tasks.config.sources import DatasetSource, ModelSource
@@ -121,11 +121,20 @@ def _suites_have_names(config: RunTree) -> Iterator[Mistake]:
     for name, count in names.items():
         if count > 1:
             yield Mistake("evaluate_reward_model.suites", f"the name `{name}` is given {count} times.")
-    if VALIDATION in names:
+    if TEST_SUITE in names:
         yield Mistake(
             "evaluate_reward_model.suites",
-            f"the name `{VALIDATION}` belongs to the validation split of the dataset; choose another.",
+            f"the name `{TEST_SUITE}` belongs to the test pairs of the dataset; choose another.",
         )
+
+
+def _retrain_names_suites(config: RunTree) -> Iterator[Mistake]:
+    suites = {suite.name for suite in config.evaluate_reward_model.suites}
+    for key in ("regression_budgets", "rule_out_regression_on"):
+        for name in getattr(config.retrain, key):
+            if name not in suites:
+                hint = near_match(name, sorted(suites)) or "Name one of evaluate_reward_model.suites."
+                yield Mistake(f"retrain.{key}", f"`{name}` is no suite of this run. {hint}")
 
 
 def _reference_reward_model_has_one_place(config: RunTree) -> Iterator[Mistake]:
@@ -171,6 +180,7 @@ _RULES: tuple[Rule, ...] = (
     _pairs_are_held_out,
     _reference_reward_model_has_one_place,
     _suites_have_names,
+    _retrain_names_suites,
     _suites_have_sources,
     *TRAINING_RULES,
     _servers_have_ports_of_their_own,

@@ -260,8 +260,8 @@ def _long_bootstraps(context: PlanContext) -> Iterator[str]:
 
 
 def bootstrap(context: PlanContext) -> Work:
-    """Time for the resamples behind the length figures of the validation pairs, or of their minimum if unknown."""
-    pairs, config = context.data.validation_pairs, context.config.evaluate_reward_model
+    """Time for the resamples behind the length figures of the test pairs, or of the fewest validation pairs."""
+    pairs, config = context.data.test_pairs, context.config.evaluate_reward_model
     count = context.config.filter_dataset.minimum_validation_pairs if pairs is None else pairs.value
     return estimates.bootstrap_work(values=count, num_bootstrap=config.num_bootstrap, num_means=2)
 

@@ -110,9 +110,9 @@ def _pairs_disk(context: PlanContext) -> Figure | None:
 
 
 def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
-    """Plan of the reward model's certificate: validation pairs, and suites, estimated from the size of their files."""
+    """Plan of the reward model's certificate: test pairs, and suites, estimated from the size of their files."""
     config, stage = context.config.evaluate_reward_model, StageName.EVALUATE_REWARD_MODEL
-    pairs, scorer = context.data.validation_pairs, context.scorer
+    pairs, scorer = context.data.test_pairs, context.scorer
     profile = stage_profile(context.profile, stage)
     work: Work | None = None
     memory: tuple[Figure, ...] = ()
@@ -133,7 +133,7 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
     return replace(
         context.plan_of(stage),
         figures=(
-            count_figure("validation pairs", pairs, "pairs"),
+            count_figure("test pairs", pairs, "pairs"),
             Figure("suites beside them", len(config.suites), "suites", "exact"),
             *([Figure("tokens of the suites", suite_tokens, "tokens", "estimated", how)] if suite_tokens else []),
         ),

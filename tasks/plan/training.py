@@ -125,7 +125,7 @@ def _training_work(
     sequences_per_example: int,
     sequences_per_pair: int,
 ) -> Work | None:
-    """All updates, and every evaluation on the validation pairs, the last step included.
+    """All updates, and every evaluation on the tune pairs, the last step included.
 
     Args:
         head: of a language model; None for a reward model.
@@ -135,7 +135,7 @@ def _training_work(
     sequences = schedule.num_steps * batch.global_batch_size * sequences_per_example
     updates = estimates.training_work(load, context.profile, sequences=sequences)
     updates += estimates.optimizer_work(load, context.profile, num_steps=schedule.num_steps)
-    evaluated = context.data.validation_pairs.value * sequences_per_pair if context.data.validation_pairs else 0
+    evaluated = context.data.tune_pairs.value * sequences_per_pair if context.data.tune_pairs else 0
     ranks = context.profile.num_processes
     evaluation = estimates.forward_work(
         load.shape, context.profile, tokens=evaluated * load.mean_tokens, num_processes=ranks
@@ -157,14 +157,14 @@ def _schedule(
         return None
     if examples is None and schedule.max_steps is None:
         return None
-    validation = context.data.validation_pairs
+    tune = context.data.tune_pairs
     num_examples = batch.global_batch_size * (schedule.max_steps or 1) if examples is None else examples.value
     try:
         resolved = resolve_schedule(
             schedule,
             num_examples=num_examples,
             global_batch_size=batch.global_batch_size,
-            num_eval_examples=None if stage is StageName.TRAIN_POLICY else (validation.value if validation else 1),
+            num_eval_examples=None if stage is StageName.TRAIN_POLICY else (tune.value if tune else 1),
         )
     except ScheduleError as error:
         context.mistakes.append(Mistake(f"{stage.value}.schedule", f"{error} {_worth(examples)}".rstrip()))

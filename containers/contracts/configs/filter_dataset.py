@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Name, Positive, Rows, Tokens
+from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Name, Positive, Rows, Tokens, Weight
 
 
 class SourceShare(Frozen):
@@ -51,6 +51,20 @@ class PolaritySettings(Frozen):
     )
     batch_size: BatchSize = Field(16, ge=1, description="Conversations per forward, at most")
     confidence: Confidence = Field(0.95, description="Level of the interval of the agreement")
+
+
+class ValidationParts(Frozen):
+    """Parts of the validation prompts, each for one purpose: no choice is made on the pairs that judge."""
+
+    tune: Weight = Field(0.25, description="Share that chooses the checkpoint and normalises scores; 0: the test part")
+    test: Positive = Field(0.4, description="Share that certifies the model; only the ratios of the three count")
+    frozen: Weight = Field(0.35, description="Share that compares champion and challengers; 0: the test part does")
+    minimum_prompts: Rows = Field(
+        50,
+        ge=1,
+        description="A part with fewer prompts is not split off: it is the test part, and the records say what that "
+        "costs",
+    )
 
 
 class FilterDatasetConfig(Frozen):
@@ -106,6 +120,9 @@ class FilterDatasetConfig(Frozen):
     )
     validation_fraction: Fraction = Field(
         0.05, description="Share of prompts held out for validation where the source has no validation file"
+    )
+    validation_parts: ValidationParts = Field(
+        ValidationParts(), description="How the validation prompts, and those that judge the policy, are divided"
     )
     policy_prompt_fraction: Fraction = Field(
         0.2,

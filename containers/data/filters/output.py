@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import (
     DROPPED_FILE,
+    FROZEN_PAIRS_FILE,
     FUNNEL_FILE,
     FUNNEL_TABLE_FILE,
     PLOTS_FOLDER,
     POLICY_EVAL_PROMPTS_FILE,
+    POLICY_FROZEN_PROMPTS_FILE,
     POLICY_TRAIN_PROMPTS_FILE,
+    TEST_PAIRS_FILE,
     TRAIN_PAIRS_FILE,
-    VALIDATION_PAIRS_FILE,
+    TUNE_PAIRS_FILE,
 )
-from containers.contracts.records import Funnel, PolarityCheck, ReferenceCheck
+from containers.contracts.records import Funnel, PolarityCheck, ReferenceCheck, ValidationPart
 from containers.data.filters.chain import Rows
 from containers.data.filters.overlaps import Overlaps
 from containers.data.funnel import UNKNOWN, FunnelCounter, counted
@@ -23,7 +26,7 @@ from containers.data.funnel_by_group import FUNNEL_PLOT_FILE, write_funnel_plot,
 from containers.data.language import detector_name
 from containers.data.rows import PreferenceRow
 from containers.data.sources import PlacedRow, Source
-from containers.data.splits import PolicyPrompts
+from containers.data.splits import Parts, PolicyPrompts
 from containers.data.tables import write_comparisons, write_pairs, write_prompts
 from containers.harness.context import StageContext
 
@@ -34,12 +37,17 @@ TEST_COMPARISONS_FILE = "test_comparisons.jsonl"
 
 @dataclass(frozen=True)
 class SplitRows:
-    """The kept rows and prompts of each split."""
+    """The kept rows and prompts of each split; `parts` has the prompts of the validation rows by purpose."""
 
     train: Rows
     validation: Rows
     set_aside: Rows
+    parts: Parts
     prompts: PolicyPrompts
+
+    def rows_of(self, ids: frozenset[str]) -> Rows:
+        """The validation rows with these prompts."""
+        return [item for item in self.validation if item.row.prompt_id in ids]
 
 
 @dataclass(frozen=True)
@@ -63,13 +71,19 @@ def write_artifact(
     """Write tables, records and the plot; returns the funnel."""
     output = context.output
     write_pairs(output / TRAIN_PAIRS_FILE, _rows(division.train))
-    write_pairs(output / VALIDATION_PAIRS_FILE, _rows(division.validation))
+    for file, ids in (
+        (TUNE_PAIRS_FILE, division.parts.tune),
+        (TEST_PAIRS_FILE, division.parts.test),
+        (FROZEN_PAIRS_FILE, division.parts.frozen),
+    ):
+        write_pairs(output / file, _rows(division.rows_of(ids)))
     everything = _rows(division.train + division.validation + division.set_aside)
     prompts = {
         file: write_prompts(output / file, (row for row in everything if row.prompt_id in ids))
         for file, ids in (
             (POLICY_TRAIN_PROMPTS_FILE, division.prompts.train),
             (POLICY_EVAL_PROMPTS_FILE, division.prompts.evaluation),
+            (POLICY_FROZEN_PROMPTS_FILE, division.prompts.frozen),
         )
     }
     funnel = _funnel(config, division, counter=counter, sources=sources, findings=findings, prompts=prompts)
@@ -86,7 +100,9 @@ def write_artifact(
 
 
 def _write_comparisons(context: StageContext, division: SplitRows) -> None:
-    for file, rows in ((TRAIN_COMPARISONS_FILE, division.train), (TEST_COMPARISONS_FILE, division.validation)):
+    """Write training pairs, and the pairs that choose a checkpoint; those that certify are for no other training."""
+    tune = division.rows_of(division.parts.tune)
+    for file, rows in ((TRAIN_COMPARISONS_FILE, division.train), (TEST_COMPARISONS_FILE, tune)):
         left_out = write_comparisons(context.output / file, _rows(rows))
         if left_out:
             context.recorder.note(
@@ -113,6 +129,7 @@ def _funnel(
         steps=tuple(counter.total.steps),
         train_pairs=len(division.train),
         validation_pairs=len(division.validation),
+        validation_parts=_parts(division),
         policy_train_prompts=prompts[POLICY_TRAIN_PROMPTS_FILE],
         policy_eval_prompts=prompts[POLICY_EVAL_PROMPTS_FILE],
         pairs_set_aside_for_policy=len(division.set_aside),
@@ -126,6 +143,19 @@ def _funnel(
         num_near_duplicates=None if duplicates is None else len(duplicates),
         contamination=tuple(findings.overlaps.suites),
         language_detector=detector_name() if config.check_language_on_text else "",
+    )
+
+
+def _parts(division: SplitRows) -> tuple[ValidationPart, ...]:
+    parts = {"tune": division.parts.tune, "test": division.parts.test, "frozen": division.parts.frozen}
+    return tuple(
+        ValidationPart(
+            name=name,
+            num_pairs=len(division.rows_of(ids)),
+            num_prompts=len(ids),
+            is_test=name == "test" or ids == division.parts.test,
+        )
+        for name, ids in parts.items()
     )
 
 

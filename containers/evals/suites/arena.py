@@ -9,6 +9,7 @@ find them all.
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -28,13 +29,7 @@ from containers.evals.suites.base import (
     row_id,
     text_column,
 )
-from containers.evals.suites.figures import (
-    by_subset,
-    joined,
-    pair_credits,
-    share,
-    shares,
-)
+from containers.evals.suites.figures import by_subset, pair_credits, pooled_figures
 from containers.evals.suites.rows import Layout, read_suite, suite_item
 
 _A, _B, _TIE = "a", "b", "tie"
@@ -113,11 +108,7 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     credits = pair_credits({name: group for name, group in decided.items() if group}, tie=0.5)
     has_both = 0 < sum(bool(entry.item.comparisons) for entry in entries) < len(entries)
     separation = (_separation(entries, intervals),) if has_both else ()
-    return SuiteFigures(
-        score=share(joined(credits.values()), "score", intervals) if credits else None,
-        sections=separation,
-        subsets=shares(credits, intervals),
-    )
+    return replace(pooled_figures(credits, intervals), sections=separation)
 
 
 def _separation(entries: Sequence[ScoredItem], intervals: Intervals) -> Metric:

@@ -8,6 +8,7 @@ from typing import Any
 
 from containers.contracts.outcome import Metric
 from containers.data.rows import MalformedRowError, clean_text, prompt_identity
+from containers.evals.intervals import LinearFigure
 
 Turn = Mapping[str, str]
 
@@ -80,12 +81,14 @@ class SuiteFigures:
         sections: its weighted parts, in the suite's order; empty where it has none.
         subsets: one figure per subset.
         missing: subsets or sections of the suite that this file lacks, so that `score` is not the published one.
+        whole: the score with what each prompt adds to it, to compare two models.
     """
 
     score: Metric | None
     sections: tuple[Metric, ...] = ()
     subsets: tuple[Metric, ...] = ()
     missing: tuple[str, ...] = ()
+    whole: LinearFigure | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,19 +27,19 @@ class Estimate:
     """A figure, what each prompt adds to it, and the number of its items.
 
     Attributes:
-        strata: name → residuals and weights of its prompts, as in `LinearFigure`. Parts of one name have the same
-            prompts in the same order, so what they have in common is not taken for independent.
+        strata: name → residuals, weights and parts of its prompts, as in `LinearFigure`. Figures of one name have the
+            same prompts in the same order, so what they have in common is not taken for independent.
     """
 
     value: float
-    strata: Mapping[str, tuple[Floats, Floats]]
+    strata: Mapping[str, tuple[Floats, Floats, Floats]]
     count: int
 
     @property
     def figure(self) -> LinearFigure:
         """All strata together."""
-        residuals, weights = map(np.concatenate, zip(*self.strata.values(), strict=True))
-        return LinearFigure(self.value, residuals, weights, num_strata=len(self.strata))
+        residuals, weights, parts = map(np.concatenate, zip(*self.strata.values(), strict=True))
+        return LinearFigure(self.value, residuals, weights, num_strata=len(self.strata), parts=parts)
 
     def metric(self, name: str, intervals: Intervals) -> Metric:
         """The figure with its interval."""
@@ -51,7 +51,7 @@ def mean_estimate(credits: Credits, *, stratum: str) -> Estimate:
     """The mean over items."""
     values, prompts = zip(*credits, strict=True)
     mean = clustered_mean(values, prompts)
-    return Estimate(mean.value, {stratum: (mean.residuals, mean.weights)}, len(credits))
+    return Estimate(mean.value, {stratum: (mean.residuals, mean.weights, mean.parts)}, len(credits))
 
 
 def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
@@ -60,12 +60,14 @@ def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
     Example: 0.5 with weight 1 and 1.0 with weight 3 give 0.875.
     """
     total = math.fsum(weight for weight, _ in parts)
-    strata: dict[str, tuple[Floats, Floats]] = {}
+    strata: dict[str, tuple[Floats, Floats, Floats]] = {}
     for weight, part in parts:
         for name, arrays in part.strata.items():
-            scaled = [weight / total * array for array in arrays]
-            before = strata.get(name, (0.0, 0.0))
-            strata[name] = (before[0] + scaled[0], before[1] + scaled[1])
+            residuals, weights, added = (weight / total * array for array in arrays)
+            if name in strata:
+                before = strata[name]
+                residuals, weights, added = before[0] + residuals, before[1] + weights, before[2] + added
+            strata[name] = (residuals, weights, added)
     return Estimate(
         value=math.fsum(weight * part.value for weight, part in parts) / total,
         strata=strata,
@@ -88,8 +90,19 @@ def plain_figures(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFi
     """The share of pairs ordered rightly, as a whole and by subset; a tie counts half. For suites without weights."""
     if not scored:
         return SuiteFigures(score=None)
-    credits = pair_credits(by_subset(scored), tie=0.5)
-    return SuiteFigures(score=share(joined(credits.values()), "score", intervals), subsets=shares(credits, intervals))
+    return pooled_figures(pair_credits(by_subset(scored), tie=0.5), intervals)
+
+
+def pooled_figures(credits: Mapping[str, Credits], intervals: Intervals) -> SuiteFigures:
+    """The share over the items of all groups, and each group's."""
+    if not credits:
+        return SuiteFigures(score=None)
+    everything = joined(credits.values())
+    return SuiteFigures(
+        score=share(everything, "score", intervals),
+        whole=mean_estimate(everything, stratum="all").figure,
+        subsets=shares(credits, intervals),
+    )
 
 
 def section_figures(
@@ -121,8 +134,10 @@ def section_figures(
     }
     estimates = {section: weighted(found) for section, found in parts.items() if found}
     counted = estimates if score_of == "sections" else means
+    score = weighted([(1.0, part) for part in counted.values()])
     return SuiteFigures(
-        score=weighted([(1.0, part) for part in counted.values()]).metric("score", intervals),
+        score=score.metric("score", intervals),
+        whole=score.figure,
         sections=tuple(estimate.metric(name, intervals) for name, estimate in estimates.items()),
         subsets=shares(credits, intervals),
         missing=missing,

@@ -8,6 +8,7 @@ Source: Tan et al. 2024, arXiv:2410.12784; ScalerLab/JudgeBench, `run_judge.py`,
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from containers.data.rows import MalformedRowError
@@ -22,7 +23,7 @@ from containers.evals.suites.base import (
     row_id,
     text_column,
 )
-from containers.evals.suites.figures import by_subset, joined, pair_credits, share, shares
+from containers.evals.suites.figures import by_subset, joined, pair_credits, pooled_figures, shares
 from containers.evals.suites.rows import Layout, pair_item, read_suite
 
 # Section: how the source of its pairs begins.
@@ -59,14 +60,8 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
         for section, beginning in SECTIONS.items()
     }
     missing = tuple(section for section, found in sections.items() if not found)
-    if not credits:
-        return SuiteFigures(score=None, missing=missing)
-    return SuiteFigures(
-        score=share(joined(credits.values()), "score", intervals),
-        sections=shares({section: found for section, found in sections.items() if found}, intervals),
-        subsets=shares(credits, intervals),
-        missing=missing,
-    )
+    judged = {section: found for section, found in sections.items() if found}
+    return replace(pooled_figures(credits, intervals), sections=shares(judged, intervals), missing=missing)
 
 
 _TEXTS = ("question", "response_A", "response_B", "label")

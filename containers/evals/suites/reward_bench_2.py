@@ -101,8 +101,10 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
         )
         if estimate is not None:
             sections[subset] = estimate
+    score = weighted([(1.0, part) for part in sections.values()]) if sections else None
     return SuiteFigures(
-        score=weighted([(1.0, part) for part in sections.values()]).metric("score", intervals) if sections else None,
+        score=score.metric("score", intervals) if score else None,
+        whole=score.figure if score else None,
         sections=tuple(part.metric(name, intervals) for name, part in sections.items()),
         missing=tuple(subset for subset in SUBSETS if subset not in sections),
     )
@@ -128,7 +130,8 @@ def _ties(entries: Sequence[ScoredItem]) -> Estimate | None:
     correction = np.sqrt(counts / np.maximum(counts - 1, 1))
     residuals = np.nan_to_num((terms - means) * correction / counts) @ _TIES_WEIGHTS
     weights = (~np.isnan(terms) / counts) @ _TIES_WEIGHTS
-    return Estimate(float(means @ _TIES_WEIGHTS), {TIES: (residuals, weights)}, len(entries))
+    parts = np.nan_to_num(terms / counts) @ _TIES_WEIGHTS
+    return Estimate(float(means @ _TIES_WEIGHTS), {TIES: (residuals, weights, parts)}, len(entries))
 
 
 def _ties_terms(prompts: dict[str, ScoredItem]) -> list[float]:

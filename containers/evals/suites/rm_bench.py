@@ -85,8 +85,10 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     by_domain = {domain: _mean(cells, [domain], DIFFICULTIES) for domain in present}
     by_difficulty = {difficulty: _mean(cells, present, [difficulty]) for difficulty in DIFFICULTIES}
     sections = by_domain | by_difficulty
+    score = _mean(cells, present, DIFFICULTIES)
     return SuiteFigures(
-        score=_mean(cells, present, DIFFICULTIES).metric("score", intervals),
+        score=score.metric("score", intervals),
+        whole=score.figure,
         sections=tuple(section.metric(name, intervals) for name, section in sections.items()),
         subsets=tuple(cell.metric(f"{domain} {difficulty}", intervals) for (domain, difficulty), cell in cells.items()),
         missing=missing,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ValidationParts
 from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
 from containers.contracts.records import Funnel
 from containers.data.formats import files
@@ -62,6 +62,8 @@ class DataSize:
     pairs: Count | None
     train_pairs: Count | None
     validation_pairs: Count | None
+    tune_pairs: Count | None
+    test_pairs: Count | None
     policy_train_prompts: Count | None
     policy_eval_prompts: Count | None
 
@@ -92,6 +94,11 @@ def data_size(config: RunConfig, *, filtered: Path | None = None) -> DataSize:
         rows=Count(funnel.rows_read, "exact"),
         train_pairs=Count(funnel.train_pairs, "exact"),
         validation_pairs=Count(funnel.validation_pairs, "exact"),
+        **{
+            f"{part.name}_pairs": Count(part.num_pairs, "exact")
+            for part in funnel.validation_parts
+            if part.name != "frozen"
+        },
         policy_train_prompts=Count(funnel.policy_train_prompts, "exact"),
         policy_eval_prompts=Count(funnel.policy_eval_prompts, "exact"),
     )
@@ -108,7 +115,7 @@ def _size_before_filters(config: RunConfig) -> DataSize:
     filters = config.filter_dataset
     rows, validation, words = _source_rows(config.dataset, filters)
     if rows is None:
-        return DataSize(words, None, None, None, validation, None, None)
+        return DataSize(words, None, None, None, validation, *_parts(validation, filters.validation_parts), None, None)
     pairs = rows if filters.data_percentage == 100 else rows.share(filters.data_percentage / 100)
     if filters.max_rows is not None:
         pairs = Count(min(pairs.value, filters.max_rows), pairs.origin)
@@ -117,12 +124,26 @@ def _size_before_filters(config: RunConfig) -> DataSize:
         validation = pairs.share(filters.validation_fraction)
         pairs = pairs.less(validation)
     train = pairs.share(1 - filters.policy_prompt_fraction)
+    tune, test = _parts(validation, filters.validation_parts)
     if not filters.policy_prompt_fraction:
-        return DataSize(words, rows, most, train, validation, train, validation)
+        return DataSize(words, rows, most, train, validation, tune, test, train, test)
     # A prompt has one pair or more.
     prompts = pairs.less(train)
     held_out = prompts.share(filters.policy_eval_prompt_fraction)
-    return DataSize(words, rows, most, train, validation, prompts.less(held_out), held_out)
+    _, judged = _parts(held_out, filters.validation_parts.model_copy(update={"tune": 0.0}))
+    return DataSize(words, rows, most, train, validation, tune, test, prompts.less(held_out), judged)
+
+
+def _parts(held_out: Count | None, parts: ValidationParts) -> tuple[Count | None, Count | None]:
+    """The tune part and the test part, as if each pair had a prompt of its own."""
+    if held_out is None:
+        return None, None
+    whole = parts.tune + parts.test + parts.frozen
+    shares = {"tune": parts.tune / whole, "test": parts.test / whole, "frozen": parts.frozen / whole}
+    small = [name for name, share in shares.items() if share * held_out.value < parts.minimum_prompts]
+    together = set(shares) if "test" in small else {"test", *small}
+    test = held_out if len(together) == len(shares) else held_out.share(sum(shares[name] for name in together))
+    return test if "tune" in together else held_out.share(shares["tune"]), test
 
 
 def local_files(source: DatasetSource) -> tuple[Path, ...]:

@@ -55,7 +55,7 @@ def test_a_model_that_was_trained_elsewhere_ends_with_its_certificate_on_the_pag
     page = served.folder / "outputs/tiny-certifies-stranger/artifacts/evaluate_reward_model/certificate.html"
     assert page.is_file()
     certificate = shown(served, run)["certificate"]
-    assert "certificate.html" in certificate and "validation" in certificate
+    assert "certificate.html" in certificate and "test" in certificate
     assert "Waived by the fault tests" in certificate
 
     again = served.start("certify", **form)

@@ -36,9 +36,9 @@ def stage_run(tracking: Tracking) -> str:
 
 
 def test_the_figures_that_runs_are_compared_by_stand_on_the_parent_run(tracking: Tracking) -> None:
-    tracking.log_headline({"reward_model/accuracy/validation": 0.75, "policy/win_rate": 0.5})
+    tracking.log_headline({"reward_model/accuracy/test": 0.75, "policy/win_rate": 0.5})
     run = MlflowClient(tracking.uri).get_run(tracking.pipeline_run_id)
-    assert run.data.metrics == {"reward_model/accuracy/validation": 0.75, "policy/win_rate": 0.5}
+    assert run.data.metrics == {"reward_model/accuracy/test": 0.75, "policy/win_rate": 0.5}
 
 
 def test_a_stage_is_a_child_of_the_pipeline_and_both_end(tracking: Tracking, stage_run: str) -> None:

@@ -10,7 +10,8 @@ from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateRule, GateVerdict
-from containers.evals.statistics import clustered_difference
+from containers.evals.intervals import detectable, mean_end, mean_interval
+from containers.evals.paired import clustered_difference
 from tasks.champions.book import ChampionBook
 from tasks.champions.record import ChampionRecord, Decision, ModelVersion, StoredArtifact
 
@@ -50,9 +51,15 @@ def publish(store: Path, stage: StageName, name: str, files: dict[str, bytes] | 
 
 
 def contest(
-    better: int, worse: int, *, both: int = 0, name: str = "the frozen pairs", budget: float | None = None
+    better: int,
+    worse: int,
+    *,
+    both: int = 0,
+    name: str = "the frozen pairs",
+    budget: float | None = None,
+    must_rule_out: bool = False,
 ) -> Contest:
-    """Items that only the challenger, only the champion, or both get right; the interval is made of the counts."""
+    """Items that only the challenger, only the champion, or both get right; the bounds are made of the counts."""
     differences = [1.0] * better + [-1.0] * worse + [0.0] * both
     prompts = [str(number) for number in range(len(differences))]
     found = clustered_difference(differences, prompts, confidence=0.95)
@@ -60,13 +67,18 @@ def contest(
         name=name,
         measure="accuracy",
         count=len(differences),
+        num_prompts=len(differences),
         champion=(worse + both) / len(differences),
         challenger=(better + both) / len(differences),
         difference=found.difference,
         num_better=better,
         num_worse=worse,
         p_value=found.p_value,
+        detectable=detectable(found.figure, confidence=0.95, power=0.8),
         budget=budget,
+        at_most=None if budget is None else mean_end(found.figure, alpha=0.05),
+        at_least=None if budget is None else mean_interval(found.figure, confidence=0.9)[0],
+        must_rule_out=must_rule_out,
     )
 
 
@@ -95,9 +107,9 @@ def _version(store: Path, number: int) -> ModelVersion:
         gate=GateVerdict(
             name="reward_model",
             passed=True,
-            rules=(GateRule(name="accuracy on validation", wanted="at least 60 %", found="71 %", passed=True),),
+            rules=(GateRule(name="accuracy on test", wanted="at least 60 %", found="71 %", passed=True),),
         ),
-        figures=(Metric(name="accuracy/validation", value=0.71, unit="fraction", count=100),),
+        figures=(Metric(name="accuracy/test", value=0.71, unit="fraction", count=100),),
         run_name="demo",
         run_id=f"run-{number}",
         mlflow_run_id="0" * 32,

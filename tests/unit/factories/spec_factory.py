@@ -16,7 +16,14 @@ import pyarrow.parquet as pq
 
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
-from containers.contracts.names import EVENTS_FILE, TRAIN_PAIRS_FILE, VALIDATION_PAIRS_FILE, StageName
+from containers.contracts.names import (
+    EVENTS_FILE,
+    FROZEN_PAIRS_FILE,
+    TEST_PAIRS_FILE,
+    TRAIN_PAIRS_FILE,
+    TUNE_PAIRS_FILE,
+    StageName,
+)
 from containers.contracts.spec import StageInput, StageSpec
 from containers.harness.context import StageContext
 from containers.harness.recorder import Recorder
@@ -132,10 +139,11 @@ def flipped(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def write_pairs(
     folder: Path, train: Sequence[Mapping[str, Any]], validation: Sequence[Mapping[str, Any]] | None = None
 ) -> Path:
-    """A filter_dataset artifact with these rows (validation: 24 fresh ones unless given)."""
+    """A filter_dataset artifact with these rows (validation: 24 fresh ones unless given, for every purpose)."""
     folder.mkdir(parents=True, exist_ok=True)
     held_out = colour_rows(24, seed=99) if validation is None else validation
-    for name, rows in ((TRAIN_PAIRS_FILE, train), (VALIDATION_PAIRS_FILE, held_out)):
+    parts = dict.fromkeys((TUNE_PAIRS_FILE, TEST_PAIRS_FILE, FROZEN_PAIRS_FILE), held_out)
+    for name, rows in {TRAIN_PAIRS_FILE: train, **parts}.items():
         pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=PAIR_SCHEMA), folder / name)
     return folder
 

@@ -72,7 +72,7 @@ def test_sources_of_different_schemas_are_mixed_by_weight_and_counted_by_source(
 
 def test_a_limit_on_rows_keeps_the_shares(tmp_path: Path) -> None:
     done = Run(tmp_path, inputs(tmp_path), mixture=mixture(3, 1), max_rows=40, **NO_POLICY)
-    rows = done.table("train") + done.table("validation")
+    rows = done.table("train") + done.table("test")
     assert Counter("friends" in row["prompt"][0]["content"] for row in rows) == {False: 30, True: 10}
     assert done.dropped_by["sampled_away"] == 0
 
@@ -86,7 +86,7 @@ def test_a_source_without_validation_file_holds_prompts_out_and_one_with_a_file_
         validation_fraction=0.2,
         policy_prompt_fraction=0,
     )
-    held_out = done.prompts("validation")
+    held_out = done.prompts("test")
     assert {f"Which soup for {number} friends?" for number in range(500, 510)} <= held_out
     others = [prompt for prompt in held_out if "guests" in prompt]
     assert len(held_out) == len(others) + 10 and 10 < len(others) < 35
@@ -103,7 +103,7 @@ def test_a_smaller_percentage_is_a_part_of_a_larger_one(tmp_path: Path) -> None:
             data_percentage=percentage,
             policy_prompt_fraction=0,
         )
-        found[percentage] = done.prompts("train") | done.prompts("validation")
+        found[percentage] = done.prompts("train") | done.prompts("test")
         assert_every_row_is_counted(done.funnel)
     assert [len(found[percentage]) for percentage in found] == [20, 40, 200]
     assert found[10] < found[20] < found[100]

@@ -81,7 +81,7 @@ def test_the_reward_model_shows_verdict_score_by_suite_and_both_scores() -> None
     assert "## Gate of the reward model: ✔ passed" in text
     assert "| 91.3 % | 89.4 to 93.2 % | — | 812 | 812 | 91.3 % | 1 | 3 | 1.42 |" in text
     assert re.search(r"\| rewardbench-subset [^|]*\| nothing was left \|", text)
-    assert "![Validation: scores](data:image/svg" in text
+    assert "![Test: scores](data:image/svg" in text
     assert "- **chosen, 2.31:** " in text and "- **rejected, −1.12:** " in text
     assert "(✔ right order)" in text and "(✘ wrong order)" in text
 

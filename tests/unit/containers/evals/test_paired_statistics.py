@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from containers.contracts.outcome import Metric
-from containers.evals.statistics import clustered_difference, mcnemar_p_value
+from containers.evals.paired import clustered_difference, mcnemar_p_value
 
 
 def paired_difference(differences: list[float], *, confidence: float) -> Metric:

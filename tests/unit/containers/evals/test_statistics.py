@@ -14,6 +14,7 @@ from containers.evals.statistics import (
     histogram,
     margin_histogram,
     mean_metric,
+    optimism_of_choice,
     pair_losses,
 )
 
@@ -26,6 +27,16 @@ def test_mean_metric_says_unit_interval_and_count() -> None:
     metric = mean_metric([1.0, 2.0, 3.0], name="m", unit="score", confidence=0.9)
     assert (metric.value, metric.unit, metric.count) == (2.0, "score", 3)
     assert metric.ci_low is not None and metric.ci_high is not None and metric.ci_low <= 2.0 <= metric.ci_high
+
+
+@pytest.mark.parametrize(("num_choices", "expected"), [(2, 0.56), (10, 1.54), (50, 2.25)])
+def test_the_best_of_equal_models_looks_better_by_the_largest_of_as_many_normal_values(
+    num_choices: int, expected: float
+) -> None:
+    drawn = np.random.default_rng(3).normal(size=(20_000, num_choices)).max(axis=1).mean()
+    assert drawn == pytest.approx(expected, abs=0.02)
+    # Checkpoints of one training have a tenth of the variance for themselves.
+    assert optimism_of_choice(1.0, num_choices=num_choices) == pytest.approx(drawn * math.sqrt(0.1), rel=0.06)
 
 
 def test_pair_losses_are_log_two_at_zero_and_finite_far_away() -> None:

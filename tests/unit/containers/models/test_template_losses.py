@@ -203,7 +203,7 @@ def test_items_that_gemmas_template_refuses_are_left_out_of_the_certificate_and_
     of_suite = {suite.name: suite for suite in certificate.suites}
     assert of_suite["own"].left_out_because == (("template_refuses", 1),)
     assert (of_suite["own"].num_pairs, of_suite["own"].num_left_out) == (2, 1)
-    assert of_suite["validation"].left_out_because == (("template_refuses", 2),)
+    assert of_suite["test"].left_out_because == (("template_refuses", 2),)
     assert (
         "Warning: own: 1 of 3 items are left out, because the reward model's chat template refuses them (`System "
         "role not supported` 1)." in _notes(context)

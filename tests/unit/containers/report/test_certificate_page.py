@@ -2,7 +2,7 @@
 
 import re
 
-from containers.contracts.certificate import VALIDATION, Certificate
+from containers.contracts.certificate import TEST_SUITE, Certificate
 from containers.contracts.records import GateVerdict
 from containers.document.html import page_html
 from containers.report.certificate_page import certificate_page
@@ -49,7 +49,7 @@ def test_a_suite_below_its_own_minimum_is_the_headline() -> None:
     found = reward_model_certificate()
     first = found.suites[0].model_copy(update={"minimum_accuracy": 0.95})
     html = certificate_html(found.model_copy(update={"suites": (first, *found.suites[1:])}))
-    assert f"Below its minimum on {VALIDATION}." in html
+    assert f"Below its minimum on {TEST_SUITE}." in html
 
 
 def test_the_verdict_of_a_run_stands_on_top_and_a_waiver_says_who_and_why() -> None:

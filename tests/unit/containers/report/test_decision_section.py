@@ -15,14 +15,15 @@ def decision(text: str, comparison: Comparison | None = None) -> RunDecision:
 
 def test_the_table_has_every_figure_that_decided() -> None:
     frozen = contest(64, 33, both=287).model_copy(update={"seen_in_training": 5})
-    safety = contest(0, 3, both=97, name="safety", budget=0.01)
+    safety = contest(0, 12, both=88, name="safety", budget=0.01)
     comparison = Comparison(champion=1, challenger=2, contests=(frozen, safety), confidence=0.95, alpha=0.05)
     text = markdown(decision_section(decision(judgement(comparison), comparison)))
     assert text.startswith("## demo-reward-model: champion stays\n\nVersion 1 stays champion: version 2 is better on")
     assert "| the frozen pairs (accuracy) | 384 | 91.4 % | 83.3 % | +8.1 |" in text
     assert "1.0 points — fell further" in text
     assert "Left out for both, of the frozen pairs: 5 whose prompt one of the two was trained on." in text
-    assert "keep within its budget on the others" in text
+    assert "must not fall on the others beyond its budget and beyond chance" in text
+    assert "| 1.0 points — fell further | −6.5 | 9.4 points |" in text
 
 
 def test_a_comparison_on_one_set_names_no_others() -> None:

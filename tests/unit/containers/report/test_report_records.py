@@ -53,7 +53,7 @@ def test_a_funnel_that_does_not_add_up_is_said(made: MadeRun) -> None:
 
 def test_an_evaluation_in_which_no_pair_was_left_has_no_accuracy(made: MadeRun) -> None:
     evaluation = reward_model_certificate()
-    empty = evaluation.suites[2].model_copy(update={"name": "validation"})
+    empty = evaluation.suites[2].model_copy(update={"name": "test"})
     path = made.folder(StageName.EVALUATE_REWARD_MODEL) / CERTIFICATE_FILE
     path.write_text(
         evaluation.model_copy(update={"suites": (empty,), "samples": ()}).model_dump_json(), encoding="utf-8"
@@ -70,7 +70,7 @@ def test_an_accuracy_of_one_group_is_not_drawn_and_the_page_says_so(made: MadeRu
     path = made.folder(StageName.EVALUATE_REWARD_MODEL) / CERTIFICATE_FILE
     path.write_text(evaluation.model_copy(update={"suites": (alone,)}).model_dump_json(), encoding="utf-8")
     page = render(made)
-    assert "Not drawn, since all validation pairs fall into one group: accuracy by subset (general)." in page.text
+    assert "Not drawn, since all test pairs fall into one group: accuracy by subset (general)." in page.text
     assert "accuracy by strength of preference" in page.text
     assert not {"Validation: accuracy by subset", "Score by suite"} & set(
         re.findall(r"<figcaption>(.*?)<", page.source)

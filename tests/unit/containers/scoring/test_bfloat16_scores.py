@@ -91,7 +91,7 @@ def test_a_reward_model_of_bfloat16_earns_its_certificate(tmp_path: Path) -> Non
         {"pairs": pairs, "reward_model": training.output},
     )
     values = values_of(evaluate_reward_model.run(judging))
-    assert values["accuracy/validation"] == 1.0
+    assert values["accuracy/test"] == 1.0
     certificate = json.loads((judging.output / "certificate.json").read_text())
     assert certificate["parity"]["precision"] == "bfloat16"
 

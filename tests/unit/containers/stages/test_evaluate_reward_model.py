@@ -1,6 +1,8 @@
 """These figures open or close the gate: counted per pair, on the saved model, with nothing left out in silence."""
 
 import json
+import math
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,23 +82,44 @@ def _run(context: StageContext) -> tuple[Certificate, dict[str, Metric]]:
 def test_all_figures_plots_and_scores_are_written(tmp_path: Path, reward_model: Path) -> None:
     context = _context(tmp_path, reward_model, files={"known": colour_rows(30, seed=5)}, minimum_accuracy=0.8)
     evaluation, metrics = _run(context)
-    validation, known = evaluation.suites
-    assert (validation.name, validation.num_pairs, known.name, known.num_pairs) == ("validation", 24, "known", 30)
+    own, known = evaluation.suites
+    assert (own.name, own.num_pairs, known.name, known.num_pairs) == ("test", 24, "known", 30)
     assert metrics["accuracy/known"].value >= 0.9
     assert metrics["accuracy/known"].count == 30
     assert known.minimum_accuracy == 0.8
     assert evaluation.parity.max_difference <= 1e-4
     assert evaluation.model.score_head_sha256 == score_head_sha256(reward_model / "merged")
-    assert [metric.name for metric in validation.subsets] == ["general", "stem"]
-    assert [metric.name for metric in validation.by_strength] == ["1", "2", "3"]
-    assert sum(metric.count or 0 for metric in validation.length.by_length_difference) == 24
+    assert [metric.name for metric in own.subsets] == ["general", "stem"]
+    assert [metric.name for metric in own.by_strength] == ["1", "2", "3"]
+    assert sum(metric.count or 0 for metric in own.length.by_length_difference) == 24
     table = pq.read_table(context.output / "scores_known.parquet").to_pylist()
     right = sum(row["score_chosen"] > row["score_rejected"] for row in table)
     assert right / 30 == metrics["accuracy/known"].value
     plots = {path.name for path in (context.output / "plots").iterdir()}
     assert plots == {
-        f"{what}_{name}.png" for what in ("margins", "calibration", "accuracy") for name in ("validation", "known")
+        f"{what}_{name}.png" for what in ("margins", "calibration", "accuracy") for name in ("test", "known")
     }
+
+
+def test_a_checkpoint_chosen_on_the_pairs_that_certify_is_said_with_its_cost(
+    tmp_path: Path, reward_model: Path
+) -> None:
+    mixed = [*colour_rows(80, seed=1), *flipped(colour_rows(40, seed=2))]
+    context = _context(tmp_path, reward_model, validation=mixed)
+    choice = _run(context)[0].choice
+    assert choice is not None
+    assert (choice.num_pairs, choice.num_checkpoints) == (120, 2)
+    # 120 pairs with an accuracy of 2/3 have a standard error of 4.3 points; the better of two is 0.59 of that higher.
+    assert choice.optimism == pytest.approx(0.043 * 0.59 * math.sqrt(0.1), abs=0.003)
+    assert "may be up to 0.8 points too high" in (context.output / "certificate.html").read_text()
+
+
+def test_where_other_pairs_chose_the_checkpoint_nothing_is_said(tmp_path: Path, reward_model: Path) -> None:
+    context = _context(tmp_path, reward_model)
+    pairs = context.input_path("pairs")
+    shutil.copy(write_pairs(tmp_path / "other", colour_rows(1), colour_rows(9, seed=4)) / "tune.parquet", pairs)
+    assert _run(context)[0].choice is None
+    assert "too high" not in (context.output / "certificate.html").read_text()
 
 
 def test_flipped_fixture_pairs_show_as_low_accuracy(tmp_path: Path, reward_model: Path) -> None:
@@ -131,11 +154,11 @@ def test_a_file_of_which_nothing_is_left_has_no_accuracy(tmp_path: Path, reward_
     assert "accuracy/long" not in metrics
 
 
-def test_a_validation_split_of_which_nothing_is_left_is_an_error(tmp_path: Path, reward_model: Path) -> None:
+def test_test_pairs_of_which_nothing_is_left_is_an_error(tmp_path: Path, reward_model: Path) -> None:
     rows = colour_rows(3, seed=5)
     for row in rows:
         row["chosen"] = [{"role": "assistant", "content": "long " * 200}]
-    with pytest.raises(BadDataError, match="Not one validation pair fits in max_length 256"):
+    with pytest.raises(BadDataError, match="Not one test pair fits in max_length 256"):
         _run(_context(tmp_path, reward_model, validation=rows))
 
 
@@ -187,9 +210,9 @@ def test_a_max_length_below_every_logged_conversation_is_a_mistake_of_the_config
         _run(_context(tmp_path, reward_model, max_length=8))
 
 
-def test_a_suite_may_not_take_the_name_of_the_validation_split(tmp_path: Path, reward_model: Path) -> None:
-    with pytest.raises(BadConfigError, match="the name 'validation' is taken"):
-        _run(_context(tmp_path, reward_model, files={"validation": colour_rows(3)}))
+def test_a_suite_may_not_take_the_name_of_the_test_pairs(tmp_path: Path, reward_model: Path) -> None:
+    with pytest.raises(BadConfigError, match="the name 'test' is taken"):
+        _run(_context(tmp_path, reward_model, files={"test": colour_rows(3)}))
 
 
 def test_ties_count_half_and_are_named() -> None:

@@ -54,7 +54,7 @@ def test_each_of_the_58_defects_is_kept_or_dropped_as_decided(tmp_path: Path, sh
     found = {row["line"]: row["reason"] for row in done.dropped}
     assert {line: found.get(line, "") for line in range(1, 59)} == DECISIONS
     assert done.funnel.rows_read == len(DECISIONS)
-    assert len(done.table("train") + done.table("validation")) == list(DECISIONS.values()).count("")
+    assert len(done.table("train") + done.table("test")) == list(DECISIONS.values()).count("")
     assert_every_row_is_counted(done.funnel)
 
 
@@ -121,7 +121,7 @@ def test_code_rows_are_dropped_by_name_or_judged_by_the_prose_of_their_prompt(
     path = write(tmp_path / "code.jsonl", [helpsteer3(900, **code), helpsteer3(901, **code, context=german)])
     path.write_text(path.read_text() + hundred.read_text())
     done = Run(tmp_path, {"train_data": path}, code_rows=choice, policy_prompt_fraction=0)
-    code_pairs = [row for row in done.table("train") + done.table("validation") if row["domain"] == "code"]
+    code_pairs = [row for row in done.table("train") + done.table("test") if row["domain"] == "code"]
     assert [row["language"] for row in code_pairs] == ["python"] * kept
     assert done.dropped_by.get("code_rows", 0) == (2 if choice == "drop" else 0)
     assert done.dropped_by["detected_language"] == kept

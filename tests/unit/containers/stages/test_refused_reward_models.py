@@ -100,7 +100,7 @@ def test_inverted_labels_pass_their_own_validation_and_miss_the_labelled_suite(
     validation = flipped(colour_rows(24, seed=99))
     found = _certificate(tmp_path, of_inverted_labels, validation, colour_rows(30, seed=5))
     by_name = {suite.name: suite.score for suite in found.suites}
-    assert by_name["validation"] is not None and by_name["validation"].value > 0.9
+    assert by_name["test"] is not None and by_name["test"].value > 0.9
     assert by_name["labelled"] is not None and by_name["labelled"].value < 0.1
     assert _missed(found) == {"accuracy on labelled"}
 
@@ -109,7 +109,7 @@ def test_a_random_head_is_no_better_than_chance(tmp_path: Path) -> None:
     validation = _fact_rows(80, seed=1)
     model = write_reward_model(tmp_path / "random", random_model(), validation)
     found = _certificate(tmp_path, model, validation, _fact_rows(80, seed=2))
-    assert _missed(found) == {"accuracy on validation", "accuracy on labelled"}
+    assert _missed(found) == {"accuracy on test", "accuracy on labelled"}
     assert all(suite.accuracy is not None and 0.3 < suite.accuracy.value < 0.7 for suite in found.suites)
 
 

@@ -40,7 +40,7 @@ def passed(whole: MadeRun) -> Page:
 
 def test_a_run_that_passed_says_so_with_the_figures_that_matter(passed: Page) -> None:
     assert passed.banner == "good: All gates passed."
-    for figure in ("91.3 %", "89.4 to 93.2 %", "n = 812 held-out pairs", "+1.62", "1.33 to 1.91", "0.412 nats"):
+    for figure in ("91.3 %", "89.4 to 93.2 %", "n = 812 test pairs", "+1.62", "1.33 to 1.91", "0.412 nats"):
         assert figure in passed.text
     assert "2,024 pairs" in passed.text
     assert "8 min 39 s" in passed.text  # seven stages of 74.2 s
@@ -196,7 +196,7 @@ def test_the_markdown_carries_verdict_figures_and_stages_and_no_raw_markup(made:
     write_report.run(context)
     text = (context.output / REPORT_MARKDOWN_FILE).read_text(encoding="utf-8")
     assert "❌ **train_policy failed.**" in text
-    assert "| Reward model accuracy | 91.3 % | 89.4 to 93.2 % | n = 812 held-out pairs | measured |" in text
+    assert "| Reward model accuracy | 91.3 % | 89.4 to 93.2 % | n = 812 test pairs | measured |" in text
     assert "<script" not in text and "![" not in text
     assert "bad \\| &lt;/style&gt;" in text
 

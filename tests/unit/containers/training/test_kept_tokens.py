@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from tokenizers import NormalizedString, PreTokenizedString, pre_tokenizers
 
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.names import VALIDATION_PAIRS_FILE, StageName
+from containers.contracts.names import TUNE_PAIRS_FILE, StageName
 from containers.training.examples import read_training_examples
 from containers.training.token_cache import KEPT_TOKENS_FILE
 from tests.unit.factories.kept_tokens_factory import (
@@ -60,7 +60,7 @@ def _change_pair(folder: Path, stage: Stage) -> Stage:
 
 
 def _change_validation(folder: Path, stage: Stage) -> Stage:
-    path = folder / "pairs" / VALIDATION_PAIRS_FILE
+    path = folder / "pairs" / TUNE_PAIRS_FILE
     pq.write_table(pq.read_table(path).slice(0, 20), path)
     return stage
 

@@ -3,12 +3,24 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from containers.contracts.certificate import Certificate, CertifiedModel, ParityPath, ScoreParity, SuiteEvaluation
 from containers.contracts.names import CERTIFICATE_FILE
 from containers.contracts.outcome import Metric
+from containers.data.rows import prompt_identity
+from containers.evals.item_scores import write_item_scores
+from containers.evals.suites.base import Comparison, ScoredItem, SuiteItem
+
+
+def scored_pair(item_id: str, prompt: str, margin: float) -> ScoredItem:
+    """An item of one pair; the better response scores `margin`, the other 0."""
+    turns = ({"role": "user", "content": prompt},)
+    item = SuiteItem(item_id, turns, ("better", "worse"), subset="all", comparisons=(Comparison(0, 1),))
+    return ScoredItem(item, (margin, 0.0))
+
+
+def identity(prompt: str) -> str:
+    """The id of the prompt of `scored_pair`."""
+    return prompt_identity(({"role": "user", "content": prompt},))
 
 
 def write_certificate(
@@ -32,9 +44,8 @@ def write_certificate(
         suites.append(suite)
         items = [f"item-{number}" for number in range(len(found))]
         prompts = [f"prompt-{number // items_per_prompt}" for number in range(len(found))]
-        margin = pa.array(found, pa.float64())
-        table = pa.table({"item_id": items, "pair_id": items, "prompt_id": prompts, "margin": margin})
-        pq.write_table(table, folder / suite.scores_file)
+        scored = [scored_pair(item, *rest) for item, *rest in zip(items, prompts, found, strict=True)]
+        write_item_scores(scored, folder / suite.item_scores_file)
     certificate = Certificate(
         model=CertifiedModel(digest="sha256:model", score_head_sha256="0" * 64),
         suites=tuple(suites),

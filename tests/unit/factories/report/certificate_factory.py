@@ -26,7 +26,7 @@ def certificate(suites: Sequence[SuiteEvaluation] = (), **changes: Any) -> Certi
     """A certificate whose code paths all agree; `changes` replace its fields."""
     fields: dict[str, Any] = {
         "model": CertifiedModel(digest="sha256:0", score_head_sha256="0" * 64),
-        "suites": tuple(suites) or (suite("validation", 0.7),),
+        "suites": tuple(suites) or (suite("test", 0.7),),
         "parity": ScoreParity(
             num_conversations=64,
             reference="logged by training",

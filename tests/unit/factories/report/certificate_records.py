@@ -22,7 +22,7 @@ def reward_model_certificate(*, accuracy: float = 0.913, seed: int = 0) -> Certi
     edges = tuple(-2.5 + 0.5 * place for place in range(17))
     counts = tuple(sum(low <= m < low + 0.5 for m in margins) for low in edges[:-1])
     validation = SuiteEvaluation(
-        name="validation",
+        name="test",
         origin="held out of the training data",
         title="Preference pairs",
         rows_read=815,

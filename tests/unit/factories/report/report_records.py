@@ -207,7 +207,7 @@ def gate(
     """A verdict with one rule, waived by (who, why) in the configuration, or decided by a person who was asked."""
     found = {"reward_model": "91.3 % on 812 pairs", "policy": "1.62, interval from 1.33 (48 prompts)"}[name]
     wanted = {"reward_model": "at least 60.0 %", "policy": "interval above 0"}[name]
-    rule = {"reward_model": "accuracy on validation", "policy": "reward gain over the reference"}[name]
+    rule = {"reward_model": "accuracy on test", "policy": "reward gain over the reference"}[name]
     if not passed:
         found = "51.2 % on 812 pairs" if name == "reward_model" else "0.0200, interval from −0.140 (48 prompts)"
     return GateVerdict.model_validate(

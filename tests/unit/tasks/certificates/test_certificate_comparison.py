@@ -21,8 +21,8 @@ def second_model(table: CertificateTable) -> str:
 
 
 def test_a_model_is_set_against_the_first_on_the_items_of_both(tmp_path: Path) -> None:
-    first = write_certificate(tmp_path / "first", {"validation": [1, 1, -1, -1, -1, -1, -1, -1, -1, -1]})
-    second = write_certificate(tmp_path / "second", {"validation": [1, -1, 1, 1, 1, 1, 1, 1, 1, 1, 1]})
+    first = write_certificate(tmp_path / "first", {"test": [1, 1, -1, -1, -1, -1, -1, -1, -1, -1]})
+    second = write_certificate(tmp_path / "second", {"test": [1, -1, 1, 1, 1, 1, 1, 1, 1, 1, 1]})
     table = compare_certificates(read_certificates([first, second]))
     cell = table.suites[0].cells[1]
     found = cell.against_first
@@ -35,7 +35,7 @@ def test_a_model_is_set_against_the_first_on_the_items_of_both(tmp_path: Path) -
 
 
 def test_equal_models_differ_by_nothing_beyond_chance(tmp_path: Path) -> None:
-    folders = [write_certificate(tmp_path / name, {"validation": [1, -1, 0, 1]}) for name in ("a", "b")]
+    folders = [write_certificate(tmp_path / name, {"test": [1, -1, 0, 1]}) for name in ("a", "b")]
     table = compare_certificates(read_certificates(folders))
     found = table.suites[0].cells[1].against_first
     assert found is not None
@@ -76,8 +76,8 @@ def test_items_that_repeat_leave_the_paired_interval_as_wide_as_it_was(tmp_path:
 
 
 def test_a_suite_that_only_one_model_was_judged_by_is_shown_and_not_compared(tmp_path: Path) -> None:
-    first = write_certificate(tmp_path / "first", {"validation": [1, 1]})
-    second = write_certificate(tmp_path / "second", {"validation": [1, 1], "llmbar": [1, -1]})
+    first = write_certificate(tmp_path / "first", {"test": [1, 1]})
+    second = write_certificate(tmp_path / "second", {"test": [1, 1], "llmbar": [1, -1]})
     table = compare_certificates(read_certificates([first, second]))
     llmbar = next(row for row in table.suites if row.name == "llmbar")
     assert llmbar.cells[0].score is None
@@ -87,8 +87,8 @@ def test_a_suite_that_only_one_model_was_judged_by_is_shown_and_not_compared(tmp
 
 
 def test_other_data_under_one_name_is_said(tmp_path: Path) -> None:
-    first = write_certificate(tmp_path / "first", {"validation": [1, 1]})
-    second = write_certificate(tmp_path / "second", {"validation": [1, 1]}, digest="sha256:other")
+    first = write_certificate(tmp_path / "first", {"test": [1, 1]})
+    second = write_certificate(tmp_path / "second", {"test": [1, 1]}, digest="sha256:other")
     table = compare_certificates(read_certificates([first, second]))
     assert "other data" in table.suites[0].cells[1].remark
 
@@ -102,7 +102,7 @@ def test_of_many_comparisons_some_are_chance_and_the_note_says_how_many(tmp_path
 
 
 def test_a_certificate_is_found_by_run_folder_artifact_and_file(tmp_path: Path) -> None:
-    artifact = write_certificate(tmp_path / "run" / "artifacts" / "evaluate_reward_model", {"validation": [1]})
+    artifact = write_certificate(tmp_path / "run" / "artifacts" / "evaluate_reward_model", {"test": [1]})
     for place, name in (
         (tmp_path / "run", "run"),
         (artifact, "evaluate_reward_model"),
@@ -122,28 +122,28 @@ def test_every_place_without_a_certificate_is_named_at_once(tmp_path: Path) -> N
 
 
 def test_a_model_beside_itself_is_refused(tmp_path: Path) -> None:
-    folder = write_certificate(tmp_path / "first", {"validation": [1]})
+    folder = write_certificate(tmp_path / "first", {"test": [1]})
     with pytest.raises(CertificateError, match="named twice"):
         read_certificates([folder, folder])
 
 
 def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
-    folders = [write_certificate(tmp_path / name / "rm", {"validation": [1]}) for name in ("a", "b")]
+    folders = [write_certificate(tmp_path / name / "rm", {"test": [1]}) for name in ("a", "b")]
     assert [item.name for item in read_certificates(folders)] == [str(folder) for folder in folders]
 
 
 def test_scores_that_are_gone_are_named(tmp_path: Path) -> None:
-    folders = [write_certificate(tmp_path / name, {"validation": [1]}) for name in ("a", "b")]
-    (folders[1] / "scores_validation.parquet").unlink()
-    with pytest.raises(CertificateError, match=r"b/scores_validation\.parquet, the scores behind b's certificate"):
+    folders = [write_certificate(tmp_path / name, {"test": [1]}) for name in ("a", "b")]
+    (folders[1] / "item_scores_test.parquet").unlink()
+    with pytest.raises(CertificateError, match=r"b/item_scores_test\.parquet, the scores behind b's certificate"):
         compare_certificates(read_certificates(folders))
 
 
 def test_the_page_shows_every_model_and_runs_nothing_that_a_name_holds(tmp_path: Path) -> None:
     hostile = "<script>alert(1)<:script>"
     folders = [
-        write_certificate(tmp_path / hostile, {"validation": [1, -1]}),
-        write_certificate(tmp_path / "other", {"validation": [1, 1]}),
+        write_certificate(tmp_path / hostile, {"test": [1, -1]}),
+        write_certificate(tmp_path / "other", {"test": [1, 1]}),
     ]
     page = page_html(comparison_page(compare_certificates(read_certificates(folders))))
     assert "<script" not in page

@@ -90,12 +90,13 @@ def test_another_model_under_the_same_key_is_not_taken_for_the_one_that_was_judg
 
 def test_frozen_pairs_are_a_copy_that_notices_every_change(tmp_path: Path) -> None:
     book = make_book(tmp_path)
-    source = tmp_path / "validation.parquet"
+    source = tmp_path / "frozen.parquet"
     source.write_bytes(b"the pairs of the first day")
     frozen = book.freeze(source, count=3, from_version=1)
     source.write_bytes(b"new pairs")
     path = book.frozen_file(frozen)
     assert path.read_bytes() == b"the pairs of the first day"
+    assert (book.frozen_folder(frozen, name="test.parquet") / "test.parquet").read_bytes() == path.read_bytes()
     path.write_bytes(b"the pairs of the other day")
     with pytest.raises(ChampionGoneError, match="was changed"):
         book.frozen_file(frozen)

@@ -9,9 +9,12 @@ import pytest
 from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.names import CERTIFICATE_FILE, COMPLETIONS_FILE
 from containers.data.rows import prompt_identity
+from containers.evals.item_scores import write_item_scores
 from containers.report.champions import contest_text
-from tasks.champions.contests import policy_contest, reward_model_contests, training_prompts
+from tasks.champions.contests import policy_contest, reward_model_contests
+from tasks.champions.seen import seen_prompts
 from tasks.config.retrain import RetrainRules
+from tests.unit.factories.report.certificate_artifact import identity, scored_pair
 from tests.unit.factories.report.certificate_factory import certificate
 
 RULES = RetrainRules()
@@ -24,13 +27,8 @@ def _evaluation(folder: Path, files: dict[str, Scores]) -> Path:
     tables = tuple(SuiteEvaluation(name=name, num_pairs=len(scores)) for name, scores in files.items())
     (folder / CERTIFICATE_FILE).write_text(certificate(tables).model_dump_json())
     for table, scores in zip(tables, files.values(), strict=True):
-        columns = {
-            "pair_id": list(scores),
-            "prompt_id": [prompt for prompt, _ in scores.values()],
-            "score_chosen": [margin for _, margin in scores.values()],
-            "score_rejected": [0.0] * len(scores),
-        }
-        pq.write_table(pa.table(columns), folder / table.scores_file)
+        scored = [scored_pair(name, prompt, margin) for name, (prompt, margin) in scores.items()]
+        write_item_scores(scored, folder / table.item_scores_file)
     return folder
 
 
@@ -38,7 +36,7 @@ def test_items_are_joined_by_pair_and_counted_by_who_is_right(tmp_path: Path) ->
     champion = {"a": ("p", 1.0), "b": ("p", -1.0), "c": ("q", 1.0), "d": ("q", 0.0)}
     challenger = {"d": ("q", 2.0), "c": ("q", -1.0), "b": ("p", 1.0), "a": ("p", 3.0)}
     folders = [
-        _evaluation(tmp_path / name, {"validation": scores, "safety": scores})
+        _evaluation(tmp_path / name, {"test": scores, "safety": scores})
         for name, scores in (("champion", champion), ("challenger", challenger))
     ]
     frozen, safety = reward_model_contests(*folders, seen=frozenset(), rules=RULES)
@@ -53,17 +51,17 @@ def test_pairs_of_prompts_that_one_was_trained_on_are_left_out_for_both_and_coun
     champion = {"a": ("p", 1.0), "b": ("seen", 1.0), "c": ("seen", 1.0), "too long": ("q", 1.0)}
     challenger = {"a": ("p", 1.0), "b": ("seen", -1.0), "c": ("seen", -1.0)}
     folders = [
-        _evaluation(tmp_path / name, {"validation": scores})
+        _evaluation(tmp_path / name, {"test": scores})
         for name, scores in (("champion", champion), ("challenger", challenger))
     ]
-    (frozen,) = reward_model_contests(*folders, seen=frozenset({"seen"}), rules=RULES)
+    (frozen,) = reward_model_contests(*folders, seen=frozenset({identity("seen")}), rules=RULES)
     assert (frozen.count, frozen.seen_in_training, frozen.not_in_both) == (1, 2, 1)
     assert (frozen.champion, frozen.challenger, frozen.num_worse) == (1.0, 1.0, 0)
 
 
 def test_nothing_left_is_said_and_no_figure_is_made_up(tmp_path: Path) -> None:
-    folders = [_evaluation(tmp_path / name, {"validation": {"a": ("p", 1.0)}}) for name in ("one", "other")]
-    (frozen,) = reward_model_contests(*folders, seen=frozenset({"p"}), rules=RULES)
+    folders = [_evaluation(tmp_path / name, {"test": {"a": ("p", 1.0)}}) for name in ("one", "other")]
+    (frozen,) = reward_model_contests(*folders, seen=frozenset({identity("p")}), rules=RULES)
     assert (frozen.difference, frozen.champion, frozen.p_value) == (None, None, 1.0)
     assert "nothing was left" in contest_text(frozen)
 
@@ -86,14 +84,51 @@ def test_a_policy_wins_a_prompt_by_most_of_its_completions(tmp_path: Path) -> No
     assert (found.challenger, found.champion) == (pytest.approx(0.5), pytest.approx(0.5))
 
 
+def _prompts(path: Path, *texts: str) -> Path:
+    rows = [{"prompt": [{"role": "user", "content": text}]} for text in texts]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
 def test_training_prompts_are_told_apart_as_the_evaluation_tells_them(tmp_path: Path) -> None:
-    turns = [{"role": "user", "content": "Which animal  does Anna keep?"}]
-    rows = [{"prompt": turns}, {"prompt": turns}]
     for name in ("train.parquet", "policy_train_prompts.parquet"):
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
-    (found,) = training_prompts(tmp_path, with_policy=True)
+        _prompts(tmp_path / name, "Which animal  does Anna keep?", "Which animal  does Anna keep?")
+    frozen = _prompts(tmp_path / "frozen.parquet", "What does Ben sell on Mondays?")
+    (found,) = seen_prompts(tmp_path, frozen, with_policy=True, with_tune=False)
     assert found == prompt_identity([{"role": "user", "content": "which animal does ANNA keep?"}])
     assert found != prompt_identity([{"role": "system", "content": "which animal does anna keep?"}])
+
+
+def test_a_frozen_prompt_that_is_like_a_training_prompt_counts_as_seen(tmp_path: Path) -> None:
+    question = "Which colour does the animal have that Anna keeps in the garden behind her house?"
+    _prompts(tmp_path / "train.parquet", question.replace("colour", "color"), "What is the capital of France?")
+    _prompts(tmp_path / "tune.parquet", "How many legs has a spider of the usual kind?")
+    spider = "How many legs has a spider of the usual kind?"
+    frozen = _prompts(tmp_path / "frozen.parquet", question, "What does Ben sell on Mondays?", spider)
+    held_out = {identity(question), identity("What does Ben sell on Mondays?")}
+    for with_tune in (False, True):
+        seen = seen_prompts(tmp_path, frozen, with_policy=False, with_tune=with_tune)
+        assert seen & held_out == {identity(question)}
+        assert (identity(spider) in seen) is with_tune
+
+
+def test_suites_are_compared_by_their_own_score_and_all_together(tmp_path: Path) -> None:
+    champion = {f"item {n}": (f"prompt {n}", 1.0 if n % 4 else -1.0) for n in range(400)}
+    challenger = {
+        name: (prompt, -1.0 if n < 60 else margin) for n, (name, (prompt, margin)) in enumerate(champion.items())
+    }
+    folders = [
+        _evaluation(tmp_path / name, {"test": champion, "fallen": scores, "same": champion})
+        for name, scores in (("champion", champion), ("challenger", challenger))
+    ]
+    frozen, fallen, same, together = reward_model_contests(*folders, seen=frozenset(), rules=RULES)
+    assert (fallen.champion, fallen.challenger) == (0.75, 0.75 - 45 / 400)
+    assert fallen.at_most is not None and -45 / 400 < fallen.at_most < -0.05 and fallen.regresses
+    assert not same.regresses and not frozen.regresses
+    assert (together.name, together.count) == ("all suites together", 800)
+    assert together.difference is not None and together.difference.value == pytest.approx(-45 / 800)
+    assert fallen.detectable is not None and together.detectable is not None
+    assert fallen.detectable > together.detectable > 0.01
 
 
 @pytest.mark.stages

@@ -3,7 +3,7 @@
 import pytest
 
 from containers.contracts.champions import Comparison, Contest
-from tasks.config.retrain import RetrainRules, judgement, wins
+from tasks.config.retrain import RetrainRules, judgement, leads, wins
 from tests.unit.factories.champion_factory import contest
 
 
@@ -36,13 +36,36 @@ def test_anything_less_leaves_the_champion_and_says_why(better: int, worse: int,
 
 
 def test_a_win_with_a_fall_beyond_the_budget_of_a_pair_file_leaves_the_champion() -> None:
-    comparison = _comparison(contest(64, 33, both=287), contest(0, 3, both=97, name="safety", budget=0.02))
+    comparison = _comparison(contest(64, 33, both=287), contest(0, 12, both=88, name="safety", budget=0.02))
     assert not wins(comparison)
-    assert "falls on safety by 3.0 points, allowed are 2.0" in judgement(comparison)
+    text = judgement(comparison)
+    assert "falls on safety by 12.0 points, beyond chance by at least 6.5 points (allowed are 2.0 points)" in text
 
 
-def test_a_fall_within_the_budget_is_allowed() -> None:
-    assert wins(_comparison(contest(64, 33, both=287), contest(0, 3, both=97, name="safety", budget=0.03)))
+@pytest.mark.parametrize("budget", [0.03, 0.02], ids=["within the budget", "beyond it, which may be chance"])
+def test_a_fall_that_may_be_chance_stops_no_challenger(budget: float) -> None:
+    assert wins(_comparison(contest(64, 33, both=287), contest(0, 3, both=97, name="safety", budget=budget)))
+
+
+@pytest.mark.parametrize(("both", "wins_"), [(197, False), (2997, True)])
+def test_where_a_fall_is_to_be_ruled_out_few_items_are_not_enough(both: int, wins_: bool) -> None:
+    safety = contest(2, 1, both=both, name="safety", budget=0.005, must_rule_out=True)
+    comparison = _comparison(contest(64, 33, both=287), safety)
+    assert wins(comparison) is wins_
+    assert ("a fall on safety by 1.2 points is not ruled out" in judgement(comparison)) is not wins_
+
+
+def test_a_win_by_the_scores_of_its_own_teacher_moves_nothing() -> None:
+    comparison = _comparison(contest(64, 33, both=287)).model_copy(update={"judged_by_teacher": True})
+    assert leads(comparison) and not wins(comparison)
+    text = judgement(comparison)
+    assert text.startswith("version 1 stays champion until a person decides: version 2 wins, but by the scores of")
+    assert "rlhf promote --model policy --version 2" in text
+
+
+def test_what_the_frozen_set_could_have_shown_is_said_where_nothing_was_found() -> None:
+    text = judgement(_comparison(contest(40, 33, both=427)))
+    assert "such data show a true difference of +4.8 points or more in 80 % of cases" in text
 
 
 def test_a_pair_file_of_which_nothing_is_left_decides_nothing() -> None:

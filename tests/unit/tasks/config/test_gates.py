@@ -48,20 +48,20 @@ def _policy(gain: float, low: float, kl: float = 0.1, identical: float | None = 
 
 
 def test_a_reward_model_at_its_minimum_passes() -> None:
-    assert judge_reward_model(certificate([suite("validation", 0.6)]), RewardModelGate(minimum_accuracy=0.6)).opens
+    assert judge_reward_model(certificate([suite("test", 0.6)]), RewardModelGate(minimum_accuracy=0.6)).opens
 
 
 def test_a_reward_model_below_its_minimum_stops_the_pipeline_and_the_rule_says_both_figures() -> None:
-    verdict = judge_reward_model(certificate([suite("validation", 0.59)]), RewardModelGate(minimum_accuracy=0.6))
+    verdict = judge_reward_model(certificate([suite("test", 0.59)]), RewardModelGate(minimum_accuracy=0.6))
     assert not verdict.opens
     assert (verdict.rules[0].wanted, verdict.rules[0].found) == ("at least 60.0 %", "59.0 % on 100 pairs")
 
 
 def test_inverted_labels_pass_their_own_validation_but_not_the_labelled_rows() -> None:
-    evaluation = certificate([suite("validation", 0.99), suite("labelled_pairs", 0.02, minimum=0.8)])
+    evaluation = certificate([suite("test", 0.99), suite("labelled_pairs", 0.02, minimum=0.8)])
     verdict = judge_reward_model(evaluation, RewardModelGate())
     assert {rule.name: rule.passed for rule in verdict.rules} == {
-        "accuracy on validation": True,
+        "accuracy on test": True,
         "accuracy on labelled_pairs": False,
         "score parity": True,
     }
@@ -69,18 +69,18 @@ def test_inverted_labels_pass_their_own_validation_but_not_the_labelled_rows() -
 
 
 def test_a_file_without_a_minimum_is_reported_but_does_not_judge() -> None:
-    verdict = judge_reward_model(certificate([suite("validation", 0.9), suite("other", 0.1)]), RewardModelGate())
+    verdict = judge_reward_model(certificate([suite("test", 0.9), suite("other", 0.1)]), RewardModelGate())
     assert verdict.passed
-    assert [rule.name for rule in verdict.rules] == ["accuracy on validation", "score parity"]
+    assert [rule.name for rule in verdict.rules] == ["accuracy on test", "score parity"]
 
 
 def test_a_file_of_which_no_pair_was_left_fails_rather_than_passing_by_silence() -> None:
-    assert not judge_reward_model(certificate([suite("validation", None)]), RewardModelGate()).passed
+    assert not judge_reward_model(certificate([suite("test", None)]), RewardModelGate()).passed
 
 
 def test_a_waived_gate_opens_but_still_says_that_it_did_not_pass() -> None:
     gate = RewardModelGate(minimum_accuracy=0.9, waive=Waiver(by="ada", reason="smoke test"))
-    verdict = judge_reward_model(certificate([suite("validation", 0.5)]), gate)
+    verdict = judge_reward_model(certificate([suite("test", 0.5)]), gate)
     assert verdict.opens
     assert not verdict.passed
     assert (verdict.waived_by, verdict.waiver_reason) == ("ada", "smoke test")
@@ -88,7 +88,7 @@ def test_a_waived_gate_opens_but_still_says_that_it_did_not_pass() -> None:
 
 def test_a_waiver_that_was_not_needed_leaves_no_trace() -> None:
     gate = RewardModelGate(waive=Waiver(by="ada", reason="smoke test"))
-    assert judge_reward_model(certificate([suite("validation", 0.9)]), gate).waiver_reason == ""
+    assert judge_reward_model(certificate([suite("test", 0.9)]), gate).waiver_reason == ""
 
 
 def test_a_gain_whose_interval_reaches_zero_is_no_gain() -> None:
@@ -123,7 +123,7 @@ def test_a_policy_that_writes_something_else_gets_no_advice_to_move_more() -> No
 
 
 def _decided(outcome: str, *, passed: bool) -> GateVerdict:
-    verdict = judge_reward_model(certificate([suite("validation", 0.9 if passed else 0.1)]), RewardModelGate())
+    verdict = judge_reward_model(certificate([suite("test", 0.9 if passed else 0.1)]), RewardModelGate())
     decision = GateDecision.model_validate(
         {"outcome": outcome, "by": "Ada", "reason": "so", "until": "2026-11-21T11:29:00+00:00"}
     )
@@ -170,8 +170,8 @@ def test_silence_is_named_as_such_with_the_key_that_says_so() -> None:
 )
 def test_who_is_asked_is_what_the_gate_says(approval: str, asks_if_passed: bool, asks_if_missed: bool) -> None:
     gate = RewardModelGate.model_validate({"approval": approval})
-    passed = judge_reward_model(certificate([suite("validation", 0.9)]), gate)
-    missed = judge_reward_model(certificate([suite("validation", 0.1)]), gate)
+    passed = judge_reward_model(certificate([suite("test", 0.9)]), gate)
+    missed = judge_reward_model(certificate([suite("test", 0.1)]), gate)
     assert (gate.asks(passed), gate.asks(missed)) == (asks_if_passed, asks_if_missed)
 
 
@@ -246,7 +246,7 @@ def test_accuracy_at_equal_lengths_is_judged_where_it_is_demanded_and_never_pass
     (rule,) = [rule for rule in verdict.rules if rule.name == "accuracy at equal lengths"]
     assert (rule.passed, verdict.passed) == (passed, passed)
     undemanding = judge_reward_model(certificate(length=length), RewardModelGate())
-    assert [rule.name for rule in undemanding.rules] == ["accuracy on validation", "score parity"]
+    assert [rule.name for rule in undemanding.rules] == ["accuracy on test", "score parity"]
 
 
 def test_the_rule_on_equal_lengths_names_the_figure_its_interval_and_how_many_pairs() -> None:
@@ -276,7 +276,7 @@ def test_parity_is_demanded_of_every_model() -> None:
 
 def test_a_policy_is_trained_only_with_the_certificate_behind_an_open_gate() -> None:
     artifact = ArtifactRef(stage=StageName.EVALUATE_REWARD_MODEL, key="a" * 64, path="/c", digest="sha256:c")
-    verdict = judge_reward_model(certificate([suite("validation", 0.5)]), RewardModelGate())
+    verdict = judge_reward_model(certificate([suite("test", 0.5)]), RewardModelGate())
     with pytest.raises(GateClosedError, match="did not pass"):
         require_certificate(verdict.model_copy(update={"certificate": artifact}))
     waived = verdict.model_copy(update={"waived_by": "Ada", "waiver_reason": "a trial"})

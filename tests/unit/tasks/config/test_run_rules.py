@@ -131,8 +131,8 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "evaluate_reward_model.suites: the name `a` is given 2 times.",
         ),
         (
-            {"evaluate_reward_model": {"suites": [{"name": "validation", "path": "x"}]}},
-            "evaluate_reward_model.suites: the name `validation` belongs to the validation split",
+            {"evaluate_reward_model": {"suites": [{"name": "test", "path": "x"}]}},
+            "evaluate_reward_model.suites: the name `test` belongs to the test pairs",
         ),
         (
             {"evaluate_reward_model": {"suites": [{"name": "rb", "hub_id": "org/data", "path": "*.parquet"}]}},

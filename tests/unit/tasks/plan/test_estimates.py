@@ -45,6 +45,7 @@ def seconds_of(tmp_path: Path, stage: StageName, **sections: object) -> float:
         gpu_profile={**PROFILE, "max_per_device_batch_size": 32, "num_threads": 1},
         dataset={"train": str(tmp_path / "train.jsonl"), "validation": str(tmp_path / "validation.jsonl")},
         tokenizer_file=str(tmp_path / "qwen.tiktoken"),
+        filter_dataset={"validation_parts": {"minimum_prompts": 1000}},  # all validation pairs are evaluated
         build_base_model=SMALL_MODEL,
         train_reward_model={"max_length": 384, "lora": {"r": 16}},
         evaluate_reward_model={"max_length": 384},

@@ -18,7 +18,7 @@ from tasks.store.decisions import (
     decision_stands,
 )
 
-RULE = GateRule(name="accuracy on validation", wanted="at least 60.0 %", found="72.0 % on 384 pairs", passed=True)
+RULE = GateRule(name="accuracy on test", wanted="at least 60.0 %", found="72.0 % on 384 pairs", passed=True)
 
 
 def question(*, key: str = "ab" * 32, passed: bool = True, **changes: object) -> Question:
@@ -185,7 +185,7 @@ def test_the_command_that_decides_names_the_same_run_and_leaves_out_what_only_a_
 def test_who_is_asked_reads_figures_deadline_and_both_ways_on() -> None:
     text = waiting_text(question(passed=False, timeout_h=24.0, report="/runs/weekly/report.html"))
     for part in (
-        "MISSED  accuracy on validation: found 72.0 %",
+        "MISSED  accuracy on test: found 72.0 %",
         "Look at:  /runs/weekly/report.html",
         "Without a decision by",
         "--waive --by NAME",
@@ -200,7 +200,7 @@ def test_who_is_asked_reads_figures_deadline_and_both_ways_on() -> None:
 def test_the_form_lists_the_figures_and_links_what_a_browser_can_open() -> None:
     page = "http://127.0.0.1:5000/#/experiments/1/runs/ab"
     text = form_markdown(question(report=f"{page}/artifacts/report/report.html", mlflow_url=page))
-    assert "\n- ✓ accuracy on validation: **72.0 % on 384 pairs**, wanted at least 60.0 %\n" in text
+    assert "\n- ✓ accuracy on test: **72.0 % on 384 pairs**, wanted at least 60.0 %\n" in text
     assert f"[the report]({page}/artifacts/report/report.html), [curves and files in MLflow]({page})" in text
     assert "Approve the model and the run goes on; reject the model and the run ends." in text
     on_disk = form_markdown(question(passed=False, report="/runs/weekly/report.html"))
@@ -213,4 +213,4 @@ def test_the_form_begins_with_why_the_last_answer_was_refused() -> None:
     assert form_markdown(question(), refused="The decision has no reason.").startswith(
         "**The last answer was not taken"
     )
-    assert "✕ accuracy on validation" in form_markdown(question(passed=False))
+    assert "✕ accuracy on test" in form_markdown(question(passed=False))

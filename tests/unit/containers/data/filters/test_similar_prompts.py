@@ -229,7 +229,7 @@ def test_prompts_that_are_alike_stay_on_one_side_of_every_split(tmp_path: Path, 
     inputs = {"train_data": write(tmp_path / "train.jsonl", twins)}
     settings = {"validation_fraction": 0.3, "policy_prompt_fraction": aside, "policy_eval_prompt_fraction": 0.3}
     done = Run(tmp_path / "kept", inputs, **settings)
-    names = ["train", "validation", "policy_train_prompts", "policy_eval_prompts"][: 4 if aside else 2]
+    names = ["train", "test", "policy_train_prompts", "policy_eval_prompts"][: 4 if aside else 2]
     sides = [{prompt.replace("guestts", "guests") for prompt in done.prompts(name)} for name in names]
     assert all(sides)
     assert sum(map(len, sides)) == len(set.union(*sides)) == 60

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.provenance import commit, when_and_where
 from containers.evals.intervals import LinearFigure, mean_interval, share_interval
-from containers.evals.statistics import clustered_difference
+from containers.evals.paired import clustered_difference
 from containers.evals.suites.base import Intervals
 from containers.evals.suites.figures import mean_estimate, weighted
 

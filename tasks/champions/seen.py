@@ -1,0 +1,37 @@
+"""The prompts that a version was trained on, and the frozen prompts that are like one of them."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.names import POLICY_TRAIN_PROMPTS_FILE, TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE
+from containers.data.filters.prompt_words import Prompts, Turns
+from containers.data.filters.similar_prompts import similar_prompts
+from containers.data.rows import prompt_identity
+
+
+def seen_prompts(pairs: Path, frozen: Path, *, with_policy: bool, with_tune: bool) -> frozenset[str]:
+    """Identities of the prompts that a model has seen.
+
+    Args:
+        pairs: the artifact of filter_dataset that it was trained on.
+        frozen: file of frozen pairs or prompts; those that are like a training prompt count as seen, by the rule that
+            keeps such prompts on one side of the split.
+        with_policy: the prompts that train the policy count too.
+        with_tune: the pairs that chose its checkpoint count too; not where the frozen pairs are the same pairs.
+    """
+    files = [TRAIN_PAIRS_FILE, *([POLICY_TRAIN_PROMPTS_FILE] if with_policy else [])]
+    files += [TUNE_PAIRS_FILE] if with_tune else []
+    trained = {identity: turns for file in files for identity, turns in _prompts(pairs / file).items()}
+    held_out = _prompts(frozen)
+    groups = similar_prompts(Prompts({**held_out, **trained}), overlap=FilterDatasetConfig().similar_prompt_overlap)
+    names = {groups.of(identity) for identity in trained}
+    return frozenset(trained) | {identity for identity in held_out if groups.of(identity) in names}
+
+
+def _prompts(path: Path) -> dict[str, Turns]:
+    found: dict[str, Turns] = {}
+    for batch in pq.ParquetFile(path).iter_batches(columns=["prompt"]):
+        found |= {prompt_identity(turns): turns for turns in batch.column("prompt").to_pylist()}
+    return found
