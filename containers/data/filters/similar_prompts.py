@@ -31,8 +31,9 @@ _MIN_LETTERS = 5
 # Half a prompt that more prompts than this share is a template; they are not compared word by word.
 _MAX_COMPARED = 100
 # A run of more prompts is of a template. HelpSteer3-schema rows have one of 47 prompts: with 50, the filter would drop
-# 39 of them for being like a validation prompt, with 20 none; with both, five tasks asked in another language.
-_LIMIT = 20
+# 39 of them for being like a validation prompt, with 8 none; with both, five tasks asked in another language. The demo
+# has one of 12 prompts.
+_LIMIT = 8
 # To keep prompts on one side of a split costs no row: half of a prompt is enough, and a template does little harm.
 _OVERLAP_FOR_SPLIT, _LIMIT_FOR_SPLIT = 0.5, 100
 # For this many texts or more, comparing them as numbers takes less time than word by word.

@@ -23,10 +23,10 @@ SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs
 RECORDED = {
     "human_rows_and_suites": "2c16d8a5f844371e",
     "transcripts": "e2a98d75863fe9f2",
-    "transcripts_beside_validation": "8678695c2f58328c",
+    "transcripts_beside_validation": "fdc2a54b0525fc94",
     "every_defect": "b6a6466d47ab1c37",
     "nearly_the_same_rows": "4f4721faf242ad0d",
-    "a_mixture": "7cbffeb8c31dab5e",
+    "a_mixture": "e1a77859becd6610",
 }
 Inputs = dict[str, Path]
 

@@ -45,6 +45,9 @@ def test_a_question_is_found_in_all_prompts_that_quote_it_however_many_they_are(
 def test_wordings_of_one_question_are_one_group(number: int) -> None:
     wordings = [wording.format(QUESTION) for wording in WORDINGS[:number]]
     assert len(groups_of(wordings, beside=OTHERS)) == 1
+    # Beside a validation file most of a prompt must be the same, for rows are dropped.
+    short = [f"{wording.split()[0]} {QUESTION}" for wording in WORDINGS[:number]]
+    assert len(groups_of(short, beside=OTHERS, of_split=False)) == 1
 
 
 def test_fifty_wordings_are_one_group_and_a_thousand_prompts_with_one_instruction_are_none() -> None:

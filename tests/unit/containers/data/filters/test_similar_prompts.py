@@ -112,7 +112,7 @@ def repeating(texts: list[str], overlap: float) -> set[tuple[int, int]]:
     """What repeats what among texts."""
     return set(
         repeating_texts(
-            Prompts({str(place): user(text) for place, text in enumerate(texts)}).words, overlap=overlap, limit=20
+            Prompts({str(place): user(text) for place, text in enumerate(texts)}).words, overlap=overlap, limit=8
         )
     )
 
@@ -132,7 +132,7 @@ def repeating_by_hand(texts: list[list[str]], overlap: float) -> set[tuple[int, 
         for run in own.values():
             with_run[run].add(place)
     shortest = {run: sorted(owners, key=lambda one: (len(texts[one]), one))[:4] for run, owners in with_run.items()}
-    most = most_texts_sharing(len(texts), limit=20)
+    most = most_texts_sharing(len(texts), limit=8)
 
     def words(places: Iterable[int]) -> set[int]:
         return {place + step for place in places for step in range(RUN_WORDS)}
