@@ -5,11 +5,12 @@ python -m benchmarks.similar_prompts --train TRAIN.jsonl.gz [--validation VALIDA
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from containers.data.filters.prompt_words import Prompts, text_of_turns
-from containers.data.filters.similar_prompts import PromptGroups, similar_prompts
+from containers.data.filters.similar_prompts import PromptGroups, prompts_for_split, similar_prompts
 from containers.data.funnel import shortened
 from containers.data.reader import read_rows
 from containers.data.rows import PreferenceRow, Turn
@@ -59,7 +60,14 @@ def main() -> None:
     equal = len(train.keys() & validation)
     print(f"{len(train):,} training prompts, {len(validation):,} validation prompts, {equal:,} in both")
     print("\n".join(table(train, validation)))
-    groups = similar_prompts(Prompts(train | validation), overlap=0.9)
+    prompts = Prompts(train | validation)
+    for use, groups in (
+        ("to drop rows", similar_prompts(prompts, overlap=0.9)),
+        ("for a split", prompts_for_split(prompts, overlap=0.9)),
+    ):
+        sizes = sorted(Counter(map(len, groups.members().values())).items())
+        print(f"Groups {use}: {', '.join(f'{count} of {size}' for size, count in sizes) or 'none'} prompts")
+    groups = similar_prompts(prompts, overlap=0.9)
     for prompt_id, like in across(groups, train, validation)[: given.show]:
         print(
             f"- {shortened(text_of_turns(train[prompt_id]), 300)}\n  {shortened(text_of_turns(validation[like]), 300)}"

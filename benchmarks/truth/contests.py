@@ -1,6 +1,6 @@
 """Contests of models whose truth is known: false wins, vetoes, power, with suites and without.
 
-`python -m benchmarks.truth.contests --draws 400` prints the table. Items are independent; on 12 % of them exactly one of
+`python -m benchmarks.truth.contests --draws 400` prints the table. Items are independent; on 12 % of them only one of
 the two models is right, an assumption. The rule before was a veto by the point estimate.
 """
 

@@ -14,7 +14,7 @@ class Metric(Frozen):
 
     name: str = Field(min_length=1)
     value: float
-    unit: str = Field(description="`fraction`, `score`, `nats`, `tokens`, `s`, `rows`, `steps`, `bytes` …")
+    unit: str = Field(description="`fraction`, `score`, `nats`, `tokens`, `s`, `rows`, `pairs`, `prompts`, `bytes` …")
     ci_low: float | None = None
     ci_high: float | None = None
     count: int | None = Field(None, ge=0, description="Number of observations behind the figure")

@@ -73,9 +73,11 @@ class PolarityCheck(Frozen):
 
 
 class SuiteContamination(Frozen):
-    """How much of a suite was found among the rows."""
+    """How much of a suite was found among the rows; several items may have the same prompt."""
 
     suite: str
+    num_prompts: int = Field(0, ge=0, description="Distinct prompts; 0 in records of earlier versions")
+    num_prompts_found: int = Field(0, ge=0)
     num_items: int = Field(ge=0)
     num_items_found: int = Field(ge=0)
     num_rows: int = Field(ge=0, description="Rows with a prompt of the suite")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.records import Funnel, ValidationPart
+from containers.contracts.records import Funnel, SuiteContamination, ValidationPart
 from containers.document.model import (
     Beside,
     Block,
@@ -65,13 +65,22 @@ def data_findings(funnel: Funnel) -> tuple[str, ...]:
     if funnel.num_near_duplicates is not None:
         said.append(f"{funnel.num_near_duplicates:,} rows nearly repeat another one (near_duplicates.jsonl).")
     if funnel.num_similar_prompts is not None:
-        said.append(f"{funnel.num_similar_prompts:,} prompts are like another prompt; every split keeps them together.")
-    said += [
-        f"Suite {item.suite}: {item.num_items_found:,} of its {item.num_items:,} prompts are in "
-        f"{item.num_rows:,} rows (contaminated.jsonl)."
-        for item in funnel.contamination
-    ]
+        said.append(
+            f"{funnel.num_similar_prompts:,} prompts are like another prompt; a split keeps them on one side, unless "
+            f"`similar_prompts` is `report`."
+        )
+    said += [_contamination_text(suite) for suite in funnel.contamination]
     return tuple(said)
+
+
+def _contamination_text(suite: SuiteContamination) -> str:
+    prompts = f"{suite.num_prompts_found:,} of its {suite.num_prompts:,} prompts"
+    items = f"{suite.num_items_found:,} of its {suite.num_items:,} items"
+    if not suite.num_prompts:
+        prompts = items
+    elif suite.num_prompts < suite.num_items:
+        prompts = f"{prompts} ({items})"
+    return f"Suite {suite.suite}: {prompts} are in {suite.num_rows:,} rows (contaminated.jsonl)."
 
 
 def unaccounted_rows(funnel: Funnel) -> int:

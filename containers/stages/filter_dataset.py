@@ -76,7 +76,12 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         f"{funnel.train_pairs:,} training pairs, {funnel.validation_pairs:,} validation pairs, "
         f"{funnel.policy_train_prompts:,} + {funnel.policy_eval_prompts:,} policy prompts."
     )
-    return _metrics(funnel, num_dropped=counter.total.num_dropped, num_malformed=sum(s.num_malformed for s in sources))
+    return _metrics(
+        funnel,
+        num_dropped=counter.total.num_dropped,
+        num_malformed=sum(source.num_malformed for source in sources),
+        num_contaminated=chain.overlaps.num_contaminated_rows,
+    )
 
 
 def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: FilterDatasetConfig) -> Rows:
@@ -168,24 +173,28 @@ def _different(*parts: frozenset[str]) -> list[frozenset[str]]:
     return [part for place, part in enumerate(parts) if part not in parts[:place]]
 
 
-def _metrics(funnel: Funnel, *, num_dropped: int, num_malformed: int) -> tuple[Metric, ...]:
+def _metrics(
+    funnel: Funnel, *, num_dropped: int, num_malformed: int, num_contaminated: int | None
+) -> tuple[Metric, ...]:
     read = funnel.rows_read
-    counts = {
-        "rows_read": read,
-        "train_pairs": funnel.train_pairs,
-        "validation_pairs": funnel.validation_pairs,
-        **{f"{part.name}_pairs": part.num_pairs for part in funnel.validation_parts},
-        "pairs_set_aside_for_policy": funnel.pairs_set_aside_for_policy,
-        "policy_train_prompts": funnel.policy_train_prompts,
-        "policy_eval_prompts": funnel.policy_eval_prompts,
+    counts: dict[str, tuple[int | None, str]] = {
+        "rows_read": (read, "rows"),
+        "train_pairs": (funnel.train_pairs, "pairs"),
+        "validation_pairs": (funnel.validation_pairs, "pairs"),
+        **{f"{part.name}_pairs": (part.num_pairs, "pairs") for part in funnel.validation_parts},
+        "pairs_set_aside_for_policy": (funnel.pairs_set_aside_for_policy, "pairs"),
+        "policy_train_prompts": (funnel.policy_train_prompts, "prompts"),
+        "policy_eval_prompts": (funnel.policy_eval_prompts, "prompts"),
+        "near_duplicates": (funnel.num_near_duplicates, "rows"),
+        "contaminated_rows": (num_contaminated, "rows"),
     }
-    if funnel.num_near_duplicates is not None:
-        counts["near_duplicates"] = funnel.num_near_duplicates
-    if funnel.contamination:
-        counts["contaminated_rows"] = sum(suite.num_rows for suite in funnel.contamination)
     fractions = {"dropped_fraction": num_dropped / read, "malformed_fraction": num_malformed / read}
     return (
-        *(Metric(name=name, value=value, unit="rows", count=read) for name, value in counts.items()),
+        *(
+            Metric(name=name, value=value, unit=unit, count=read)
+            for name, (value, unit) in counts.items()
+            if value is not None
+        ),
         *(Metric(name=name, value=value, unit="fraction", count=read) for name, value in fractions.items()),
     )
 

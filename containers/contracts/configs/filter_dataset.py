@@ -103,14 +103,22 @@ class FilterDatasetConfig(Frozen):
         "or most of it); every split keeps such prompts on one side. `report` lists and keeps them, splits by prompt",
     )
     similar_prompt_overlap: float = Field(
-        0.9, gt=0.5, le=1, description="Share of a prompt's words, in eight-word runs, that another one must repeat"
+        0.9,
+        gt=0.5,
+        le=1,
+        description="Share of a prompt's words, in eight-word runs, that another one must repeat; half is enough to be "
+        "kept together where no validation file is given",
     )
     contamination: Literal["drop", "report", "off"] = Field(
         "drop",
         description="Rows whose prompt is in a suite of evaluate_reward_model; `report` lists and keeps them",
     )
     contamination_overlap: float = Field(
-        0.5, gt=0, le=1, description="Share of a suite's prompt, in eight-word runs, that a row's prompt must repeat"
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of a suite's prompt, in eight-word runs, that a row's prompt must repeat, unless it quotes "
+        "it whole",
     )
     data_percentage: float = Field(
         100, gt=0, le=100, description="Take a seeded share of the surviving training pairs; 10 is a part of 20"

@@ -11,13 +11,13 @@ from containers.data.filters.flaws import FLAWS, contradictory, num_characters, 
 from containers.data.filters.near_duplicates import near_duplicates
 from containers.data.filters.overlaps import (
     Overlaps,
-    contaminated_line,
+    contaminated_lines,
     contamination_by_suite,
     near_duplicate_line,
     similar_prompt_line,
 )
 from containers.data.filters.prompt_words import Prompts
-from containers.data.filters.similar_prompts import PromptGroups, similar_prompts
+from containers.data.filters.similar_prompts import PromptGroups, prompts_for_split, similar_prompts
 from containers.data.funnel import FunnelCounter
 from containers.data.language import LanguageJudge
 from containers.data.language_names import UNKNOWN_LANGUAGE, normalised_language
@@ -126,11 +126,16 @@ class FilterChain:
         findings = {id(item): found for item in rows if (found := found_of.get(item.row.prompt_id))}
         drops = self._config.contamination == "drop"
         self.overlaps.contaminated = [
-            contaminated_line(item, findings[id(item)], dropped=drops) for item in rows if id(item) in findings
+            line
+            for item in rows
+            if id(item) in findings
+            for line in contaminated_lines(item, findings[id(item)], dropped=drops)
         ]
+        self.overlaps.num_contaminated_rows = len(findings)
         self.overlaps.suites = contamination_by_suite(prompts, list(findings.values()))
 
-        seen = {key: f"item {found.item.item_id} of the suite {found.item.suite}" for key, found in findings.items()}
+        best = {key: found[0].items[0] for key, found in findings.items()}
+        seen = {key: f"item {item.item_id} of the suite {item.suite}" for key, item in best.items()}
         return self._drop(rows, "contaminated", seen) if drops else rows
 
     def by_near_duplication(self, rows: Rows) -> Rows:
@@ -150,8 +155,12 @@ class FilterChain:
         return self._drop(rows, "near_duplicate", seen) if drops else rows
 
     def by_similar_prompts(self, rows: Rows) -> Rows:
-        """List training rows with a prompt like a validation prompt, and drop them where the config says so."""
-        groups = similar_prompts(self._prompts_of(rows), overlap=self._config.similar_prompt_overlap)
+        """List training rows with a prompt like a validation prompt, and drop them where the config says so.
+
+        Without validation files nothing is dropped, so more prompts can stay together.
+        """
+        find = similar_prompts if any(item.split == "validation" for item in rows) else prompts_for_split
+        groups = find(self._prompts_of(rows), overlap=self._config.similar_prompt_overlap)
         held_out = {groups.of(item.row.prompt_id): item for item in reversed(rows) if item.split == "validation"}
         found = {
             id(item): held_out[name]

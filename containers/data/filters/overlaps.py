@@ -1,7 +1,6 @@
 """Records of repetitions: rows like others, prompts like validation prompts or of a suite; each a line of a file."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from containers.contracts.records import SuiteContamination
 from containers.data.filters.contamination import Contamination, SuitePrompt
 from containers.data.filters.prompt_words import text_of_turns
 from containers.data.funnel import shortened
+from containers.data.rows import prompt_identity
 from containers.data.sources import PlacedRow
 
 _TEXT_CHARACTERS = 200
@@ -24,12 +24,14 @@ class Overlaps:
 
     Attributes:
         num_similar_prompts: prompts that are like another one, in any split.
+        num_contaminated_rows: rows with a prompt of any suite.
     """
 
     near_duplicates: list[Line] | None = None
     similar_prompts: list[Line] | None = None
     num_similar_prompts: int | None = None
     contaminated: list[Line] | None = None
+    num_contaminated_rows: int | None = None
     suites: list[SuiteContamination] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
@@ -67,31 +69,46 @@ def similar_prompt_line(row: PlacedRow, *, of: PlacedRow, dropped: bool) -> Line
     }
 
 
-def contaminated_line(row: PlacedRow, found: Contamination, *, dropped: bool) -> Line:
-    """One line of `contaminated.jsonl`: the place of the row, and the suite's item that it repeats."""
-    item = found.item
-    return {
-        **_place(row, dropped=dropped),
-        "suite": item.suite,
-        "item": item.item_id,
-        "item_line": item.line,
-        "overlap": round(found.overlap, 4),
-        "prompt": _last_words(row),
-        "suite_prompt": shortened(text_of_turns(item.prompt), _TEXT_CHARACTERS),
-    }
+def contaminated_lines(row: PlacedRow, found: Sequence[Contamination], *, dropped: bool) -> list[Line]:
+    """Lines of `contaminated.jsonl`, one for each suite: the row's place, and the item that it repeats most of."""
+    best: dict[str, tuple[SuitePrompt, float]] = {}
+    for one in found:
+        for item in one.items:
+            best.setdefault(item.suite, (item, one.overlap))
+    return [
+        {
+            **_place(row, dropped=dropped),
+            "suite": suite,
+            "item": item.item_id,
+            "item_line": item.line,
+            "overlap": round(overlap, 4),
+            "prompt": _last_words(row),
+            "suite_prompt": shortened(text_of_turns(item.prompt), _TEXT_CHARACTERS),
+        }
+        for suite, (item, overlap) in best.items()
+    ]
 
 
 def contamination_by_suite(
-    prompts: Mapping[str, Sequence[SuitePrompt]], findings: Sequence[Contamination]
+    items_of: Mapping[str, Sequence[SuitePrompt]], findings: Sequence[Sequence[Contamination]]
 ) -> list[SuiteContamination]:
-    """How many items of each suite were found, and in how many rows."""
-    rows = Counter(finding.item.suite for finding in findings)
-    items = {(finding.item.suite, finding.item.item_id) for finding in findings}
-    found = Counter(suite for suite, _ in items)
-    return [
-        SuiteContamination(suite=name, num_items=len(all_items), num_items_found=found[name], num_rows=rows[name])
-        for name, all_items in prompts.items()
-    ]
+    """How many prompts and items of each suite were found, and in how many rows; `findings` are those of each row."""
+    found = {(item.suite, item.item_id) for row in findings for one in row for item in one.items}
+    suites_of_rows = [{item.suite for one in row for item in one.items} for row in findings]
+    counts = []
+    for suite, items in items_of.items():
+        items_found = [item for item in items if (suite, item.item_id) in found]
+        counts.append(
+            SuiteContamination(
+                suite=suite,
+                num_prompts=len({prompt_identity(item.prompt) for item in items}),
+                num_prompts_found=len({prompt_identity(item.prompt) for item in items_found}),
+                num_items=len(items),
+                num_items_found=len(items_found),
+                num_rows=sum(suite in suites for suites in suites_of_rows),
+            )
+        )
+    return counts
 
 
 def _place(row: PlacedRow, *, dropped: bool) -> Line:

@@ -14,9 +14,8 @@ Turns = Sequence[Mapping[str, str]]
 
 # The beginning of a conversation is its first turns, until they have this many words together.
 BEGINNING_WORDS = 8
-# A text repeats another one by runs of so many words. A run that so many texts share is a common phrase or a template.
+# A text repeats another one by runs of so many words.
 RUN_WORDS = 8
-COMMON_TEXTS = 5
 _PROMPTS_AT_ONCE = 1000
 
 

@@ -4,7 +4,7 @@ Two prompts are alike when
 
 - they have the same words, or differ in the spelling of one word by one letter (numbers never count as alike);
 - they begin with the same whole turns, of eight words or more together: they are of one conversation;
-- one repeats half of the other by the rule of `contamination`: eight-word runs, those of templates left out.
+- one repeats the other, or a share of its words, by eight-word runs without those of templates (`repetitions`).
 
 Prompts that are alike to the same prompt are in one group.
 """
@@ -19,99 +19,28 @@ import numpy as np
 
 from containers.data.filters.prompt_words import (
     BEGINNING_WORDS,
-    COMMON_TEXTS,
-    RUN_WORDS,
     Prompts,
     PromptWords,
     text_of_turns,
 )
-from containers.data.filters.run_numbers import (
-    Flags,
-    Numbers,
-    Places,
-    in_several_places,
-    run_numbers,
-    span_numbers,
-    words_of,
-)
+from containers.data.filters.repetitions import repeating_texts
+from containers.data.filters.run_numbers import Flags, Numbers, span_numbers, words_of
 
 # "right" and "light" are five letters, "Iran" and "Iraq" four: one letter of a short word is another word.
 _MIN_LETTERS = 5
 # Half a prompt that more prompts than this share is a template; they are not compared word by word.
 _MAX_COMPARED = 100
+# A run of more prompts is of a template. HelpSteer3-schema rows have one of 47 prompts: with 50, the filter would drop
+# 39 of them for being like a validation prompt, with 8 none; with both, five tasks asked in another language. The demo
+# has one of 12 prompts.
+_LIMIT = 8
+# To keep prompts on one side of a split costs no row: half of a prompt is enough, and a template does little harm.
+_OVERLAP_FOR_SPLIT, _LIMIT_FOR_SPLIT = 0.5, 100
 # For this many texts or more, comparing them as numbers takes less time than word by word.
 _MANY = 8
 _DIGITS = re.compile(r"\d+")
 
 Words = Sequence[str]
-
-
-def repeating_texts(words: Numbers, lengths: Places, *, overlap: float) -> Iterator[tuple[int, int]]:
-    """Yield positions of two texts of which the second repeats the first: shared runs hold that share of its words.
-
-    Runs that five or more texts have are left out, and so are the words that are only in such runs.
-
-    Args:
-        words: of all texts, as `word_numbers` gives them.
-        lengths: words of each text.
-        overlap: share of the words.
-    """
-    runs, starts, owners = run_numbers(words, lengths, length=RUN_WORDS)
-    # Most runs occur only once: those need no sorting.
-    is_several = in_several_places(runs)
-    alone = starts[~is_several]
-    runs, starts, owners = runs[is_several], starts[is_several], owners[is_several]
-    order = np.argsort(runs, kind="stable")
-    starts, owners = starts[order], owners[order]
-    groups, num_texts = _groups_of_equal(runs[order], owners)
-    own = _num_words_covered(lengths, np.concatenate((alone, starts[num_texts[groups] < COMMON_TEXTS])))
-    shared = (num_texts[groups] > 1) & (num_texts[groups] < COMMON_TEXTS)
-    one, other, start = _runs_with_their_texts(groups[shared], owners[shared], starts[shared])
-    if not one.size:
-        return
-    pairs = one * lengths.size + other
-    order = np.lexsort((start, pairs))
-    pairs, start = pairs[order], start[order]
-    is_last = np.append(pairs[1:] != pairs[:-1], True)
-    # Each run covers its words as far as the next run of the pair.
-    covered = np.where(is_last, RUN_WORDS, np.minimum(np.diff(start, append=start[-1]), RUN_WORDS))
-    begins = np.append(0, np.flatnonzero(is_last)[:-1] + 1)
-    first, second = pairs[begins] // lengths.size, pairs[begins] % lengths.size
-    is_much = np.add.reduceat(covered, begins) >= overlap * own[first]
-    yield from zip(first[is_much].tolist(), second[is_much].tolist(), strict=True)
-
-
-def _groups_of_equal(runs: Numbers, owners: Places) -> tuple[Places, Places]:
-    """Return the group of equal runs of each sorted run, and the number of texts of each group."""
-    is_new = np.append(True, runs[1:] != runs[:-1])[: runs.size]
-    is_new_text = is_new | np.append(True, owners[1:] != owners[:-1])[: runs.size]
-    groups = np.cumsum(is_new) - 1
-    return groups, np.bincount(groups[is_new_text])
-
-
-def _runs_with_their_texts(groups: Places, owners: Places, starts: Places) -> tuple[Places, Places, Places]:
-    """Return each run once for every other text that has it: its own text, the other one, and where it begins."""
-    is_new_text = np.append(True, (groups[1:] != groups[:-1]) | (owners[1:] != owners[:-1]))[: groups.size]
-    texts, groups_of_texts = owners[is_new_text], groups[is_new_text]
-    first_text = np.searchsorted(groups_of_texts, groups)
-    counts = np.searchsorted(groups_of_texts, groups, side="right") - first_text
-    place_in_group = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    other = texts[np.repeat(first_text, counts) + place_in_group]
-    one = np.repeat(owners, counts)
-    is_other = one != other
-    return one[is_other], other[is_other], np.repeat(starts, counts)[is_other]
-
-
-def _num_words_covered(lengths: Places, starts: Places) -> Places:
-    """Number of words of each text that are in a run which begins at one of `starts`."""
-    change = np.zeros(int(lengths.sum()) + 1, dtype=np.int64)
-    change[starts] += 1
-    # Runs overlap, but no two of them end at the same place.
-    change[starts + RUN_WORDS] -= 1
-    before = np.append(0, np.cumsum(np.cumsum(change[:-1]) > 0))
-    ends = np.cumsum(lengths)
-    covered: Places = before[ends] - before[ends - lengths]
-    return covered
 
 
 class PromptGroups:
@@ -152,13 +81,22 @@ def similar_prompts(prompts: Prompts, *, overlap: float) -> PromptGroups:
         prompts: the different prompts.
         overlap: share of a prompt's words that another one must repeat.
     """
+    return _grouped(prompts, overlap=overlap, limit=_LIMIT)
+
+
+def prompts_for_split(prompts: Prompts, *, overlap: float) -> PromptGroups:
+    """Larger groups, to keep together where prompts are divided: half of a prompt repeated is enough."""
+    return _grouped(prompts, overlap=min(overlap, _OVERLAP_FOR_SPLIT), limit=_LIMIT_FOR_SPLIT)
+
+
+def _grouped(prompts: Prompts, *, overlap: float, limit: int) -> PromptGroups:
     ids, words = list(prompts.turns), prompts.words
     groups = PromptGroups()
     for one, other in (
         *_of_same_letters(prompts),
         *_of_same_beginning(prompts),
         *_spelt_alike(prompts),
-        *repeating_texts(words.numbers, words.lengths, overlap=overlap),
+        *repeating_texts(words, overlap=overlap, limit=limit),
     ):
         groups.join(ids[one], ids[other])
     return groups

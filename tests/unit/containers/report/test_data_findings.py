@@ -38,7 +38,15 @@ FUNNEL = Funnel(
     ),
     num_similar_prompts=5,
     num_near_duplicates=2,
-    contamination=(SuiteContamination(suite="rm_bench", num_items=482, num_items_found=5, num_rows=12),),
+    contamination=(
+        SuiteContamination(
+            suite="rm_bench", num_prompts=482, num_prompts_found=5, num_items=482, num_items_found=5, num_rows=12
+        ),
+        SuiteContamination(
+            suite="labelled_pairs", num_prompts=48, num_prompts_found=1, num_items=192, num_items_found=4, num_rows=1
+        ),
+        SuiteContamination(suite="older", num_items=30, num_items_found=2, num_rows=3),
+    ),
 )
 
 
@@ -48,8 +56,10 @@ def test_polarity_near_duplicates_and_suites_are_said_in_the_report() -> None:
         "a.jsonl: the label agrees with the reference reward model org/judge@1 on 54.0 % of 200 pairs (47.1 % to "
         "60.8 %), which says nothing about the sign of the labels.",
         "2 rows nearly repeat another one (near_duplicates.jsonl).",
-        "5 prompts are like another prompt; every split keeps them together.",
+        "5 prompts are like another prompt; a split keeps them on one side, unless `similar_prompts` is `report`.",
         "Suite rm_bench: 5 of its 482 prompts are in 12 rows (contaminated.jsonl).",
+        "Suite labelled_pairs: 1 of its 48 prompts (4 of its 192 items) are in 1 rows (contaminated.jsonl).",
+        "Suite older: 2 of its 30 items are in 3 rows (contaminated.jsonl).",
     )
 
 

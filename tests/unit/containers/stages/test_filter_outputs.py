@@ -21,12 +21,12 @@ pytestmark = pytest.mark.shared_data
 
 SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs.jsonl.gz"}
 RECORDED = {
-    "human_rows_and_suites": "143ef77e07145227",
-    "transcripts": "46fb42a2516a9940",
-    "transcripts_beside_validation": "fe5fdcab175b572d",
+    "human_rows_and_suites": "2c16d8a5f844371e",
+    "transcripts": "e2a98d75863fe9f2",
+    "transcripts_beside_validation": "fdc2a54b0525fc94",
     "every_defect": "b6a6466d47ab1c37",
-    "nearly_the_same_rows": "c3efd4d2e1cfa220",
-    "a_mixture": "037558e87db3db10",
+    "nearly_the_same_rows": "4f4721faf242ad0d",
+    "a_mixture": "e1a77859becd6610",
 }
 Inputs = dict[str, Path]
 

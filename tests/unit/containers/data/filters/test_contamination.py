@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter, defaultdict
+from itertools import chain, product, takewhile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from containers.contracts.registries import BENCHMARKS
 from containers.data.filters.contamination import Contamination, SuiteIndex, SuitePrompt
 from containers.data.filters.prompt_words import Prompts, text_of_turns
 from containers.data.filters.run_numbers import words_of
+from containers.data.filters.templates import TEMPLATE_WAYS
 from containers.data.reader import read_rows
 from containers.harness.errors import BadConfigError
 from tests.unit.factories.filter_factory import Run, assert_every_row_is_counted, helpsteer3, write
@@ -29,7 +31,7 @@ def find(
     """What of the suite is found in a prompt that stands among others."""
     items = [SuitePrompt("farm", f"item{number}", number + 1, item) for number, item in enumerate(suite)]
     prompts = {"it": prompt} | {text: turns(text) for text in beside}
-    return SuiteIndex(items).find(Prompts(prompts), overlap=overlap).get("it")
+    return next(iter(SuiteIndex(items).find(Prompts(prompts), overlap=overlap).get("it", ())), None)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def find(
 )
 def test_a_prompt_is_found_whole_within_another_text_or_for_the_most_part(prompt: list[dict[str, str]]) -> None:
     found = find(prompt, turns("Name a river of France."), turns(LONG))
-    assert found is not None and found.item.item_id == "item1" and found.overlap >= 0.5
+    assert found is not None and found.items[0].item_id == "item1" and found.overlap >= 0.5
 
 
 def test_a_few_words_in_common_are_no_contamination() -> None:
@@ -62,8 +64,9 @@ def test_a_template_of_many_prompts_condemns_only_the_prompt_that_is_the_same() 
     others = tuple(TEMPLATE.format(name) for name in ("France", "Chile", "Japan", "Ghana", "Italy"))
     assert find(turns(TEMPLATE.format("Peru")), *suite, beside=others) is None
     assert find(turns(TEMPLATE.format("Nauru")), *suite, beside=others) is not None
+    assert find(turns(TEMPLATE.format("Peru")), *suite, beside=others[:2]) is None
     # Among a few it cannot be told from a question that is asked again in other words.
-    assert find(turns(TEMPLATE.format("Peru")), *suite, beside=others[:2]) is not None
+    assert find(turns(TEMPLATE.format("Peru")), *suite, beside=others[:1]) is not None
 
 
 def test_instructions_that_all_items_of_a_suite_share_condemn_nothing() -> None:
@@ -71,15 +74,18 @@ def test_instructions_that_all_items_of_a_suite_share_condemn_nothing() -> None:
     suite = [turns(f"How many legs has the animal number {name}? {ending}") for name in "abcdef"]
     assert find(turns(f"Which planet of the solar system is largest? {ending}"), *suite) is None
     found = find(suite[3], *suite)
-    assert found is not None and found.item.item_id == "item3"
+    assert found is not None and found.items[0].item_id == "item3"
 
 
-def test_a_short_prompt_must_be_the_whole_prompt_or_its_last_turn() -> None:
-    short = turns("Name a colour.")
-    assert find(turns("name a colour"), short) is not None
-    assert find(turns("Hello!", "Hi.", "Name a colour!"), short) is not None
-    assert find(turns("Name a colour. Then name a river."), short) is None
-    assert find(turns("Name a colour.", "Red.", "Why?"), short) is None
+def test_a_short_prompt_is_found_whole_within_another_and_below_five_words_only_alone() -> None:
+    five = turns("Name the rivers of France!")
+    assert find(turns("Hello there. Name the rivers of France, then those of Spain."), five) is not None
+    assert find(turns("Name the long rivers of France"), five) is None
+    four = turns("Name rivers of France!")
+    assert find(turns("name rivers of france"), four) is not None
+    assert find(turns("Hello!", "Hi.", "Name rivers of France."), four) is not None
+    assert find(turns("Name rivers of France. Then name a colour."), four) is None
+    assert find(turns("Name rivers of France.", "Seine.", "Why?"), four) is None
 
 
 def test_a_system_turn_hides_nothing_and_finds_nothing() -> None:
@@ -102,7 +108,8 @@ def write_suite(folder: Path, *prompts: str) -> Path:
 def test_rows_of_both_splits_with_a_prompt_of_a_suite_are_listed_by_suite_and_item(
     tmp_path: Path, choice: str, num_dropped: int | None
 ) -> None:
-    suite = write_suite(tmp_path, LONG, "What should I cook for 5 guests this evening?", "Nobody asks this.")
+    # A suite may ask about one prompt several times: those are items, not prompts.
+    suite = write_suite(tmp_path, LONG, "What should I cook for 5 guests this evening?", "Nobody asks this.", LONG)
     asked = {"context": [{"role": "user", "content": f"{LONG} Answer in one word."}]}
     inputs = {
         "train_data": write(tmp_path / "train.jsonl", [helpsteer3(number) for number in range(40)]),
@@ -118,7 +125,9 @@ def test_rows_of_both_splits_with_a_prompt_of_a_suite_are_listed_by_suite_and_it
         ("validation", 2, "farm", 1),
     ]
     (found,) = done.funnel.contamination
-    assert (found.suite, found.num_items, found.num_items_found, found.num_rows) == ("farm", 3, 2, 2)
+    assert (found.suite, found.num_items, found.num_items_found, found.num_rows) == ("farm", 4, 3, 2)
+    assert (found.num_prompts, found.num_prompts_found) == (3, 2)
+    assert [(one.value, one.unit) for one in done.metrics if one.name == "contaminated_rows"] == [(2, "rows")]
     held_out = {row["prompt"][-1]["content"] for name in ("train", "policy_train_prompts") for row in done.table(name)}
     assert ("What should I cook for 5 guests this evening?" in held_out) == (choice == "report")
 
@@ -174,48 +183,73 @@ def test_every_real_prompt_that_was_put_into_the_data_is_found(tmp_path: Path, s
     assert len([line for line in found if line not in planted]) <= 3
 
 
+def blocks_by_hand(own: list[str], text: list[str]) -> set[tuple[int, int, str, str]]:
+    """Begin and end of every block of eight words or more of an item in a text, and the words around it there."""
+    found = set()
+    for here, there in product(range(len(own)), range(len(text))):
+        if own[here] == text[there] and not (here and there and own[here - 1] == text[there - 1]):
+            pairs = zip(own[here:], text[there:], strict=False)
+            length = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            if length >= 8:
+                around = ["", *text, ""]
+                found.add((here, here + length, around[there], around[there + length + 1]))
+    return found
+
+
+def template_by_hand(own: list[str], blocks: list[tuple[int, int, str, str]], sharing: list[int]) -> set[int]:
+    """Begins of the runs of an item from which texts depart in many ways, to one side."""
+    found = set()
+    for run in range(len(own) - 7):
+        over = [block for block in blocks if block[0] <= run and run + 8 <= block[1]]
+        right = {(end, after) for _, end, _, after in over if end < len(own)}
+        left = {(begin, before) for begin, _, before, _ in over if begin}
+        goes_right = {end: sum(one[0] <= end - 8 and one[1] > end for one in blocks) for end, _ in right}
+        goes_left = {begin: sum(one[0] < begin and one[1] >= begin + 8 for one in blocks) for begin, _ in left}
+        num_right = sum(sum(one[1] == end for one in blocks) >= goes_right[end] for end, _ in right)
+        num_left = sum(sum(one[0] == begin for one in blocks) >= goes_left[begin] for begin, _ in left)
+        if max(num_right, num_left) + sharing[run] >= TEMPLATE_WAYS:
+            found.add(run)
+    return found
+
+
 def find_by_hand(
     suite: list[SuitePrompt], prompts: dict[str, list[dict[str, str]]], overlap: float
-) -> dict[str, tuple[str, float]]:
-    """The rule over strings, every item against every prompt."""
+) -> dict[str, dict[str, float]]:
+    """The rule over strings, every item against every prompt; items have different words."""
+    texts = {key: words_of(text_of_turns(prompt)) for key, prompt in prompts.items()}
     words = [words_of(text_of_turns(item.prompt)) for item in suite]
     runs = [[tuple(own[place : place + 8]) for place in range(len(own) - 7)] for own in words]
-    same_as = [words.index(own) for own in words]
-    with_run: dict[tuple[str, ...], set[int]] = defaultdict(set)
-    for place, own in enumerate(runs):
-        for run in own:
-            with_run[run].add(same_as[place])
-    texts = {key: words_of(text_of_turns(prompt)) for key, prompt in prompts.items()}
-    has = {key: {tuple(own[place : place + 8]) for place in range(len(own) - 7)} for key, own in texts.items()}
-    asked = Counter(run for own in has.values() for run in own)
-    common = {run for run, items in with_run.items() if len(items) >= 5 or asked[run] >= 5}
-
-    def covered(places: list[int]) -> int:
-        return len({place + step for place in places for step in range(8)})
-
-    found = {}
-    for key, own in texts.items():
-        ends = [own, words_of(prompts[key][-1]["content"])]
-        whole = next((place for end in ends for place, item in enumerate(words) if item and item == end), None)
-        if whole is not None:
-            found[key] = (suite[whole].item_id, 1.0)
-            continue
-        best = (0.0, 0)
-        for place, of_item in enumerate(runs):
-            telling = [start for start, run in enumerate(of_item) if run not in common]
-            hits = [start for start in telling if of_item[start] in has[key]]
-            if hits:
-                best = max(best, (covered(hits) / covered(telling), -place))
-        if best[0] >= overlap:
-            found[key] = (suite[-best[1]].item_id, best[0])
+    with_run = Counter(run for own in runs for run in set(own))
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for item, own, of_item in zip(suite, words, runs, strict=True):
+        blocks = {}
+        for key, text in texts.items():
+            spread = f" {' '.join(text)} "
+            if own in (text, words_of(prompts[key][-1]["content"])) or (
+                len(own) >= 5 and f" {' '.join(own)} " in spread
+            ):
+                found[key][item.item_id] = 1.0
+            else:
+                blocks[key] = [
+                    block
+                    for block in blocks_by_hand(own, text)
+                    if any(with_run[run] < TEMPLATE_WAYS for run in of_item[block[0] : block[1] - 7])
+                ]
+        template = template_by_hand(own, list(chain(*blocks.values())), [with_run[run] for run in of_item])
+        telling = set(range(len(own))) - {place + step for place in template for step in range(8)}
+        for key, of_text in blocks.items():
+            runs_here = {place for block in of_text for place in range(block[0], block[1] - 7)} - template
+            covered = {place + step for place in runs_here for step in range(8)} & telling
+            if covered and len(covered) / len(telling) >= overlap:
+                found[key][item.item_id] = len(covered) / len(telling)
     return found
 
 
 @pytest.mark.shared_data
 def test_the_index_finds_what_comparing_every_item_with_every_prompt_finds(shared_data: Path) -> None:
-    items = BENCHMARKS["rm_bench"].read(shared_data / "rmbench_pairs.jsonl.gz").items[::4]
+    items = BENCHMARKS["rm_bench"].read(shared_data / "rmbench_pairs.jsonl.gz").items[::9]
     suite = [SuitePrompt("rm", item.item_id, item.line, item.prompt) for item in items]
-    rows = [item.row for item in read_rows(shared_data / "hh_harmless.jsonl.gz") if item.row is not None][:150]
+    rows = [item.row for item in read_rows(shared_data / "hh_harmless.jsonl.gz") if item.row is not None][:60]
     prompts = {row.prompt_id: [*row.pair.prompt] for row in rows}
     for place, item in enumerate(items):
         words = item.prompt[-1]["content"].split()
@@ -224,5 +258,7 @@ def test_the_index_finds_what_comparing_every_item_with_every_prompt_finds(share
     for overlap in (0.3, 0.5, 0.9):
         found = SuiteIndex(suite).find(Prompts(prompts), overlap=overlap)
         expected = find_by_hand(suite, prompts, overlap)
-        assert {key: (one.item.item_id, one.overlap) for key, one in found.items()} == expected
+        assert {
+            key: {one.items[0].item_id: one.overlap for one in several} for key, several in found.items()
+        } == expected
         assert expected

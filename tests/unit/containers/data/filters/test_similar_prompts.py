@@ -1,19 +1,16 @@
 """A prompt one letter off, or a conversation that goes on, lets validation reward what was learnt by heart."""
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterable
 from itertools import chain, combinations
 from pathlib import Path
 
 import pytest
 
-from containers.data.filters.prompt_words import COMMON_TEXTS, RUN_WORDS, Prompts, text_of_turns
-from containers.data.filters.run_numbers import word_numbers, words_of
-from containers.data.filters.similar_prompts import (
-    PromptGroups,
-    one_letter_apart,
-    repeating_texts,
-    similar_prompts,
-)
+from containers.data.filters.prompt_words import RUN_WORDS, Prompts, text_of_turns
+from containers.data.filters.repetitions import most_texts_sharing, repeating_texts
+from containers.data.filters.run_numbers import words_of
+from containers.data.filters.similar_prompts import PromptGroups, one_letter_apart, similar_prompts
 from containers.data.reader import read_rows
 from containers.data.rows import Turn
 from tests.unit.factories.filter_factory import BAD, GOOD, Run, assert_every_row_is_counted, helpsteer3, write
@@ -98,6 +95,10 @@ def test_what_many_prompts_share_is_a_template_and_makes_none_alike() -> None:
     assert len(similar_prompts(Prompts({land: filled[land] for land in lands[:2]}), overlap=0.9).members()) == 1
 
 
+def test_so_many_texts_share_a_run_that_is_of_no_template() -> None:
+    assert [most_texts_sharing(count, limit=100) for count in (2, 30, 80, 500, 1000, 20_000)] == [4, 4, 8, 50, 100, 100]
+
+
 def test_groups_are_named_by_their_smallest_prompt_however_they_were_joined() -> None:
     for pairs in (("ab", "bc", "de"), ("bc", "de", "ab"), ("cb", "ba", "ed")):
         groups = PromptGroups()
@@ -107,9 +108,18 @@ def test_groups_are_named_by_their_smallest_prompt_however_they_were_joined() ->
         assert groups.of("f") == "f"
 
 
+def repeating(texts: list[str], overlap: float) -> set[tuple[int, int]]:
+    """What repeats what among texts."""
+    return set(
+        repeating_texts(
+            Prompts({str(place): user(text) for place, text in enumerate(texts)}).words, overlap=overlap, limit=8
+        )
+    )
+
+
 def test_no_text_and_short_texts_repeat_nothing() -> None:
-    assert list(repeating_texts(*word_numbers([]), overlap=0.9)) == []
-    assert list(repeating_texts(*word_numbers(["a", "", "a"]), overlap=0.9)) == []
+    assert repeating([], 0.9) == set()
+    assert repeating(["a", "", "a"], 0.9) == set()
 
 
 def repeating_by_hand(texts: list[list[str]], overlap: float) -> set[tuple[int, int]]:
@@ -117,18 +127,30 @@ def repeating_by_hand(texts: list[list[str]], overlap: float) -> set[tuple[int, 
     runs = [
         {place: tuple(text[place : place + RUN_WORDS]) for place in range(len(text) - RUN_WORDS + 1)} for text in texts
     ]
-    sets = [set(own.values()) for own in runs]
-    with_run = Counter(run for own in sets for run in own)
+    with_run = defaultdict[tuple[str, ...], set[int]](set)
+    for place, own in enumerate(runs):
+        for run in own.values():
+            with_run[run].add(place)
+    shortest = {run: sorted(owners, key=lambda one: (len(texts[one]), one))[:4] for run, owners in with_run.items()}
+    most = most_texts_sharing(len(texts), limit=8)
 
-    def words(places: list[int]) -> int:
-        return len({place + step for place in places for step in range(RUN_WORDS)})
+    def words(places: Iterable[int]) -> set[int]:
+        return {place + step for place in places for step in range(RUN_WORDS)}
 
     found = set()
     for one, own in enumerate(runs):
-        telling = {place: run for place, run in own.items() if with_run[run] < COMMON_TEXTS}
+        telling = {place: run for place, run in own.items() if len(with_run[run]) <= most}
+        own_words = set(range(len(texts[one]))) - words(own.keys() - telling.keys())
         for other in range(len(texts)):
-            shared = [place for place, run in telling.items() if run in sets[other]]
-            if other != one and shared and words(shared) >= overlap * words(list(telling)):
+            shared = [
+                place
+                for place, run in telling.items()
+                if other in with_run[run] and {one, other} & set(shortest[run]) and other != one
+            ]
+            repeated = len(words(shared) & own_words)
+            if repeated and repeated >= overlap * len(own_words):
+                found.add((one, other))
+            if own and other != one and f" {' '.join(texts[one])} " in f" {' '.join(texts[other])} ":
                 found.add((one, other))
     return found
 
@@ -138,8 +160,10 @@ def test_the_numbers_of_runs_find_what_comparing_every_pair_finds(shared_data: P
     rows = [item.row for item in read_rows(shared_data / "hh_harmless.jsonl.gz") if item.row is not None]
     texts = [text_of_turns(row.pair.prompt) for row in rows if len(row.pair.prompt) < 6][:250]
     texts += [text[:90] + " indeed " + text[90:] for text in texts[::9]]
+    # Some in more wordings than a run of no template may have.
+    texts += [f"{word} {text}" for text in texts[:3] for word in map(str, range(40))]
     for overlap in (0.6, 0.9):
-        found = set(repeating_texts(*word_numbers(texts), overlap=overlap))
+        found = repeating(texts, overlap)
         assert found == repeating_by_hand([words_of(text) for text in texts], overlap)
         assert found
 
