@@ -43,6 +43,8 @@ def _text_bytes(suite: SuiteFile) -> float | None:
     return sum(sizes) if sizes else None
 
 
+# Of usual length: each side with filler, repeated, in other wording, cut, and padded to twice the longer side.
+_CONVERSATIONS_PER_EDITED_PAIR = 18
 # Time to read, filter and write a row on one core; detecting the language is most of it.
 _SECONDS_PER_ROW = 1e-3
 _LONG_JUDGING_S = 3600.0
@@ -127,7 +129,11 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
     how, num_absent = "by the size of their files", sizes.count(None)
     note = f"without {num_absent} of the suites, whose files are not here" if num_absent else ""
     if scorer is not None and pairs is not None:
-        judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suite_tokens
+        mean = mean_conversation(context, config.max_length)
+        judged = 2 * pairs.value * mean + suite_tokens
+        # A suite with fewer pairs has fewer edits; of suites, only the size is known.
+        num_edited = min(config.num_edited_pairs, pairs.value) + len(config.suites) * config.num_edited_pairs
+        judged += num_edited * _CONVERSATIONS_PER_EDITED_PAIR * mean
         work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
         work += bootstrap(context)
     return replace(
