@@ -232,10 +232,13 @@ def _length(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
     each: tuple[tuple[str, LengthBias], ...] = tuple(
         (suite.name, suite.length) for suite in certificate.suites if suite.num_pairs
     )
-    rows = (("All suites together", certificate.length), *each) if len(each) > 1 else each
+    together = (("All suites together", certificate.length),)
+    rows = (*together, *each) if len(each) > 1 else each
+    by_suite = (Fold("The same for each suite", (interventions_table(each),)),) if len(each) > 1 else ()
     blocks = (
         Note(_EDITS_LEAD, "lead", ("length effect",)),
-        interventions_table(rows),
+        interventions_table(together if len(each) > 1 else each),
+        *by_suite,
         Note(_PADDING_LEAD, "lead", ("padding attack",)),
         padding_table(rows),
         Note(_SLOPE_LEAD, "lead", ("length slope",)),
