@@ -72,10 +72,12 @@ AREAS: Mapping[str, Mapping[str, str]] = {
     "statistics": {
         "containers/evals/statistics.py": f"{UNIT}/containers/evals",
         "containers/evals/length_bias.py": f"{UNIT}/containers/evals/test_certificate_length.py",
+        "containers/evals/length_effects.py": f"{UNIT}/containers/evals/test_length_effects.py",
         "containers/evals/suites/figures.py": f"{UNIT}/containers/evals",
     },
     "gates": {
         "tasks/config/gates.py": f"{UNIT}/tasks/config/test_gates.py",
+        "tasks/config/length_rules.py": f"{UNIT}/tasks/config/test_gates.py",
         "tasks/config/retrain.py": f"{UNIT}/tasks/champions {UNIT}/tasks/config",
         "tasks/decide_champion.py": f"{UNIT}/tasks/champions",
         "containers/report/verdict.py": f"{UNIT}/containers/report",

@@ -20,35 +20,67 @@ class ScoreStatistics(Frozen):
 
 # The suite of the run's own test pairs; always the first.
 TEST_SUITE = "test"
+# Edits that leave the content alone; rewriting pools longer and shorter wording.
+PADDING, REPETITION, REWRITING = "padding", "repetition", "rewriting"
 
 
 class PaddingAttack(Frozen):
-    """How often the order of a pair flips when filler is appended to its rejected response."""
+    """How often the order of a pair changes when filler is appended to one of its responses, or to both."""
 
-    num_pairs: int = Field(0, ge=0, description="Pairs attacked; each was in the right order before")
+    num_pairs: int = Field(0, ge=0, description="Pairs attacked that were in the right order before")
     num_not_padded: int = Field(0, ge=0, description="Pairs drawn without room for filler below max_length")
     flips: Metric | None = Field(None, description="Share of attacked pairs whose padded rejected side wins or ties")
+    flips_of_either_order: Metric | None = Field(
+        None, description="Share of drawn pairs, right or wrong, whose padded lower-scored side wins or ties"
+    )
+    padded_accuracy: Metric | None = Field(
+        None, description="Share of drawn pairs in the right order with both sides padded to the same length"
+    )
     mean_rise: Metric | None = Field(None, description="How much the filler raises the score of the rejected side")
 
 
-class LengthBias(Frozen):
-    """How much the length of a response changes its score, apart from the quality of the response.
+class LengthIntervention(Frozen):
+    """How the score of the same response changes when an edit makes it longer or shorter."""
 
-    Lengths are in characters; differences are within a prompt, the better response minus the worse one.
+    name: str = Field(description="`padding`, `repetition`, `rewriting` (both wordings), `longer wording` …")
+    num_answers: int = Field(0, ge=0, description="Responses edited, of better and worse sides")
+    num_prompts: int = Field(0, ge=0, description="Distinct prompts among them; intervals are over prompts")
+    not_edited_because: tuple[tuple[str, int], ...] = Field((), description="Responses without the edit, by reason")
+    mean_doublings: float | None = Field(None, description="Mean of log2(length after / length before)")
+    change: Metric | None = Field(None, description="Mean change of the score, in standard deviations of the scores")
+    effect: Metric | None = Field(
+        None, description="Change of the score per doubling of the length: least squares through the origin"
+    )
+
+    @property
+    def num_not_edited(self) -> int:
+        """Drawn responses without this edit."""
+        return sum(count for _, count in self.not_edited_because)
+
+
+class LengthBias(Frozen):
+    """How the score depends on the length of a response: by edits of the same response, and across responses.
+
+    Lengths are in characters. Edits that leave the content alone show what length itself does. The slope and what
+    follows from it compare different responses, the better minus the worse one of a prompt, so they also hold what
+    quality and the labels have to do with length.
     """
 
     num_pairs: int = Field(0, ge=0)
+    interventions: tuple[LengthIntervention, ...] = Field((), description="Edits of the same response, on both sides")
     slope: Metric | None = Field(
         None, description="Score per doubling of the length: margin against log2 of the length ratio, with intercept"
     )
     standard_slope: Metric | None = Field(
         None, description="The same in standard deviations of the scores, to compare models"
     )
-    controlled_accuracy: Metric | None = Field(
-        None, description="Accuracy as if lengths were equal: of the margins minus the slope's part"
-    )
+    controlled_accuracy: Metric | None = Field(None, description="Accuracy of the margins minus the slope's part")
     by_length_difference: tuple[Metric, ...] = Field((), description="Accuracy; better minus worse, characters")
     padding: PaddingAttack = PaddingAttack()
+
+    def intervention(self, name: str) -> LengthIntervention:
+        """Return the intervention of that name; one without figures if it was not measured."""
+        return next((found for found in self.interventions if found.name == name), LengthIntervention(name=name))
 
 
 class SuiteEvaluation(Frozen):

@@ -28,7 +28,7 @@ _MIN_OTHER_PROBABILITY = 0.50
 _NO_PROSE_CODE = "zxx"
 _SAMPLE_CHARACTERS = 300
 _SEARCHED_CHARACTERS = 1500
-_NOT_PROSE = re.compile(
+NOT_PROSE = re.compile(
     r"```.*?(?:```|\Z)"
     r"|`[^`\n]*`"
     r"|\$\$.*?\$\$"
@@ -78,7 +78,7 @@ def _end_of_prose(text: str) -> str:
 
 def _prose(text: str) -> str:
     if any(mark in text for mark in _MARKS_OF_NOT_PROSE):
-        text = _NOT_PROSE.sub(" ", text)
+        text = NOT_PROSE.sub(" ", text)
     return text.strip()
 
 

@@ -22,13 +22,16 @@ GLOSSARY = {
     "calibration": "Whether pairs predicted to be right with 80 % are right in 80 % of cases.",
     "calibration error": "Expected calibration error: mean gap of predicted and observed share, weighted by pairs.",
     "suite": "Pairs and a rule that a reward model is judged by; the score is the rule's figure.",
-    "length slope": "How much doubling the length of an answer changes its score at equal quality: the slope of "
-    "margin on the log of the length ratio within a prompt, beside an intercept for quality. In standard deviations of "
-    "the scores, so that models can be compared; 0 is no bias.",
-    "accuracy at equal lengths": "What the accuracy would be if both answers were equally long: each margin without "
-    "the part that the length slope explains.",
-    "padding attack": "Filler without content is appended to rejected answers of pairs in the right order. A flip: "
-    "the padded answer then scores as high as the chosen one, or higher.",
+    "length effect": "How much an edit of the same answer moves its score per doubling of its length: filler after it "
+    "(padding), its own sentences again (repetition), more or fewer words for the same content (rewriting). In "
+    "standard deviations of the scores, so that models can be compared. Above zero: the model rewards length itself.",
+    "length slope": "How margin and length go together, given these labels: the slope of margin on the log of the "
+    "length ratio within a prompt, beside an intercept, in standard deviations of the scores per doubling. It also "
+    "holds what quality and the labels have to do with length, so 0 is not the same as no bias.",
+    "accuracy at equal lengths": "Accuracy of the margins without the part that the length slope explains: a linear "
+    "correction given these labels. It takes quality that goes with length away, too.",
+    "padding attack": "Filler without content is appended to answers. A flip: the padded answer then scores as high as "
+    "the other one, or higher. The rule counts filler on rejected answers of pairs in the right order.",
     "score parity": "All code paths must give a conversation the same score: training, reloaded copies, any "
     "batch size, the policy stage. Otherwise the policy is trained against other scores than those judged here.",
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "

@@ -59,16 +59,29 @@ def clustered_mean(values: Sequence[float], clusters: Sequence[Hashable] | None 
 
     Raises:
         ValueError: there is no value.
+    """
+    return clustered_ratio(values, np.ones(len(values)), clusters)
+
+
+def clustered_ratio(
+    numerators: Sequence[float], denominators: Sequence[float] | Floats, clusters: Sequence[Hashable] | None = None
+) -> LinearFigure:
+    """The sum of the numerators over that of the denominators, which are above zero.
+
+    Raises:
+        ValueError: there is no value.
 
     Source: Cochran 1977, Sampling Techniques, 6.4 (variance of a ratio by linearization).
+    Example: the slope through the origin of y on x is the ratio of the products x · y to the squares x².
     """
-    if not len(values):
+    if not len(numerators):
         raise ValueError("An interval needs at least one observation.")
-    sums, sizes = cluster_sums(values, range(len(values)) if clusters is None else clusters)
-    total, size = float(sizes.sum()), sums.size
-    mean = float(sums.sum() / total)
+    names = range(len(numerators)) if clusters is None else clusters
+    above, below = cluster_sums(numerators, names)[0], cluster_sums(denominators, names)[0]
+    total, size = float(below.sum()), below.size
+    ratio = float(above.sum() / total)
     correction = float(np.sqrt(size / (size - 1))) if size > 1 else 1.0
-    return LinearFigure(mean, correction * (sums - mean * sizes) / total, sizes / total, parts=sums / total)
+    return LinearFigure(ratio, correction * (above - ratio * below) / total, below / total, parts=above / total)
 
 
 def share_interval(share: LinearFigure, *, confidence: float) -> tuple[float, float]:
@@ -166,7 +179,7 @@ def exact_interval(right: float, count: float, *, confidence: float) -> tuple[fl
     return low, high
 
 
-def cluster_sums(values: Sequence[float], clusters: Sequence[Hashable]) -> tuple[Floats, Floats]:
+def cluster_sums(values: Sequence[float] | Floats, clusters: Sequence[Hashable]) -> tuple[Floats, Floats]:
     """[C] sums and sizes of the clusters, in the order in which they first appear."""
     numbers: dict[Hashable, int] = {}
     places = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]

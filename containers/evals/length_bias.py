@@ -1,4 +1,7 @@
-"""The effect of a response's length on its score, apart from the response's quality. Pure numpy.
+"""How score and length of responses go together: by edits of the same response, and across pairs. Pure numpy.
+
+Across pairs, the slope holds what quality and the labels have to do with length, besides the model's own bias: it says
+what the model does on these pairs, given these labels. Edits of the same response show the bias (`length_effects`).
 
 Lengths are in characters. x is log2(length of the better response / length of the worse one), in doublings. x and the
 margin are differences within one prompt, so that prompts with generally long answers have no effect.
@@ -11,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from containers.contracts.certificate import LengthBias, PaddingAttack
+from containers.contracts.certificate import LengthBias
 from containers.contracts.outcome import Metric
 from containers.evals.intervals import Floats, LinearFigure, percentile_interval, share_interval
+from containers.evals.length_effects import EditedPairs, length_interventions, padding_attack
 from containers.evals.scored_suite import ScoredPair, accuracy_by
 from containers.evals.suites.base import Intervals
 
@@ -53,25 +57,27 @@ class _Sample:
 
 
 def length_bias(
-    pairs: Sequence[ScoredPair], intervals: Intervals, *, score_std: float, padding: PaddingAttack
+    pairs: Sequence[ScoredPair], intervals: Intervals, *, score_std: float, edited: EditedPairs
 ) -> LengthBias:
     """Compute all length figures of these pairs; those that cannot be measured (no length differs) are null.
 
-    slope: least squares of margin on x with an intercept. The intercept is what quality adds at equal lengths, so a
-    model that prefers longer answers because they are better has no slope. standard_slope: slope / `score_std`.
-    controlled_accuracy: accuracy of margin − slope · x, which is the margin as if both responses were equally long; the
-    linear form of the correction for length bias of Huang et al. 2024 (arXiv:2409.17407). Intervals resample prompts
-    with all their pairs.
+    slope: least squares of margin on x with an intercept; standard_slope: slope / `score_std`. A model without a bias
+    has a slope of 0 only if quality and labels have nothing to do with length: where better answers are longer it has a
+    positive one, where people chose answers for their length a negative one. controlled_accuracy: accuracy of
+    margin − slope · x; the linear form of the correction for length bias of Huang et al. 2024 (arXiv:2409.17407). It
+    takes quality that goes with length away, too. Intervals resample prompts with all their pairs.
 
     Args:
         score_std: standard deviation of the scores of all responses.
+        edited: the drawn pairs with their edits.
     """
     if not pairs:
-        return LengthBias(padding=padding)
+        return LengthBias()
     sample = _sample(pairs)
     slope = _length_slope(sample, intervals)
     return LengthBias(
         num_pairs=len(pairs),
+        interventions=length_interventions(edited, score_std=score_std, confidence=intervals.confidence),
         slope=slope,
         standard_slope=_scaled(slope, 1 / score_std, name="standard_length_slope", unit="SD per doubling")
         if slope and score_std > 0
@@ -83,7 +89,7 @@ def length_bias(
             confidence=intervals.confidence,
             order=LENGTH_LABELS,
         ),
-        padding=padding,
+        padding=padding_attack(edited, confidence=intervals.confidence),
     )
 
 

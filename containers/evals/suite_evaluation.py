@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from containers.contracts.certificate import LengthBias, PaddingAttack, SuiteEvaluation
+from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Histogram
 from containers.evals.length_bias import length_bias
+from containers.evals.length_effects import EditedPairs
 from containers.evals.scored_suite import ScoredPair, ScoredSuite, accuracy_by, pair_accuracy
 from containers.evals.statistics import (
     calibration_bins,
@@ -24,7 +25,10 @@ _SMALLEST_REACH = 1e-3
 
 
 def evaluate_suite(
-    suite: ScoredSuite, intervals: Intervals, *, padding: PaddingAttack | None = None
+    suite: ScoredSuite,
+    intervals: Intervals,
+    *,
+    edited: EditedPairs = EditedPairs(),  # noqa: B008 - frozen
 ) -> SuiteEvaluation:
     """All figures of one suite. In `accuracy` a tie is half right; `score` follows the benchmark's own rule.
 
@@ -52,7 +56,7 @@ def evaluate_suite(
         missing=judged.missing if judged else (),
         minimum_accuracy=suite.minimum_accuracy,
     )
-    return known.model_copy(update=_pair_figures(suite.pairs, intervals, padding or PaddingAttack()))
+    return known.model_copy(update=_pair_figures(suite.pairs, intervals, edited))
 
 
 def score_spread(pairs: Sequence[ScoredPair]) -> float:
@@ -61,10 +65,10 @@ def score_spread(pairs: Sequence[ScoredPair]) -> float:
     return float(np.std(scores)) if scores else 0.0
 
 
-def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, padding: PaddingAttack) -> dict[str, object]:
-    """The fields of a SuiteEvaluation that come from pairs; without pairs, only `length`, with the padding attack."""
+def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, edited: EditedPairs) -> dict[str, object]:
+    """The fields of a SuiteEvaluation that come from pairs; none without pairs."""
     if not pairs:
-        return {"length": LengthBias(padding=padding)}
+        return {}
     margins, prompts = [pair.margin for pair in pairs], [pair.prompt_id for pair in pairs]
 
     def mean(values: list[float], name: str, unit: str) -> Metric:
@@ -98,7 +102,7 @@ def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, padding: Pa
             lambda pair: "" if pair.strength is None else f"{pair.strength:g}",
             confidence=intervals.confidence,
         ),
-        "length": length_bias(pairs, intervals, score_std=score_spread(pairs), padding=padding),
+        "length": length_bias(pairs, intervals, score_std=score_spread(pairs), edited=edited),
     }
 
 

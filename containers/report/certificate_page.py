@@ -2,7 +2,15 @@
 
 from collections.abc import Iterable
 
-from containers.contracts.certificate import TEST_SUITE, Certificate, LengthBias, SuiteEvaluation
+from containers.contracts.certificate import (
+    PADDING,
+    REPETITION,
+    REWRITING,
+    TEST_SUITE,
+    Certificate,
+    LengthBias,
+    SuiteEvaluation,
+)
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateVerdict
 from containers.document.model import (
@@ -25,7 +33,15 @@ from containers.document.model import (
 from containers.formatting import interval, number, one_line, percent, sample_size, short_digest
 from containers.report.gates import gate_outcome, gate_section, sentence
 from containers.report.samples import scored_samples
-from containers.report.suites import bare_interval, choice_note, length_table, part_blocks, suites_table
+from containers.report.suites import (
+    bare_interval,
+    choice_note,
+    interventions_table,
+    padding_table,
+    part_blocks,
+    slope_table,
+    suites_table,
+)
 
 _WORDS = (
     "suite",
@@ -37,9 +53,10 @@ _WORDS = (
     "calibration",
     "calibration error",
     "interval",
+    "length effect",
+    "padding attack",
     "length slope",
     "accuracy at equal lengths",
-    "padding attack",
     "score parity",
     "gate",
     "digest",
@@ -47,6 +64,23 @@ _WORDS = (
 # Suites whose plots the page shows; the figures of all are in the tables.
 _MAX_PLOTTED = 6
 _MAX_OPEN = 3
+_EDITS_LEAD = (
+    "Whether length alone moves a score: the same answer is edited by rule, and scored before and after. Padding puts "
+    "filler after it, repetition its own sentences; rewriting puts the same content in more or in fewer words. Both "
+    "sides of the drawn pairs are edited, whether their order is right or wrong. A good model may punish filler and "
+    "repetition; it rewards neither, and no wording. Cutting removes content, so its effect is quality and length "
+    "together. Lengths are in characters."
+)
+_PADDING_LEAD = (
+    "How often filler changes an order: on the rejected side of pairs in the right order; on the lower-scored side of "
+    "all drawn pairs, whatever the label; and how many pairs are in the right order with both sides padded to the same "
+    "length."
+)
+_SLOPE_LEAD = (
+    "How margin and length go together, given these labels. This describes the pairs and the model; it does not tell a "
+    "bias. Where better answers are longer, a model without a bias has a positive slope; where people chose answers "
+    "for their length, a negative one."
+)
 _FOOTER = (
     "Written by rlhf-flows. The same figures, and more digits, are in certificate.json; the scores of every pair are "
     "beside it. The page needs no network and runs no script."
@@ -161,8 +195,10 @@ def _cards(certificate: Certificate) -> tuple[Card, ...]:
             interval=f"{sum(suite.num_pairs for suite in judged):,} pairs",
             detail=f"{sum(suite.num_left_out for suite in certificate.suites):,} rows or prompts left out",
         ),
-        _card("Accuracy at equal lengths", "accuracy at equal lengths", length.controlled_accuracy),
-        _card("Length slope", "length slope", length.standard_slope),
+        *(
+            _card(f"Effect of {name}", "length effect", length.intervention(name).effect, unit="answers")
+            for name in (PADDING, REPETITION, REWRITING)
+        ),
         _card("Order flipped by padding", "padding attack", length.padding.flips),
         Card(
             "Score parity",
@@ -174,13 +210,13 @@ def _cards(certificate: Certificate) -> tuple[Card, ...]:
     )
 
 
-def _card(label: str, term: str, metric: Metric | None) -> Card:
+def _card(label: str, term: str, metric: Metric | None, *, unit: str = "pairs") -> Card:
     if metric is None:
         return Card(label, term, detail="could not be measured")
-    count = f"n = {sample_size(metric, 'pairs')}" if metric.count is not None else ""
+    count = f"n = {sample_size(metric, unit)}" if metric.count is not None else ""
     if metric.unit == "fraction":
         return Card(label, term, value=percent(metric.value), interval=interval(metric), detail=count)
-    # The unit is too long for large letters.
+    # The full unit is too long for large letters.
     spread = f"{bare_interval(metric)} {metric.unit}"
     return Card(label, term, value=number(metric.value, signed=True), interval=spread, detail=count)
 
@@ -204,12 +240,19 @@ def _length(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
     each: tuple[tuple[str, LengthBias], ...] = tuple(
         (suite.name, suite.length) for suite in certificate.suites if suite.num_pairs
     )
-    rows = (("All suites together", certificate.length), *each) if len(each) > 1 else each
-    lead = (
-        "Whether the model prefers long answers over good ones. Lengths are in characters; differences are between "
-        "answers to the same prompt."
+    together = (("All suites together", certificate.length),)
+    rows = (*together, *each) if len(each) > 1 else each
+    by_suite = (Fold("The same for each suite", (interventions_table(each),)),) if len(each) > 1 else ()
+    blocks = (
+        Note(_EDITS_LEAD, "lead", ("length effect",)),
+        interventions_table(together if len(each) > 1 else each),
+        *by_suite,
+        Note(_PADDING_LEAD, "lead", ("padding attack",)),
+        padding_table(rows),
+        Note(_SLOPE_LEAD, "lead", ("length slope",)),
+        slope_table(rows),
+        Plots(plots),
     )
-    blocks = (Note(lead, "lead"), length_table(rows), Plots(plots))
     return Section("Length bias", blocks, anchor="length", short="Length bias")
 
 

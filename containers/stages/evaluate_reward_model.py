@@ -1,4 +1,4 @@
-"""evaluate_reward_model: certify the saved reward model by suites, length bias, padding attack and score parity."""
+"""evaluate_reward_model: certify the saved reward model by suites, edits of length, and score parity."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from containers.certificate.checkpoint_choice import choice_on_test_pairs
-from containers.certificate.padding_attack import PaddedPairs, pad_pairs
+from containers.certificate.edited_answers import score_edited_pairs
 from containers.certificate.parity import measure_parity, measure_parity_of_stranger
 from containers.certificate.suites import read_suites, score_suite, without_refused, without_strange_tokens
 from containers.contracts.certificate import (
@@ -28,6 +28,7 @@ from containers.distributed.ranks import join_ranks, leave_ranks
 from containers.document.html import page_html
 from containers.evals.item_scores import write_item_scores
 from containers.evals.length_bias import length_bias
+from containers.evals.length_effects import EditedPairs, together
 from containers.evals.plots import write_reward_model_plots
 from containers.evals.sample_predictions import NUM_RELOAD_PAIRS
 from containers.evals.scored_suite import ScoredPair, ScoredSuite
@@ -70,17 +71,17 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     scored = [score_suite(context, scorer, suite) for suite in suites]
     if not scored[0].pairs:
         raise BadDataError(f"Not one test pair fits in max_length {config.max_length} tokens.")
-    padded = [pad_pairs(scorer, suite.pairs, limit=config.num_padded_pairs, seed=context.spec.seed) for suite in scored]
-    intervals = Intervals(confidence=config.confidence, num_bootstrap=config.num_bootstrap, seed=context.spec.seed)
+    limit, seed = config.num_edited_pairs, context.spec.seed
+    edited = [score_edited_pairs(scorer, suite.pairs, limit=limit, seed=seed) for suite in scored]
+    intervals = Intervals(confidence=config.confidence, num_bootstrap=config.num_bootstrap, seed=seed)
     evaluations = tuple(
-        evaluate_suite(suite, intervals, padding=found.figures(intervals))
-        for suite, found in zip(scored, padded, strict=True)
+        evaluate_suite(suite, intervals, edited=found) for suite, found in zip(scored, edited, strict=True)
     )
     scores = [score for suite in scored for item in suite.items for score in item.scores]
     certificate = Certificate(
         model=_certified(context, scorer, info, folder=folder),
         suites=evaluations,
-        length=_over_all(scored, padded, intervals),
+        length=_over_all(scored, edited, intervals),
         parity=parity,
         choice=choice_on_test_pairs(context, scored[0]) if info is not None else None,
         samples=_samples(scored[0].pairs, config.num_samples),
@@ -155,11 +156,10 @@ def _certified(
     )
 
 
-def _over_all(suites: Sequence[ScoredSuite], padded: Sequence[PaddedPairs], intervals: Intervals) -> LengthBias:
-    """Length bias over the pairs of all suites."""
+def _over_all(suites: Sequence[ScoredSuite], edited: Sequence[EditedPairs], intervals: Intervals) -> LengthBias:
+    """Length bias over the pairs of all suites; each has at most `num_edited_pairs` edited ones."""
     pairs = list(chain.from_iterable(suite.pairs for suite in suites))
-    padding = PaddedPairs().with_others(padded).figures(intervals)
-    return length_bias(pairs, intervals, score_std=score_spread(pairs), padding=padding)
+    return length_bias(pairs, intervals, score_std=score_spread(pairs), edited=together(edited))
 
 
 def _samples(pairs: Sequence[ScoredPair], count: int) -> tuple[SamplePrediction, ...]:
@@ -187,7 +187,14 @@ def _metrics(certificate: Certificate) -> tuple[Metric, ...]:
         if metric is not None
     ]
     length = certificate.length
-    whole = [length.slope, length.standard_slope, length.controlled_accuracy, length.padding.flips]
+    whole = [
+        *(found.effect for found in length.interventions),
+        length.padding.flips,
+        length.padding.padded_accuracy,
+        length.slope,
+        length.standard_slope,
+        length.controlled_accuracy,
+    ]
     return (
         *figures,
         *(metric for metric in whole if metric is not None),
@@ -206,4 +213,5 @@ def _suite_metrics(suite: SuiteEvaluation) -> dict[str, Metric | None]:
         "expected_calibration_error": suite.expected_calibration_error,
         "standard_length_slope": suite.length.standard_slope,
         "padding_flips": suite.length.padding.flips,
+        **{f"{found.name.replace(' ', '_')}_effect": found.effect for found in suite.length.interventions},
     }

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from containers.contracts.certificate import Certificate
+from containers.contracts.certificate import PADDING, REPETITION, REWRITING, Certificate
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import BENCHMARKS
 from containers.evals.paired import PairedDifference
@@ -99,9 +99,13 @@ def _whole(certificate: Certificate) -> dict[str, Metric | None]:
     """Return the figures over all pairs of a certificate."""
     length = certificate.length
     return {
-        "Accuracy at equal lengths": length.controlled_accuracy,
-        "Length slope, standard deviations per doubling": length.standard_slope,
+        "Effect of padding, standard deviations per doubling": length.intervention(PADDING).effect,
+        "Effect of repetition, standard deviations per doubling": length.intervention(REPETITION).effect,
+        "Effect of rewriting, standard deviations per doubling": length.intervention(REWRITING).effect,
         "Order flipped by padding": length.padding.flips,
+        "Accuracy with both answers padded": length.padding.padded_accuracy,
+        "Accuracy without the slope's part": length.controlled_accuracy,
+        "Length slope given these labels, standard deviations per doubling": length.standard_slope,
         "Largest difference between two code paths to a score": Metric(
             name="parity", value=certificate.parity.max_difference, unit="score"
         ),

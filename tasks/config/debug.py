@@ -101,7 +101,7 @@ def _short_evaluations(config: RunConfig) -> dict[str, object]:
     return {
         "evaluate_reward_model.suites": [],
         "evaluate_reward_model.num_bootstrap": 100,
-        "evaluate_reward_model.num_padded_pairs": _NUM_PROMPTS,
+        "evaluate_reward_model.num_edited_pairs": _NUM_PROMPTS,
         "evaluate_policy.max_prompts": _NUM_PROMPTS,
         "evaluate_policy.completions_per_prompt": 1,
         # At least as many as the policy was trained to write.

@@ -27,7 +27,12 @@ _NOT_FOR_PEOPLE = frozenset({"stage"})
 _MAX_SHOWN_CHARACTERS = 60
 
 # Names of keys elsewhere, and the names of these keys here.
-_OTHER_NAMES = {"pair_files": "suites", "max_samples": "max_rows"}
+_OTHER_NAMES = {
+    "pair_files": "suites",
+    "max_samples": "max_rows",
+    "num_padded_pairs": "num_edited_pairs",
+    "maximum_length_slope": "maximum_length_effect",
+}
 
 _WANTED_TYPES = {
     "int_type": "a whole number",

@@ -15,6 +15,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef
 from containers.formatting import interval, moment, number, percent, quantity
+from tasks.config.length_rules import equal_lengths_rule, length_effect_rules
 
 # A policy has hardly moved if at least this share of its completions equals the reference's word for word.
 _HARDLY_MOVED = 0.9
@@ -81,15 +82,16 @@ class RewardModelGate(ApprovalSettings):
     """What the reward model must show before a policy is trained against it."""
 
     minimum_accuracy: Fraction = Field(0.6, description="Pairwise accuracy on the validation pairs")
-    maximum_length_slope: Weight | None = Field(
+    maximum_length_effect: Weight | None = Field(
         None,
-        description="Standard deviations by which doubling a completion's length may move its score, up or down, over "
-        "all suites; null: only reported",
+        description="Standard deviations per doubling of the length that an edit of the same completion may move its "
+        "score, over all suites and by the end of the interval: filler and repetition up, other wording up or down; "
+        "null: only reported",
     )
     minimum_accuracy_at_equal_lengths: Fraction | None = Field(
         None,
-        description="Minimum for the lower end of the interval of the accuracy over the pairs of all suites, as if "
-        "both completions were equally long; a model that only counts length gets 0.5; null: only reported",
+        description="Minimum for the lower end of the interval of the accuracy over the pairs of all suites, of "
+        "margins without the length slope's part; a model that only counts length gets 0.5; null: only reported",
     )
     maximum_padding_flips: Fraction | None = Field(
         None,
@@ -119,8 +121,8 @@ def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateV
     rules = [_accuracy_rule(suite, gate) for suite in certificate.suites]
     length = certificate.length
     rules += [
-        _bound_rule("length slope", length.standard_slope, gate.maximum_length_slope),
-        _equal_lengths_rule(length.controlled_accuracy, gate.minimum_accuracy_at_equal_lengths),
+        *length_effect_rules(length, gate.maximum_length_effect),
+        equal_lengths_rule(length.controlled_accuracy, gate.minimum_accuracy_at_equal_lengths),
         _bound_rule("order flipped by padding", length.padding.flips, gate.maximum_padding_flips),
     ]
     parity = certificate.parity
@@ -166,26 +168,6 @@ def _bound_rule(name: str, found: Metric | None, maximum: float | None) -> GateR
         wanted=f"at most {quantity(maximum, found.unit)}",
         found=f"{quantity(found.value, found.unit)}{spread}",
         passed=abs(found.value) <= maximum,
-    )
-
-
-def _equal_lengths_rule(found: Metric | None, minimum: float | None) -> GateRule | None:
-    """Rule on the accuracy at equal lengths, judged by the lower end of its interval.
-
-    If all pairs differ in length by about the same amount, nothing is known about equal lengths: the figure itself may
-    be anything.
-    """
-    if minimum is None:
-        return None
-    text = "it could not be measured: the lengths of the completions do not differ, or fewer than 3 prompts were left"
-    if found is not None:
-        spread = f" ({interval(found)})" if interval(found) else ""
-        text = f"{percent(found.value)}{spread} on {found.count or 0:,} pairs"
-    return GateRule(
-        name="accuracy at equal lengths",
-        wanted=f"interval from {percent(minimum)} on",
-        found=text,
-        passed=found is not None and (found.value if found.ci_low is None else found.ci_low) >= minimum,
     )
 
 

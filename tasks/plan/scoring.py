@@ -1,6 +1,6 @@
 """Plans of stages that train nothing: the filter, with its reference reward model if there is one, and evaluations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +43,9 @@ def _text_bytes(suite: SuiteFile) -> float | None:
     return sum(sizes) if sizes else None
 
 
+# Of usual length: each side with filler, repeated, in other wording, cut, and padded to twice the longer side. Counted
+# on the nine suites of configs/runs/real-hh.yaml: 16.4.
+_CONVERSATIONS_PER_EDITED_PAIR = 16
 # Time to read, filter and write a row on one core; detecting the language is most of it.
 _SECONDS_PER_ROW = 1e-3
 _LONG_JUDGING_S = 3600.0
@@ -127,7 +130,9 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
     how, num_absent = "by the size of their files", sizes.count(None)
     note = f"without {num_absent} of the suites, whose files are not here" if num_absent else ""
     if scorer is not None and pairs is not None:
-        judged = 2 * pairs.value * mean_conversation(context, config.max_length) + suite_tokens
+        mean = mean_conversation(context, config.max_length)
+        tokens_of_each = [2 * pairs.value * mean, *((size or 0) / _SUITE_BYTES_PER_TOKEN for size in sizes)]
+        judged = sum(tokens_of_each) + _edited_tokens(tokens_of_each, num_pairs=config.num_edited_pairs, mean=mean)
         work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
         work += bootstrap(context)
     return replace(
@@ -142,6 +147,11 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
         work=work_figure(work, missing=context.missing_of_scorer),
         time=time_figure(context, stage, work, note=note, missing=context.missing_of_scorer),
     )
+
+
+def _edited_tokens(suites: Sequence[float], *, num_pairs: int, mean: float) -> float:
+    """Tokens of the edited answers of suites with so many tokens; a small suite has fewer pairs to edit."""
+    return _CONVERSATIONS_PER_EDITED_PAIR * sum(min(num_pairs * mean, tokens / 2) for tokens in suites)
 
 
 def plan_evaluate_policy(context: PlanContext) -> StagePlan:

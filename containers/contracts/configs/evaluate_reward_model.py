@@ -23,7 +23,10 @@ class EvaluateRewardModelConfig(Frozen):
     confidence: Confidence = Field(0.95, description="Level of the confidence intervals")
     num_bootstrap: Resamples = Field(2000, ge=100, description="Resamples of the bootstrap behind the length figures")
     num_samples: Shown = Field(8, description="Pairs shown with their scores")
-    num_padded_pairs: Rows = Field(
-        64, ge=0, description="Pairs of each suite with filler appended to the rejected response; 0: no such attack"
+    num_edited_pairs: Rows = Field(
+        64,
+        ge=0,
+        description="Pairs of each suite whose responses are edited and scored again, for what length does to their "
+        "scores: up to 12 conversations a pair; 0: no edits",
     )
     suites: tuple[SuiteFile, ...] = Field((), description="Suites that judge the model, beside the validation pairs")

@@ -31,7 +31,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Pat
         SuiteFile.model_validate({"name": name, "benchmark": benchmark, "path": file})
         for name, (benchmark, file) in suites.items()
     )
-    config = EvaluateRewardModelConfig(max_length=512, num_bootstrap=100, num_padded_pairs=0, suites=named)
+    config = EvaluateRewardModelConfig(max_length=512, num_bootstrap=100, num_edited_pairs=0, suites=named)
     context = make_context(folder, StageName.EVALUATE_REWARD_MODEL, config, inputs)
     evaluate_reward_model.run(context)
     return context.output

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from containers.contracts.certificate import LengthBias, PaddingAttack
+from containers.contracts.certificate import LengthBias
 from containers.evals.length_bias import length_bias
+from containers.evals.length_effects import EditedPairs
 from containers.evals.suites.base import Intervals
 from tests.unit.factories.report.scored_pairs import pairs_of_lengths, scored_pair
 
@@ -21,7 +22,7 @@ def _doublings(pair: tuple[int, int]) -> float:
 
 
 def _bias(margins: list[float]) -> LengthBias:
-    return length_bias(pairs_of_lengths(LENGTHS, margins), INTERVALS, score_std=2.0, padding=PaddingAttack())
+    return length_bias(pairs_of_lengths(LENGTHS, margins), INTERVALS, score_std=2.0, edited=EditedPairs())
 
 
 def test_the_slope_is_what_a_doubling_adds_to_the_score_and_quality_is_no_slope() -> None:
@@ -54,7 +55,7 @@ def test_a_good_model_keeps_its_accuracy_at_equal_lengths_and_a_token_counter_lo
 def test_a_token_counter_on_data_whose_better_answer_is_longer_looks_good_until_lengths_are_equal() -> None:
     lengths = [(max(pair), min(pair)) if place % 10 else (min(pair), max(pair)) for place, pair in enumerate(LENGTHS)]
     pairs = pairs_of_lengths(lengths, [float(better - worse) for better, worse in lengths])
-    bias = length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack())
+    bias = length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs())
     assert sum(pair.margin > 0 for pair in pairs) / len(pairs) > 0.88
     assert bias.controlled_accuracy is not None and bias.controlled_accuracy.value < 0.8
 
@@ -67,21 +68,21 @@ def test_where_every_pair_is_right_length_explains_nothing() -> None:
 
 def test_answers_of_one_length_say_nothing_about_length() -> None:
     pairs = pairs_of_lengths([(50, 50)] * 40, [1.0, -1.0] * 20)
-    bias = length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack())
+    bias = length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs())
     assert (bias.slope, bias.standard_slope, bias.controlled_accuracy) == (None, None, None)
     assert [(metric.name, metric.count) for metric in bias.by_length_difference] == [("within 50", 40)]
 
 
 def test_a_resample_whose_pairs_have_one_difference_of_lengths_says_nothing_about_the_slope() -> None:
     pairs = pairs_of_lengths([(100, 50)] * 3 + [(200, 50)], [1.0, 1.0, 1.0, 2.0])
-    slope = length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack()).slope
+    slope = length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs()).slope
     assert slope is not None
     assert (slope.value, slope.ci_low, slope.ci_high) == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_an_empty_answer_has_a_length_too() -> None:
     pairs = [scored_pair(place, "", "x" * place, (1.0, 0.0)) for place in range(1, 9)]
-    assert length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack()).slope is not None
+    assert length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs()).slope is not None
 
 
 def test_pairs_of_one_prompt_are_resampled_together() -> None:
@@ -91,7 +92,7 @@ def test_pairs_of_one_prompt_are_resampled_together() -> None:
     nine_times = [pair for pair in once for _ in range(9)]
     widths = []
     for pairs in (once, nine_times):
-        slope = length_bias(pairs, INTERVALS, score_std=1.0, padding=PaddingAttack()).slope
+        slope = length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs()).slope
         assert slope is not None and slope.ci_low is not None and slope.ci_high is not None
         widths.append(slope.ci_high - slope.ci_low)
     assert widths[1] == pytest.approx(widths[0], rel=1e-9)

@@ -50,7 +50,7 @@ def test_the_evaluator_keeps_to_the_budget_of_its_configuration(
     monkeypatch.setattr(RewardScorer, "_packed", packed)
     monkeypatch.setattr(scoring, "score_rows", seen)
     model = write_reward_model(tmp_path / "model", random_model(), colour_rows(4))
-    config = EvaluateRewardModelConfig(max_length=512, batch_tokens=batch_tokens, num_bootstrap=100, num_padded_pairs=4)
+    config = EvaluateRewardModelConfig(max_length=512, batch_tokens=batch_tokens, num_bootstrap=100, num_edited_pairs=4)
     inputs = {"pairs": write_pairs(tmp_path / "pairs", colour_rows(4)), "reward_model": model}
     context = make_context(tmp_path, StageName.EVALUATE_REWARD_MODEL, config, inputs)
     evaluate_reward_model.run(context)

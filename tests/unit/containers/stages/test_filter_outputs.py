@@ -21,12 +21,12 @@ pytestmark = pytest.mark.shared_data
 
 SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs.jsonl.gz"}
 RECORDED = {
-    "human_rows_and_suites": "2c16d8a5f844371e",
-    "transcripts": "e2a98d75863fe9f2",
-    "transcripts_beside_validation": "fdc2a54b0525fc94",
-    "every_defect": "b6a6466d47ab1c37",
-    "nearly_the_same_rows": "4f4721faf242ad0d",
-    "a_mixture": "e1a77859becd6610",
+    "human_rows_and_suites": "54b10c9946f8254e",
+    "transcripts": "18aac5e418b944b5",
+    "transcripts_beside_validation": "ea1ce8dbc40a500a",
+    "every_defect": "13cbe68b70e4f6b2",
+    "nearly_the_same_rows": "4deb0a0427320db4",
+    "a_mixture": "7420e21059940b89",
 }
 Inputs = dict[str, Path]
 

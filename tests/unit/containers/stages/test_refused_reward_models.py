@@ -117,11 +117,15 @@ def test_a_token_counter_is_accurate_on_data_that_loves_length_and_misses_the_ru
     validation = _rows_of_lengths(80, seed=1)
     model = write_reward_model(tmp_path / "counter", token_counter(), validation)
     found = _certificate(tmp_path, model, validation, _rows_of_lengths(80, seed=2))
-    assert _missed(found, maximum_length_slope=0.3, maximum_padding_flips=0.25) == {
-        "length slope",
+    assert _missed(found, maximum_length_effect=0.3, maximum_padding_flips=0.25) == {
+        "length effect of padding",
+        "length effect of repetition",
+        "length effect of rewriting",
         "order flipped by padding",
     }
     assert found.length.padding.flips is not None and found.length.padding.flips.value == 1.0
+    assert found.length.padding.flips_of_either_order is not None
+    assert found.length.padding.flips_of_either_order.value == 1.0
     assert found.length.slope is not None and found.length.slope.ci_low is not None and found.length.slope.ci_low > 0
     accuracy, controlled = found.suites[0].accuracy, found.suites[0].length.controlled_accuracy
     assert accuracy is not None and accuracy.value == pytest.approx(0.9)

@@ -203,7 +203,7 @@ def test_a_resumed_training_ends_with_the_same_weights_bit_for_bit_with_every_op
 def test_the_certificate_finds_the_score_token_on_every_path(tmp_path: Path) -> None:
     trained, _ = _train(tmp_path, use_cls=True, chat_template=PLAIN)
     inputs = {"pairs": trained.input_path("pairs"), "reward_model": trained.output}
-    config = EvaluateRewardModelConfig(max_length=256, num_bootstrap=100, num_padded_pairs=2)
+    config = EvaluateRewardModelConfig(max_length=256, num_bootstrap=100, num_edited_pairs=2)
     context = make_context(tmp_path, StageName.EVALUATE_REWARD_MODEL, config, inputs)
     values = values_of(evaluate_reward_model.run(context))
     logged = [

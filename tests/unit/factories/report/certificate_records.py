@@ -6,6 +6,7 @@ from containers.contracts.certificate import (
     Certificate,
     CertifiedModel,
     LengthBias,
+    LengthIntervention,
     PaddingAttack,
     ParityPath,
     ScoreParity,
@@ -85,6 +86,23 @@ def length_bias() -> LengthBias:
     """A slight love of length."""
     return LengthBias(
         num_pairs=812,
+        interventions=tuple(
+            LengthIntervention(
+                name=name,
+                num_answers=num_answers,
+                num_prompts=60,
+                not_edited_because=((reason, 128 - num_answers),) if num_answers < 128 else (),
+                mean_doublings=doublings,
+                change=metric(f"{name}_change", effect * doublings, "SD", 0.03, num_answers),
+                effect=metric(f"{name}_effect", effect, "SD per doubling", 0.04, num_answers),
+            )
+            for name, effect, doublings, num_answers, reason in (
+                ("padding", -0.21, 1.2, 128, ""),
+                ("repetition", -0.34, 1.0, 121, "no room below max_length"),
+                ("rewriting", 0.07, 0.18, 110, "too few places for a rule"),
+                ("cutting", 0.42, -1.0, 84, "no sentence end near the middle"),
+            )
+        ),
         slope=metric("length_slope", 0.11, "per doubling", 0.03),
         standard_slope=metric("standard_length_slope", 0.084, "SD per doubling", 0.02),
         controlled_accuracy=metric("controlled_accuracy", 0.902, "fraction", 0.02),
@@ -97,6 +115,8 @@ def length_bias() -> LengthBias:
             num_pairs=64,
             num_not_padded=3,
             flips=metric("padding_flips", 0.047, "fraction", 0.04, 64),
+            flips_of_either_order=metric("padding_flips_of_either_order", 0.061, "fraction", 0.04, 70),
+            padded_accuracy=metric("padded_accuracy", 0.893, "fraction", 0.05, 70),
             mean_rise=metric("padding_rise", -0.12, "score", 0.05, 64),
         ),
     )

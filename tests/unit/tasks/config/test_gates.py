@@ -1,8 +1,10 @@
 """A gate that opens for a bad model costs GPU days; one that hides a waiver costs trust."""
 
+from pathlib import Path
+
 import pytest
 
-from containers.contracts.certificate import LengthBias, PaddingAttack, ParityPath, ScoreParity
+from containers.contracts.certificate import LengthBias, LengthIntervention, PaddingAttack, ParityPath, ScoreParity
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import (
@@ -12,6 +14,7 @@ from containers.contracts.records import (
     PolicyEvaluation,
 )
 from containers.contracts.spec import ArtifactRef
+from tasks.config.errors import InvalidConfigError
 from tasks.config.gates import (
     GateClosedError,
     PolicyGate,
@@ -22,7 +25,9 @@ from tasks.config.gates import (
     judge_reward_model,
     require_certificate,
 )
+from tasks.config.loading import load_run_config
 from tests.unit.factories.report.certificate_factory import certificate, suite
+from tests.unit.factories.run_files import write_run
 
 
 def _policy(gain: float, low: float, kl: float = 0.1, identical: float | None = None) -> PolicyEvaluation:
@@ -184,7 +189,7 @@ def test_a_waiver_beforehand_beside_a_question_is_a_mistake() -> None:
 def test_only_the_demands_of_a_gate_are_its_rules() -> None:
     assert RewardModelGate(approval="required", notify="slack-webhook/ml").rules() == {
         "minimum_accuracy": 0.6,
-        "maximum_length_slope": None,
+        "maximum_length_effect": None,
         "minimum_accuracy_at_equal_lengths": None,
         "maximum_padding_flips": None,
     }
@@ -199,41 +204,76 @@ def test_a_notification_block_is_named_by_type_and_name(notify: str) -> None:
         RewardModelGate.model_validate({"notify": notify})
 
 
-def _length(slope: float | None, flips: float | None) -> LengthBias:
-    def metric(value: float | None, unit: str) -> Metric | None:
-        return None if value is None else Metric(name="m", value=value, unit=unit, count=64)
-
+def _length(flips: float | None, **effects: tuple[float, float, float]) -> LengthBias:
+    """Effects are (value, low end, high end)."""
     return LengthBias(
         num_pairs=64,
-        standard_slope=metric(slope, "SD per doubling"),
-        padding=PaddingAttack(num_pairs=64, flips=metric(flips, "fraction")),
+        interventions=tuple(
+            LengthIntervention(
+                name=name,
+                num_answers=128,
+                effect=Metric(name="m", value=value, unit="SD per doubling", ci_low=low, ci_high=high, count=128),
+            )
+            for name, (value, low, high) in effects.items()
+        ),
+        padding=PaddingAttack(
+            num_pairs=64, flips=None if flips is None else Metric(name="m", value=flips, unit="fraction", count=64)
+        ),
     )
+
+
+WEAK, STRONG, UNSURE = (0.1, 0.05, 0.15), (0.5, 0.45, 0.55), (0.1, -0.4, 0.6)
+PUNISHED = (-0.8, -0.9, -0.7)
 
 
 @pytest.mark.parametrize(
     ("length", "missed"),
     [
-        (_length(0.2, 0.1), set()),
-        (_length(0.31, 0.1), {"length slope"}),
-        (_length(-0.31, 0.1), {"length slope"}),
-        (_length(0.2, 0.3), {"order flipped by padding"}),
-        (_length(None, None), {"length slope", "order flipped by padding"}),
+        (_length(0.1, padding=WEAK, repetition=WEAK, rewriting=WEAK), set()),
+        (_length(0.1, padding=STRONG, repetition=WEAK, rewriting=WEAK), {"length effect of padding"}),
+        (_length(0.1, padding=WEAK, repetition=UNSURE, rewriting=WEAK), {"length effect of repetition"}),
+        (_length(0.1, padding=PUNISHED, repetition=PUNISHED, rewriting=WEAK), set()),
+        (_length(0.1, padding=WEAK, repetition=WEAK, rewriting=PUNISHED), {"length effect of rewriting"}),
+        (_length(0.1, padding=WEAK, repetition=WEAK, rewriting=UNSURE), {"length effect of rewriting"}),
+        (_length(0.1, repetition=WEAK, cutting=STRONG), set()),
+        (_length(0.3, padding=WEAK), {"order flipped by padding"}),
+        (_length(None), {"length effect", "order flipped by padding"}),
+        (_length(None, cutting=WEAK), {"length effect", "order flipped by padding"}),
     ],
 )
 def test_a_model_that_is_moved_by_length_misses_its_gate(length: LengthBias, missed: set[str]) -> None:
-    gate = RewardModelGate(maximum_length_slope=0.3, maximum_padding_flips=0.25)
+    gate = RewardModelGate(maximum_length_effect=0.3, maximum_padding_flips=0.25)
     verdict = judge_reward_model(certificate(length=length), gate)
     assert {rule.name for rule in verdict.rules if not rule.passed} == missed
     assert verdict.passed is not bool(missed)
 
 
-def test_the_rule_on_length_names_the_figure_with_its_interval_and_its_bound() -> None:
-    slope = Metric(name="m", value=0.42, unit="SD per doubling", ci_low=0.31, ci_high=0.5, count=64)
-    length = LengthBias(num_pairs=64, standard_slope=slope)
-    verdict = judge_reward_model(certificate(length=length), RewardModelGate(maximum_length_slope=0.3))
-    (rule,) = [rule for rule in verdict.rules if rule.name == "length slope"]
-    assert rule.wanted == "at most 0.300 SD per doubling"
-    assert rule.found == "0.420 SD per doubling (0.310 to 0.500 SD per doubling)"
+def test_the_slope_across_pairs_closes_no_gate() -> None:
+    slope = Metric(name="m", value=2.0, unit="SD per doubling", ci_low=1.9, ci_high=2.1, count=64)
+    length = _length(0.1, padding=WEAK).model_copy(update={"standard_slope": slope})
+    assert judge_reward_model(certificate(length=length), RewardModelGate(maximum_length_effect=0.3)).passed
+
+
+def test_the_rules_on_length_name_the_figure_with_its_interval_and_its_bound() -> None:
+    length = _length(0.1, padding=(0.42, 0.31, 0.5), rewriting=(0.02, -0.1, 0.14))
+    verdict = judge_reward_model(certificate(length=length), RewardModelGate(maximum_length_effect=0.3))
+    padding, rewriting = (rule for rule in verdict.rules if rule.name.startswith("length effect"))
+    assert padding.wanted == "interval at most 0.3 SD per doubling"
+    assert padding.found == "0.420 SD per doubling (0.310 to 0.500 SD per doubling) on 128 answers"
+    assert rewriting.wanted == "interval within -0.3 to 0.3 SD per doubling"
+    assert (padding.passed, rewriting.passed) == (False, True)
+
+
+def test_the_key_that_bounded_the_slope_is_refused_with_the_one_that_bounds_the_effect(tmp_path: Path) -> None:
+    path = write_run(tmp_path, gates={"reward_model": {"maximum_length_slope": 1.0}})
+    with pytest.raises(InvalidConfigError, match=r"maximum_length_slope: .*Did you mean `maximum_length_effect`\?"):
+        load_run_config(path)
+
+
+def test_the_key_that_counted_padded_pairs_is_refused_with_the_one_that_counts_edited_ones(tmp_path: Path) -> None:
+    path = write_run(tmp_path, evaluate_reward_model={"num_padded_pairs": 8})
+    with pytest.raises(InvalidConfigError, match=r"num_padded_pairs: .*Did you mean `num_edited_pairs`\?"):
+        load_run_config(path)
 
 
 @pytest.mark.parametrize(("found", "passed"), [(0.621, True), (0.62, True), (0.619, False), (None, False)])

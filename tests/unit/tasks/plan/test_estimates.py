@@ -48,9 +48,8 @@ def seconds_of(tmp_path: Path, stage: StageName, **sections: object) -> float:
         filter_dataset={"validation_parts": {"minimum_prompts": 1000}},  # all validation pairs are evaluated
         build_base_model=SMALL_MODEL,
         train_reward_model={"max_length": 384, "lora": {"r": 16}},
-        evaluate_reward_model={"max_length": 384},
         evaluate_policy={"max_prompt_length": 192, "max_completion_length": 32},
-        **sections,
+        **{"evaluate_reward_model": {"max_length": 384}, **sections},
     )
     planned = next(item for item in plan_run(load_run_config(path)).stages if item.stage is stage).time
     assert planned is not None and planned.value is not None
@@ -72,6 +71,19 @@ def test_fine_tuning_with_a_large_vocabulary_takes_as_long_on_a_cpu_as_it_took(t
     planned = seconds_of(tmp_path, StageName.TRAIN_SFT, train_sft=sft, train_policy=SMALL_POLICY)
     measured = 27 + 54  # CPU seconds of four steps, and of one evaluation on 166 pairs
     assert measured / 2 < planned < measured * 2
+
+
+def test_edited_answers_are_part_of_the_time_of_a_certificate(tmp_path: Path) -> None:
+    """166 pairs are 332 conversations; 64 of them, edited, are scored as 16 more each, 166 at most."""
+
+    def seconds(num_edited: int) -> float:
+        config = {"max_length": 384, "num_edited_pairs": num_edited, "num_bootstrap": 100}
+        stage = StageName.EVALUATE_REWARD_MODEL
+        return seconds_of(tmp_path, stage, train_policy=SMALL_POLICY, evaluate_reward_model=config)
+
+    plain, usual, all_of_them = seconds(0), seconds(64), seconds(1000)
+    assert usual / plain == pytest.approx(1 + 64 * 16 / 332, rel=0.05)
+    assert all_of_them / plain == pytest.approx(1 + 166 * 16 / 332, rel=0.05)
 
 
 @pytest.fixture

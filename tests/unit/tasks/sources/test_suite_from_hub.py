@@ -69,7 +69,7 @@ def key_of(config: EvaluateRewardModelConfig, inputs: tuple[StageInput, ...]) ->
 
 def test_a_suite_named_by_branch_is_judged_and_the_certificate_names_its_commit(hub: FakeHub, tmp_path: Path) -> None:
     commit = hub.commit("datasets", HUB_ID, repository())
-    config = EvaluateRewardModelConfig(suites=(suite("main"),), max_length=512, num_bootstrap=100, num_padded_pairs=0)
+    config = EvaluateRewardModelConfig(suites=(suite("main"),), max_length=512, num_bootstrap=100, num_edited_pairs=0)
     (fetched,) = suite_inputs(config.suites)
     assert hub.downloads() == [FILE]
     model = write_reward_model(tmp_path / "model", random_model(), colour_rows(8))

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from containers.certificate.padding_attack import PaddedPairs
 from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import BENCHMARKS
@@ -90,14 +89,3 @@ def test_rows_that_repeat_change_no_figure_and_narrow_no_interval(name: str) -> 
         assert found.value == pytest.approx(wanted.value), label
         assert _width(found) >= 0.999 * _width(wanted), label
         assert _width(found) <= 1.5 * _width(wanted) + 1e-9, label
-
-
-def test_pairs_that_repeat_do_not_make_the_padding_attack_look_surer() -> None:
-    rises, flipped = tuple(place / 10 for place in range(30)), tuple(place % 3 == 0 for place in range(30))
-    prompts = tuple(f"prompt {place}" for place in range(30))
-    once = PaddedPairs(rises, flipped, prompts).figures(INTERVALS)
-    repeated = PaddedPairs(rises * COPIES, flipped * COPIES, prompts * COPIES).figures(INTERVALS)
-    for name in ("flips", "mean_rise"):
-        wanted, found = getattr(once, name), getattr(repeated, name)
-        assert found.value == pytest.approx(wanted.value)
-        assert 0.999 * _width(wanted) <= _width(found) <= 1.1 * _width(wanted)

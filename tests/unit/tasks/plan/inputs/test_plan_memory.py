@@ -141,7 +141,9 @@ def test_suites_are_counted_by_the_size_of_their_files_and_missing_ones_are_name
     planned, before = (stage_of(item, StageName.EVALUATE_REWARD_MODEL) for item in (plan, without))
     assert planned.work and before.work and planned.time
     shape_weights = 2 * (4 * 64 * 64 + 3 * 64 * 128)
-    assert (planned.work.value or 0) - (before.work.value or 0) == 2 * shape_weights * 3000
+    assert (planned.work.value or 0) - (before.work.value or 0) == 2 * shape_weights * 3000 * (
+        1 + 8
+    )  # edits of all their pairs
     assert planned.time.note == "on an idle machine, without 1 of the suites, whose files are not here"
 
 
