@@ -77,7 +77,7 @@ AREAS: Mapping[str, Mapping[str, str]] = {
     },
     "gates": {
         "tasks/config/gates.py": f"{UNIT}/tasks/config/test_gates.py",
-        "tasks/config/length_rules.py": f"{UNIT}/tasks/config/test_gates.py",
+        "tasks/config/gate_rules.py": f"{UNIT}/tasks/config/test_gates.py",
         "tasks/config/retrain.py": f"{UNIT}/tasks/champions {UNIT}/tasks/config",
         "tasks/decide_champion.py": f"{UNIT}/tasks/champions",
         "containers/report/verdict.py": f"{UNIT}/containers/report",

@@ -20,7 +20,7 @@ from containers.evals.length_bias import length_bias
 from containers.evals.length_effects import EditedPairs, PaddedPair, ScoredEdit
 from containers.evals.scored_suite import ScoredPair
 from containers.evals.suites.base import Comparison, Intervals, SuiteItem
-from tasks.config.length_rules import length_effect_rules
+from tasks.config.gate_rules import effect_rules
 
 BIASES = (-0.3, -0.15, 0.0, 0.15, 0.3)
 _BOUND = 0.2
@@ -132,12 +132,12 @@ def _rows(world: World, bias: float, *, runs: int, num_pairs: int, seed: int) ->
         closes = float(np.mean(closed[name])) if name in closed else None
         mean = float(np.mean([metric.value for metric in metrics]))
         yield Row(world.name, bias, name, truth, mean, float(np.mean(held)), closes)
-    any_missed = [any(not rule.passed for rule in length_effect_rules(length, _BOUND)) for length in found]
+    any_missed = [any(not rule.passed for rule in effect_rules(length, _BOUND, "interval")) for length in found]
     yield Row(world.name, bias, "the gate's rule, all edits", bias, math.nan, math.nan, float(np.mean(any_missed)))
 
 
 def _misses(length: LengthBias, name: str) -> bool:
-    return any(not rule.passed for rule in length_effect_rules(length, _BOUND) if rule.name.endswith(f" {name}"))
+    return any(not rule.passed for rule in effect_rules(length, _BOUND, "interval") if rule.name.endswith(f" {name}"))
 
 
 def _figure(length: LengthBias, name: str) -> Metric | None:

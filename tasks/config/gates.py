@@ -10,13 +10,16 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from containers.contracts.base import Difference, Fraction, Frozen, Hours, Positive, Weight
-from containers.contracts.certificate import TEST_SUITE, Certificate, SuiteEvaluation
-from containers.contracts.outcome import Metric
+from containers.contracts.certificate import TEST_SUITE, Certificate
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef
-from containers.formatting import interval, moment, number, percent, quantity
-from tasks.config.length_rules import equal_lengths_rule, length_effect_rules
+from containers.formatting import moment, number, sample_size
+from tasks.config.gate_rules import Bound, HeldBy, accuracy_rule, length_rules
 
+_HELD_BY = (
+    "What keeps each bound. interval: its worse end, so that what is not known well enough does not pass; figure: the "
+    "figure itself, and the verdict says how often guessing passes"
+)
 # A policy has hardly moved if at least this share of its completions equals the reference's word for word.
 _HARDLY_MOVED = 0.9
 
@@ -81,17 +84,17 @@ class ApprovalSettings(Frozen):
 class RewardModelGate(ApprovalSettings):
     """What the reward model must show before a policy is trained against it."""
 
-    minimum_accuracy: Fraction = Field(0.6, description="Pairwise accuracy on the validation pairs")
+    held_by: HeldBy = Field("interval", description=_HELD_BY)
+    minimum_accuracy: Fraction = Field(0.6, description="Minimum of the pairwise accuracy on the test pairs")
     maximum_length_effect: Weight | None = Field(
         None,
         description="Standard deviations per doubling of the length that an edit of the same completion may move its "
-        "score, over all suites and by the end of the interval: filler and repetition up, other wording up or down; "
-        "null: only reported",
+        "score, over all suites: filler and repetition up, other wording up or down; null: only reported",
     )
     minimum_accuracy_at_equal_lengths: Fraction | None = Field(
         None,
-        description="Minimum for the lower end of the interval of the accuracy over the pairs of all suites, of "
-        "margins without the length slope's part; a model that only counts length gets 0.5; null: only reported",
+        description="Minimum of the accuracy over the pairs of all suites, of margins without the length slope's part; "
+        "a model that only counts length gets 0.5; null: only reported",
     )
     maximum_padding_flips: Fraction | None = Field(
         None,
@@ -103,9 +106,8 @@ class RewardModelGate(ApprovalSettings):
 class PolicyGate(ApprovalSettings):
     """What the policy must show before the run counts as a success."""
 
-    minimum_reward_gain: Difference = Field(
-        0.0, description="The lower end of the interval of the reward difference to the reference must exceed this"
-    )
+    held_by: HeldBy = Field("interval", description=_HELD_BY)
+    minimum_reward_gain: Difference = Field(0.0, description="The reward difference to the reference must exceed this")
     maximum_kl: Positive | None = Field(None, description="Nats per completion; null: no limit")
 
 
@@ -118,13 +120,19 @@ class Gates(Frozen):
 
 def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateVerdict:
     """The verdict on a reward model: one rule for each suite that has a minimum, for length, padding and parity."""
-    rules = [_accuracy_rule(suite, gate) for suite in certificate.suites]
-    length = certificate.length
-    rules += [
-        *length_effect_rules(length, gate.maximum_length_effect),
-        equal_lengths_rule(length.controlled_accuracy, gate.minimum_accuracy_at_equal_lengths),
-        _bound_rule("order flipped by padding", length.padding.flips, gate.maximum_padding_flips),
+    rules = [
+        accuracy_rule(
+            suite, gate.minimum_accuracy if suite.name == TEST_SUITE else suite.minimum_accuracy, gate.held_by
+        )
+        for suite in certificate.suites
     ]
+    rules += length_rules(
+        certificate.length,
+        maximum_effect=gate.maximum_length_effect,
+        minimum_equal=gate.minimum_accuracy_at_equal_lengths,
+        maximum_flips=gate.maximum_padding_flips,
+        held_by=gate.held_by,
+    )
     parity = certificate.parity
     rules.append(
         GateRule(
@@ -137,63 +145,21 @@ def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateV
     return _verdict("reward_model", [rule for rule in rules if rule is not None], gate.waive)
 
 
-def _accuracy_rule(suite: SuiteEvaluation, gate: RewardModelGate) -> GateRule | None:
-    minimum = gate.minimum_accuracy if suite.name == TEST_SUITE else suite.minimum_accuracy
-    if minimum is None:
-        return None
-    found = suite.score
-    return GateRule(
-        name=f"accuracy on {suite.name}",
-        wanted=f"at least {percent(minimum)}",
-        found="no pair was left to judge by" if found is None else f"{percent(found.value)} on {_counted(suite)}",
-        passed=found is not None and found.value >= minimum,
-    )
-
-
-def _counted(suite: SuiteEvaluation) -> str:
-    pairs = f"{suite.num_pairs:,} pair{'s' if suite.num_pairs != 1 else ''}"
-    if suite.num_items == suite.num_pairs:
-        return pairs
-    return f"{suite.num_prompts or suite.num_items:,} prompts with {pairs}"
-
-
-def _bound_rule(name: str, found: Metric | None, maximum: float | None) -> GateRule | None:
-    if maximum is None:
-        return None
-    if found is None:
-        return GateRule(name=name, wanted=f"at most {maximum:g}", found="it could not be measured", passed=False)
-    spread = f" ({interval(found)})" if interval(found) else ""
-    return GateRule(
-        name=name,
-        wanted=f"at most {quantity(maximum, found.unit)}",
-        found=f"{quantity(found.value, found.unit)}{spread}",
-        passed=abs(found.value) <= maximum,
-    )
-
-
 def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
-    """The verdict on a policy: reward gain over the reference beyond its interval, and the KL if it has a limit.
+    """The verdict on a policy: reward gain over the reference, and the KL if it has a limit.
 
     If the policy writes what its reference writes, the verdict says so, and what to change.
     """
     gain, kl = evaluation.reward_difference, evaluation.kl
-    low = gain.value if gain.ci_low is None else gain.ci_low
     rules = [
-        GateRule(
-            name="reward gain over the reference",
-            wanted=f"interval above {gate.minimum_reward_gain:g}",
-            found=f"{quantity(gain.value, 'score')}, interval from {quantity(low, 'score')} "
-            f"({gain.count or 0:,} prompts)",
-            passed=low > gate.minimum_reward_gain,
+        Bound(gate.held_by, low=gate.minimum_reward_gain, is_open=True).rule(
+            "reward gain over the reference", gain, on=sample_size(gain, "prompts"), absent="", unit="score"
         )
     ]
     if gate.maximum_kl is not None:
         rules.append(
-            GateRule(
-                name="KL to the reference",
-                wanted=f"at most {gate.maximum_kl:g} nats",
-                found=quantity(kl.value, "nats"),
-                passed=kl.value <= gate.maximum_kl,
+            Bound(gate.held_by, high=gate.maximum_kl).rule(
+                "KL to the reference", kl, on=sample_size(kl, "completions"), absent="", unit="nats"
             )
         )
     return _verdict("policy", rules, gate.waive, advice=_hardly_moved(evaluation))

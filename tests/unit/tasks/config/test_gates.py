@@ -59,7 +59,7 @@ def test_a_reward_model_at_its_minimum_passes() -> None:
 def test_a_reward_model_below_its_minimum_stops_the_pipeline_and_the_rule_says_both_figures() -> None:
     verdict = judge_reward_model(certificate([suite("test", 0.59)]), RewardModelGate(minimum_accuracy=0.6))
     assert not verdict.opens
-    assert (verdict.rules[0].wanted, verdict.rules[0].found) == ("at least 60.0 %", "59.0 % on 100 pairs")
+    assert (verdict.rules[0].wanted, verdict.rules[0].found) == ("interval from 60.0 % on", "59.0 % on 100 pairs")
 
 
 def test_inverted_labels_pass_their_own_validation_but_not_the_labelled_rows() -> None:
@@ -107,7 +107,7 @@ def test_a_policy_that_ran_away_from_its_reference_fails_a_bounded_kl() -> None:
 
 def test_a_policy_that_writes_what_its_reference_writes_is_told_so_with_what_to_change() -> None:
     verdict = judge_policy(_policy(0.0, low=-2e-8, identical=1.0), PolicyGate())
-    assert verdict.rules[0].found == "0, interval from ≈0 (50 prompts)"
+    assert verdict.rules[0].found == "0 (≈0 to 1.00) on 50 prompts"
     with pytest.raises(GateClosedError) as closed:
         demand(verdict)
     wanted = (
@@ -188,12 +188,13 @@ def test_a_waiver_beforehand_beside_a_question_is_a_mistake() -> None:
 
 def test_only_the_demands_of_a_gate_are_its_rules() -> None:
     assert RewardModelGate(approval="required", notify="slack-webhook/ml").rules() == {
+        "held_by": "interval",
         "minimum_accuracy": 0.6,
         "maximum_length_effect": None,
         "minimum_accuracy_at_equal_lengths": None,
         "maximum_padding_flips": None,
     }
-    assert set(PolicyGate().rules()) == {"minimum_reward_gain", "maximum_kl"}
+    assert set(PolicyGate().rules()) == {"held_by", "minimum_reward_gain", "maximum_kl"}
 
 
 @pytest.mark.parametrize(
@@ -258,9 +259,9 @@ def test_the_rules_on_length_name_the_figure_with_its_interval_and_its_bound() -
     length = _length(0.1, padding=(0.42, 0.31, 0.5), rewriting=(0.02, -0.1, 0.14))
     verdict = judge_reward_model(certificate(length=length), RewardModelGate(maximum_length_effect=0.3))
     padding, rewriting = (rule for rule in verdict.rules if rule.name.startswith("length effect"))
-    assert padding.wanted == "interval at most 0.3 SD per doubling"
-    assert padding.found == "0.420 SD per doubling (0.310 to 0.500 SD per doubling) on 128 answers"
-    assert rewriting.wanted == "interval within -0.3 to 0.3 SD per doubling"
+    assert padding.wanted == "interval up to 0.300 SD per doubling"
+    assert padding.found == "0.420 SD per doubling (0.310 to 0.500) on 128 answers"
+    assert rewriting.wanted == "interval within −0.300 to 0.300 SD per doubling"
     assert (padding.passed, rewriting.passed) == (False, True)
 
 
