@@ -4,7 +4,7 @@ from pydantic import Field
 
 from containers.contracts.base import Frozen
 from containers.contracts.outcome import Metric
-from containers.contracts.records import CalibrationBin, Histogram, SamplePrediction
+from containers.contracts.records import CalibrationBin, CalibrationByChance, Histogram, SamplePrediction
 
 SCORE_STATISTICS_FILE = "score_statistics.json"
 
@@ -75,7 +75,8 @@ class SuiteEvaluation(Frozen):
     accuracy: Metric | None = Field(None, description="Share of pairs in the right order")
     mean_margin: Metric | None = None
     log_loss: Metric | None = None
-    expected_calibration_error: Metric | None = None
+    expected_calibration_error: Metric | None = Field(None, description="Without the part of chance; over prompts")
+    calibration_by_chance: CalibrationByChance | None = None
     margins: Histogram | None = None
     better_scores: Histogram | None = Field(None, description="Scores of better responses; edges as `worse_scores`")
     worse_scores: Histogram | None = None
