@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from containers.contracts.records import CalibrationBin
+from containers.contracts.certificate import CalibrationBin
 from containers.evals.calibration import calibration_of
 from containers.evals.polarity import score_agreement
 from containers.evals.suites.base import Intervals

@@ -162,25 +162,6 @@ class Histogram(Frozen):
     counts: tuple[int, ...]
 
 
-class CalibrationBin(Frozen):
-    """Pairs whose predicted probability is in one bin, and how often the prediction was right."""
-
-    mean_predicted: float = Field(ge=0, le=1)
-    observed: float = Field(ge=0, le=1)
-    low: float | None = Field(None, ge=0, le=1, description="Lower end of the interval of `observed`, over prompts")
-    high: float | None = Field(None, ge=0, le=1)
-    count: int = Field(ge=1, description="Pairs")
-    num_prompts: int = Field(0, ge=0, description="Prompts of these pairs")
-
-
-class CalibrationByChance(Frozen):
-    """The calibration error as counted from the bins, beside what a perfectly calibrated model shows on these pairs."""
-
-    plug_in: float = Field(ge=0, le=1, description="Mean distance of predicted and observed share, weighted by pairs")
-    perfect_mean: float = Field(ge=0, le=1, description="Mean plug-in error of a perfect model, simulated")
-    perfect_high: float = Field(ge=0, le=1, description="19 of 20 perfect models show at most this")
-
-
 class SideBySide(Frozen):
     """One held-out prompt answered by both policies."""
 

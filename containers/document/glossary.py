@@ -20,7 +20,12 @@ GLOSSARY = {
     "reference": "The model from which policy training started, unchanged.",
     "entropy": "How undecided the policy is at each token, in nats. A fall to zero means it always writes the same.",
     "calibration": "Whether pairs predicted to be right with 80 % are right in 80 % of cases.",
-    "calibration error": "Expected calibration error: mean gap of predicted and observed share, weighted by pairs.",
+    "calibration error": "Expected calibration error, without what chance adds: mean gap of predicted and observed "
+    "share over bins of at least 20 prompts, weighted by pairs. Its interval is over prompts; from 0 on, the model may "
+    "be calibrated. It cannot see gaps inside a bin that cancel, nor say that other data have the same error.",
+    "plug-in calibration error": "The mean gap as counted, chance included: above 0 for every model, and more so for "
+    "few prompts. A perfect model's is simulated from this model's own probabilities: its mean, and what 19 of 20 "
+    "perfect models stay below.",
     "suite": "Pairs and a rule that a reward model is judged by; the score is the rule's figure.",
     "length slope": "How much doubling the length of an answer changes its score at equal quality: the slope of "
     "margin on the log of the length ratio within a prompt, beside an intercept for quality. In standard deviations of "

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from containers.contracts.certificate import CalibrationBin, CalibrationByChance
 from containers.contracts.outcome import Metric
-from containers.contracts.records import CalibrationBin, CalibrationByChance
 from containers.evals.intervals import Floats
 from containers.evals.statistics import share_metric
 from containers.evals.suites.base import Intervals

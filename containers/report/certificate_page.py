@@ -36,6 +36,7 @@ _WORDS = (
     "log loss",
     "calibration",
     "calibration error",
+    "plug-in calibration error",
     "interval",
     "length slope",
     "accuracy at equal lengths",
@@ -210,7 +211,8 @@ def _scores(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
     lead = (
         f"Over all suites the scores have mean {number(certificate.score_mean)} and standard deviation "
         f"{number(certificate.score_std)}. A difference of scores is a probability by the Bradley-Terry model: "
-        "calibration says whether that probability is right."
+        "calibration says whether that probability is right. A point off the dashed line tells something only if its "
+        "interval misses the line too: few pairs scatter around it also where the model is right."
     )
     shown, others = plots[:4], plots[4:]
     more = (Fold("The same for other suites", (Plots(others),)),) if others else ()

@@ -203,6 +203,16 @@ def _suite_metrics(suite: SuiteEvaluation) -> dict[str, Metric | None]:
         "mean_margin": suite.mean_margin,
         "log_loss": suite.log_loss,
         "expected_calibration_error": suite.expected_calibration_error,
+        **_calibration_by_chance(suite),
         "standard_length_slope": suite.length.standard_slope,
         "padding_flips": suite.length.padding.flips,
+    }
+
+
+def _calibration_by_chance(suite: SuiteEvaluation) -> dict[str, Metric]:
+    found = suite.calibration_by_chance
+    figures = {} if found is None else found.model_dump()
+    return {
+        f"{name}_calibration_error": Metric(name=name, value=value, unit="fraction", count=suite.num_pairs)
+        for name, value in figures.items()
     }

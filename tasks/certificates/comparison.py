@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from containers.contracts.certificate import Certificate
+from containers.contracts.certificate import VALIDATION, Certificate
 from containers.contracts.outcome import Metric
 from containers.evals.statistics import ClusteredDifference, clustered_difference
 from tasks.certificates.files import CertificateOnDisk
@@ -90,8 +90,9 @@ def _cell(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> Suit
 
 def _whole(certificate: Certificate) -> dict[str, Metric | None]:
     """Return the figures over all pairs of a certificate."""
-    length = certificate.length
+    length, first = certificate.length, certificate.suites[0]
     return {
+        f"Calibration error on {VALIDATION}": first.expected_calibration_error,
         "Accuracy at equal lengths": length.controlled_accuracy,
         "Length slope, standard deviations per doubling": length.standard_slope,
         "Order flipped by padding": length.padding.flips,

@@ -3,6 +3,8 @@
 import random
 
 from containers.contracts.certificate import (
+    CalibrationBin,
+    CalibrationByChance,
     Certificate,
     CertifiedModel,
     LengthBias,
@@ -11,7 +13,7 @@ from containers.contracts.certificate import (
     ScoreParity,
     SuiteEvaluation,
 )
-from containers.contracts.records import CalibrationBin, Histogram, Message, SamplePrediction
+from containers.contracts.records import Histogram, Message, SamplePrediction
 from tests.unit.factories.report.report_records import metric
 
 
@@ -35,9 +37,17 @@ def reward_model_certificate(*, accuracy: float = 0.913, seed: int = 0) -> Certi
         mean_margin=metric("mean_margin", 1.42, "score", 0.08),
         log_loss=metric("log_loss", 0.281, "nats", 0.03),
         expected_calibration_error=metric("expected_calibration_error", 0.034, "fraction", 0.01),
+        calibration_by_chance=CalibrationByChance(plug_in=0.041, perfect_mean=0.029, perfect_high=0.043),
         margins=Histogram(edges=edges, counts=counts),
         calibration=tuple(
-            CalibrationBin(mean_predicted=p, observed=min(1, p - 0.03 + 0.02 * (i % 3)), count=60 + 40 * i)
+            CalibrationBin(
+                mean_predicted=p,
+                observed=p - 0.03 + 0.02 * (i % 3),
+                low=p - 0.11,
+                high=min(1, p + 0.04),
+                count=60 + 40 * i,
+                num_prompts=60 + 40 * i,
+            )
             for i, p in enumerate((0.55, 0.65, 0.75, 0.85, 0.95))
         ),
         subsets=(metric("general", 0.921, "fraction", 0.021, 611), metric("stem", 0.889, "fraction", 0.044, 201)),
