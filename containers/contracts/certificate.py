@@ -121,30 +121,58 @@ class SuiteEvaluation(Frozen):
 
 
 class ParityPath(Frozen):
-    """One code path that scored the conversations, and its largest difference from the reference."""
+    """One code path that scored the conversations, and how far it is from the reference."""
 
     name: str
-    max_difference: float = Field(ge=0)
+    max_difference: float = Field(ge=0, description="Of a score")
+    max_margin_difference: float = Field(0.0, ge=0, description="Of the margin of a pair")
+    num_orders_changed: int = Field(0, ge=0, description="Pairs that it orders otherwise")
 
 
 class ScoreParity(Frozen):
-    """Scores of the same conversations on every code path that computes scores; the first one is the reference."""
+    """Scores of the same conversations on every code path that computes scores; the first one is the reference.
+
+    Certificates of older versions have no margins: `num_pairs` is 0.
+    """
 
     num_conversations: int = Field(ge=1)
     reference: str = Field(description="The code path with which the others are compared")
-    bound: float = Field(gt=0, description="Largest difference that rounding explains")
+    bound: float = Field(gt=0, description="Largest difference of a score that rounding explains")
+    num_pairs: int = Field(0, ge=0, description="Pairs of two conversations with the same prompt")
+    typical_margin: float = Field(0.0, ge=0, description="Root mean square of the pairs' margins by the reference")
+    margin_bound: float | None = Field(None, gt=0, description="Largest difference of a margin that is allowed")
+    orders_bound: int | None = Field(None, ge=0, description="Most orders that may change on a code path")
     precision: str = ""
     paths: tuple[ParityPath, ...]
 
     @property
     def max_difference(self) -> float:
-        """The largest difference of any code path."""
+        """The largest difference of a score on any code path."""
         return max((path.max_difference for path in self.paths), default=0.0)
 
     @property
+    def margin_difference(self) -> float | None:
+        """The largest difference of a margin on any code path, as a share of a typical margin; None: not measured."""
+        largest = max((path.max_margin_difference for path in self.paths), default=0.0)
+        return largest / self.typical_margin if self.typical_margin else None
+
+    @property
+    def num_orders_changed(self) -> int:
+        """Pairs that the code path with most such pairs orders otherwise than the reference."""
+        return max((path.num_orders_changed for path in self.paths), default=0)
+
+    def allows(self, path: ParityPath) -> bool:
+        """Whether a code path differs by no more than all three bounds."""
+        return (
+            path.max_difference <= self.bound
+            and (self.margin_bound is None or path.max_margin_difference <= self.margin_bound)
+            and (self.orders_bound is None or path.num_orders_changed <= self.orders_bound)
+        )
+
+    @property
     def holds(self) -> bool:
-        """Whether every code path gives the same scores."""
-        return self.max_difference <= self.bound
+        """Whether every code path is equal to the reference within the bounds."""
+        return all(map(self.allows, self.paths))
 
 
 class CertifiedModel(Frozen):

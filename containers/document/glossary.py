@@ -34,8 +34,10 @@ GLOSSARY = {
     "the part that the length slope explains.",
     "padding attack": "Filler without content is appended to rejected answers of pairs in the right order. A flip: "
     "the padded answer then scores as high as the chosen one, or higher.",
-    "score parity": "All code paths must give a conversation the same score: training, reloaded copies, any "
-    "batch size, the policy stage. Otherwise the policy is trained against other scores than those judged here.",
+    "score parity": "How nearly all code paths give a conversation one score: training, reloaded copies, any batch "
+    "size, the policy stage. Rounding moves scores a little, in bfloat16 by some percent. So the page says within what "
+    "share of a typical margin (their root mean square) they are equal, and how many pairs change their order. Beyond "
+    "its bounds the policy would be trained against other scores than those judged here.",
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "
     "It excludes the centring penalty and the demanded margin, which the loss of training includes.",
     "interval": "Confidence interval: Wilson's for shares, bootstrap over prompts or pairs for means; at the level "

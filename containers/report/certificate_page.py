@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from containers.contracts.certificate import VALIDATION, Certificate, LengthBias, SuiteEvaluation
+from containers.contracts.certificate import VALIDATION, Certificate, LengthBias, ScoreParity, SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateVerdict
 from containers.document.model import (
@@ -22,7 +22,7 @@ from containers.document.model import (
     Value,
     heads,
 )
-from containers.formatting import interval, number, one_line, percent, short_digest
+from containers.formatting import interval, margin_share, number, one_line, parity_text, percent, short_digest
 from containers.report.gates import gate_outcome, gate_section, sentence
 from containers.report.samples import scored_samples
 from containers.report.suites import bare_interval, length_table, part_blocks, suites_table
@@ -120,7 +120,7 @@ def _with_anchor(section: Section, anchor: str, short: str) -> Section:
 def _banner(certificate: Certificate, verdict: GateVerdict | None) -> Banner:
     suites = f"{len(certificate.suites)} suite" + ("" if len(certificate.suites) == 1 else "s")
     pairs = sum(suite.num_pairs for suite in certificate.suites)
-    measured = f"Judged by {suites} with {pairs:,} pairs; every code path gives the same scores."
+    measured = f"Judged by {suites} with {pairs:,} pairs; code paths equal within {parity_text(certificate.parity)}."
     if verdict is not None:
         outcome, tone = gate_outcome(verdict)
         return Banner(tone, f"The gate: {outcome}.", (f"{_last_word(verdict)} {measured}".lstrip(),))
@@ -163,13 +163,21 @@ def _cards(certificate: Certificate) -> tuple[Card, ...]:
         _card("Accuracy at equal lengths", "accuracy at equal lengths", length.controlled_accuracy),
         _card("Length slope", "length slope", length.standard_slope),
         _card("Order flipped by padding", "padding attack", length.padding.flips),
-        Card(
-            "Score parity",
-            "score parity",
-            value=number(parity.max_difference),
-            interval=f"at most {number(parity.bound)} is rounding",
-            detail=f"{len(parity.paths)} code paths, {parity.num_conversations} conversations",
-        ),
+        _parity_card(parity),
+    )
+
+
+def _parity_card(parity: ScoreParity) -> Card:
+    share = parity.margin_difference
+    paths = f"scores up to {number(parity.max_difference)} apart on {len(parity.paths)} code paths"
+    if share is None:
+        return Card("Score parity", "score parity", value=number(parity.max_difference), detail=paths)
+    return Card(
+        "Score parity",
+        "score parity",
+        value=margin_share(share),
+        interval=f"of a typical margin; {parity.num_orders_changed} of {parity.num_pairs} orders changed",
+        detail=paths,
     )
 
 
@@ -223,22 +231,37 @@ def _scores(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
 def _parity(certificate: Certificate) -> Section:
     parity = certificate.parity
     lead = (
-        f"{parity.num_conversations:,} conversations, scored on every code path that a score can take, against what "
-        f"was {parity.reference}. At most {number(parity.bound)} is rounding ({parity.precision}); a model that "
-        "differs by more gets no certificate."
+        f"{parity.num_conversations:,} conversations, scored on every code path that a score can take; the reference: "
+        f"{parity.reference}. Equal within {parity_text(parity)}. {_parity_bounds(parity)}"
     )
-    same, differs = Text("the same", tone="good"), Text("differs", tone="bad")
+    within, differs = Text("equal within the bounds", tone="good"), Text("differs", tone="bad")
     rows: list[tuple[Value, ...]] = [
         (
             f"{path.name[:1].upper()}{path.name[1:]}",
             path.max_difference,
-            same if path.max_difference <= parity.bound else differs,
+            margin_share(path.max_margin_difference / parity.typical_margin) if parity.typical_margin else None,
+            path.num_orders_changed if parity.num_pairs else None,
+            within if parity.allows(path) else differs,
         )
         for path in parity.paths
     ]
-    columns = (*heads("Code path", "Largest difference", numbers=1), *heads("Verdict"))
+    columns = (
+        *heads("Code path", "Largest difference", "Of a typical margin", "Orders changed", numbers=3),
+        *heads("Verdict"),
+    )
     return Section(
         "Score parity", (Note(lead, "lead"), Table(columns, tuple(rows))), anchor="parity", short="Score parity"
+    )
+
+
+def _parity_bounds(parity: ScoreParity) -> str:
+    rounding = f"by more than {number(parity.bound)}, which rounding explains ({parity.precision})"
+    if parity.margin_bound is None:
+        return f"A model gets no certificate if a score differs {rounding}."
+    return (
+        f"A model gets no certificate if a score differs {rounding}, a margin by more than "
+        f"{number(parity.margin_bound)} (typical: {number(parity.typical_margin)}), or if more than "
+        f"{parity.orders_bound} orders change."
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from containers.contracts.certificate import VALIDATION, Certificate
+from containers.contracts.certificate import VALIDATION, Certificate, ScoreParity
 from containers.contracts.outcome import Metric
 from containers.evals.statistics import ClusteredDifference, clustered_difference
 from tasks.certificates.files import CertificateOnDisk
@@ -96,7 +96,13 @@ def _whole(certificate: Certificate) -> dict[str, Metric | None]:
         "Accuracy at equal lengths": length.controlled_accuracy,
         "Length slope, standard deviations per doubling": length.standard_slope,
         "Order flipped by padding": length.padding.flips,
-        "Largest difference between two code paths to a score": Metric(
+        "Score parity: largest difference of a margin, share of a typical one": _margin_difference(certificate.parity),
+        "Score parity: largest difference of a score": Metric(
             name="parity", value=certificate.parity.max_difference, unit="score"
         ),
     }
+
+
+def _margin_difference(parity: ScoreParity) -> Metric | None:
+    share = parity.margin_difference
+    return None if share is None else Metric(name="parity", value=share, unit="fraction", count=parity.num_pairs)

@@ -10,11 +10,11 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from containers.contracts.base import Difference, Fraction, Frozen, Hours, Positive, Weight
-from containers.contracts.certificate import VALIDATION, Certificate, SuiteEvaluation
+from containers.contracts.certificate import VALIDATION, Certificate, ScoreParity, SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef
-from containers.formatting import interval, moment, number, percent, quantity
+from containers.formatting import interval, moment, number, parity_text, percent, quantity
 
 # A policy has hardly moved if at least this share of its completions equals the reference's word for word.
 _HARDLY_MOVED = 0.9
@@ -127,12 +127,19 @@ def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateV
     rules.append(
         GateRule(
             name="score parity",
-            wanted=f"at most {number(parity.bound)} on every code path",
-            found=f"{number(parity.max_difference)} on {len(parity.paths)} code paths",
+            wanted=_parity_wanted(parity),
+            found=f"{parity_text(parity)} on {len(parity.paths)} code paths",
             passed=parity.holds,
         )
     )
     return _verdict("reward_model", [rule for rule in rules if rule is not None], gate.waive)
+
+
+def _parity_wanted(parity: ScoreParity) -> str:
+    scores = f"on every code path scores within {number(parity.bound)}"
+    if parity.margin_bound is None:
+        return scores
+    return f"{scores}, margins within {number(parity.margin_bound)}, at most {parity.orders_bound} orders changed"
 
 
 def _accuracy_rule(suite: SuiteEvaluation, gate: RewardModelGate) -> GateRule | None:

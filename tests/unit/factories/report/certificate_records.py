@@ -80,8 +80,12 @@ def reward_model_certificate(*, accuracy: float = 0.913, seed: int = 0) -> Certi
             reference="logged by training",
             bound=1e-4,
             precision="float32",
+            num_pairs=32,
+            typical_margin=1.62,
+            margin_bound=0.243,
+            orders_bound=1,
             paths=(
-                ParityPath(name="training collator", max_difference=2.4e-7),
+                ParityPath(name="training collator", max_difference=2.4e-7, max_margin_difference=3.1e-7),
                 ParityPath(name="evaluator, batches of 1", max_difference=1.2e-7),
             ),
         ),
