@@ -261,7 +261,7 @@ def _parity_bounds(parity: ScoreParity) -> str:
     return (
         f"A model gets no certificate if a score differs {rounding}, a margin by more than "
         f"{number(parity.margin_bound)} (typical: {number(parity.typical_margin)}), or if more than "
-        f"{parity.orders_bound} orders change."
+        f"{parity.orders_bound} of {parity.num_pairs} orders change."
     )
 
 
