@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from containers.contracts.certificate import Certificate, LengthBias
 from containers.document.model import Fold, Note, Plot, Plots, Section, Table, Text, Value, heads
 from containers.formatting import number
+from containers.report.suites import bare
 
 _EDITS_LEAD = (
     "Whether length alone moves a score: the same answer is edited by rule, and scored before and after. Padding puts "
