@@ -204,8 +204,9 @@ def _card(label: str, term: str, metric: Metric | None, *, unit: str = "pairs") 
 
 def _suites(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
     lead = (
-        "Each suite scores by its own published rule; pair accuracy counts every comparison of a better with a worse "
-        f"answer, and a tie as half. Intervals are at {percent(certificate.confidence)} and over prompts: rows with "
+        "Each suite scores by its own published rule. Pair accuracy, margin, log loss and calibration are over all "
+        "comparisons of a better with a worse answer, each with the weight that the score gives its item; a tie is "
+        f"half right. Intervals are at {percent(certificate.confidence)} and over prompts: rows with "
         "the same prompt are no independent evidence."
     )
     blocks = (
