@@ -52,7 +52,8 @@ def test_llmbar_is_the_mean_of_its_subsets(artifact: Path) -> None:
     suite = _suite(artifact, "llmbar")
     assert len(means) == 5 and len(everything) == suite.num_pairs > 50
     assert suite.score is not None and suite.score.value == pytest.approx(sum(means.values()) / 5)
-    assert suite.accuracy is not None and suite.accuracy.value == pytest.approx(sum(everything) / len(everything))
+    # Its pairs weigh what the score gives them.
+    assert suite.accuracy is not None and suite.accuracy.value == pytest.approx(sum(means.values()) / 5)
 
 
 def test_the_votes_are_counted_without_those_for_neither(artifact: Path) -> None:
