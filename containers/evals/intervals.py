@@ -26,6 +26,7 @@ class LinearFigure:
         weights: [C] the part of each cluster in the figure; they add up to one.
         num_strata: means that it is made of; each costs a degree of freedom.
         parts: [C] what each cluster adds to the value; they add up to it. Only differences need them.
+        per_cluster: independent observations that a cluster counts at least, as `observations_per_cluster` tells.
     """
 
     value: float
@@ -33,6 +34,7 @@ class LinearFigure:
     weights: Floats
     num_strata: int = 1
     parts: Floats = field(default_factory=lambda: np.empty(0))
+    per_cluster: float = 1.0
 
     @property
     def variance(self) -> float:
@@ -94,14 +96,14 @@ def share_interval(share: LinearFigure, *, confidence: float) -> tuple[float, fl
 
     It is the exact binomial interval for the number of independent observations that would have the same variance,
     lowered by Student's t for as many degrees of freedom as there are clusters that differ from the rest. It never
-    counts less than one observation a cluster, which is the truth where all of a cluster are right or wrong together.
+    counts less than `per_cluster` observations a cluster: one where all of a cluster are right or wrong together.
 
     Source: Korn and Graubard 1998, Surv. Methodol. 24(2), with t for the clusters that tell (`num_telling`) in place of
     all; docs/proofs/statistics.md has its coverage.
     Example: 8 of 10 at 0.95 give 0.404 to 0.983.
     """
     value = min(max(share.value, 0.0), 1.0)
-    least, most = 1 / float((share.weights**2).sum()), share.most_degrees
+    least, most = share.per_cluster / float((share.weights**2).sum()), share.most_degrees
     count = value * (1 - value) / share.variance if share.variance > _SMALLEST_VARIANCE else least
     degrees = min(max(share.num_telling - 1, 1.0), float(most))
     lowered = max(count * _lowering(degrees, confidence), least * _lowering(most, confidence))
@@ -142,6 +144,32 @@ def _degrees(mean: LinearFigure) -> float:
     most, size = mean.most_degrees, mean.residuals.size
     spread_of_squares = max(size / mean.num_telling - 1, 1e-9)
     return float(min(max(2 * size / spread_of_squares, 1.0), float(most)))
+
+
+def observations_per_cluster(scores: Sequence[float], clusters: Sequence[Hashable]) -> float:
+    """Independent observations that a cluster of scores is worth: 1 if they are all alike, its size if not at all.
+
+    Where all are right, or nearly all, their rights cannot tell how alike they are; the scores behind them can. Shares
+    above a threshold are less alike than the scores, so this counts too few rather than too many.
+
+    Source: Donner 1986, Int. Stat. Rev. 54(1): intraclass correlation by analysis of variance, here with a standard
+    error on top; Kish 1965: design effect.
+    """
+    sums, sizes = cluster_sums(scores, clusters)
+    values = np.asarray(scores, dtype=np.float64)
+    total, size = values.size, sums.size
+    mean_size = float((sizes**2).sum() / total)
+    if size < 2 or total == size:
+        return 1.0
+    between = float((sizes * (sums / sizes - values.mean()) ** 2).sum()) / (size - 1)
+    within = (float(((values - values.mean()) ** 2).sum()) - between * (size - 1)) / (total - size)
+    usual = (total - mean_size) / (size - 1)
+    spread = between + (usual - 1) * within
+    if spread <= 0:
+        return 1.0
+    alike = min(max((between - within) / spread, 0.0), 1.0)
+    error = (1 - alike) * (1 + (usual - 1) * alike) * np.sqrt(2 / (usual * max(usual - 1, 1e-9) * (size - 1)))
+    return mean_size / (1 + (mean_size - 1) * min(alike + float(error), 1.0))
 
 
 def _lowering(degrees: float, confidence: float) -> float:

@@ -7,12 +7,13 @@ and every interval is over clusters.
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Histogram
-from containers.evals.intervals import Floats, clustered_mean, mean_interval, share_interval
+from containers.evals.intervals import Floats, clustered_mean, mean_interval, observations_per_cluster, share_interval
 
 # Correlation of the errors of two checkpoints of one training.
 _LIKENESS_OF_CHECKPOINTS = 0.9
@@ -30,7 +31,9 @@ def accuracy_metric(
 
     Example: margins [1, 2, -1, 0] give 0.625.
     """
-    return share_metric(pair_credits(margins), name=name, confidence=confidence, clusters=clusters, weights=weights)
+    return share_metric(
+        pair_credits(margins), name=name, confidence=confidence, clusters=clusters, weights=weights, scores=margins
+    )
 
 
 def pair_credits(margins: Sequence[float]) -> list[float]:
@@ -65,14 +68,19 @@ def share_metric(
     confidence: float,
     clusters: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
+    scores: Sequence[float] | None = None,
 ) -> Metric:
     """The mean of credits (0 wrong, 1 right, between them a tie), with the interval of `share_interval`.
 
     Args:
         clusters: what each credit shares with others, its prompt; None: all are independent.
         weights: of each credit; only their ratios count. None: all the same.
+        scores: behind the credits, such as margins: they tell how alike the credits of a cluster are where nearly all
+            are right. None: a cluster counts at least as one observation.
     """
     mean = clustered_mean(credits, clusters, weights)
+    if scores is not None and clusters is not None:
+        mean = replace(mean, per_cluster=observations_per_cluster(scores, clusters))
     low, high = share_interval(mean, confidence=confidence)
     return Metric(
         name=name, value=mean.value, unit="fraction", ci_low=low, ci_high=high, count=len(credits),

@@ -88,16 +88,20 @@ def accuracy_rule(suite: SuiteEvaluation, minimum: float | None, held_by: HeldBy
         suite.score,
         on=pairs if prompts == suite.num_pairs else f"{pairs} of {prompts:,} prompt{'s' if prompts != 1 else ''}",
         absent="no pair was left to judge by",
-        note=minimum_note(minimum, prompts, held_by) if suite.score else "",
+        note=minimum_note(minimum, prompts, held_by, is_single=prompts == suite.num_pairs) if suite.score else "",
         unit="fraction",
     )
 
 
-def minimum_note(minimum: float, num_prompts: int, held_by: HeldBy) -> str:
-    """What the number of prompts means for a minimum: guessing passes it, or nothing can; else empty."""
+def minimum_note(minimum: float, num_prompts: int, held_by: HeldBy, *, is_single: bool) -> str:
+    """What the number of prompts means for a minimum: guessing passes it, or nothing can; else empty.
+
+    Args:
+        is_single: each prompt has one pair; several may say more than one.
+    """
     if num_prompts < 1:
         return ""
-    if held_by == "interval" and minimum > (best := best_lower_end(num_prompts)):
+    if held_by == "interval" and is_single and minimum > (best := best_lower_end(num_prompts)):
         return f"even without an error the interval of {num_prompts:,} prompts begins at {percent(best)}: hold out more"
     chance = chance_of_guessing(minimum, num_prompts, held_by)
     return f"guessing passes this in {percent(chance)} of cases" if chance > _OFTEN else ""

@@ -75,10 +75,10 @@ def weighted(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
     )
 
 
-def share(credits: Credits, name: str, intervals: Intervals) -> Metric:
-    """The mean of the credits with its interval."""
+def share(credits: Credits, name: str, intervals: Intervals, *, margins: Sequence[float] | None = None) -> Metric:
+    """The mean of the credits with its interval; the margins behind them tell how alike those of a prompt are."""
     values, prompts = zip(*credits, strict=True)
-    return share_metric(values, name=name, confidence=intervals.confidence, clusters=prompts)
+    return share_metric(values, name=name, confidence=intervals.confidence, clusters=prompts, scores=margins)
 
 
 def shares(groups: Mapping[str, Credits], intervals: Intervals) -> tuple[Metric, ...]:
@@ -90,16 +90,24 @@ def plain_figures(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFi
     """The share of pairs ordered rightly, as a whole and by subset; a tie counts half. For suites without weights."""
     if not scored:
         return SuiteFigures(score=None)
-    return pooled_figures(pair_credits(by_subset(scored), tie=0.5), intervals)
+    groups = by_subset(scored)
+    margins = [_margin(entry) for entries in groups.values() for entry in entries]
+    return pooled_figures(pair_credits(groups, tie=0.5), intervals, margins=margins)
 
 
-def pooled_figures(credits: Mapping[str, Credits], intervals: Intervals) -> SuiteFigures:
-    """The share over the items of all groups, and each group's."""
+def pooled_figures(
+    credits: Mapping[str, Credits], intervals: Intervals, *, margins: Sequence[float] | None = None
+) -> SuiteFigures:
+    """The share over the items of all groups, and each group's.
+
+    Args:
+        margins: of all items, group by group.
+    """
     if not credits:
         return SuiteFigures(score=None)
     everything = joined(credits.values())
     return SuiteFigures(
-        score=share(everything, "score", intervals),
+        score=share(everything, "score", intervals, margins=margins),
         whole=mean_estimate(everything, stratum="all").figure,
         subsets=shares(credits, intervals),
     )
@@ -192,11 +200,15 @@ def pair_credits(groups: Mapping[str, Sequence[ScoredItem]], *, tie: float) -> d
     """The credits of pairs, by group: 1 if an item's better response scores higher, 0 if lower, `tie` if equal."""
 
     def credit(entry: ScoredItem) -> float:
-        pair = entry.item.comparisons[0]
-        margin = entry.scores[pair.better] - entry.scores[pair.worse]
+        margin = _margin(entry)
         return tie if margin == 0 else float(margin > 0)
 
     return {name: credits_of(entries, credit) for name, entries in groups.items()}
+
+
+def _margin(entry: ScoredItem) -> float:
+    pair = entry.item.comparisons[0]
+    return entry.scores[pair.better] - entry.scores[pair.worse]
 
 
 def credits_of(entries: Sequence[ScoredItem], credit: Callable[[ScoredItem], float]) -> Credits:

@@ -68,6 +68,18 @@ def _parts(values: pd.Series, prompts: pd.Series) -> np.ndarray:
     return (values - values.mean()).groupby(prompts.to_numpy()).sum().to_numpy()
 
 
+def _design_effect(values: pd.Series, prompts: pd.Series) -> float:
+    """Of pairs as alike within a prompt as their margins, by analysis of variance, and a standard error more."""
+    groups = values.groupby(prompts.to_numpy())
+    sizes, total, k = groups.size(), len(values), groups.ngroups
+    between = (sizes * (groups.mean() - values.mean()) ** 2).sum() / (k - 1)
+    within = groups.apply(lambda group: ((group - group.mean()) ** 2).sum()).sum() / (total - k)
+    usual = (total - (sizes**2).sum() / total) / (k - 1)
+    alike = max(0.0, (between - within) / (between + (usual - 1) * within))
+    error = (1 - alike) * (1 + (usual - 1) * alike) * (2 / (usual * (usual - 1) * (k - 1))) ** 0.5
+    return float(1 + ((sizes**2).sum() / total - 1) * min(alike + error, 1.0))
+
+
 def _is(metric: Metric | None, value: float, low: float, high: float) -> None:
     assert metric is not None
     assert (metric.value, metric.ci_low, metric.ci_high) == pytest.approx((value, low, high), rel=1e-6)
@@ -93,8 +105,10 @@ def test_an_accuracy_has_the_exact_interval_of_as_many_independent_pairs(tmp_pat
     share, error = _clustered(right, table["prompt_id"])
     parts = _parts(right, table["prompt_id"])
     telling = (parts**2).sum() ** 2 / (parts**4).sum()
-    students = stats.t.ppf(0.975, min(telling - 1, parts.size - 1))
-    count = share * (1 - share) / error**2 * (stats.norm.ppf(0.975) / students) ** 2
+    normal, most = stats.norm.ppf(0.975), parts.size - 1
+    count = share * (1 - share) / error**2 * (normal / stats.t.ppf(0.975, min(telling - 1, most))) ** 2
+    least = len(table) / _design_effect(table["margin"], table["prompt_id"]) * (normal / stats.t.ppf(0.975, most)) ** 2
+    count = max(count, least)
     low = stats.beta.ppf(0.025, share * count, (1 - share) * count + 1)
     high = stats.beta.ppf(0.975, share * count + 1, (1 - share) * count)
     _is(evaluation.accuracy, share, low, high)

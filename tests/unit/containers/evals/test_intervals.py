@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from containers.evals.intervals import LinearFigure, clustered_mean, exact_interval, mean_interval, share_interval
-from containers.evals.statistics import share_metric
+from containers.evals.intervals import (
+    LinearFigure,
+    clustered_mean,
+    exact_interval,
+    mean_interval,
+    observations_per_cluster,
+    share_interval,
+)
+from containers.evals.statistics import accuracy_metric, share_metric
 
 # Sizes at which the design effect of two clusters, one all right and one all wrong, is rounded below their number.
 ODD_SIZES = (7, 49, 98, 103, 107, 161, 187, 196, 237, 239)
@@ -94,3 +101,27 @@ def test_intervals_hold_the_true_share_as_often_as_they_say(prompts: int, votes:
         low, high = share_interval(figure, confidence=0.95)
         held += low <= true <= high
     assert held >= 930
+
+
+@pytest.mark.parametrize(("alike", "low", "high"), [(0.0, 5.0, 8.0), (0.5, 1.5, 2.6), (1.0, 1.0, 1.05)])
+def test_the_scores_tell_how_many_observations_a_prompt_is_worth(alike: float, low: float, high: float) -> None:
+    drawn = np.random.default_rng(3)
+    shared, own = np.repeat(drawn.normal(size=200), 8), drawn.normal(size=1600)
+    scores = np.sqrt(alike) * shared + np.sqrt(1 - alike) * own
+    assert low <= observations_per_cluster(scores.tolist(), np.repeat(np.arange(200), 8).tolist()) <= high
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.5, 1.0])
+def test_a_perfect_model_with_several_pairs_a_prompt_is_no_less_sure_than_they_allow(alike: float) -> None:
+    """22 prompts of 8 pairs: all right says more than 22 of 22 where the margins of a prompt are not all alike."""
+    drawn = np.random.default_rng(5)
+    names, held, lows = np.repeat(np.arange(22), 8).tolist(), 0, []
+    for _ in range(200):
+        shared, own = np.repeat(drawn.normal(size=22), 8), drawn.normal(size=176)
+        margins = 2.05 + np.sqrt(alike) * shared + np.sqrt(1 - alike) * own  # 98 % are above 0
+        found = accuracy_metric(margins.tolist(), name="accuracy", confidence=0.95, clusters=names)
+        assert found.ci_low is not None and found.ci_high is not None
+        held += found.ci_low <= 0.98 <= found.ci_high
+        lows.append(found.ci_low)
+    assert held >= 0.93 * 200
+    assert bool(np.median(lows) > 0.9) == (alike < 0.5)
