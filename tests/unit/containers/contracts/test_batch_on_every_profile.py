@@ -65,3 +65,31 @@ def test_a_step_of_the_policy_has_whole_groups_of_completions_and_other_steps_ne
     assert stage_batch(TrainPolicyConfig(num_generations=4, global_batch_size=8), cpu).global_batch_size == 8
     assert stage_batch(TrainSftConfig(global_batch_size=6), cpu).global_batch_size == 6
     assert stage_batch(WriteReportConfig(), cpu) == SINGLE_BATCH
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "said"),
+    [(5, r"has 5 steps .* Use at most 5, .*: then at every step\."), (40, r"Use at most 40, .*: then every 4 steps\.")],
+)
+def test_a_schedule_that_would_never_evaluate_is_refused_with_what_the_run_would_do_by_itself(
+    max_steps: int, said: str
+) -> None:
+    schedule = TrainingSchedule(max_steps=max_steps, eval_steps=200)
+    with pytest.raises(ScheduleError, match=f"eval_steps 200 would never evaluate.*{said}"):
+        resolve_schedule(schedule, num_examples=1000, global_batch_size=10, num_eval_examples=50)
+
+
+def test_a_schedule_may_evaluate_and_save_at_the_last_step() -> None:
+    schedule = TrainingSchedule(max_steps=5, eval_steps=5, save_steps=5)
+    found = resolve_schedule(schedule, num_examples=1000, global_batch_size=10, num_eval_examples=50)
+    assert (found.num_steps, found.eval_steps, found.save_steps) == (5, 5, 5)
+
+
+def test_what_a_schedule_leaves_out_is_a_tenth_of_its_steps() -> None:
+    found = resolve_schedule(TrainingSchedule(max_steps=40), num_examples=1000, global_batch_size=10)
+    assert (found.eval_steps, found.save_steps, found.steps_per_epoch) == (4, 4, 100)
+
+
+def test_an_evaluation_needs_an_example() -> None:
+    with pytest.raises(ScheduleError, match="not one validation example"):
+        resolve_schedule(TrainingSchedule(), num_examples=100, global_batch_size=10, num_eval_examples=0)

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from containers.contracts.hardware import GpuProfile
-from containers.contracts.variables import extra_variable_mistakes, refuse_unknown
+from containers.contracts.variables import extra_variable_mistakes, refuse_unknown, where_a_variable_is_set
 
 
 def _profile(**changes: Any) -> GpuProfile:
@@ -63,3 +63,27 @@ def test_switches_that_are_harmless_alone_are_flagged_together() -> None:
 def test_each_mistake_is_a_sentence_of_its_own() -> None:
     found = extra_variable_mistakes({"NCCL_WISH": "1", "NCCL_DEBUG": "INFO", "EDITOR": "vi"})
     assert [line.partition(":")[0] for line in found] == ["NCCL_WISH", "EDITOR", "NCCL_DEBUG"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("NCCL_TIMEOUT", "NCCL_TIMEOUT is read by no library"),
+        ("NCCL_DEBUG", "gpu_profile.nccl.debug."),
+        ("CUDA_VISIBLE_DEVICES", "is set by the launcher"),
+        ("NCCL_IB_HCA", "is set by gpu_profile.environment.NCCL_IB_HCA."),
+    ],
+)
+def test_a_hardware_variable_leads_to_the_key_that_sets_it(name: str, said: str) -> None:
+    assert said in where_a_variable_is_set(name)
+
+
+def test_any_other_variable_leads_nowhere() -> None:
+    assert where_a_variable_is_set("EDITOR") == ""
+
+
+@pytest.mark.parametrize("key", ["default_global_batch_size", "max_per_device_batch_size", "num_threads"])
+def test_a_size_is_at_least_one(key: str) -> None:
+    assert getattr(_profile(**{key: 1}), key) == 1
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        _profile(**{key: 0})

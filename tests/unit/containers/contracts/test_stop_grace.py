@@ -33,6 +33,14 @@ def test_without_a_measurement_it_is_the_shortest(events: Path) -> None:
     assert stop_grace(events).seconds == SHORTEST_S
 
 
+def test_only_progress_in_steps_is_measured(events: Path) -> None:
+    """Before the first step, a training counts the rows that it tokenizes; a point of a curve is no progress."""
+    rows = [{**progress(at_s, done), "unit": "rows"} for at_s, done in ((0, 0), (300, 1))]
+    points = [{**progress(at_s, done), "type": "metrics"} for at_s, done in ((300, 0), (700, 1))]
+    write(events, stopping(None), *rows, *points, progress(700, 0), progress(740, 1), stopping(10.0))
+    assert stop_grace(events).seconds == pytest.approx(1.5 * (40 + 10))
+
+
 def test_an_8b_step_of_30_s_that_stops_every_second_one_and_saves_in_20_s_gets_120_s(events: Path) -> None:
     write(
         events,

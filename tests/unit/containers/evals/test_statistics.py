@@ -82,7 +82,14 @@ def test_no_bin_of_the_margin_histogram_holds_both_signs() -> None:
 
 
 def test_the_histogram_of_ties_alone_is_no_error() -> None:
-    assert sum(margin_histogram([0.0, 0.0]).counts) == 2
+    histogram = margin_histogram([0.0, 0.0])
+    assert sum(histogram.counts) == 2
+    assert (histogram.edges[0], histogram.edges[-1]) == (-1.0, 1.0)
+
+
+def test_the_margin_histogram_ends_at_the_largest_margin_of_either_sign() -> None:
+    histogram = margin_histogram([-0.5, 0.25])
+    assert (histogram.edges[0], histogram.edges[-1], len(histogram.counts)) == (-0.5, 0.5, 30)
 
 
 MARGINS = [1.0, -1.0, 1.0, 1.0, 0.0, 1.0, -1.0, 1.0] * 5

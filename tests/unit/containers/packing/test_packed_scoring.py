@@ -92,6 +92,19 @@ def test_rows_stay_within_their_bounds() -> None:
     assert sorted(place for row in rows for group in row for place in group) == list(range(len(sequences)))
 
 
+def test_a_row_is_filled_up_to_both_of_its_bounds() -> None:
+    sequences = [[1] * 5, [2] * 3, [3] * 2, [4] * 2]
+    groups = [[0], [1], [2], [3]]
+
+    def found(*, max_items: int, max_tokens: int) -> list[list[int]]:
+        rows = packed_rows(sequences, groups, max_items=max_items, max_tokens=max_tokens)
+        return [[place for group in row for place in group] for row in rows]
+
+    assert found(max_items=9, max_tokens=12) == [[0, 1, 2, 3]]
+    assert found(max_items=9, max_tokens=10) == [[0, 1, 2], [3]]
+    assert found(max_items=2, max_tokens=12) == [[0, 1], [2, 3]]
+
+
 def test_packed_scores_are_those_of_single_conversations() -> None:
     asked, sequences = model("qwen3", {}), conversations()
     asked.eval()

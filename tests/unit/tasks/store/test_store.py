@@ -3,6 +3,8 @@
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,24 @@ def test_the_list_names_size_and_the_runs_that_want_it(store: Path) -> None:
     assert listed[WANTED].used_by == ("demo",)
     assert listed[UNWANTED].used_by == ()
     assert listed[WANTED].size_bytes > 1000
+
+
+def test_a_file_that_goes_while_sizes_are_added_up_hides_no_other(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, real = store / "artifacts" / STAGE / WANTED, os.scandir
+    (folder / "index.bin").write_bytes(b"x" * 200)
+    (folder / "gone.bin").write_bytes(b"x" * 70)
+    whole = {item.key: item.size_bytes for item in list_artifacts(store)}[WANTED]
+
+    @contextmanager
+    def scandir(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real(path) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name != "gone.bin")
+        if Path(path) == folder:
+            (folder / "gone.bin").unlink(missing_ok=True)  # between its listing and its stat
+        yield iter(listed)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert {item.key: item.size_bytes for item in list_artifacts(store)}[WANTED] == whole - 70
 
 
 def test_what_nobody_wants_and_what_finished_work_left_behind_can_go(store: Path) -> None:
