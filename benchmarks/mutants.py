@@ -37,11 +37,17 @@ from benchmarks.provenance import PROJECT, commit
 
 PAGE = PROJECT / "docs" / "proofs" / "mutants.md"
 UNIT = "tests/unit"
+# Says the default and the bounds of every key.
+_KEYS_PAGE = f"{UNIT}/flows/cli/test_keys_command.py::test_the_page_is_what_the_code_says"
+_PENALTY = (
+    f"{UNIT}/containers/stages/test_reward_model_options.py"
+    "::test_the_penalty_is_in_the_training_loss_and_not_in_the_one_that_chooses_the_checkpoint"
+)
 # Area → file → the tests beside it.
 AREAS: Mapping[str, Mapping[str, str]] = {
     "contracts": {
         "containers/contracts/schedule.py": f"{UNIT}/containers/contracts {UNIT}/tasks/config/test_run_rules.py",
-        "containers/contracts/hardware.py": f"{UNIT}/containers/contracts",
+        "containers/contracts/hardware.py": f"{UNIT}/containers/contracts {_KEYS_PAGE}",
         "containers/contracts/stop_grace.py": f"{UNIT}/containers/contracts/test_stop_grace.py",
         "containers/contracts/variables.py": f"{UNIT}/containers/contracts/test_gpu_profile.py",
     },
@@ -72,7 +78,7 @@ AREAS: Mapping[str, Mapping[str, str]] = {
     },
     "losses": {
         "containers/algorithms/reward_model.py": f"{UNIT}/containers/algorithms/test_packing.py "
-        f"{UNIT}/containers/algorithms/test_packed_training.py",
+        f"{UNIT}/containers/algorithms/test_packed_training.py {_PENALTY}",
         "containers/algorithms/rloo_packed.py": f"{UNIT}/containers/algorithms/test_packed_policy.py",
     },
     "statistics": {
@@ -82,9 +88,9 @@ AREAS: Mapping[str, Mapping[str, str]] = {
         "containers/evals/suites/figures.py": f"{UNIT}/containers/evals",
     },
     "gates": {
-        "tasks/config/gates.py": f"{UNIT}/tasks/config/test_gates.py",
-        "tasks/config/gate_rules.py": f"{UNIT}/tasks/config/test_gates.py",
-        "tasks/config/retrain.py": f"{UNIT}/tasks/champions {UNIT}/tasks/config",
+        "tasks/config/gates.py": f"{UNIT}/tasks/config/test_gates.py {_KEYS_PAGE}",
+        "tasks/config/gate_rules.py": f"{UNIT}/tasks/config/test_gates.py {UNIT}/tasks/config/test_gate_rules.py",
+        "tasks/config/retrain.py": f"{UNIT}/tasks/champions {UNIT}/tasks/config {_KEYS_PAGE}",
         "tasks/decide_champion.py": f"{UNIT}/tasks/champions",
         "containers/report/verdict.py": f"{UNIT}/containers/report",
     },

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from containers.contracts.hardware import GpuProfile
+from containers.contracts.hardware import BatchPlan, GpuProfile, MeasuredContract
 from containers.contracts.variables import extra_variable_mistakes, refuse_unknown, where_a_variable_is_set
 
 
@@ -87,3 +87,39 @@ def test_a_size_is_at_least_one(key: str) -> None:
     assert getattr(_profile(**{key: 1}), key) == 1
     with pytest.raises(ValidationError, match="greater than or equal to 1"):
         _profile(**{key: 0})
+
+
+@pytest.mark.parametrize(
+    ("key", "least"),
+    [
+        ("global_batch_size", 1),
+        ("per_device_batch_size", 1),
+        ("num_processes", 1),
+        ("gradient_accumulation_steps", 1),
+    ],
+)
+def test_no_part_of_a_batch_is_empty(key: str, least: int) -> None:
+    ones = dict.fromkeys(BatchPlan.model_fields, 1)
+    assert getattr(BatchPlan.model_validate({**ones, key: least}), key) == least
+    with pytest.raises(ValidationError, match=key):
+        BatchPlan.model_validate({**ones, key: least - 1})
+
+
+@pytest.mark.parametrize("size", [0, -1, 65_537, "nan", "much"])
+def test_a_memory_limit_that_no_machine_has_is_refused(size: object) -> None:
+    with pytest.raises(ValidationError, match="more than 0 and at most 65,536"):
+        _profile(host_memory_gib=size)
+
+
+def test_a_memory_limit_may_be_small_large_or_none() -> None:
+    assert [_profile(host_memory_gib=size).host_memory_gib for size in (0.5, 65_536, "unlimited", None)] == [
+        0.5,
+        65_536,
+        "unlimited",
+        None,
+    ]
+
+
+def test_what_root_measures_in_a_container_is_a_measurement_too() -> None:
+    measured = MeasuredContract(findings=(), hostname="a", python="3.11", num_cpus=1, memory_bytes=0, user_id=0)
+    assert MeasuredContract.model_validate_json(measured.model_dump_json()) == measured
