@@ -85,7 +85,8 @@ def report(
         survived = sum(mutant.outcome == "survived" for mutant in of_area)
         lines.append(f"| {area} | {len(of_area)} | {len(of_area) - survived} | {survived} |")
     lines.append(f"\n## Survived\n\n{_tally(lived, known)}\n")
-    lines.append("| place | mutation | judgement |\n| --- | --- | --- |")
+    if lived:
+        lines.append("| place | mutation | judgement |\n| --- | --- | --- |")
     for mutant in sorted(lived, key=lambda item: (item.file, item.line)):
         found = known.get(mutant.known_by)
         judged = f"{found.verdict}: {found.why}" if found else "**not judged yet**"

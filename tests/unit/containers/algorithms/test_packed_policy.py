@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import RLOOConfig, RLOOTrainer
 
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
+from containers.harness.errors import StageError
 from tests.unit.factories.tiny_policy import save_causal_model
 
 pytestmark = pytest.mark.stages
@@ -227,3 +228,12 @@ def test_accumulated_batches_are_refused(start: Path, tmp_path: Path) -> None:
         trainer(
             start, tmp_path, pack_tokens=LARGE, lora=True, per_device_train_batch_size=8, gradient_accumulation_steps=2
         )
+
+
+def test_a_loss_that_is_not_the_one_of_whole_batches_ends_the_training(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PackedPolicyTrainer._losses
+    monkeypatch.setattr(PackedPolicyTrainer, "_losses", lambda *arguments: real(*arguments) + 0.01)
+    with pytest.raises(StageError, match="is not RLOOTrainer's"):
+        step(trainer(start, tmp_path, pack_tokens=LARGE, lora=True))

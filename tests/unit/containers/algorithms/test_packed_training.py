@@ -12,7 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForSequenceClassification
 from trl import RewardConfig
 
-from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer, empty_pack, make_packs
+from containers.algorithms import reward_model
+from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer, empty_pack, make_packs, packed_scores
+from containers.harness.errors import StageError
 from containers.packing.attention import packed
 from containers.packing.trees import common_prefix, lay_out
 from containers.stages.build_base_model import tokenizer_from_texts
@@ -189,3 +191,43 @@ def test_an_empty_pack_costs_nothing_and_moves_no_weight_whatever_its_scores_are
     loss.backward()
     assert loss.item() == 0.0
     assert scores.grad is not None and scores.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_accumulated_batches_give_the_losses_and_weights_of_padded_ones(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"lora": True, "margin": True, "gradient_accumulation_steps": 3, "max_steps": 1}
+    padded_log, padded = trained(PairTrainer, tmp_path, **settings)
+    packed_log, found = trained(PackedPairTrainer, tmp_path, **settings)
+    for key in ("loss", "grad_norm"):
+        ours, theirs = ([entry[key] for entry in log if key in entry] for log in (packed_log, padded_log))
+        assert ours == pytest.approx(theirs, rel=1e-3)
+    for name, weight in padded.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=2e-4)
+
+
+def test_a_loss_that_is_not_the_one_of_whole_batches_ends_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PackedPairTrainer._pack_loss
+    monkeypatch.setattr(PackedPairTrainer, "_pack_loss", lambda *arguments: 1.01 * real(*arguments))
+    with pytest.raises(StageError, match="is not RewardTrainer's"):
+        trained(PackedPairTrainer, tmp_path, lora=True, margin=False)
+
+
+def test_ranks_that_divide_a_model_see_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Divided(torch.nn.Module):
+        """As FSDP's wrapper, it gives what the model gives."""
+
+        def __init__(self, whole: Any) -> None:
+            super().__init__()
+            self.whole = whole
+
+        def forward(self, **given: Any) -> Any:
+            return self.whole(**given)
+
+    monkeypatch.setattr(reward_model, "FSDPModule", Divided)
+    whole = model(lora=False, pad_token_id=0)
+    (pack,) = make_packs([([1, 2, 3], [1, 2, 4])], max_tokens=20)
+    with packed(whole), torch.no_grad():
+        scores = packed_scores(whole, pack, whole)
+        assert torch.equal(packed_scores(Divided(whole), pack, whole), scores)
+    assert scores.abs().min() > 0

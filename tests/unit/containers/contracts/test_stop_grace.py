@@ -74,6 +74,27 @@ def test_the_days_between_two_attempts_are_no_step(events: Path) -> None:
     assert stop_grace(events).seconds == SHORTEST_S
 
 
+def test_a_slow_step_of_long_ago_counts_no_more(events: Path) -> None:
+    times = [0, 400, *(400 + 30 * number for number in range(1, 21))]
+    steps = [progress(at_s, done) for done, at_s in enumerate(times)]
+    write(events, stopping(None), *steps[:-1], stopping(10.0))
+    assert stop_grace(events).seconds == pytest.approx(1.5 * (400 + 10)), "it is one of the last twenty"
+    write(events, stopping(None), *steps, stopping(10.0))
+    assert stop_grace(events).seconds == pytest.approx(1.5 * (30 + 10))
+
+
+def test_progress_that_is_told_twice_or_goes_back_is_no_step(events: Path) -> None:
+    told = [progress(0, 4), progress(300, 4), progress(600, 2), progress(640, 3)]
+    write(events, stopping(None), *told, stopping(10.0))
+    assert stop_grace(events).seconds == pytest.approx(1.5 * (40 + 10))
+
+
+def test_a_stage_has_20_s_to_15_minutes_as_the_documentation_says(events: Path, project: Path) -> None:
+    text = (project / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert "20 s, at most 15 minutes" in " ".join(text.split())
+    assert (SHORTEST_S, LONGEST_S) == (20, 15 * 60)
+
+
 def test_there_is_a_longest(events: Path) -> None:
     write(events, stopping(None), progress(0, 0), progress(5000, 1), stopping(3000.0))
     assert stop_grace(events).seconds == LONGEST_S
