@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.stop_grace import LONGEST_S, SHORTEST_S, stop_grace
+from containers.contracts.stop_grace import LONGEST_S, SHORTEST_S, StopGrace, stop_grace
 from containers.harness.recorder import Recorder
 
 
@@ -87,6 +87,8 @@ def test_progress_that_is_told_twice_or_goes_back_is_no_step(events: Path) -> No
     told = [progress(0, 4), progress(300, 4), progress(600, 2), progress(640, 3)]
     write(events, stopping(None), *told, stopping(10.0))
     assert stop_grace(events).seconds == pytest.approx(1.5 * (40 + 10))
+    write(events, stopping(None), *told[:3])
+    assert stop_grace(events) == StopGrace(SHORTEST_S, "no step was measured")
 
 
 def test_a_stage_has_20_s_to_15_minutes_as_the_documentation_says(events: Path, project: Path) -> None:
