@@ -9,6 +9,7 @@ from containers.contracts.certificate import LengthBias
 from containers.evals import length_bias as module
 from containers.evals.length_bias import length_bias, length_group
 from containers.evals.length_effects import EditedPairs
+from containers.evals.statistics import accuracy_metric
 from containers.evals.suites.base import Intervals
 from tests.unit.factories.report.scored_pairs import pairs_of_lengths, scored_pair
 
@@ -161,3 +162,23 @@ def test_the_interval_does_not_depend_on_how_many_resamples_are_held_at_once(mon
         ends.append((slope.ci_low, slope.ci_high))
     assert ends[1] == pytest.approx(ends[0], rel=1e-9)
     assert ends[2] == pytest.approx(ends[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["nearly all right", "nearly all wrong"])
+@pytest.mark.parametrize("others", [(3,), (3, 50, 101)], ids=["one prompt tells", "three prompts tell"])
+def test_few_prompts_that_tell_make_the_accuracy_at_equal_lengths_no_surer_than_the_accuracy(
+    others: tuple[int, ...], sign: float
+) -> None:
+    pairs = [
+        scored_pair(place // 5, "b" * better, "w" * worse, (-sign if place in others else sign, 0.0))
+        for place, (better, worse) in enumerate(LENGTHS[:200])
+    ]
+    found = length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs()).controlled_accuracy
+    plain = accuracy_metric(
+        [pair.margin for pair in pairs], name="a", confidence=0.95, clusters=[pair.prompt_id for pair in pairs]
+    )
+    assert found is not None and found.ci_low is not None and found.ci_high is not None
+    assert plain.ci_low is not None and plain.ci_high is not None
+    assert found.value == plain.value
+    assert found.ci_low < plain.ci_low + 0.001
+    assert found.ci_high > plain.ci_high - 0.001
