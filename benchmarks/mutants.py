@@ -37,62 +37,72 @@ from benchmarks.provenance import PROJECT, commit
 
 PAGE = PROJECT / "docs" / "proofs" / "mutants.md"
 UNIT = "tests/unit"
+_CONTRACTS, _LAUNCH, _PACKING, _EVALS, _REPORT = (
+    f"{UNIT}/containers/{folder}" for folder in ("contracts", "launch", "packing", "evals", "report")
+)
+_STORE = f"{UNIT}/tasks/store"
 # Says the default and the bounds of every key.
 _KEYS_PAGE = f"{UNIT}/flows/cli/test_keys_command.py::test_the_page_is_what_the_code_says"
 _PENALTY = (
     f"{UNIT}/containers/stages/test_reward_model_options.py"
     "::test_the_penalty_is_in_the_training_loss_and_not_in_the_one_that_chooses_the_checkpoint"
 )
-# Area → file → the tests beside it.
+# Area → file → the tests beside it: those that are about what the file promises, and fast.
 AREAS: Mapping[str, Mapping[str, str]] = {
     "contracts": {
-        "containers/contracts/schedule.py": f"{UNIT}/containers/contracts {UNIT}/tasks/config/test_run_rules.py",
-        "containers/contracts/hardware.py": f"{UNIT}/containers/contracts {_KEYS_PAGE}",
-        "containers/contracts/stop_grace.py": f"{UNIT}/containers/contracts/test_stop_grace.py",
-        "containers/contracts/variables.py": f"{UNIT}/containers/contracts/test_gpu_profile.py",
+        "containers/contracts/schedule.py": f"{_CONTRACTS}/test_batch_on_every_profile.py",
+        "containers/contracts/hardware.py": f"{_CONTRACTS}/test_gpu_profile.py "
+        f"{_CONTRACTS}/test_batch_on_every_profile.py {_CONTRACTS}/test_stage_key.py {_KEYS_PAGE}",
+        "containers/contracts/stop_grace.py": f"{_CONTRACTS}/test_stop_grace.py",
+        "containers/contracts/variables.py": f"{_CONTRACTS}/test_gpu_profile.py",
     },
     "launch": {
-        "containers/launch/arguments.py": f"{UNIT}/containers/launch/test_arguments.py",
-        "containers/launch/environment.py": f"{UNIT}/containers/launch/test_environment.py",
-        "containers/launch/ladder.py": f"{UNIT}/containers/launch/test_ladder.py",
-        "containers/launch/failures/classify.py": f"{UNIT}/containers/launch/failures",
-        "containers/launch/host_limits.py": f"{UNIT}/containers/launch/test_host_limits.py "
-        f"{UNIT}/containers/launch/test_memory_limit.py",
+        "containers/launch/arguments.py": f"{_LAUNCH}/test_arguments.py",
+        "containers/launch/environment.py": f"{_LAUNCH}/test_environment.py",
+        "containers/launch/ladder.py": f"{_LAUNCH}/test_ladder.py",
+        "containers/launch/failures/classify.py": f"{_LAUNCH}/failures",
+        "containers/launch/host_limits.py": f"{_LAUNCH}/test_host_limits.py {_LAUNCH}/test_memory_limit.py",
     },
     "store": {
-        "tasks/store/contents.py": f"{UNIT}/tasks/store {UNIT}/flows/cli/test_cache_command.py",
-        "tasks/store/decisions.py": f"{UNIT}/tasks/store/test_approval_store.py",
-        "tasks/store/events.py": f"{UNIT}/tasks/store/test_event_feed.py",
-        "tasks/store/history.py": f"{UNIT}/tasks/store",
+        "tasks/store/contents.py": f"{_STORE}/test_store.py {_STORE}/test_store_of_many_runs.py "
+        f"{UNIT}/flows/cli/test_cache_command.py",
+        "tasks/store/decisions.py": f"{_STORE}/test_approval_store.py",
+        "tasks/store/events.py": f"{_STORE}/test_event_feed.py",
+        "tasks/store/history.py": f"{_STORE}/test_why_it_runs.py {_STORE}/test_store.py "
+        f"{_STORE}/test_store_of_many_runs.py",
     },
     "keys": {
-        "containers/contracts/digests.py": f"{UNIT}/containers/contracts",
-        "containers/contracts/identity.py": f"{UNIT}/containers/contracts",
-        "containers/contracts/programs.py": f"{UNIT}/containers/contracts/test_programs.py",
+        "containers/contracts/digests.py": f"{_CONTRACTS}/test_artifact_digest.py {_CONTRACTS}/test_verify_artifact.py "
+        f"{_CONTRACTS}/test_file_limits.py",
+        "containers/contracts/identity.py": f"{_CONTRACTS}/test_stage_key.py "
+        f"{_CONTRACTS}/test_batch_on_every_profile.py",
+        "containers/contracts/programs.py": f"{_CONTRACTS}/test_programs.py",
     },
     "packing": {
-        "containers/packing/logps.py": f"{UNIT}/containers/packing/test_packed_logps.py",
-        "containers/packing/scoring.py": f"{UNIT}/containers/packing/test_packed_scoring.py",
-        "containers/packing/trees.py": f"{UNIT}/containers/packing",
-        "containers/packing_traits.py": f"{UNIT}/containers/packing {UNIT}/tasks/plan",
+        "containers/packing/logps.py": f"{_PACKING}/test_packed_logps.py",
+        "containers/packing/scoring.py": f"{_PACKING}/test_packed_scoring.py",
+        "containers/packing/trees.py": f"{_PACKING}/test_packed_scoring.py {_PACKING}/test_packed_logps.py",
+        "containers/packing_traits.py": f"{_PACKING}/test_packing_traits.py",
     },
     "losses": {
-        "containers/algorithms/reward_model.py": f"{UNIT}/containers/algorithms/test_packing.py "
-        f"{UNIT}/containers/algorithms/test_packed_training.py {_PENALTY}",
+        "containers/algorithms/reward_model.py": f"{UNIT}/containers/algorithms/test_packed_training.py {_PENALTY}",
         "containers/algorithms/rloo_packed.py": f"{UNIT}/containers/algorithms/test_packed_policy.py",
     },
     "statistics": {
-        "containers/evals/statistics.py": f"{UNIT}/containers/evals",
-        "containers/evals/length_bias.py": f"{UNIT}/containers/evals/test_certificate_length.py",
-        "containers/evals/length_effects.py": f"{UNIT}/containers/evals/test_length_effects.py",
-        "containers/evals/suites/figures.py": f"{UNIT}/containers/evals",
+        "containers/evals/statistics.py": f"{_EVALS}/test_statistics.py {_EVALS}/test_paired_statistics.py",
+        "containers/evals/length_bias.py": f"{_EVALS}/test_certificate_length.py",
+        "containers/evals/length_effects.py": f"{_EVALS}/test_length_effects.py",
+        "containers/evals/suites/figures.py": f"{_EVALS}/suites/test_suite_figures.py "
+        f"{_EVALS}/suites/test_suite_properties.py {_EVALS}/suites/test_reward_bench.py "
+        f"{_EVALS}/suites/test_own_suites.py {_EVALS}/suites/test_repeated_prompts.py",
     },
     "gates": {
         "tasks/config/gates.py": f"{UNIT}/tasks/config/test_gates.py {_KEYS_PAGE}",
         "tasks/config/gate_rules.py": f"{UNIT}/tasks/config/test_gates.py {UNIT}/tasks/config/test_gate_rules.py",
-        "tasks/config/retrain.py": f"{UNIT}/tasks/champions {UNIT}/tasks/config {_KEYS_PAGE}",
-        "tasks/decide_champion.py": f"{UNIT}/tasks/champions",
-        "containers/report/verdict.py": f"{UNIT}/containers/report",
+        "tasks/config/retrain.py": f"{UNIT}/tasks/config/test_champion_rules.py {_KEYS_PAGE}",
+        "tasks/decide_champion.py": f"{UNIT}/tasks/champions/test_who_becomes_champion.py",
+        "containers/report/verdict.py": f"{_REPORT}/test_report_gates.py {_REPORT}/test_report_records.py "
+        f"{_REPORT}/test_report_champions.py",
     },
 }
 # The others are of one kind with these, or change annotations and signatures.
