@@ -123,3 +123,9 @@ def test_a_memory_limit_may_be_small_large_or_none() -> None:
 def test_what_root_measures_in_a_container_is_a_measurement_too() -> None:
     measured = MeasuredContract(findings=(), hostname="a", python="3.11", num_cpus=1, memory_bytes=0, user_id=0)
     assert MeasuredContract.model_validate_json(measured.model_dump_json()) == measured
+
+
+def test_a_profile_has_a_name() -> None:
+    assert _profile(name="a").name == "a"
+    with pytest.raises(ValidationError, match="name"):
+        _profile(name="")

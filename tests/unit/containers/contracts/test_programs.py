@@ -186,3 +186,10 @@ def test_a_version_of_torch_names_its_build_and_no_other_version_does(
     monkeypatch.syspath_prepend(tmp_path)
     found = library_versions(["torch", "accelerate", "xgboost"])
     assert (found["torch"], found["accelerate"], found["xgboost"]) == ("2.0 cuda 12.8", "2.0", "2.0")
+
+
+def test_the_libraries_of_the_sources_are_those_that_pip_installs() -> None:
+    """An image is asked for the version of each; `json` or `containers` would be absent there forever."""
+    found = Sources().libraries
+    assert {"accelerate", "numpy", "torch", "transformers", "trl"} <= found
+    assert not found & {"containers", "json", "os", "typing"}

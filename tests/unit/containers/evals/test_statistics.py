@@ -87,6 +87,11 @@ def test_the_histogram_of_ties_alone_is_no_error() -> None:
     assert (histogram.edges[0], histogram.edges[-1]) == (-1.0, 1.0)
 
 
+def test_the_histogram_of_no_margin_has_empty_bins() -> None:
+    histogram = margin_histogram([])
+    assert (histogram.edges[0], histogram.edges[-1], sum(histogram.counts)) == (-1.0, 1.0, 0)
+
+
 def test_the_margin_histogram_ends_at_the_largest_margin_of_either_sign() -> None:
     histogram = margin_histogram([-0.5, 0.25])
     assert (histogram.edges[0], histogram.edges[-1], len(histogram.counts)) == (-0.5, 0.5, 30)
