@@ -14,8 +14,13 @@ JUDGED = PROJECT / "benchmarks" / "mutants_judged.toml"
 WANTED = 0.85
 VERDICTS = ("equivalent", "cosmetic", "hole")
 _NOT_JUDGED = "not judged yet"
-# File, line before, line after.
+# File, line before, line after, both without spaces.
 Place: TypeAlias = tuple[str, str, str]
+
+
+def place(file: str, before: str, after: str) -> Place:
+    """What finds a judgement: file and lines without spaces, of which cosmic-ray adds some."""
+    return file, "".join(before.split()), "".join(after.split())
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Mutant:
     @property
     def known_by(self) -> Place:
         """What finds its judgement."""
-        return self.file, self.before, self.after
+        return place(self.file, self.before, self.after)
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,9 @@ class Judgement:
 def judgements(path: Path = JUDGED) -> dict[Place, Judgement]:
     """File, line before and line after of a mutant → what a person found about it."""
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["judged"]
-    return {(item["file"], item["before"], item["after"]): Judgement(item["verdict"], item["why"]) for item in entries}
+    return {
+        place(item["file"], item["before"], item["after"]): Judgement(item["verdict"], item["why"]) for item in entries
+    }
 
 
 def report(
@@ -108,5 +115,5 @@ def is_good(mutants: Sequence[Mutant], known: Mapping[Place, Judgement]) -> bool
     """Whether enough were killed, and each survivor is known to be equivalent or cosmetic."""
     counted = [mutant for mutant in mutants if mutant.outcome != "stillborn"]
     lived = [mutant for mutant in counted if mutant.outcome == "survived"]
-    harmless = {place for place, found in known.items() if found.verdict != "hole"}
+    harmless = {found_by for found_by, found in known.items() if found.verdict != "hole"}
     return len(counted) - len(lived) >= WANTED * len(counted) and all(item.known_by in harmless for item in lived)

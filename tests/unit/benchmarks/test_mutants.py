@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutants import AREAS, is_counted, outcomes
-from benchmarks.mutants_page import VERDICTS, Judgement, Mutant, is_good, judgements, report
+from benchmarks.mutants_page import VERDICTS, Judgement, Mutant, is_good, judgements, place, report
 from benchmarks.provenance import PROJECT
 
 SOURCE = "def scaled(x: float, *, by: float) -> float:\n    return x * by if x is not None else 0 == by\n"
@@ -40,14 +40,14 @@ def test_what_no_test_could_tell_apart_is_not_drawn(operator: str, line: int, co
 
 
 def test_an_outcome_has_the_line_before_and_after() -> None:
-    place = {
+    spot = {
         "module_path": "a.py",
         "start_pos": [7, 4],
         "definition_name": "f",
         "operator_name": "core/ReplaceBinaryOperator_Add_Sub",
     }
     result = {"output": "1 passed", "test_outcome": "survived", "diff": DIFF}
-    assert list(outcomes("store", [json.dumps([{"mutations": [place]}, result])])) == [mutant("survived")]
+    assert list(outcomes("store", [json.dumps([{"mutations": [spot]}, result])])) == [mutant("survived")]
 
 
 def test_a_survivor_is_shown_with_its_judgement_and_one_without_is_named() -> None:
@@ -71,10 +71,14 @@ def test_too_few_killed_or_a_hole_or_an_unjudged_survivor_is_not_good_enough() -
     assert not is_good([mutant("survived")] * 2 + [mutant("killed")] * 8, known("equivalent"))
 
 
+def test_a_judgement_is_found_whatever_spaces_the_line_has() -> None:
+    assert place("a.py", "x = y[1:]", "x = y[ 2:]") == place("a.py", "x  = y[1:]", "x = y[2:]")
+
+
 def test_each_judgement_is_of_a_line_that_is_still_there() -> None:
     """One whose line is gone would be kept forever, and say nothing."""
     for (file, before, after), found in judgements().items():
-        lines = {" ".join(line.split()) for line in (PROJECT / file).read_text(encoding="utf-8").splitlines()}
+        lines = {"".join(line.split()) for line in (PROJECT / file).read_text(encoding="utf-8").splitlines()}
         assert before in lines, (file, before)
         assert found.verdict in VERDICTS and found.why and after != before
 

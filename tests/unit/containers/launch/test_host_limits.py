@@ -54,7 +54,7 @@ def test_threads_of_one_core_count_once_and_a_part_of_one_not_at_all(
     monkeypatch: pytest.MonkeyPatch, cpus: float, cores: int | None, usable: int
 ) -> None:
     monkeypatch.setattr(host_limits, "available_cpus", lambda: cpus)
-    monkeypatch.setattr("psutil.cpu_count", lambda logical: cores)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical: 2 * cores if logical and cores else cores)
     assert usable_cores() == usable
 
 

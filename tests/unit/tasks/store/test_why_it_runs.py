@@ -88,6 +88,8 @@ def test_a_changed_program_is_told_by_its_files_and_versions() -> None:
     old = made_with({"a.py": "1", "b.py": "1", "c.py": "1"}, torch="2.12", trl="1.0")
     new = made_with({"a.py": "2", "b.py": "1", "d.py": "1"}, torch="2.13", trl="1.0")
     assert what_changed(old, new) == ("containers/a.py and containers/c.py and 1 more files changed; torch 2.12 → 2.13")
+    two = made_with({"a.py": "2", "b.py": "2", "c.py": "1"}, torch="2.12", trl="1.0")
+    assert what_changed(old, two) == "containers/a.py and containers/b.py changed"
     assert what_changed(old, old) == what_changed(None, new) == what_changed(old, None) == ""
     assert what_changed(old, made_with({**old.files, "b.py": "2"}, torch="2.12", trl="1.0")) == (
         "containers/b.py changed"

@@ -218,3 +218,18 @@ def test_of_a_long_line_the_part_that_names_the_death_is_quoted() -> None:
     assert len(failure.message) < 1000
     short = classify(SPEC, make_exit(exit_code=1, log_tail=(CUDA_OOM,)), None)
     assert short is not None and "…" not in short.message
+
+
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.CANCELLED}))
+@pytest.mark.parametrize("changes", [{"timed_out": True}, {"state": {"daemon_unreachable_s": "5"}}])
+def test_only_a_cancelled_stage_is_said_to_have_been_stopped_from_outside(
+    kind: FailureKind, changes: dict[str, object]
+) -> None:
+    own = make_failure(SPEC, kind.value, "what the program itself found")
+    assert classify(SPEC, make_exit(exit_code=1, **changes), own) == own
+
+
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.UNEXPECTED, FailureKind.CANCELLED}))
+def test_a_kind_that_the_program_named_is_not_refined(kind: FailureKind) -> None:
+    own = make_failure(SPEC, kind.value, "what the program itself found")
+    assert classify(SPEC, make_exit(exit_code=1, oom_killed=True, log_tail=(CUDA_OOM, TORCH_SHM)), own) == own
