@@ -16,6 +16,7 @@ from containers.evals.statistics import (
     mean_metric,
     optimism_of_choice,
     pair_losses,
+    share_metric,
 )
 
 
@@ -120,3 +121,17 @@ def test_copies_of_a_value_leave_the_interval_of_the_mean_as_it_was() -> None:
 def _width(metric: Metric) -> float:
     assert metric.ci_low is not None and metric.ci_high is not None
     return metric.ci_high - metric.ci_low
+
+
+def test_a_figure_counts_its_prompts_only_where_they_are_known() -> None:
+    prompts = ["a", "a", "b", "c"]
+    arguments: dict[str, Any] = {"name": "m", "confidence": 0.9}
+    for of_prompts, alone in (
+        (share_metric([1, 0, 1, 1], clusters=prompts, **arguments), share_metric([1, 0, 1, 1], **arguments)),
+        (
+            mean_metric([1, 0, 1, 2], unit="score", clusters=prompts, **arguments),
+            mean_metric([1, 0, 1, 2], unit="score", **arguments),
+        ),
+    ):
+        assert (of_prompts.num_prompts, of_prompts.count) == (3, 4)
+        assert (alone.num_prompts, alone.count) == (None, 4)
