@@ -37,8 +37,8 @@ from benchmarks.provenance import PROJECT, commit
 
 PAGE = PROJECT / "docs" / "proofs" / "mutants.md"
 UNIT = "tests/unit"
-_CONTRACTS, _LAUNCH, _PACKING, _EVALS, _REPORT = (
-    f"{UNIT}/containers/{folder}" for folder in ("contracts", "launch", "packing", "evals", "report")
+_CONTRACTS, _LAUNCH, _PACKING, _EVALS = (
+    f"{UNIT}/containers/{folder}" for folder in ("contracts", "launch", "packing", "evals")
 )
 _STORE = f"{UNIT}/tasks/store"
 # Says the default and the bounds of every key.
@@ -101,8 +101,7 @@ AREAS: Mapping[str, Mapping[str, str]] = {
         "tasks/config/gate_rules.py": f"{UNIT}/tasks/config/test_gates.py {UNIT}/tasks/config/test_gate_rules.py",
         "tasks/config/retrain.py": f"{UNIT}/tasks/config/test_champion_rules.py {_KEYS_PAGE}",
         "tasks/decide_champion.py": f"{UNIT}/tasks/champions/test_who_becomes_champion.py",
-        "containers/report/verdict.py": f"{_REPORT}/test_report_gates.py {_REPORT}/test_report_records.py "
-        f"{_REPORT}/test_report_champions.py",
+        "containers/report/verdict.py": f"{UNIT}/containers/report/test_run_verdict.py",
     },
 }
 # The others are of one kind with these, or change annotations and signatures.

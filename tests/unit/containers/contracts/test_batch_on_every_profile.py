@@ -117,7 +117,7 @@ def test_epochs_are_steps_of_the_global_batch(num_epochs: float, num_steps: int)
     assert (found.num_steps, found.steps_per_epoch, found.logging_steps) == (num_steps, 100, min(150, num_steps))
 
 
-@pytest.mark.parametrize(("num_epochs", "said"), [(1, "1 epoch)"), (2, "2 epochs)")])
+@pytest.mark.parametrize(("num_epochs", "said"), [(0.5, "0.5 epochs)"), (1, "1 epoch)"), (2, "2 epochs)")])
 def test_a_refused_schedule_says_how_many_epochs_it_is(num_epochs: float, said: str) -> None:
     with pytest.raises(ScheduleError, match="save_steps 500 would never save") as refused:
         resolve_schedule(

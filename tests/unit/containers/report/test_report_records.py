@@ -21,7 +21,6 @@ from containers.report.data import unaccounted_rows
 from containers.report.figures import running_mean
 from containers.report.inputs import load_report_inputs
 from containers.report.stages import dag_nodes
-from containers.report.verdict import headline_cards
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_factory import MadeRun, make_run
 from tests.unit.factories.report.report_page_factory import render
@@ -62,29 +61,6 @@ def test_an_evaluation_in_which_no_pair_was_left_has_no_accuracy(made: MadeRun) 
     page = render(made, made.pipeline.model_copy(update={"gates": ()}))
     assert "nothing was left" in page.text
     assert "91.3 %" not in page.text
-
-
-def test_the_headline_is_the_accuracy_on_the_test_pairs_whatever_suite_comes_first(made: MadeRun) -> None:
-    evaluation = reward_model_certificate()
-    path = made.folder(StageName.EVALUATE_REWARD_MODEL) / CERTIFICATE_FILE
-    turned = evaluation.model_copy(update={"suites": evaluation.suites[::-1]})
-    path.write_text(turned.model_dump_json(), encoding="utf-8")
-    (card,) = (card for card in headline_cards(load_report_inputs(made.context())) if "accuracy" in card.label)
-    assert card.value == "91.3 %"
-
-
-def test_the_time_spent_is_that_of_stages_that_ran_and_each_is_counted_by_its_status(made: MadeRun) -> None:
-    records = made.pipeline.stages
-    assert [record.duration_s for record in records] == [74.2] * len(records)
-    changed = [
-        records[0].model_copy(update={"status": "reused", "duration_s": 0}),
-        records[1].model_copy(update={"status": "failed", "duration_s": 12}),
-        records[2].model_copy(update={"status": "skipped", "duration_s": 0}),
-        *(record.model_copy(update={"status": "reused", "duration_s": 0}) for record in records[3:]),
-    ]
-    pipeline = made.pipeline.model_copy(update={"stages": tuple(changed)})
-    *_, card = headline_cards(load_report_inputs(made.context(pipeline=pipeline)))
-    assert (card.value, card.interval) == ("12 s", f"1 run, {len(records) - 2} reused")
 
 
 def test_an_accuracy_of_one_group_is_not_drawn_and_the_page_says_so(made: MadeRun) -> None:
