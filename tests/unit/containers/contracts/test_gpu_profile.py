@@ -129,3 +129,51 @@ def test_a_profile_has_a_name() -> None:
     assert _profile(name="a").name == "a"
     with pytest.raises(ValidationError, match="name"):
         _profile(name="")
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_one_each"),
+    [
+        ({"num_gpus": 4, "num_processes": 4}, True),
+        ({"num_gpus": 4, "num_processes": 3}, False),
+        ({"num_gpus": 4, "num_processes": 5}, False),
+        ({"num_gpus": 4, "num_processes": 3, "num_rollout_gpus": 1}, True),
+        ({"num_gpus": 4, "num_processes": 4, "num_rollout_gpus": 1}, False),
+        ({"num_gpus": 0, "num_processes": 3, "precision": "float32"}, True),
+    ],
+)
+def test_each_gpu_has_one_rank_but_for_those_that_write_completions(changes: dict[str, Any], is_one_each: bool) -> None:
+    if is_one_each:
+        assert _profile(**changes).num_processes == changes["num_processes"]
+        return
+    with pytest.raises(ValidationError, match=r"one rank per GPU\.") as refused:
+        _profile(**changes)
+    assert ("of which 1 have no rank" in str(refused.value)) is bool(changes.get("num_rollout_gpus"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_possible"),
+    [
+        ({"precision": "float32", "tf32": False}, True),
+        ({"precision": "float32", "tf32": True}, False),
+        ({"precision": "bf16", "tf32": True}, True),
+        ({"num_gpus": 0, "num_processes": 1, "precision": "float32"}, True),
+        ({"num_gpus": 0, "num_processes": 1, "precision": "bf16"}, False),
+        ({"num_gpus": 0, "num_processes": 2, "precision": "float32", "distribution": "fsdp"}, True),
+    ],
+)
+def test_a_precision_is_one_that_the_hardware_computes_as_the_certificate_expects(
+    changes: dict[str, Any], is_possible: bool
+) -> None:
+    if is_possible:
+        _profile(**changes)
+        return
+    with pytest.raises(ValidationError, match="precision"):
+        _profile(**changes)
+
+
+@pytest.mark.parametrize("environment", [{"NCCL_ALGO": True}, {"NCCL_ALGO": None}, {"NCCL_ALGO": 1.5}])
+def test_a_variable_that_is_no_text_and_no_whole_number_could_have_several_forms(environment: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="wanted text in quotes"):
+        _profile(environment=environment)
+    assert _profile(environment={"NCCL_NTHREADS": 256}).environment == (("NCCL_NTHREADS", "256"),)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from containers.packing import scoring as packed_scoring
-from containers.packing.scoring import packed_rows, score_rows, shared_groups, why_padded
+from containers.packing.scoring import computed_tokens, packed_rows, score_rows, shared_groups, why_padded
 from containers.packing_traits import PLAIN
 from containers.scoring.scorer import RewardScorer
 from tests.unit.containers.algorithms.test_packing import model
@@ -60,6 +60,20 @@ def test_a_short_beginning_that_all_share_parts_no_answers_from_their_prompt() -
     ]
     groups = {frozenset(group) for group in shared_groups(sequences, max_items=8, max_tokens=500)}
     assert {frozenset({1, 2}), frozenset({3, 4})} <= groups
+
+
+@pytest.mark.parametrize(
+    ("max_items", "max_tokens", "sizes"),
+    [(8, 23, [3]), (8, 22, [1, 2]), (8, 5, [1, 2]), (3, 100, [3]), (2, 100, [1, 2]), (1, 100, [1, 1, 1])],
+)
+def test_a_group_stays_within_its_bounds_but_two_answers_may_share_a_longer_prompt(
+    max_items: int, max_tokens: int, sizes: list[int]
+) -> None:
+    """A prompt of 20 tokens with three answers of one token are 23 tokens, with two of them 22."""
+    sequences = [[*[7] * 20, answer] for answer in (1, 2, 3)]
+    groups = shared_groups(sequences, max_items=max_items, max_tokens=max_tokens)
+    assert sorted(map(len, groups)) == sizes
+    assert [computed_tokens(sequences[:count]) for count in (1, 2, 3)] == [21, 22, 23]
 
 
 @pytest.mark.parametrize("seed", range(5))
