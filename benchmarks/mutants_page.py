@@ -82,7 +82,7 @@ def report(
         f"{when_and_where(measured)}.\n",
         "Single places of core files were changed by cosmic-ray, drawn by a fixed seed; a mutation is killed if the",
         f"tests beside its file notice. Killed: **{killed} of {len(counted)}, {killed / len(counted):.0%}** (95 % "
-        f"interval {low:.0%} to {high:.0%}).\n",
+        f"interval {low:.0%} to {high:.0%}).{_without_equivalent(killed, lived, known)}\n",
         "Not drawn: `==` for `is` (for None the linter refuses it; members of an enumeration are one object each), and",
         "`/` for the `*` in a signature, which only says how a function may be called.\n",
         "| area | drawn | killed | survived |\n| --- | ---: | ---: | ---: |",
@@ -99,6 +99,16 @@ def report(
         judged = f"{found.verdict}: {found.why}" if found else "**not judged yet**"
         lines.append(f"| `{mutant.file}:{mutant.line}` | {_code(mutant.before)} → {_code(mutant.after)} | {judged} |")
     return "\n".join(lines) + "\n"
+
+
+def _without_equivalent(killed: int, lived: Sequence[Mutant], known: Mapping[Place, Judgement]) -> str:
+    """The mutation score: the share of those that some input tells apart (Jia and Harman 2011, IEEE TSE 37(5))."""
+    left = [
+        mutant for mutant in lived if mutant.known_by not in known or known[mutant.known_by].verdict != "equivalent"
+    ]
+    if len(left) == len(lived):
+        return ""
+    return f" Of the {killed + len(left)} that some input tells apart: {killed / (killed + len(left)):.0%}."
 
 
 def _tally(lived: Sequence[Mutant], known: Mapping[Place, Judgement]) -> str:

@@ -56,6 +56,10 @@ def test_a_survivor_is_shown_with_its_judgement_and_one_without_is_named() -> No
     page = report(mutants, "abc", command="make mutants", areas=["store"], known=known)
     assert "Killed: **18 of 20, 90%**" in page
     assert "1 cosmetic, 1 not judged yet." in page
+    assert "some input tells apart" not in page
+    same = {mutant("survived").known_by: Judgement("equivalent", "0 is 0")}
+    again = report(mutants, "abc", command="make mutants", areas=["store"], known=same)
+    assert "Of the 19 that some input tells apart: 95%." in again
     assert "| `return a + 1` → `return a - 1` | cosmetic: a word of a message |" in page
     assert "| `return b \\| c` → `return a - 1` | **not judged yet** |" in page
 

@@ -321,3 +321,11 @@ def test_half_of_an_unknown_memory_is_no_limit() -> None:
         "larger_shm: shm_size_gib 16 → 32",
         "larger_shm: shm_size_gib 32 → 64",
     ]
+
+
+def test_a_bound_that_was_lowered_meanwhile_holds() -> None:
+    planned = shape(PLAIN, box(7), 112)
+    taken = all_steps(OOM, planned, host=DOCKER, settings=ON)
+    step = next_step(OOM, planned, taken, host=DOCKER, settings=LadderSettings(max_fallbacks=2))
+    assert len(taken) == 3
+    assert step is not None and step.not_tried == ("runtime.ladder.max_fallbacks is 2",)
