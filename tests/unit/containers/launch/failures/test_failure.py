@@ -233,3 +233,10 @@ def test_only_a_cancelled_stage_is_said_to_have_been_stopped_from_outside(
 def test_a_kind_that_the_program_named_is_not_refined(kind: FailureKind) -> None:
     own = make_failure(SPEC, kind.value, "what the program itself found")
     assert classify(SPEC, make_exit(exit_code=1, oom_killed=True, log_tail=(CUDA_OOM, TORCH_SHM)), own) == own
+
+
+def test_a_full_shared_memory_is_named_with_its_size_in_mib() -> None:
+    spec = make_spec(profile=make_profile(shm_size_gib=16))
+    failure = classify(spec, make_exit(exit_code=135), None)
+    assert failure is not None
+    assert "shm_size_gib of profile `test` gives 16,384 MiB" in failure.message
