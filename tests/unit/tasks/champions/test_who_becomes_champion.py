@@ -48,6 +48,9 @@ def decide(
     compare: Callable[..., Comparison] = lambda *_, **__: of(BETTER),
     version: int = 2,
     new: Any = None,
+    gates: tuple[GateVerdict, ...] = (),
+    said: list[str] | None = None,
+    tags: dict[str, str] | None = None,
 ) -> Decision:
     """The decision on that version of the book, or on a new model, as the task of a retraining makes it."""
     made = new or next(item for item in book.read().versions if item.number == version)
@@ -60,7 +63,7 @@ def decide(
         stage: SimpleNamespace(key=item.key, digest=item.digest, metrics=()) for stage, item in artifacts.items()
     }
     run: Any = SimpleNamespace(
-        gates=[verdict],
+        gates=[*gates, verdict],
         run_id="run-2",
         mlflow_run_id="0" * 32,
         prefect_url="",
@@ -69,8 +72,14 @@ def decide(
         config=SimpleNamespace(run=SimpleNamespace(name="demo")),
     )
     monkeypatch.setattr(decide_champion, "compare_reward_models", compare)
-    monkeypatch.setattr(decide_champion, "_show", lambda *_, **__: None)
-    registry: Any = None
+    # What a person sees: the terminal and the MLflow run; Prefect and the report have tests of their own.
+    lines: list[str] = [] if said is None else said
+    shown: dict[str, str] = {} if tags is None else tags
+    run.tracking = SimpleNamespace(set_tags=lambda _, new: shown.update(new), log_text=lambda *_: None)
+    monkeypatch.setattr(decide_champion, "current_display", lambda: SimpleNamespace(say=lines.append))
+    for name in ("keep_decision", "show_blocks"):
+        monkeypatch.setattr(decide_champion, name, lambda *_, **__: None)
+    registry: Any = SimpleNamespace(reconcile=lambda *_: "" if said is None else "MLflow is away")
     return decide_champion.decide_on_reward_model.fn(
         run, book, RetrainRules(), EvaluateRewardModelConfig(), registry=registry, rules_text="the rules"
     )
@@ -241,3 +250,61 @@ def test_a_closed_gate_says_whether_there_is_a_champion_and_that_a_waiver_makes_
     assert rejected.text == (
         "version 1 stays champion: the challenger was not compared, since its gate was rejected by Ada."
     )
+
+
+def test_a_decision_is_said_with_every_further_contest_and_with_what_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    tags: dict[str, str] = {}
+    contests = of(
+        BETTER, contest(50, 48, both=100, name="safety", budget=0.02), contest(9, 8, name="facts", budget=0.9)
+    )
+    book = make_book(tmp_path, champions=(1,))
+    decision = decide(book, monkeypatch, compare=lambda *_, **__: contests, said=said, tags=tags)
+    assert decision.text in said[0]
+    assert ["safety" in said[1], "facts" in said[2]] == [True, True]
+    assert said[3:] == ["MLflow is away"]
+    assert tags == {
+        "rlhf.reward_model.kind": "won",
+        "rlhf.reward_model.reason": decision.text,
+        "rlhf.reward_model.champion": "version 2",
+    }
+
+
+def test_without_a_comparison_there_is_one_line_and_no_champion_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    tags: dict[str, str] = {}
+    decide(make_book(tmp_path, champions=()), monkeypatch, verdict=MISSED, said=said, tags=tags)
+    assert len(said) == 2
+    assert tags["rlhf.reward_model.champion"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("gates", "verdict", "kind"),
+    [
+        ((MISSED,), PASSED, "won"),
+        ((PASSED,), MISSED, "refused"),
+        ((PASSED, MISSED.model_copy(update={"name": "policy"})), PASSED, "won"),
+    ],
+    ids=["passed at last", "missed at last", "another model's gate"],
+)
+def test_the_last_verdict_on_this_model_counts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gates: tuple[GateVerdict, ...],
+    verdict: GateVerdict,
+    kind: str,
+) -> None:
+    book = make_book(tmp_path, champions=(1,))
+    assert decide(book, monkeypatch, gates=gates, verdict=verdict).kind == kind
+
+
+def test_a_later_verdict_on_the_policy_says_nothing_about_the_reward_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path, champions=(1,))
+    policy = PASSED.model_copy(update={"name": "policy"})
+    assert decide(book, monkeypatch, gates=(MISSED,), verdict=policy).kind == "refused"
