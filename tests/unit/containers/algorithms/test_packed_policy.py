@@ -16,6 +16,7 @@ from trl import RLOOConfig, RLOOTrainer
 
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.harness.errors import StageError
+from tests.unit.containers.algorithms.test_packed_training import backwards
 from tests.unit.factories.tiny_policy import save_causal_model
 
 pytestmark = pytest.mark.stages
@@ -240,3 +241,14 @@ def test_a_loss_that_is_not_the_one_of_whole_batches_ends_the_training(
     monkeypatch.setattr(PackedPolicyTrainer, "_losses", lambda *arguments: real(*arguments) + apart)
     with pytest.raises(StageError, match="is not RLOOTrainer's") if ends else nullcontext():
         step(trainer(start, tmp_path, pack_tokens=LARGE, lora=True))
+
+
+def test_ranks_exchange_gradients_once_a_batch_with_its_last_pack(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = trainer(start, tmp_path, pack_tokens=SMALL, lora=True)
+    exchanged = backwards(found, monkeypatch)
+    step(found)
+    *packs, trainers_own = exchanged  # on the figure of the whole batch, which has no gradient
+    assert len(packs) > 2 and trainers_own
+    assert packs == [False] * (len(packs) - 1) + [True]

@@ -1,7 +1,8 @@
 """Packed pairs train the same model as RewardTrainer's padded batches, and every real token is computed once."""
 
 import random
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,38 @@ def test_ranks_that_divide_a_model_see_its_scores(monkeypatch: pytest.MonkeyPatc
         scores = packed_scores(whole, pack, whole)
         assert torch.equal(packed_scores(Divided(whole), pack, whole), scores)
     assert scores.abs().min() > 0
+
+
+def test_ranks_exchange_gradients_once_a_batch_with_its_last_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = trainer(PackedPairTrainer, tmp_path, pairs(), lora=True, margin=False)
+    found.create_optimizer_and_scheduler(1)
+    found.current_gradient_accumulation_steps = 1
+    batch = found.data_collator([dict(row) for row in pairs()])
+    exchanged = backwards(found, monkeypatch)
+    with packed(found.model):
+        found.training_step(found.model, batch)
+    num_packs = len(make_packs(batch["pairs"], max_tokens=120))
+    assert num_packs > 2
+    assert exchanged == [False] * (num_packs - 1) + [True]
+
+
+def backwards(found: Any, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each backward of a trainer, whether ranks would exchange gradients with it."""
+    exchanges, seen = [True], []
+    real = found.accelerator.backward
+
+    @contextmanager
+    def no_sync(model: Any) -> Iterator[None]:
+        exchanges.append(False)
+        yield
+        exchanges.pop()
+
+    def backward(loss: Tensor) -> None:
+        seen.append(exchanges[-1])
+        real(loss)
+
+    monkeypatch.setattr(found.accelerator, "no_sync", no_sync)
+    monkeypatch.setattr(found.accelerator, "backward", backward)
+    return seen

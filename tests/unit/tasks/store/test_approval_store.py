@@ -1,5 +1,6 @@
 """One word of a person opens a gate: it must count once, for one model, and never be read out of rubbish."""
 
+import hashlib
 import os
 import threading
 from datetime import UTC, datetime, timedelta
@@ -243,3 +244,11 @@ def test_a_deadline_is_so_many_hours_after_the_question() -> None:
     left_s = question(timeout_h=2.0).seconds_left()
     assert left_s is not None and 7100 < left_s <= 7200
     assert question(timeout_h=None).seconds_left() is None
+
+
+def test_a_question_is_found_under_the_name_that_an_older_version_gave_it(tmp_path: Path) -> None:
+    """Under another name, people would be asked and notified again."""
+    Decisions(tmp_path).keep_question(question(flow_run_id="f1"))
+    run = hashlib.sha256(b"/runs/weekly\nf1").hexdigest()[:12]
+    (path,) = (item for item in tmp_path.rglob("*") if item.is_file())
+    assert path.name == f"{question().key}.{run}.question.json"
