@@ -12,6 +12,7 @@ from trl.trainer.utils import add_fused_lm_head
 from containers.packing import logps as packed_logps_module
 from containers.packing.attention import packed
 from containers.packing.logps import add_packed_logps, causal_of, completion_packs, row_logps, without_padding
+from containers.packing.trees import Tree
 from tests.unit.factories.tiny_policy import tiny_causal_model, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
@@ -162,3 +163,7 @@ def test_one_completion_alone_has_the_log_probabilities_of_the_models_own_logits
         logits = asked(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
         wanted = [logits[place].log_softmax(-1)[token] for place, token in zip((2, 3), completion, strict=True)]
         torch.testing.assert_close(row_logps(asked, prompt, completion), torch.stack(wanted))
+
+
+def test_equal_trees_are_one_key_of_what_a_kernel_keeps_of_them() -> None:
+    assert {Tree(start=0, trunk=2, branches=(1, 3)): 1}[Tree(start=0, trunk=2, branches=(1, 3))] == 1
