@@ -83,11 +83,11 @@ mutants: setup  ## Change single places of core files and see whether the tests 
 proofs: setup  ## The long proofs: faults one by one and at random moments, all slow tests, mutants, statistics; writes docs/proofs/ (five hours)
 	$(MAKE) faults
 	$(MAKE) test-slow
-	$(MAKE) mutants MUTANTS=25 WRITE=--write
 	$(BIN)/python -m benchmarks.truth --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --demo --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --times $(TIMES) --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --ranks 2 --times $(TIMES) --write
+	$(MAKE) mutants MUTANTS=25 WRITE=--write
 
 # vLLM wants another fastapi than Prefect, so it lies in an environment that sees the usual one behind its own packages. The
 # torchvision that comes with it is built for GPUs and cannot be loaded beside a torch for CPUs; texts do without. vLLM and what it

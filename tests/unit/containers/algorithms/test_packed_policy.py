@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import RLOOConfig, RLOOTrainer
 
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
+from containers.harness.errors import StageError
+from tests.unit.containers.algorithms.test_packed_training import backwards
 from tests.unit.factories.tiny_policy import save_causal_model
 
 pytestmark = pytest.mark.stages
@@ -227,3 +230,25 @@ def test_accumulated_batches_are_refused(start: Path, tmp_path: Path) -> None:
         trainer(
             start, tmp_path, pack_tokens=LARGE, lora=True, per_device_train_batch_size=8, gradient_accumulation_steps=2
         )
+
+
+@pytest.mark.parametrize(("apart", "ends"), [(0.0015, True), (0.0005, False)])
+def test_a_loss_that_is_not_the_one_of_whole_batches_ends_the_training(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: float, ends: bool
+) -> None:
+    """The packs' losses are summed in another order, which is less than a thousandth; more is a mistake."""
+    real = PackedPolicyTrainer._losses
+    monkeypatch.setattr(PackedPolicyTrainer, "_losses", lambda *arguments: real(*arguments) + apart)
+    with pytest.raises(StageError, match="is not RLOOTrainer's") if ends else nullcontext():
+        step(trainer(start, tmp_path, pack_tokens=LARGE, lora=True))
+
+
+def test_ranks_exchange_gradients_once_a_batch_with_its_last_pack(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = trainer(start, tmp_path, pack_tokens=SMALL, lora=True)
+    exchanged = backwards(found, monkeypatch)
+    step(found)
+    *packs, trainers_own = exchanged  # on the figure of the whole batch, which has no gradient
+    assert len(packs) > 2 and trainers_own
+    assert packs == [False] * (len(packs) - 1) + [True]

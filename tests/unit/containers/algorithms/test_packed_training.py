@@ -1,6 +1,8 @@
 """Packed pairs train the same model as RewardTrainer's padded batches, and every real token is computed once."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForSequenceClassification
 from trl import RewardConfig
 
-from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer, empty_pack, make_packs
+from containers.algorithms import reward_model
+from containers.algorithms.reward_model import PackedPairTrainer, PairTrainer, empty_pack, make_packs, packed_scores
+from containers.harness.errors import StageError
 from containers.packing.attention import packed
 from containers.packing.trees import common_prefix, lay_out
 from containers.stages.build_base_model import tokenizer_from_texts
@@ -189,3 +193,80 @@ def test_an_empty_pack_costs_nothing_and_moves_no_weight_whatever_its_scores_are
     loss.backward()
     assert loss.item() == 0.0
     assert scores.grad is not None and scores.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_accumulated_batches_give_the_losses_and_weights_of_padded_ones(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"lora": True, "margin": True, "gradient_accumulation_steps": 3, "max_steps": 1}
+    padded_log, padded = trained(PairTrainer, tmp_path, **settings)
+    packed_log, found = trained(PackedPairTrainer, tmp_path, **settings)
+    for key in ("loss", "grad_norm"):
+        ours, theirs = ([entry[key] for entry in log if key in entry] for log in (packed_log, padded_log))
+        assert ours == pytest.approx(theirs, rel=1e-3)
+    for name, weight in padded.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize(("apart", "ends"), [(0.0015, True), (0.0005, False)])
+def test_a_loss_that_is_not_the_one_of_whole_batches_ends_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: float, ends: bool
+) -> None:
+    """The packs' losses are summed in another order, which is less than a thousandth; more is a mistake."""
+    real = PackedPairTrainer._pack_loss
+    monkeypatch.setattr(PackedPairTrainer, "_pack_loss", lambda *arguments: apart + real(*arguments))
+    with pytest.raises(StageError, match="is not RewardTrainer's") if ends else nullcontext():
+        trained(PackedPairTrainer, tmp_path, lora=True, margin=False, max_steps=1)
+
+
+def test_ranks_that_divide_a_model_see_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Divided(torch.nn.Module):
+        """As FSDP's wrapper, it gives what the model gives."""
+
+        def __init__(self, whole: Any) -> None:
+            super().__init__()
+            self.whole = whole
+
+        def forward(self, **given: Any) -> Any:
+            return self.whole(**given)
+
+    monkeypatch.setattr(reward_model, "FSDPModule", Divided)
+    whole = model(lora=False, pad_token_id=0)
+    (pack,) = make_packs([([1, 2, 3], [1, 2, 4])], max_tokens=20)
+    with packed(whole), torch.no_grad():
+        scores = packed_scores(whole, pack, whole)
+        assert torch.equal(packed_scores(Divided(whole), pack, whole), scores)
+    assert scores.abs().min() > 0
+
+
+def test_ranks_exchange_gradients_once_a_batch_with_its_last_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = trainer(PackedPairTrainer, tmp_path, pairs(), lora=True, margin=False)
+    found.create_optimizer_and_scheduler(1)
+    found.current_gradient_accumulation_steps = 1
+    batch = found.data_collator([dict(row) for row in pairs()])
+    exchanged = backwards(found, monkeypatch)
+    with packed(found.model):
+        found.training_step(found.model, batch)
+    num_packs = len(make_packs(batch["pairs"], max_tokens=120))
+    assert num_packs > 2
+    assert exchanged == [False] * (num_packs - 1) + [True]
+
+
+def backwards(found: Any, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each backward of a trainer, whether ranks would exchange gradients with it."""
+    exchanges, seen = [True], []
+    real = found.accelerator.backward
+
+    @contextmanager
+    def no_sync(model: Any) -> Iterator[None]:
+        exchanges.append(False)
+        yield
+        exchanges.pop()
+
+    def backward(loss: Tensor) -> None:
+        seen.append(exchanges[-1])
+        real(loss)
+
+    monkeypatch.setattr(found.accelerator, "no_sync", no_sync)
+    monkeypatch.setattr(found.accelerator, "backward", backward)
+    return seen

@@ -65,3 +65,62 @@ def test_a_step_of_the_policy_has_whole_groups_of_completions_and_other_steps_ne
     assert stage_batch(TrainPolicyConfig(num_generations=4, global_batch_size=8), cpu).global_batch_size == 8
     assert stage_batch(TrainSftConfig(global_batch_size=6), cpu).global_batch_size == 6
     assert stage_batch(WriteReportConfig(), cpu) == SINGLE_BATCH
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "said"),
+    [(5, r"has 5 steps .* Use at most 5, .*: then at every step\."), (40, r"Use at most 40, .*: then every 4 steps\.")],
+)
+def test_a_schedule_that_would_never_evaluate_is_refused_with_what_the_run_would_do_by_itself(
+    max_steps: int, said: str
+) -> None:
+    schedule = TrainingSchedule(max_steps=max_steps, eval_steps=200)
+    with pytest.raises(ScheduleError, match=f"eval_steps 200 would never evaluate.*{said}"):
+        resolve_schedule(schedule, num_examples=1000, global_batch_size=10, num_eval_examples=50)
+
+
+def test_a_schedule_may_evaluate_and_save_at_the_last_step() -> None:
+    schedule = TrainingSchedule(max_steps=5, eval_steps=5, save_steps=5)
+    found = resolve_schedule(schedule, num_examples=1000, global_batch_size=10, num_eval_examples=50)
+    assert (found.num_steps, found.eval_steps, found.save_steps) == (5, 5, 5)
+
+
+def test_what_a_schedule_leaves_out_is_a_tenth_of_its_steps() -> None:
+    found = resolve_schedule(TrainingSchedule(max_steps=40), num_examples=1000, global_batch_size=10)
+    assert (found.eval_steps, found.save_steps, found.steps_per_epoch) == (4, 4, 100)
+
+
+def test_an_evaluation_needs_an_example() -> None:
+    with pytest.raises(ScheduleError, match="not one validation example"):
+        resolve_schedule(TrainingSchedule(), num_examples=100, global_batch_size=10, num_eval_examples=0)
+
+
+def test_a_batch_smaller_than_the_ranks_is_offered_the_next_larger_one_alone() -> None:
+    seven = next(profile for profile in PROFILES if profile.name == "7x48gb")
+    with pytest.raises(ScheduleError, match=r"over 7 ranks: it must be a multiple of 7\. Nearest: 7\.$"):
+        plan_batch(3, seven)
+    with pytest.raises(ScheduleError, match=r"over 7 ranks in groups of 2: .* multiple of 14\. Nearest: 14 or 28\.$"):
+        plan_batch(21, seven, multiple_of=2)
+
+
+def test_examples_for_less_than_one_step_are_refused_unless_the_steps_are_given() -> None:
+    with pytest.raises(ScheduleError, match="9 examples are fewer than one global batch of 10"):
+        resolve_schedule(TrainingSchedule(), num_examples=9, global_batch_size=10)
+    assert resolve_schedule(TrainingSchedule(), num_examples=10, global_batch_size=10).num_steps == 1
+    assert resolve_schedule(TrainingSchedule(max_steps=3), num_examples=9, global_batch_size=10).num_steps == 3
+
+
+@pytest.mark.parametrize(("num_epochs", "num_steps"), [(0.01, 1), (0.5, 50), (1.005, 101), (2, 200)])
+def test_epochs_are_steps_of_the_global_batch(num_epochs: float, num_steps: int) -> None:
+    schedule = TrainingSchedule(num_epochs=num_epochs, logging_steps=150)
+    found = resolve_schedule(schedule, num_examples=991, global_batch_size=10)
+    assert (found.num_steps, found.steps_per_epoch, found.logging_steps) == (num_steps, 100, min(150, num_steps))
+
+
+@pytest.mark.parametrize(("num_epochs", "said"), [(0.5, "0.5 epochs)"), (1, "1 epoch)"), (2, "2 epochs)")])
+def test_a_refused_schedule_says_how_many_epochs_it_is(num_epochs: float, said: str) -> None:
+    with pytest.raises(ScheduleError, match="save_steps 500 would never save") as refused:
+        resolve_schedule(
+            TrainingSchedule(num_epochs=num_epochs, save_steps=500), num_examples=100, global_batch_size=10
+        )
+    assert said in str(refused.value)

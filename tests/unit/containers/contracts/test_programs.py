@@ -169,3 +169,27 @@ def test_an_image_is_asked_with_a_program_that_prints_versions_alone() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
     assert json.loads(done.stdout) == library_versions(["torch", "no_such_library"])
     assert library_versions(["no_such_library"])["no_such_library"] == "absent"
+
+
+def test_a_version_of_torch_names_its_build_and_no_other_version_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two builds of one torch give other numbers; each library here is one that an import would find first."""
+    for name in ("torch", "accelerate", "xgboost"):
+        metadata = tmp_path / f"{name}-2.0.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.0\n", encoding="utf-8")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text(
+        "__version__ = '2.0'\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = library_versions(["torch", "accelerate", "xgboost"])
+    assert (found["torch"], found["accelerate"], found["xgboost"]) == ("2.0 cuda 12.8", "2.0", "2.0")
+
+
+def test_the_libraries_of_the_sources_are_those_that_pip_installs() -> None:
+    """An image is asked for the version of each; `json` or `containers` would be absent there forever."""
+    found = Sources().libraries
+    assert {"accelerate", "numpy", "torch", "transformers", "trl"} <= found
+    assert not found & {"containers", "json", "os", "typing"}

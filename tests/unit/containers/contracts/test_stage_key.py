@@ -1,5 +1,8 @@
 """A key that is too narrow reuses wrong work; one that is too wide repeats hours."""
 
+import hashlib
+import math
+
 import pytest
 
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
@@ -15,6 +18,7 @@ from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.identity import (
     SINGLE_BATCH,
     config_profile,
+    identity_key,
     stage_batch,
     stage_profile,
 )
@@ -133,3 +137,33 @@ def test_why_auto_took_a_profile_changes_no_key() -> None:
         for each in (profile, told)
     )
     assert one == other
+
+
+def test_a_key_is_the_one_under_which_an_older_store_holds_the_artifact() -> None:
+    assert identity_key({"seed": 1, "config": {"b": None, "a": [True, 0.5]}}) == (
+        hashlib.sha256(b'{"config": {"a": [true, 0.5], "b": null}, "seed": 1}').hexdigest()
+    )
+
+
+def test_a_value_that_equals_nothing_is_no_part_of_a_key() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        identity_key({"learning_rate": math.nan})
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "precision", "used", "found"), [(4, "bf16", 1, "bf16"), (0, "float32", 0, "float32")]
+)
+def test_a_stage_of_one_gpu_uses_one_of_them_and_one_without_none(
+    num_gpus: int, precision: str, used: int, found: str
+) -> None:
+    profile = GpuProfile(
+        name="box",
+        num_gpus=num_gpus,
+        num_processes=max(1, num_gpus),
+        precision=precision,  # type: ignore[arg-type]
+    )
+    judging = stage_profile(profile, StageName.EVALUATE_REWARD_MODEL)
+    assert (judging.num_gpus, judging.num_processes, judging.precision) == (used, 1, found)
+    filtering = stage_profile(profile, StageName.FILTER_DATASET)
+    assert (filtering.num_gpus, filtering.num_processes, filtering.precision) == (0, 1, "float32")
+    assert stage_profile(profile, StageName.TRAIN_POLICY) == profile

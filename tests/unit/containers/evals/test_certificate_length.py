@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from containers.contracts.certificate import LengthBias
-from containers.evals.length_bias import length_bias
+from containers.evals import length_bias as module
+from containers.evals.length_bias import length_bias, length_group
 from containers.evals.length_effects import EditedPairs
+from containers.evals.statistics import accuracy_metric
 from containers.evals.suites.base import Intervals
 from tests.unit.factories.report.scored_pairs import pairs_of_lengths, scored_pair
 
@@ -96,3 +98,87 @@ def test_pairs_of_one_prompt_are_resampled_together() -> None:
         assert slope is not None and slope.ci_low is not None and slope.ci_high is not None
         widths.append(slope.ci_high - slope.ci_low)
     assert widths[1] == pytest.approx(widths[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("score_std", [0.5, 1.0, 4.0])
+def test_the_standard_slope_is_in_spreads_of_the_scores(score_std: float) -> None:
+    pairs = pairs_of_lengths(
+        LENGTHS, [0.7 * _doublings(pair) + noise for pair, noise in zip(LENGTHS, NOISE, strict=True)]
+    )
+    bias = length_bias(pairs, INTERVALS, score_std=score_std, edited=EditedPairs())
+    assert bias.slope is not None and bias.standard_slope is not None
+    found, slope = bias.standard_slope, bias.slope
+    assert slope.ci_low is not None and slope.ci_high is not None
+    assert (found.value, found.ci_low, found.ci_high) == pytest.approx(
+        (slope.value / score_std, slope.ci_low / score_std, slope.ci_high / score_std)
+    )
+
+
+def test_scores_without_a_spread_have_no_standard_slope() -> None:
+    pairs = pairs_of_lengths(LENGTHS, [0.0] * 300)
+    assert length_bias(pairs, INTERVALS, score_std=0.0, edited=EditedPairs()).standard_slope is None
+
+
+@pytest.mark.parametrize(
+    ("difference", "label"),
+    [
+        (-301, "shorter by more than 300"),
+        (-300, "shorter by 51 to 300"),
+        (-51, "shorter by 51 to 300"),
+        (-50, "within 50"),
+        (0, "within 50"),
+        (50, "within 50"),
+        (51, "longer by 51 to 300"),
+        (300, "longer by 51 to 300"),
+        (301, "longer by more than 300"),
+    ],
+)
+def test_a_length_difference_is_in_the_group_that_names_it(difference: int, label: str) -> None:
+    assert length_group(difference) == label
+
+
+def test_where_every_pair_is_wrong_the_interval_begins_at_nought() -> None:
+    found = _bias([-1.0] * 300).controlled_accuracy
+    assert found is not None and (found.value, found.ci_low) == pytest.approx((0.0, 0.0))
+    assert found.ci_high is not None and 0 < found.ci_high < 0.02
+
+
+def test_fewer_than_three_prompts_say_nothing_about_length() -> None:
+    lengths, margins = [(100, 50), (50, 100), (200, 50)], [1.0, -1.0, 2.0]
+    for count, is_measured in ((2, False), (3, True)):
+        pairs = pairs_of_lengths(lengths[:count], margins[:count])
+        bias = length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs())
+        assert (bias.slope is not None) is is_measured
+        assert bias.num_pairs == count
+
+
+def test_the_interval_does_not_depend_on_how_many_resamples_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    margins = [0.3 * _doublings(pair) + noise for pair, noise in zip(LENGTHS, NOISE, strict=True)]
+    ends = []
+    for held in (4_000_000, 300 * 64, 1):
+        monkeypatch.setattr(module, "_RESAMPLED_VALUES", held)
+        slope = _bias(margins).slope
+        assert slope is not None
+        ends.append((slope.ci_low, slope.ci_high))
+    assert ends[1] == pytest.approx(ends[0], rel=1e-9)
+    assert ends[2] == pytest.approx(ends[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["nearly all right", "nearly all wrong"])
+@pytest.mark.parametrize("others", [(3,), (3, 50, 101)], ids=["one prompt tells", "three prompts tell"])
+def test_few_prompts_that_tell_make_the_accuracy_at_equal_lengths_no_surer_than_the_accuracy(
+    others: tuple[int, ...], sign: float
+) -> None:
+    pairs = [
+        scored_pair(place // 5, "b" * better, "w" * worse, (-sign if place in others else sign, 0.0))
+        for place, (better, worse) in enumerate(LENGTHS[:200])
+    ]
+    found = length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs()).controlled_accuracy
+    plain = accuracy_metric(
+        [pair.margin for pair in pairs], name="a", confidence=0.95, clusters=[pair.prompt_id for pair in pairs]
+    )
+    assert found is not None and found.ci_low is not None and found.ci_high is not None
+    assert plain.ci_low is not None and plain.ci_high is not None
+    assert found.value == plain.value
+    assert found.ci_low < plain.ci_low + 0.001
+    assert found.ci_high > plain.ci_high - 0.001

@@ -126,3 +126,29 @@ def test_suites_are_taken_together() -> None:
     part = EditedPairs(edits(1.0, kinds=(PADDING,)), ((CUTTING, NO_RULE),), (_pair(2, 1, 2, 1),), 1)
     both = together([part, part])
     assert (len(both.edits), len(both.not_edited), len(both.padded), both.num_not_padded) == (80, 2, 2, 2)
+
+
+def test_three_prompts_are_enough_for_an_effect() -> None:
+    found = interventions(EditedPairs(edits=edits(1.0, kinds=(PADDING,), num_prompts=3)))[PADDING]
+    assert found.effect is not None and (found.num_answers, found.num_prompts) == (3, 3)
+
+
+@pytest.mark.parametrize("score_std", [0.5, 1.0, 4.0])
+def test_an_effect_and_a_change_are_in_spreads_of_the_scores(score_std: float) -> None:
+    found = tuple(ScoredEdit(PADDING, f"{place}", 3.0, 1.5) for place in range(5))
+    padding = interventions(EditedPairs(edits=found), score_std=score_std)[PADDING]
+    assert padding.change is not None and padding.change.value == pytest.approx(3 / score_std)
+    assert padding.change.unit == "SD" and padding.change.name == "padding_change"
+    assert padding.effect is not None and padding.effect.value == pytest.approx(2 / score_std)
+    assert padding.mean_doublings == pytest.approx(1.5)
+
+
+def test_an_intervention_without_an_edit_has_no_length() -> None:
+    found = interventions(EditedPairs(not_edited=((CUTTING, NO_RULE),)))[CUTTING]
+    assert (found.mean_doublings, found.effect, found.change, found.num_prompts) == (None, None, None, 0)
+
+
+def test_filler_that_lowers_the_better_side_flips_no_pair_that_was_right() -> None:
+    right, wrong = _pair(2, 1, 0, 1.5), _pair(1, 2, 2, 0)
+    assert (right.flips, wrong.flips) == (False, True)
+    assert not _pair(1, 2, 1.9, 9).flips

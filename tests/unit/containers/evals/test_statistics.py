@@ -14,6 +14,7 @@ from containers.evals.statistics import (
     mean_metric,
     optimism_of_choice,
     pair_losses,
+    share_metric,
 )
 
 
@@ -56,7 +57,19 @@ def test_no_bin_of_the_margin_histogram_holds_both_signs() -> None:
 
 
 def test_the_histogram_of_ties_alone_is_no_error() -> None:
-    assert sum(margin_histogram([0.0, 0.0]).counts) == 2
+    histogram = margin_histogram([0.0, 0.0])
+    assert sum(histogram.counts) == 2
+    assert (histogram.edges[0], histogram.edges[-1]) == (-1.0, 1.0)
+
+
+def test_the_histogram_of_no_margin_has_empty_bins() -> None:
+    histogram = margin_histogram([])
+    assert (histogram.edges[0], histogram.edges[-1], sum(histogram.counts)) == (-1.0, 1.0, 0)
+
+
+def test_the_margin_histogram_ends_at_the_largest_margin_of_either_sign() -> None:
+    histogram = margin_histogram([-0.5, 0.25])
+    assert (histogram.edges[0], histogram.edges[-1], len(histogram.counts)) == (-0.5, 0.5, 30)
 
 
 MARGINS = [1.0, -1.0, 1.0, 1.0, 0.0, 1.0, -1.0, 1.0] * 5
@@ -82,3 +95,17 @@ def test_copies_of_a_value_leave_the_interval_of_the_mean_as_it_was() -> None:
 def _width(metric: Metric) -> float:
     assert metric.ci_low is not None and metric.ci_high is not None
     return metric.ci_high - metric.ci_low
+
+
+def test_a_figure_counts_its_prompts_only_where_they_are_known() -> None:
+    prompts = ["a", "a", "b", "c"]
+    arguments: dict[str, Any] = {"name": "m", "confidence": 0.9}
+    for of_prompts, alone in (
+        (share_metric([1, 0, 1, 1], clusters=prompts, **arguments), share_metric([1, 0, 1, 1], **arguments)),
+        (
+            mean_metric([1, 0, 1, 2], unit="score", clusters=prompts, **arguments),
+            mean_metric([1, 0, 1, 2], unit="score", **arguments),
+        ),
+    ):
+        assert (of_prompts.num_prompts, of_prompts.count) == (3, 4)
+        assert (alone.num_prompts, alone.count) == (None, 4)

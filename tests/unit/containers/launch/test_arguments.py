@@ -128,6 +128,12 @@ def test_what_is_demanded_inside_is_what_is_set_outside(tmp_path: Path) -> None:
     assert given_variables["USER"]
 
 
+def test_ranks_meet_on_loopback_and_a_single_rank_has_none_to_meet() -> None:
+    two = docker_spec(make_spec(profile=make_profile(num_processes=2)))
+    assert dict(two.required.environment)["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in dict(docker_spec(make_spec()).required.environment)
+
+
 def test_a_refused_limit_is_recognised_and_demanded_no_more(tmp_path: Path) -> None:
     assert refused_limit(MEMLOCK_REFUSED) == "memlock"
     assert refused_limit("error setting rlimit type 3: operation not permitted") == "stack"

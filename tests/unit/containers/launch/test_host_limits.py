@@ -9,7 +9,7 @@ import pytest
 from containers.contracts.hardware import GIB
 from containers.host.control_groups import available_cpus
 from containers.launch import host_limits
-from containers.launch.host_limits import read_memory, usable_cores
+from containers.launch.host_limits import read_memory, shared_memory, usable_cores
 
 
 def host_in_a_group(root: Path, *, limit: str, usage: int, cpus: str) -> Path:
@@ -54,5 +54,21 @@ def test_threads_of_one_core_count_once_and_a_part_of_one_not_at_all(
     monkeypatch: pytest.MonkeyPatch, cpus: float, cores: int | None, usable: int
 ) -> None:
     monkeypatch.setattr(host_limits, "available_cpus", lambda: cpus)
-    monkeypatch.setattr("psutil.cpu_count", lambda logical: cores)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical: 2 * cores if logical and cores else cores)
     assert usable_cores() == usable
+
+
+def test_shared_memory_is_that_of_its_mount_and_nothing_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(host_limits, "_SHM", str(tmp_path))
+    total_bytes, free_bytes = shared_memory()
+    assert total_bytes == psutil.disk_usage(str(tmp_path)).total
+    assert 0 < free_bytes < total_bytes
+    monkeypatch.setattr(host_limits, "_SHM", str(tmp_path / "not mounted"))
+    assert shared_memory() == (0, 0)
+
+
+def test_available_memory_is_the_smaller_of_host_and_group(tmp_path: Path) -> None:
+    full = host_in_a_group(tmp_path, limit=f"{GIB}\n", usage=GIB - 4096, cpus="max 100000\n")
+    assert read_memory(root=full).available_bytes <= 4096

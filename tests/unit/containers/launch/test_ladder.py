@@ -1,5 +1,6 @@
 """What the next attempt changes after a failure: never the work, and in which order."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -235,3 +236,96 @@ def test_at_its_end_the_ladder_says_why_each_fallback_was_passed_over() -> None:
         "gradient checkpointing is on already",
         "weights in 8 or 4 bits would be another model than the key of this stage names",
     )
+
+
+def changed(kind: FailureKind, planned: Shape) -> list[dict[str, Any]]:
+    """What each fallback changes in the shape before it."""
+
+    def told(found: Shape) -> dict[str, Any]:
+        return {
+            "per device": found.batch.per_device_batch_size,
+            "checkpointing": found.config.gradient_checkpointing,  # type: ignore[union-attr]
+            "shm": found.profile.shm_size_gib,
+            "nccl without shm": found.profile.nccl.shm_disable,
+            "debug": found.profile.nccl.debug,
+            "ranks": found.profile.num_processes,
+        }
+
+    taken = all_steps(kind, planned, host=DOCKER, settings=ON)
+    shapes = [told(shape_after(planned, taken[:count])) for count in range(len(taken) + 1)]
+    return [
+        {key: value for key, value in after.items() if value != before[key]}
+        for before, after in itertools.pairwise(shapes)
+    ]
+
+
+def test_each_fallback_changes_what_its_name_says_and_nothing_else() -> None:
+    planned = shape(PLAIN, box(2, max_per_device_batch_size=2), 16)
+    assert changed(OOM, planned) == [{"per device": 1}, {"checkpointing": True}]
+    assert changed(SHM, planned) == [{"shm": pytest.approx(29.4)}, {"nccl without shm": True}]
+    assert changed(WAITED, planned) == [{"debug": "INFO"}, {"ranks": 1}]
+
+
+TWICE = (Fallback(name="larger_shm", after=SHM, change="twice", shm_size_gib=16),) * 2
+ASKED_BEFORE = (Fallback(name="diagnostics", after=WAITED, change="the same once more"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "planned", "taken", "host", "said"),
+    [
+        (SHM, shape(PLAIN, box(1, shm_size_gib=40), 4), (), DOCKER, "shm_size_gib is 40, and half of the memory is"),
+        (SHM, shape(PLAIN, box(1), 4), TWICE, DOCKER, "shm_size_gib was doubled 2 times"),
+        (SHM, shape(PLAIN, box(1), 4), (), PROCESS, "which only its owner can enlarge"),
+        (SHM, shape(PLAIN, box(1), 4), (), PROCESS, "without several GPUs, it is not NCCL that fills it"),
+        (
+            SHM,
+            shape(PLAIN, box(2, nccl=NcclSettings(shm_disable=True)), 4),
+            (),
+            PROCESS,
+            "NCCL uses no shared memory already",
+        ),
+        (
+            SHM,
+            shape(PLAIN, box(2, nccl=NcclSettings(p2p_level="LOC")), 4),
+            (),
+            PROCESS,
+            "with P2P off, NCCL_SHM_DISABLE would send everything over TCP",
+        ),
+        (WAITED, shape(PLAIN, cpu(1), 4), ASKED_BEFORE, PROCESS, "there is one rank already"),
+        (
+            WAITED,
+            shape(PLAIN, box(2, distribution="fsdp"), 4),
+            ASKED_BEFORE,
+            PROCESS,
+            "distribution fsdp needs two ranks at least",
+        ),
+    ],
+)
+def test_where_no_fallback_is_left_the_reason_is_the_one_that_holds(
+    kind: FailureKind, planned: Shape, taken: tuple[Fallback, ...], host: Host, said: str
+) -> None:
+    step = next_step(kind, planned, taken, host=host, settings=ON)
+    assert step is not None and step.fallback is None
+    assert [reason for reason in step.not_tried if said in reason]
+
+
+def test_two_gpus_that_write_completions_share_memory_beside_one_rank() -> None:
+    writing = box(3, num_processes=1, num_rollout_gpus=2)
+    planned = shape(TrainPolicyConfig(num_generations=2, rollout_engine="vllm", vllm_gpus=2), writing, 4)
+    assert [fallback.name for fallback in all_steps(SHM, planned, host=PROCESS, settings=ON)] == ["no_nccl_shm"]
+
+
+def test_half_of_an_unknown_memory_is_no_limit() -> None:
+    planned = shape(PLAIN, box(1), 4)
+    assert climbed(SHM, planned, host=Host(makes_shm=True)) == [
+        "larger_shm: shm_size_gib 16 → 32",
+        "larger_shm: shm_size_gib 32 → 64",
+    ]
+
+
+def test_a_bound_that_was_lowered_meanwhile_holds() -> None:
+    planned = shape(PLAIN, box(7), 112)
+    taken = all_steps(OOM, planned, host=DOCKER, settings=ON)
+    step = next_step(OOM, planned, taken, host=DOCKER, settings=LadderSettings(max_fallbacks=2))
+    assert len(taken) == 3
+    assert step is not None and step.not_tried == ("runtime.ladder.max_fallbacks is 2",)

@@ -62,3 +62,9 @@ def test_the_smaller_of_own_memory_and_of_the_daemons_machine_counts(monkeypatch
     assert memory_for(make_profile(), "docker") == memory_for(make_profile(), "process") == own
     assert memory_for(make_profile(host_memory_gib=8), "docker") == machine
     assert memory_for(make_profile(host_memory_gib=8), "process") == own
+
+
+def test_a_daemon_that_cannot_limit_memory_is_named() -> None:
+    limit = memory_limit(make_profile(), machine_bytes=256 * GIB, can_limit=False)
+    assert limit.limit_bytes == 0 and "this Docker daemon cannot limit memory" in limit.reason
+    assert "the memory of the machine is not known" in memory_limit(make_profile(), machine_bytes=0).reason

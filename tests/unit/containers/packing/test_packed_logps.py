@@ -11,7 +11,8 @@ from trl.trainer.utils import add_fused_lm_head
 
 from containers.packing import logps as packed_logps_module
 from containers.packing.attention import packed
-from containers.packing.logps import add_packed_logps, causal_of, completion_packs, without_padding
+from containers.packing.logps import add_packed_logps, causal_of, completion_packs, row_logps, without_padding
+from containers.packing.trees import Tree
 from tests.unit.factories.tiny_policy import tiny_causal_model, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
@@ -140,3 +141,29 @@ def test_the_logits_of_a_frozen_head_are_computed_once_on_a_cpu(
     with packed(causal_of(asked)):
         asked(pack=pack)
     assert used == ([] if is_trained else ["frozen"])
+
+
+def test_a_frozen_head_gives_the_values_and_the_gradient_of_a_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_logps_module, "frozen_head_tile_tokens", lambda vocabulary: 3)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(8, 6, requires_grad=True), torch.randn(11, 6)
+    targets, towards = torch.randint(0, 11, (8,)), torch.randn(8)
+    logps, entropies = packed_logps_module.FrozenHeadLogps.apply(hidden, weight, targets, TEMPERATURE)
+    wanted = (hidden @ weight.T / TEMPERATURE).log_softmax(-1)
+    torch.testing.assert_close(logps, wanted.gather(1, targets[:, None]).squeeze(1))
+    torch.testing.assert_close(entropies, -(wanted.exp() * wanted).sum(-1))
+    (ours,) = torch.autograd.grad((logps * towards).sum(), hidden)
+    (theirs,) = torch.autograd.grad((wanted.gather(1, targets[:, None]).squeeze(1) * towards).sum(), hidden)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_one_completion_alone_has_the_log_probabilities_of_the_models_own_logits() -> None:
+    asked, prompt, completion = model(lora=False), [5, 6, 7], [8, 9]
+    with torch.no_grad():
+        logits = asked(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
+        wanted = [logits[place].log_softmax(-1)[token] for place, token in zip((2, 3), completion, strict=True)]
+        torch.testing.assert_close(row_logps(asked, prompt, completion), torch.stack(wanted))
+
+
+def test_equal_trees_are_one_key_of_what_a_kernel_keeps_of_them() -> None:
+    assert {Tree(start=0, trunk=2, branches=(1, 3)): 1}[Tree(start=0, trunk=2, branches=(1, 3))] == 1

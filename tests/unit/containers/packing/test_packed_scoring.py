@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from containers.packing import scoring as packed_scoring
-from containers.packing.scoring import packed_rows, score_rows, shared_groups, why_padded
+from containers.packing.scoring import computed_tokens, packed_rows, score_rows, shared_groups, why_padded
 from containers.packing_traits import PLAIN
 from containers.scoring.scorer import RewardScorer
 from tests.unit.containers.algorithms.test_packing import model
@@ -62,6 +62,20 @@ def test_a_short_beginning_that_all_share_parts_no_answers_from_their_prompt() -
     assert {frozenset({1, 2}), frozenset({3, 4})} <= groups
 
 
+@pytest.mark.parametrize(
+    ("max_items", "max_tokens", "sizes"),
+    [(8, 23, [3]), (8, 22, [1, 2]), (8, 5, [1, 2]), (3, 100, [3]), (2, 100, [1, 2]), (1, 100, [1, 1, 1])],
+)
+def test_a_group_stays_within_its_bounds_but_two_answers_may_share_a_longer_prompt(
+    max_items: int, max_tokens: int, sizes: list[int]
+) -> None:
+    """A prompt of 20 tokens with three answers of one token are 23 tokens, with two of them 22."""
+    sequences = [[*[7] * 20, answer] for answer in (1, 2, 3)]
+    groups = shared_groups(sequences, max_items=max_items, max_tokens=max_tokens)
+    assert sorted(map(len, groups)) == sizes
+    assert [computed_tokens(sequences[:count]) for count in (1, 2, 3)] == [21, 22, 23]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_no_other_stretches_of_the_sorted_order_save_more(seed: int) -> None:
     sequences = conversations(prompts=3, answers=3, seed=seed)
@@ -90,6 +104,19 @@ def test_rows_stay_within_their_bounds() -> None:
     rows = packed_rows(sequences, groups, max_items=4, max_tokens=90)
     assert max(sum(len(group) for group in row) for row in rows) <= 4
     assert sorted(place for row in rows for group in row for place in group) == list(range(len(sequences)))
+
+
+def test_a_row_is_filled_up_to_both_of_its_bounds() -> None:
+    sequences = [[1] * 5, [2] * 3, [3] * 2, [4] * 2]
+    groups = [[0], [1], [2], [3]]
+
+    def found(*, max_items: int, max_tokens: int) -> list[list[int]]:
+        rows = packed_rows(sequences, groups, max_items=max_items, max_tokens=max_tokens)
+        return [[place for group in row for place in group] for row in rows]
+
+    assert found(max_items=9, max_tokens=12) == [[0, 1, 2, 3]]
+    assert found(max_items=9, max_tokens=10) == [[0, 1, 2], [3]]
+    assert found(max_items=2, max_tokens=12) == [[0, 1], [2, 3]]
 
 
 def test_packed_scores_are_those_of_single_conversations() -> None:

@@ -1,22 +1,26 @@
 """A challenger takes the champion's place for one reason only: it passed its gate and is better beyond chance."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from containers.contracts.champions import Comparison, Contest
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.names import StageName
+from containers.contracts.names import FROZEN_PAIRS_FILE, TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE, StageName
 from containers.contracts.records import GateDecision, GateRule, GateVerdict
+from containers.data.rows import prompt_identity
 from tasks import decide_champion
 from tasks.champions.book import ChampionBook, ChampionMovedError, promoted_by_hand
 from tasks.champions.record import Decision
 from tasks.config.retrain import RetrainRules
 from tasks.store.history import StageMemory
-from tests.unit.factories.champion_factory import contest, make_book, record_of
+from tests.unit.factories.champion_factory import contest, make_book, publish, record_of
 
 PASSED = GateVerdict(name="reward_model", passed=True, rules=())
 MISSED = GateVerdict(
@@ -43,9 +47,13 @@ def decide(
     verdict: GateVerdict = PASSED,
     compare: Callable[..., Comparison] = lambda *_, **__: of(BETTER),
     version: int = 2,
+    new: Any = None,
+    gates: tuple[GateVerdict, ...] = (),
+    said: list[str] | None = None,
+    tags: dict[str, str] | None = None,
 ) -> Decision:
-    """The decision on that version of the book, as the task of a retraining makes it."""
-    made = next(item for item in book.read().versions if item.number == version)
+    """The decision on that version of the book, or on a new model, as the task of a retraining makes it."""
+    made = new or next(item for item in book.read().versions if item.number == version)
     artifacts = {
         StageName.TRAIN_REWARD_MODEL: made.model,
         StageName.EVALUATE_REWARD_MODEL: made.certificate,
@@ -55,7 +63,7 @@ def decide(
         stage: SimpleNamespace(key=item.key, digest=item.digest, metrics=()) for stage, item in artifacts.items()
     }
     run: Any = SimpleNamespace(
-        gates=[verdict],
+        gates=[*gates, verdict],
         run_id="run-2",
         mlflow_run_id="0" * 32,
         prefect_url="",
@@ -64,8 +72,14 @@ def decide(
         config=SimpleNamespace(run=SimpleNamespace(name="demo")),
     )
     monkeypatch.setattr(decide_champion, "compare_reward_models", compare)
-    monkeypatch.setattr(decide_champion, "_show", lambda *_, **__: None)
-    registry: Any = None
+    # What a person sees: the terminal and the MLflow run; Prefect and the report have tests of their own.
+    lines: list[str] = [] if said is None else said
+    shown: dict[str, str] = {} if tags is None else tags
+    run.tracking = SimpleNamespace(set_tags=lambda _, new: shown.update(new), log_text=lambda *_: None)
+    monkeypatch.setattr(decide_champion, "current_display", lambda: SimpleNamespace(say=lines.append))
+    for name in ("keep_decision", "show_blocks"):
+        monkeypatch.setattr(decide_champion, name, lambda *_, **__: None)
+    registry: Any = SimpleNamespace(reconcile=lambda *_: "" if said is None else "MLflow is away")
     return decide_champion.decide_on_reward_model.fn(
         run, book, RetrainRules(), EvaluateRewardModelConfig(), registry=registry, rules_text="the rules"
     )
@@ -152,3 +166,145 @@ def test_a_version_keeps_the_requests_whose_results_its_run_used(tmp_path: Path)
     assert {stage: item.digest for stage, item in asked.items()} == {
         stage: f"of {stage}" for stage in (StageName.FILTER_DATASET, StageName.TRAIN_REWARD_MODEL)
     }
+
+
+def new_model(store: Path, *, frozen: tuple[str, ...] = ("c", "d"), tune: tuple[str, ...] = ("b",)) -> Any:
+    """A model that the book does not know, whose prompts are these letters."""
+
+    def rows(*prompts: str) -> bytes:
+        found = [{"pair_id": text, "prompt": [{"role": "user", "content": text}]} for text in prompts]
+        file = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(found), file)
+        return file.getvalue()
+
+    files = {TRAIN_PAIRS_FILE: rows("a"), TUNE_PAIRS_FILE: rows(*tune), FROZEN_PAIRS_FILE: rows(*frozen)}
+    return SimpleNamespace(
+        model=publish(store, StageName.TRAIN_REWARD_MODEL, "a new model"),
+        certificate=publish(store, StageName.EVALUATE_REWARD_MODEL, "a new certificate"),
+        pairs=publish(store, StageName.FILTER_DATASET, "new pairs", files),
+    )
+
+
+def letters(book: ChampionBook, version: int) -> set[str]:
+    names = {prompt_identity([{"role": "user", "content": letter}]): letter for letter in "abcd"}
+    return {names[item] for item in book.training_prompts(version)}
+
+
+def test_the_first_that_passes_is_champion_and_its_frozen_pairs_judge_every_later_challenger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(*_: object, **__: object) -> Comparison:
+        raise AssertionError("compared with nothing")
+
+    book = make_book(tmp_path, num_versions=0, champions=())
+    decision = decide(book, monkeypatch, new=new_model(tmp_path), compare=compare)
+    assert (decision.kind, decision.champion_before, decision.champion_after, decision.version) == ("first", None, 1, 1)
+    assert "The 2 frozen pairs of its data judge every later challenger." in decision.text
+    record = record_of(book)
+    assert record.champion is not None and record.champion.number == 1
+    assert record.frozen is not None
+    assert (record.frozen.count, record.frozen.from_version, record.frozen.was_chosen_on) == (2, 1, False)
+    assert letters(book, 1) == {"a", "b"}, "the pairs that chose its checkpoint were seen as well"
+
+
+def test_frozen_pairs_that_also_chose_the_checkpoint_are_no_reason_to_leave_all_of_them_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path, num_versions=0, champions=())
+    decide(book, monkeypatch, new=new_model(tmp_path, frozen=("b", "c"), tune=("b", "c")))
+    record = record_of(book)
+    assert record.frozen is not None and record.frozen.was_chosen_on
+    assert letters(book, 1) == {"a"}
+
+
+def test_a_new_challenger_gets_the_next_number_and_the_first_champions_frozen_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path, num_versions=0, champions=())
+    decide(book, monkeypatch, new=new_model(tmp_path))
+    frozen = record_of(book).frozen
+    other = new_model(tmp_path, frozen=("d",))
+    other.model = publish(tmp_path, StageName.TRAIN_REWARD_MODEL, "another model")
+    decision = decide(book, monkeypatch, new=other)
+    assert (decision.kind, decision.version, decision.champion_after) == ("won", 2, 2)
+    record = record_of(book)
+    assert [item.number for item in record.versions] == [1, 2]
+    assert record.frozen == frozen
+
+
+def test_a_challenger_that_wins_by_its_own_teachers_scores_waits_for_a_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught = of(BETTER).model_copy(update={"judged_by_teacher": True})
+    decision = decide(make_book(tmp_path, champions=(1,)), monkeypatch, compare=lambda *_, **__: taught)
+    assert (decision.kind, decision.champion_after) == ("held", 1)
+
+
+def test_a_closed_gate_says_whether_there_is_a_champion_and_that_a_waiver_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none_yet = decide(make_book(tmp_path, champions=()), monkeypatch, verdict=WAIVED)
+    assert none_yet.text.startswith("there is still no champion: the challenger was not compared")
+    assert none_yet.text.endswith("A waiver lets a run go on; it makes no champion.")
+    rejected = decide(make_book(tmp_path / "other", champions=(1,)), monkeypatch, verdict=REJECTED)
+    assert rejected.text == (
+        "version 1 stays champion: the challenger was not compared, since its gate was rejected by Ada."
+    )
+
+
+def test_a_decision_is_said_with_every_further_contest_and_with_what_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    tags: dict[str, str] = {}
+    contests = of(
+        BETTER, contest(50, 48, both=100, name="safety", budget=0.02), contest(9, 8, name="facts", budget=0.9)
+    )
+    book = make_book(tmp_path, champions=(1,))
+    decision = decide(book, monkeypatch, compare=lambda *_, **__: contests, said=said, tags=tags)
+    assert decision.text in said[0]
+    assert ["safety" in said[1], "facts" in said[2]] == [True, True]
+    assert said[3:] == ["MLflow is away"]
+    assert tags == {
+        "rlhf.reward_model.kind": "won",
+        "rlhf.reward_model.reason": decision.text,
+        "rlhf.reward_model.champion": "version 2",
+    }
+
+
+def test_without_a_comparison_there_is_one_line_and_no_champion_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    tags: dict[str, str] = {}
+    decide(make_book(tmp_path, champions=()), monkeypatch, verdict=MISSED, said=said, tags=tags)
+    assert len(said) == 2
+    assert tags["rlhf.reward_model.champion"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("gates", "verdict", "kind"),
+    [
+        ((MISSED,), PASSED, "won"),
+        ((PASSED,), MISSED, "refused"),
+        ((PASSED, MISSED.model_copy(update={"name": "policy"})), PASSED, "won"),
+    ],
+    ids=["passed at last", "missed at last", "another model's gate"],
+)
+def test_the_last_verdict_on_this_model_counts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gates: tuple[GateVerdict, ...],
+    verdict: GateVerdict,
+    kind: str,
+) -> None:
+    book = make_book(tmp_path, champions=(1,))
+    assert decide(book, monkeypatch, gates=gates, verdict=verdict).kind == kind
+
+
+def test_a_later_verdict_on_the_policy_says_nothing_about_the_reward_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path, champions=(1,))
+    policy = PASSED.model_copy(update={"name": "policy"})
+    assert decide(book, monkeypatch, gates=(MISSED,), verdict=policy).kind == "refused"

@@ -22,6 +22,7 @@ from tasks.config.gates import (
     RewardModelGate,
     Waiver,
     demand,
+    figure_lines,
     judge_policy,
     judge_reward_model,
     require_certificate,
@@ -347,3 +348,26 @@ def test_a_policy_is_trained_only_with_the_certificate_behind_an_open_gate() -> 
     assert require_certificate(waived.model_copy(update={"certificate": artifact})) == artifact
     with pytest.raises(GateClosedError, match="has no certificate"):
         require_certificate(waived)
+
+
+@pytest.mark.parametrize(("kl", "passed"), [(9.99, True), (10.0, True), (10.01, False)])
+def test_a_kl_on_its_limit_is_within_it(kl: float, passed: bool) -> None:
+    assert judge_policy(_policy(0.5, low=0.1, kl=kl), PolicyGate(maximum_kl=10)).passed is passed
+
+
+@pytest.mark.parametrize(("identical", "is_advised"), [(0.89, False), (0.9, True)])
+def test_advice_to_move_more_begins_at_nine_tenths_of_equal_completions(identical: float, is_advised: bool) -> None:
+    verdict = judge_policy(_policy(-0.5, low=-1, identical=identical), PolicyGate())
+    assert bool(verdict.advice) is is_advised
+
+
+def test_the_figures_of_a_verdict_say_for_each_rule_whether_it_passed() -> None:
+    evaluation = certificate([suite("test", 0.9), suite("labelled", 0.1, minimum=0.8)])
+    passed, missed, _ = figure_lines(judge_reward_model(evaluation, RewardModelGate()))
+    assert passed.startswith("passed  accuracy on test: found 90.0 % on 100 pairs, wanted interval from 60.0 % on")
+    assert missed.startswith("MISSED  accuracy on labelled: found 10.0 %")
+
+
+def test_a_decision_that_opens_nothing_is_named_with_what_to_run() -> None:
+    with pytest.raises(GateClosedError, match=r"no decision that opens its gate \(`waiting`\): `rlhf approve --gate"):
+        demand(_decided("waiting", passed=True))

@@ -1,5 +1,6 @@
 """One word of a person opens a gate: it must count once, for one model, and never be read out of rubbish."""
 
+import hashlib
 import os
 import threading
 from datetime import UTC, datetime, timedelta
@@ -214,3 +215,40 @@ def test_the_form_begins_with_why_the_last_answer_was_refused() -> None:
         "**The last answer was not taken"
     )
     assert "✕ accuracy on test" in form_markdown(question(passed=False))
+
+
+def test_each_damaged_file_is_kept_under_a_name_of_its_own(tmp_path: Path) -> None:
+    decisions = Decisions(tmp_path)
+    path = decisions.path("reward_model", question().key)
+    for content in ("first", "second", "third"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        decisions.decide(question(), word(), replace=True)
+    kept = {item.name.rpartition("-")[2]: item.read_text() for item in path.parent.glob("*.damaged-*")}
+    assert kept == {"1": "first", "2": "second", "3": "third"}
+
+
+def test_a_refused_decision_says_why_the_first_one_was_taken(tmp_path: Path) -> None:
+    decisions = Decisions(tmp_path)
+    decisions.decide(question(), word("rejected", "Bob", "biased."))
+    with pytest.raises(
+        AlreadyDecidedError, match=r"already rejected by Bob \(21 November 2026, 11:29 UTC\): biased\. N"
+    ):
+        decisions.decide(question(), word())
+
+
+def test_a_deadline_is_so_many_hours_after_the_question() -> None:
+    asked = question(asked_at="2026-11-21T10:00:00+00:00", timeout_h=1.5)
+    assert (asked.until, question(timeout_h=None).until) == ("2026-11-21T11:30:00+00:00", "")
+    assert asked.unanswered().until == asked.until
+    left_s = question(timeout_h=2.0).seconds_left()
+    assert left_s is not None and 7100 < left_s <= 7200
+    assert question(timeout_h=None).seconds_left() is None
+
+
+def test_a_question_is_found_under_the_name_that_an_older_version_gave_it(tmp_path: Path) -> None:
+    """Under another name, people would be asked and notified again."""
+    Decisions(tmp_path).keep_question(question(flow_run_id="f1"))
+    run = hashlib.sha256(b"/runs/weekly\nf1").hexdigest()[:12]
+    (path,) = (item for item in tmp_path.rglob("*") if item.is_file())
+    assert path.name == f"{question().key}.{run}.question.json"

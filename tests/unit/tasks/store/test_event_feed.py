@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.harness.recorder import Recorder
+from tasks.store import events
 from tasks.store.events import EventFeed, MetricPoint, MetricsDelivery, Reconciliation, read_points
 
 
@@ -252,3 +253,45 @@ def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
     assert delivery.close(limit_s=0.1) == 1
     assert not sink.tried.is_set()
     sink.answers.set()
+
+
+def test_a_line_longer_than_any_that_a_stage_writes_is_skipped_and_what_follows_is_read(tmp_path: Path) -> None:
+    """Five MiB without an end: the feed must neither hold them in memory nor wait for their end forever."""
+    path, heard = tmp_path / "events.jsonl", Listener()
+    path.write_text(metrics_line(1, loss=1.0) + "x" * (9 * 1024**2) + "\n" + metrics_line(2, loss=2.0))
+    feed = heard.feed(path)
+    polls = 1
+    while feed.poll():
+        polls += 1
+    assert polls < 6
+    assert heard.steps == [1, 2]
+    assert feed.num_garbage >= 1
+
+
+def test_what_a_later_attempt_wrote_can_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(metrics_line(1, loss=1.0))
+    end = path.stat().st_size
+    with open(path, "a") as stream:
+        stream.write(metrics_line(2, loss=2.0))
+    assert [point.step for point in read_points(path, up_to_bytes=end)] == [1]
+    assert [point.step for point in read_points(path, up_to_bytes=0)] == []
+
+
+def test_blank_lines_and_signs_for_the_program_that_stops_a_stage_are_no_garbage(tmp_path: Path) -> None:
+    path, heard = tmp_path / "events.jsonl", Listener()
+    path.write_text(metrics_line(1, loss=1.0) + "\n")
+    Recorder(path).stopping(stops_every=2, save_s=1.0)
+    feed = heard.feed(path)
+    feed.poll()
+    assert (heard.steps, heard.progress, heard.notes, feed.num_garbage) == ([1], [], [], 0)
+
+
+def test_points_for_a_dead_server_take_a_bounded_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_MAX_WAITING_POINTS", 10)
+    sink = ListSink()
+    sink.up = False
+    delivery = MetricsDelivery(sink, "run", interval_s=60)
+    delivery.add([MetricPoint("loss", 1.0, 1, step) for step in range(25)])
+    assert delivery.num_waiting == 10
+    assert delivery.close() == 10

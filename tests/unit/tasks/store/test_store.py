@@ -3,6 +3,8 @@
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,24 @@ def test_the_list_names_size_and_the_runs_that_want_it(store: Path) -> None:
     assert listed[WANTED].used_by == ("demo",)
     assert listed[UNWANTED].used_by == ()
     assert listed[WANTED].size_bytes > 1000
+
+
+def test_a_file_that_goes_while_sizes_are_added_up_hides_no_other(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, real = store / "artifacts" / STAGE / WANTED, os.scandir
+    (folder / "index.bin").write_bytes(b"x" * 200)
+    (folder / "gone.bin").write_bytes(b"x" * 70)
+    whole = {item.key: item.size_bytes for item in list_artifacts(store)}[WANTED]
+
+    @contextmanager
+    def scandir(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real(path) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name != "gone.bin")
+        if Path(path) == folder:
+            (folder / "gone.bin").unlink(missing_ok=True)  # between its listing and its stat
+        yield iter(listed)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert {item.key: item.size_bytes for item in list_artifacts(store)}[WANTED] == whole - 70
 
 
 def test_what_nobody_wants_and_what_finished_work_left_behind_can_go(store: Path) -> None:
@@ -169,3 +189,42 @@ def test_a_lock_that_is_a_link_leaves_garbage_with_a_sentence(store: Path, preci
     assert "is a link to" in remove(item, store)
     assert item.path.is_dir()
     assert (precious / "weights.bin").read_bytes() == b"x" * 4000
+
+
+def test_a_young_artifact_that_was_replaced_or_is_linked_stays_and_an_old_one_goes(store: Path) -> None:
+    parent = store / "artifacts" / STAGE
+    for name, is_old in ((f"{UNFINISHED}.replaced-1", True), (f"{UNFINISHED}.replaced-2", False)):
+        (parent / name).mkdir()
+        (parent / name / "weights.bin").write_bytes(b"x")
+        if is_old:
+            age(parent / name)
+    found = [item for item in find_garbage(store, older_than_days=7) if item.kind == "replaced artifact"]
+    assert [(item.path.name, item.key, item.size_bytes) for item in found] == [
+        (f"{UNFINISHED}.replaced-1", UNFINISHED, 1)
+    ]
+
+
+def test_artifacts_are_listed_by_stage_in_the_order_of_the_pipeline_and_the_newest_first(tmp_path: Path) -> None:
+    made = [
+        (StageName.EVALUATE_REWARD_MODEL, "d" * 64, "2026-01-09"),
+        (STAGE, "a" * 64, "2026-01-01"),
+        (STAGE, "b" * 64, "2026-01-03"),
+        (STAGE, "c" * 64, "2026-01-02"),
+    ]
+    for stage, key, day in made:
+        folder = tmp_path / "artifacts" / stage / key
+        folder.mkdir(parents=True)
+        manifest = Manifest(stage=stage, key=key, files=(), created_at=f"{day}T00:00:00+00:00")
+        write_atomically(folder / "MANIFEST.json", manifest.model_dump_json())
+    (tmp_path / "artifacts" / STAGE / ("e" * 64)).mkdir()
+    (tmp_path / "artifacts" / STAGE / "a key is 64 characters").mkdir()
+    assert [item.key[0] for item in list_artifacts(tmp_path)] == ["b", "c", "a", "e", "d"]
+    assert list_artifacts(tmp_path)[3].created_at == ""
+
+
+def test_an_artifact_in_the_place_of_another_is_no_right_one(store: Path) -> None:
+    place = store / "artifacts" / STAGE / ("9" * 64)
+    shutil.copytree(store / "artifacts" / STAGE / WANTED, place)
+    problems = {key: problem for _, key, problem in verify_artifacts(store)}
+    assert problems["9" * 64] == f"{place} holds {STAGE} {WANTED[:12]}"
+    assert problems[WANTED] == ""

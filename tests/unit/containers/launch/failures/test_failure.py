@@ -99,6 +99,13 @@ def test_the_programs_own_failure_is_kept() -> None:
             FailureKind.CONTAINER_LOST,
             "daemon was away for 12 s",
         ),
+        (
+            {"exit_code": 143, "state": {"daemon_unreachable_s": "12"}},
+            FailureKind.CONTAINER_LOST,
+            "(exit code 143 (SIGTERM))",
+        ),
+        ({"exit_code": None, "oom_killed": True}, FailureKind.OUT_OF_HOST_MEMORY, "(exit code unknown)"),
+        ({"exit_code": 200}, FailureKind.UNEXPECTED, "exit code 200 and wrote no outcome"),
         ({"exit_code": 143}, FailureKind.CANCELLED, "it was stopped (143"),
         ({"exit_code": 135}, FailureKind.SHM_EXHAUSTED, "64 MiB"),
         ({"exit_code": 139}, FailureKind.UNEXPECTED, "139 (SIGSEGV)"),
@@ -195,3 +202,41 @@ def test_out_of_memory_names_the_limit_and_where_it_comes_from() -> None:
     failure = classify(spec, make_exit(exit_code=137, oom_killed=True), None)
     assert failure is not None and failure.kind is FailureKind.OUT_OF_HOST_MEMORY
     assert reason in failure.message
+
+
+def test_a_silent_stage_is_named_with_its_limit() -> None:
+    failure = classify(make_spec(silence_limit_s=90), make_exit(exit_code=137, stalled=True), None)
+    assert failure is not None and failure.kind is FailureKind.STALLED
+    assert "no sign of life for 90 s (runtime.silence_limit_s)" in failure.message
+
+
+def test_of_a_long_line_the_part_that_names_the_death_is_quoted() -> None:
+    line = "before " * 200 + CUDA_OOM + " after" * 200
+    failure = classify(SPEC, make_exit(exit_code=1, log_tail=(line,)), None)
+    assert failure is not None and failure.kind is FailureKind.OUT_OF_GPU_MEMORY
+    assert CUDA_OOM[:40] in failure.message and "…" in failure.message
+    assert len(failure.message) < 1000
+    short = classify(SPEC, make_exit(exit_code=1, log_tail=(CUDA_OOM,)), None)
+    assert short is not None and "…" not in short.message
+
+
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.CANCELLED}))
+@pytest.mark.parametrize("changes", [{"timed_out": True}, {"state": {"daemon_unreachable_s": "5"}}])
+def test_only_a_cancelled_stage_is_said_to_have_been_stopped_from_outside(
+    kind: FailureKind, changes: dict[str, object]
+) -> None:
+    own = make_failure(SPEC, kind.value, "what the program itself found")
+    assert classify(SPEC, make_exit(exit_code=1, **changes), own) == own
+
+
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.UNEXPECTED, FailureKind.CANCELLED}))
+def test_a_kind_that_the_program_named_is_not_refined(kind: FailureKind) -> None:
+    own = make_failure(SPEC, kind.value, "what the program itself found")
+    assert classify(SPEC, make_exit(exit_code=1, oom_killed=True, log_tail=(CUDA_OOM, TORCH_SHM)), own) == own
+
+
+def test_a_full_shared_memory_is_named_with_its_size_in_mib() -> None:
+    spec = make_spec(profile=make_profile(shm_size_gib=16))
+    failure = classify(spec, make_exit(exit_code=135), None)
+    assert failure is not None
+    assert "shm_size_gib of profile `test` gives 16,384 MiB" in failure.message
