@@ -2,10 +2,13 @@
 
     python -m benchmarks.bf16_paths
 
-Models of random weights with adapters, frozen weights in bfloat16, as on a GPU profile; 16 conversations of 50 to 250
-tokens. Scores one by one are compared with one padded batch, and with the merged model. Rounding in the layers explains
-2⁻⁹ √(2 × layers) of the largest score; `containers.scoring.scorer.allowed_difference` allows four times that, and eight
-times for the merged model. Exit code 1 if a code path differs by more.
+Models of random weights with adapters, frozen weights in bfloat16, as on a GPU profile; 64 conversations of 50 to 250
+tokens, as many as a certificate compares. Scores one by one are compared with padded batches of 16, and with the merged
+model. Two conversations are a pair; the difference of its margin is a share of a typical margin (root mean square).
+
+Rounding in the layers explains 2⁻⁹ √(2 × layers) of the largest score; `containers.scoring.scorer.allowed_difference`
+allows four times that, and eight times for the merged model; `containers.certificate.parity` bounds margins and orders.
+Exit code 1 if a code path differs by more.
 
     --write    write the output into benchmarks/bf16_paths.md
 """
@@ -25,6 +28,7 @@ from torch import Tensor
 from torch.nn.init import normal_
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
+from containers.certificate.parity import MARGIN_SHARE, ORDERS_SHARE
 from containers.contracts.configs.training import LoraSettings
 from containers.harness.measure import cpu_model
 from containers.models.loading import peft_config
@@ -32,6 +36,7 @@ from containers.scoring.scorer import allowed_difference
 
 _FIGURES = Path(__file__).with_suffix(".md")
 _HEAD_WIDTH, _VOCABULARY = 64, 1000
+_CONVERSATIONS, _BATCH = 64, 16
 
 
 class Case(NamedTuple):
@@ -62,8 +67,8 @@ def main() -> int:
         f"{transformers.__version__}. Shares are of the largest score, as far as that is above 1.",
         "",
         "| width | layers | adapters' spread | largest score | spread of scores | in a batch | merged | allowed | "
-        "allowed merged |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "allowed merged | margin, in a batch | margin, merged | orders changed, of 32 |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     held = True
     for case in _CASES:
@@ -75,7 +80,10 @@ def main() -> int:
         ]
         apart = [float((found - alone).abs().max()) for found in (batch, merged)]
         held = held and all(one <= bound for one, bound in zip(apart, bounds, strict=True))
+        margins, orders = zip(*(_margins_apart(alone, found) for found in (batch, merged)), strict=True)
+        held = held and max(margins) <= MARGIN_SHARE and max(orders) <= ORDERS_SHARE * len(alone) / 2
         shares = " | ".join(f"{100 * value / max(1.0, largest):.1f} %" for value in (*apart, *bounds))
+        shares += " | " + " | ".join((*(f"{margin:.1%}" for margin in margins), ", ".join(map(str, orders))))
         lines.append(
             f"| {case.width} | {case.layers} | {case.adapters} | {largest:.2f} | {float(alone.std()):.2f} | {shares} |"
         )
@@ -89,8 +97,14 @@ def main() -> int:
     return 0 if held else 1
 
 
+def _margins_apart(alone: Tensor, found: Tensor) -> tuple[float, int]:
+    """Return the largest difference of a margin, as a share of a typical one, and the number of changed orders."""
+    wanted, other = alone[::2] - alone[1::2], found[::2] - found[1::2]
+    return float((other - wanted).abs().max() / wanted.square().mean().sqrt()), int((wanted * other <= 0).sum())
+
+
 def _paths(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Return [16] scores each: one by one, in one padded batch, and one by one by the merged model."""
+    """Return [64] scores each: one by one, in padded batches, and one by one by the merged model."""
     torch.manual_seed(case.seed)
     heads = case.width // _HEAD_WIDTH
     config = Qwen3Config(
@@ -111,8 +125,9 @@ def _paths(case: Case) -> tuple[Tensor, Tensor, Tensor]:
         if "lora_B" in name:
             normal_(weight, std=case.adapters)
     rng = random.Random(case.seed)  # noqa: S311
-    rows = [[rng.randrange(1, _VOCABULARY) for _ in range(rng.randint(50, 250))] for _ in range(16)]
-    alone, batch = _last_hidden(model, [[row] for row in rows]) @ head, _last_hidden(model, [rows]) @ head
+    rows = [[rng.randrange(1, _VOCABULARY) for _ in range(rng.randint(50, 250))] for _ in range(_CONVERSATIONS)]
+    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    alone, batch = _last_hidden(model, [[row] for row in rows]) @ head, _last_hidden(model, batches) @ head
     merged: Any = copy.deepcopy(adapted).merge_and_unload()
     return alone, batch, _last_hidden(merged, [[row] for row in rows]) @ head
 

@@ -128,7 +128,7 @@ def _judged(
         frozen = _frozen(book, pairs, from_version=challenger.number)
         changes["frozen"] = frozen
     if record.version(challenger.number) is None:
-        _write_seen_prompts(book, challenger, pairs, book.require_frozen(record) if champion else frozen)
+        _write_seen_prompts(run, book, challenger, book.require_frozen(record) if champion else frozen)
         changes["versions"] = (*record.versions, challenger)
     if champion is None:
         text = (
@@ -143,11 +143,13 @@ def _judged(
     return changes, (kind, judgement(comparison), comparison)
 
 
-def _write_seen_prompts(book: ChampionBook, challenger: ModelVersion, pairs: Path, frozen: FrozenSet) -> None:
+def _write_seen_prompts(run: PipelineRun, book: ChampionBook, challenger: ModelVersion, frozen: FrozenSet) -> None:
     """Keep which prompts the challenger has seen: later its data may be gone."""
+    filters = run.config.filter_dataset
     seen = seen_prompts(
-        pairs,
+        Path(book.artifact(challenger.pairs).path),
         book.frozen_file(frozen),
+        overlap=filters.similar_prompt_overlap if filters.similar_prompts == "drop" else None,
         with_policy=book.kind == "policy",
         with_tune=book.kind == "reward_model" and not frozen.was_chosen_on,
     )

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from containers.contracts.base import Frozen
 from containers.contracts.outcome import Metric
-from containers.contracts.records import CalibrationBin, Histogram, SamplePrediction
+from containers.contracts.records import Histogram, SamplePrediction
 
 SCORE_STATISTICS_FILE = "score_statistics.json"
 
@@ -83,6 +83,25 @@ class LengthBias(Frozen):
         return next((found for found in self.interventions if found.name == name), LengthIntervention(name=name))
 
 
+class CalibrationBin(Frozen):
+    """Pairs whose predicted probability is in one bin, and how often the prediction was right."""
+
+    mean_predicted: float = Field(ge=0, le=1)
+    observed: float = Field(ge=0, le=1)
+    low: float | None = Field(None, ge=0, le=1, description="Lower end of the interval of `observed`, over prompts")
+    high: float | None = Field(None, ge=0, le=1)
+    count: int = Field(ge=1, description="Pairs")
+    num_prompts: int = Field(0, ge=0, description="Prompts of these pairs")
+
+
+class CalibrationByChance(Frozen):
+    """The calibration error as counted from the bins, beside what a perfectly calibrated model shows on these pairs."""
+
+    plug_in: float = Field(ge=0, le=1, description="Mean distance of predicted and observed share, weighted by pairs")
+    perfect_mean: float = Field(ge=0, le=1, description="Mean plug-in error of a perfect model, simulated")
+    perfect_high: float = Field(ge=0, le=1, description="19 of 20 perfect models show at most this")
+
+
 class SuiteEvaluation(Frozen):
     """All figures of one suite. A pair compares one better with one worse response."""
 
@@ -108,7 +127,8 @@ class SuiteEvaluation(Frozen):
     accuracy: Metric | None = Field(None, description="Share of pairs in the right order")
     mean_margin: Metric | None = None
     log_loss: Metric | None = None
-    expected_calibration_error: Metric | None = None
+    expected_calibration_error: Metric | None = Field(None, description="Without the part of chance; over prompts")
+    calibration_by_chance: CalibrationByChance | None = None
     margins: Histogram | None = None
     better_scores: Histogram | None = Field(None, description="Scores of better responses; edges as `worse_scores`")
     worse_scores: Histogram | None = None
@@ -134,30 +154,58 @@ class SuiteEvaluation(Frozen):
 
 
 class ParityPath(Frozen):
-    """One code path that scored the conversations, and its largest difference from the reference."""
+    """One code path that scored the conversations, and how far it is from the reference."""
 
     name: str
-    max_difference: float = Field(ge=0)
+    max_difference: float = Field(ge=0, description="Of a score")
+    max_margin_difference: float = Field(0.0, ge=0, description="Of the margin of a pair")
+    num_orders_changed: int = Field(0, ge=0, description="Pairs that it orders otherwise")
 
 
 class ScoreParity(Frozen):
-    """Scores of the same conversations on every code path that computes scores; the first one is the reference."""
+    """Scores of the same conversations on every code path that computes scores; the first one is the reference.
+
+    Certificates of older versions have no margins: `num_pairs` is 0.
+    """
 
     num_conversations: int = Field(ge=1)
     reference: str = Field(description="The code path with which the others are compared")
-    bound: float = Field(gt=0, description="Largest difference that rounding explains")
+    bound: float = Field(gt=0, description="Largest difference of a score that rounding explains")
+    num_pairs: int = Field(0, ge=0, description="Pairs of two conversations with the same prompt")
+    typical_margin: float = Field(0.0, ge=0, description="Root mean square of the pairs' margins by the reference")
+    margin_bound: float | None = Field(None, gt=0, description="Largest difference of a margin that is allowed")
+    orders_bound: int | None = Field(None, ge=0, description="Most orders that may change on a code path")
     precision: str = ""
     paths: tuple[ParityPath, ...]
 
     @property
     def max_difference(self) -> float:
-        """The largest difference of any code path."""
+        """The largest difference of a score on any code path."""
         return max((path.max_difference for path in self.paths), default=0.0)
 
     @property
+    def margin_difference(self) -> float | None:
+        """The largest difference of a margin on any code path, as a share of a typical margin; None: not measured."""
+        largest = max((path.max_margin_difference for path in self.paths), default=0.0)
+        return largest / self.typical_margin if self.typical_margin else None
+
+    @property
+    def num_orders_changed(self) -> int:
+        """Pairs that the code path with most such pairs orders otherwise than the reference."""
+        return max((path.num_orders_changed for path in self.paths), default=0)
+
+    def allows(self, path: ParityPath) -> bool:
+        """Whether a code path differs by no more than all three bounds."""
+        return (
+            path.max_difference <= self.bound
+            and (self.margin_bound is None or path.max_margin_difference <= self.margin_bound)
+            and (self.orders_bound is None or path.num_orders_changed <= self.orders_bound)
+        )
+
+    @property
     def holds(self) -> bool:
-        """Whether every code path gives the same scores."""
-        return self.max_difference <= self.bound
+        """Whether every code path is equal to the reference within the bounds."""
+        return all(map(self.allows, self.paths))
 
 
 class CertifiedModel(Frozen):

@@ -10,20 +10,14 @@ from containers.contracts.outcome import Metric
 from containers.contracts.spec import ArtifactRef
 
 
-class ReferenceCheck(Frozen):
-    """How often the labels of a source agree with a reference reward model, on a sample of its pairs."""
+class LabelAgreement(Frozen):
+    """How often the labels of a source agree with another judge; undecided where its interval holds one half."""
 
     source: str
-    model: str
-    num_judged: int = Field(ge=1, description="Pairs scored on both sides")
-    num_agreeing: int = Field(ge=0, description="The chosen response has the higher score")
-    num_equal: int = Field(0, ge=0, description="Both responses have the same score; half of them count as agreeing")
-    num_over_long: int = Field(0, ge=0, description="Pairs of the sample that were too long to be scored")
-    num_unscorable: int = Field(
-        0, ge=0, description="Pairs that the model's chat template refuses, or with a token without embedding row"
-    )
+    num_judged: int = Field(ge=1)
+    num_agreeing: int = Field(ge=0)
     agreement: float = Field(ge=0, le=1)
-    low: float = Field(ge=0, le=1, description="Lower end of the interval of the agreement")
+    low: float = Field(ge=0, le=1, description="Lower end of the interval of the agreement, over prompts")
     high: float = Field(ge=0, le=1)
     confidence: float = Field(gt=0, lt=1)
 
@@ -31,6 +25,25 @@ class ReferenceCheck(Frozen):
     def says_nothing(self) -> bool:
         """Whether the interval holds one half, so that the labels may point either way."""
         return self.low <= 0.5 <= self.high
+
+    @property
+    def is_inverted(self) -> bool:
+        """Whether the whole interval is below one half, so that the labels most likely choose the worse response."""
+        return self.high < 0.5
+
+
+class ReferenceCheck(LabelAgreement):
+    """The agreement with a reference reward model, on a sample of the pairs of a source.
+
+    `num_judged` counts pairs scored on both sides, `num_agreeing` those whose chosen response has the higher score.
+    """
+
+    model: str
+    num_equal: int = Field(0, ge=0, description="Both responses have the same score; half of them count as agreeing")
+    num_over_long: int = Field(0, ge=0, description="Pairs of the sample that were too long to be scored")
+    num_unscorable: int = Field(
+        0, ge=0, description="Pairs that the model's chat template refuses, or with a token without embedding row"
+    )
 
 
 # Scores that differ by less count as equal: float32 scores of equal weights and texts agree within this bound.
@@ -64,12 +77,8 @@ class FunnelStep(Frozen):
         return self.rows_in - self.rows_out
 
 
-class PolarityCheck(Frozen):
-    """How often the labels of a source agree with the mean of the scores in the same rows."""
-
-    source: str
-    num_judged: int = Field(ge=0, description="Rows in which label and scores both prefer a response")
-    num_agreeing: int = Field(ge=0)
+class PolarityCheck(LabelAgreement):
+    """The agreement with the mean of the scores in the same rows; rows in which both prefer a response are judged."""
 
 
 class SuiteContamination(Frozen):
@@ -163,14 +172,6 @@ class Histogram(Frozen):
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
-
-
-class CalibrationBin(Frozen):
-    """Pairs whose predicted probability is in one bin, and how often the prediction was right."""
-
-    mean_predicted: float = Field(ge=0, le=1)
-    observed: float = Field(ge=0, le=1)
-    count: int = Field(ge=1)
 
 
 class SideBySide(Frozen):

@@ -20,7 +20,12 @@ GLOSSARY = {
     "reference": "The model from which policy training started, unchanged.",
     "entropy": "How undecided the policy is at each token, in nats. A fall to zero means it always writes the same.",
     "calibration": "Whether pairs predicted to be right with 80 % are right in 80 % of cases.",
-    "calibration error": "Expected calibration error: mean gap of predicted and observed share, weighted by pairs.",
+    "calibration error": "Expected calibration error, without what chance adds: mean gap of predicted and observed "
+    "share over bins of at least 20 prompts, weighted by pairs. Its interval is over prompts; from 0 on, the model may "
+    "be calibrated. It cannot see gaps inside a bin that cancel, nor say that other data have the same error.",
+    "plug-in calibration error": "The mean gap as counted, chance included: above 0 for every model, and more so for "
+    "few prompts. A perfect model's is simulated from this model's own probabilities: its mean, and what 19 of 20 "
+    "perfect models stay below.",
     "suite": "Pairs and a rule that a reward model is judged by; the score is the rule's figure.",
     "length effect": "How much an edit of the same answer moves its score per doubling of its length: filler after it "
     "(padding), its own sentences again (repetition), more or fewer words for the same content (rewriting). In "
@@ -32,8 +37,10 @@ GLOSSARY = {
     "correction given these labels. It takes quality that goes with length away, too.",
     "padding attack": "Filler without content is appended to answers. A flip: the padded answer then scores as high as "
     "the other one, or higher. The rule counts filler on rejected answers of pairs in the right order.",
-    "score parity": "All code paths must give a conversation the same score: training, reloaded copies, any "
-    "batch size, the policy stage. Otherwise the policy is trained against other scores than those judged here.",
+    "score parity": "How nearly all code paths give a conversation one score: training, reloaded copies, any batch "
+    "size, the policy stage. Rounding moves scores a little, in bfloat16 by some percent. So the page says within what "
+    "share of a typical margin (their root mean square) they are equal, and how many pairs change their order. Beyond "
+    "its bounds the policy would be trained against other scores than those judged here.",
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "
     "It excludes the centring penalty and the demanded margin, which the loss of training includes.",
     "interval": "Confidence interval: Wilson's for shares, bootstrap over prompts or pairs for means; at the level "

@@ -41,18 +41,22 @@ def _draw_margins(axes: Axes, suite: SuiteEvaluation) -> None:
 
 
 def _draw_calibration(axes: Axes, suite: SuiteEvaluation) -> None:
-    """Draw how often the preferred side is the right one, against the model's confidence."""
-    predicted = [item.mean_predicted for item in suite.calibration]
-    observed = [item.observed for item in suite.calibration]
-    largest = max((item.count for item in suite.calibration), default=1)
+    """Draw how often the preferred side is the right one, with its interval, against the model's confidence."""
+    predicted, observed = (
+        [item.mean_predicted for item in suite.calibration],
+        [item.observed for item in suite.calibration],
+    )
+    below = [item.observed - (item.observed if item.low is None else item.low) for item in suite.calibration]
+    above = [(item.observed if item.high is None else item.high) - item.observed for item in suite.calibration]
     axes.plot([0.5, 1], [0.5, 1], color=_LINE, linewidth=1, linestyle="--")
-    axes.plot(predicted, observed, color=_RIGHT, linewidth=1)
-    axes.scatter(predicted, observed, s=[20 + 120 * item.count / largest for item in suite.calibration], color=_RIGHT)
+    axes.errorbar(
+        predicted, observed, yerr=[below, above], fmt="o", color=_RIGHT, ecolor=_LINE, elinewidth=1, capsize=2
+    )
     axes.set(
         xlabel="Predicted: sigmoid(|margin|)",
         ylabel="Observed: share ordered rightly",
-        xlim=(0.48, 1.02),
-        ylim=(-0.02, 1.04),
+        xlim=(0.49, 1.01),
+        ylim=(-0.02, 1.02),
         title=_title("Calibration", suite),
     )
 

@@ -1,4 +1,4 @@
-"""Figures with their uncertainty, from margins: accuracy, intervals, log loss, calibration, histogram. Pure numpy.
+"""Figures with their uncertainty, from margins: accuracy, intervals, log loss, histogram. Pure numpy.
 
 A margin is score(chosen) − score(rejected) of one pair: positive is right, negative wrong, zero a tie. Observations
 that share something, such as several votes on one prompt, say less than as many independent ones. They form clusters,
@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from containers.contracts.outcome import Metric
-from containers.contracts.records import CalibrationBin, Histogram
+from containers.contracts.records import Histogram
 from containers.evals.intervals import Floats, clustered_mean, mean_interval, share_interval
 
 # Correlation of the errors of two checkpoints of one training.
@@ -92,32 +92,6 @@ def pair_losses(margins: Sequence[float]) -> list[float]:
     """−log sigmoid(margin) of each pair: the Bradley-Terry loss without margin term and centring. 0 gives log 2."""
     losses: list[float] = np.logaddexp(0.0, -_array(margins)).tolist()
     return losses
-
-
-def calibration_bins(margins: Sequence[float], *, num_bins: int = 10) -> tuple[CalibrationBin, ...]:
-    """Compare how often the model is right with the probability that it predicts for this.
-
-    The side that the model prefers is right with predicted probability sigmoid(|margin|), in [0.5, 1]; the bins divide
-    that range evenly, empty ones are left out. A tie predicts 0.5 and is observed as half right.
-    """
-    values = _array(margins)
-    predicted = 1 / (1 + np.exp(-np.abs(values)))
-    observed = (values > 0) + 0.5 * (values == 0)
-    bins = np.minimum(((predicted - 0.5) * 2 * num_bins).astype(int), num_bins - 1)
-    return tuple(
-        CalibrationBin(
-            mean_predicted=float(predicted[bins == index].mean()),
-            observed=float(observed[bins == index].mean()),
-            count=int((bins == index).sum()),
-        )
-        for index in np.unique(bins)
-    )
-
-
-def expected_calibration_error(bins: Sequence[CalibrationBin]) -> float:
-    """Mean distance of observed to predicted, weighted by the pairs in each bin."""
-    total = sum(item.count for item in bins)
-    return sum(item.count * abs(item.observed - item.mean_predicted) for item in bins) / total
 
 
 def histogram(values: Sequence[float], *, num_bins: int = 30, ends: tuple[float, float] | None = None) -> Histogram:

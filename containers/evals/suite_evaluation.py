@@ -7,12 +7,11 @@ import numpy as np
 from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Histogram
+from containers.evals.calibration import calibration_of
 from containers.evals.length_bias import length_bias
 from containers.evals.length_effects import EditedPairs
 from containers.evals.scored_suite import ScoredPair, ScoredSuite, accuracy_by, pair_accuracy
 from containers.evals.statistics import (
-    calibration_bins,
-    expected_calibration_error,
     histogram,
     margin_histogram,
     mean_metric,
@@ -80,23 +79,19 @@ def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, edited: Edi
             clusters=prompts,
         )
 
-    calibration = calibration_bins(margins)
+    calibration = calibration_of(margins, prompts, intervals)
     better, worse = _score_histograms(pairs)
     return {
         "num_ties": margins.count(0.0),
         "accuracy": pair_accuracy(pairs, "accuracy", confidence=intervals.confidence),
         "mean_margin": mean(margins, "mean_margin", "score"),
         "log_loss": mean(pair_losses(margins), "log_loss", "nats"),
-        "expected_calibration_error": Metric(
-            name="expected_calibration_error",
-            value=expected_calibration_error(calibration),
-            unit="fraction",
-            count=len(margins),
-        ),
+        "expected_calibration_error": calibration.error,
+        "calibration_by_chance": calibration.chance,
         "margins": margin_histogram(margins),
         "better_scores": better,
         "worse_scores": worse,
-        "calibration": calibration,
+        "calibration": calibration.bins,
         "by_strength": accuracy_by(
             pairs,
             lambda pair: "" if pair.strength is None else f"{pair.strength:g}",

@@ -9,6 +9,7 @@ from containers.contracts.certificate import (
     TEST_SUITE,
     Certificate,
     LengthBias,
+    ScoreParity,
     SuiteEvaluation,
 )
 from containers.contracts.outcome import Metric
@@ -30,7 +31,16 @@ from containers.document.model import (
     Value,
     heads,
 )
-from containers.formatting import interval, number, one_line, percent, sample_size, short_digest
+from containers.formatting import (
+    interval,
+    margin_share,
+    number,
+    one_line,
+    parity_text,
+    percent,
+    sample_size,
+    short_digest,
+)
 from containers.report.gates import gate_outcome, gate_section, sentence
 from containers.report.samples import scored_samples
 from containers.report.suites import (
@@ -52,6 +62,7 @@ _WORDS = (
     "log loss",
     "calibration",
     "calibration error",
+    "plug-in calibration error",
     "interval",
     "length effect",
     "padding attack",
@@ -155,7 +166,8 @@ def _banner(certificate: Certificate, verdict: GateVerdict | None) -> Banner:
     pairs, prompts = (
         sum(getattr(suite, name) for suite in certificate.suites) for name in ("num_pairs", "num_prompts")
     )
-    measured = f"Judged by {suites} with {pairs:,} pairs of {prompts:,} prompts; every code path gives the same scores."
+    equal = parity_text(certificate.parity)
+    measured = f"Judged by {suites} with {pairs:,} pairs of {prompts:,} prompts; code paths equal within {equal}."
     if verdict is not None:
         outcome, tone = gate_outcome(verdict)
         return Banner(tone, f"The gate: {outcome}.", (f"{_last_word(verdict)} {measured}".lstrip(),))
@@ -200,13 +212,21 @@ def _cards(certificate: Certificate) -> tuple[Card, ...]:
             for name in (PADDING, REPETITION, REWRITING)
         ),
         _card("Order flipped by padding", "padding attack", length.padding.flips),
-        Card(
-            "Score parity",
-            "score parity",
-            value=number(parity.max_difference),
-            interval=f"at most {number(parity.bound)} is rounding",
-            detail=f"{len(parity.paths)} code paths, {parity.num_conversations} conversations",
-        ),
+        _parity_card(parity),
+    )
+
+
+def _parity_card(parity: ScoreParity) -> Card:
+    share = parity.margin_difference
+    paths = f"scores up to {number(parity.max_difference)} apart on {len(parity.paths)} code paths"
+    if share is None:
+        return Card("Score parity", "score parity", value=number(parity.max_difference), detail=paths)
+    return Card(
+        "Score parity",
+        "score parity",
+        value=margin_share(share),
+        interval=f"of a typical margin; {parity.num_orders_changed} of {parity.num_pairs} orders changed",
+        detail=paths,
     )
 
 
@@ -260,7 +280,8 @@ def _scores(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
     lead = (
         f"Over all suites the scores have mean {number(certificate.score_mean)} and standard deviation "
         f"{number(certificate.score_std)}. A difference of scores is a probability by the Bradley-Terry model: "
-        "calibration says whether that probability is right."
+        "calibration says whether that probability is right. A point off the dashed line tells something only if its "
+        "interval misses the line too: few pairs scatter around it also where the model is right."
     )
     shown, others = plots[:4], plots[4:]
     more = (Fold("The same for other suites", (Plots(others),)),) if others else ()
@@ -271,22 +292,37 @@ def _scores(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
 def _parity(certificate: Certificate) -> Section:
     parity = certificate.parity
     lead = (
-        f"{parity.num_conversations:,} conversations, scored on every code path that a score can take, against what "
-        f"was {parity.reference}. At most {number(parity.bound)} is rounding ({parity.precision}); a model that "
-        "differs by more gets no certificate."
+        f"{parity.num_conversations:,} conversations, scored on every code path that a score can take; the reference: "
+        f"{parity.reference}. Equal within {parity_text(parity)}. {_parity_bounds(parity)}"
     )
-    same, differs = Text("the same", tone="good"), Text("differs", tone="bad")
+    within, differs = Text("equal within the bounds", tone="good"), Text("differs", tone="bad")
     rows: list[tuple[Value, ...]] = [
         (
             f"{path.name[:1].upper()}{path.name[1:]}",
             path.max_difference,
-            same if path.max_difference <= parity.bound else differs,
+            margin_share(path.max_margin_difference / parity.typical_margin) if parity.typical_margin else None,
+            path.num_orders_changed if parity.num_pairs else None,
+            within if parity.allows(path) else differs,
         )
         for path in parity.paths
     ]
-    columns = (*heads("Code path", "Largest difference", numbers=1), *heads("Verdict"))
+    columns = (
+        *heads("Code path", "Largest difference", "Of a typical margin", "Orders changed", numbers=3),
+        *heads("Verdict"),
+    )
     return Section(
         "Score parity", (Note(lead, "lead"), Table(columns, tuple(rows))), anchor="parity", short="Score parity"
+    )
+
+
+def _parity_bounds(parity: ScoreParity) -> str:
+    rounding = f"by more than {number(parity.bound)}, which rounding explains ({parity.precision})"
+    if parity.margin_bound is None:
+        return f"A model gets no certificate if a score differs {rounding}."
+    return (
+        f"A model gets no certificate if a score differs {rounding}, a margin by more than "
+        f"{number(parity.margin_bound)} (typical: {number(parity.typical_margin)}), or if more than "
+        f"{parity.orders_bound} orders change."
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.records import Funnel, SuiteContamination, ValidationPart
+from containers.contracts.records import Funnel, LabelAgreement, SuiteContamination, ValidationPart
 from containers.document.model import (
     Beside,
     Block,
@@ -52,14 +52,13 @@ def data_section(funnel: Funnel) -> Section:
 def data_findings(funnel: Funnel) -> tuple[str, ...]:
     """The findings about the data besides the counts, a sentence each."""
     said = [
-        f"{item.source}: the label agrees with the scores beside it on {item.num_agreeing:,} of "
-        f"{item.num_judged:,} rows."
+        f"{item.source}: the label agrees with the scores beside it on {percent(item.agreement)} of "
+        f"{item.num_judged:,} rows ({percent(item.low)} to {percent(item.high)}){_undecided(item)}."
         for item in funnel.polarity
     ]
     said += [
         f"{item.source}: the label agrees with the reference reward model {item.model} on {percent(item.agreement)} of "
-        f"{item.num_judged:,} pairs ({percent(item.low)} to {percent(item.high)})"
-        f"{', which says nothing about the sign of the labels' if item.says_nothing else ''}."
+        f"{item.num_judged:,} pairs ({percent(item.low)} to {percent(item.high)}){_undecided(item)}."
         for item in funnel.reference
     ]
     if funnel.num_near_duplicates is not None:
@@ -81,6 +80,10 @@ def _contamination_text(suite: SuiteContamination) -> str:
     elif suite.num_prompts < suite.num_items:
         prompts = f"{prompts} ({items})"
     return f"Suite {suite.suite}: {prompts} are in {suite.num_rows:,} rows (contaminated.jsonl)."
+
+
+def _undecided(check: LabelAgreement) -> str:
+    return ", which says nothing about the sign of the labels" if check.says_nothing else ""
 
 
 def unaccounted_rows(funnel: Funnel) -> int:

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
 
-from containers.contracts.certificate import SuiteEvaluation
+from containers.contracts.certificate import CalibrationBin, SuiteEvaluation
 from containers.contracts.outcome import Metric
-from containers.contracts.records import CalibrationBin, Funnel, Histogram
+from containers.contracts.records import Funnel, Histogram
 from containers.document.model import Plot
 from containers.document.plot_style import (
     AQUA,
@@ -186,26 +186,27 @@ def score_distribution_plot(suite: SuiteEvaluation, *, salt: str) -> Plot | None
 
 
 def calibration_plot(title: str, bins: Sequence[CalibrationBin], *, salt: str) -> Plot | None:
-    """Predicted probability against how often it was right; the area of a point is the number of pairs."""
+    """Predicted probability against how often it was right, with its interval, always on the same axes."""
     if not bins:
         return None
-    largest = max(item.count for item in bins)
     with axes(2.7, salt=salt) as (ax, svg):
-        low = min(0.5, *(min(item.mean_predicted, item.observed) for item in bins))
-        ax.plot([low, 1], [low, 1], color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)))
+        ax.plot([0.5, 1], [0.5, 1], color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)))
         predicted, observed = [item.mean_predicted for item in bins], [item.observed for item in bins]
-        ax.plot(predicted, observed, color=BLUE, alpha=0.45, linewidth=1.4)
-        areas = [18 + 130 * item.count / largest for item in bins]
-        ax.scatter(predicted, observed, s=areas, color=BLUE, linewidths=0, clip_on=False, zorder=3)
-        for axis in (ax.xaxis, ax.yaxis):
+        ends = [
+            [item.observed - (item.observed if item.low is None else item.low) for item in bins],
+            [(item.observed if item.high is None else item.high) - item.observed for item in bins],
+        ]
+        ax.errorbar(predicted, observed, yerr=ends, fmt="o", color=BLUE, markersize=5, elinewidth=1.2, clip_on=False)
+        for axis, step in ((ax.xaxis, 0.1), (ax.yaxis, 0.2)):
             axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-            axis.set_major_locator(MultipleLocator(0.1 if low > 0.3 else 0.2))
-        ax.set_xlim(low - 0.02, 1.02)
-        ax.set_ylim(low - 0.02, 1.02)
+            axis.set_major_locator(MultipleLocator(step))
+        ax.set_xlim(0.49, 1.01)
+        ax.set_ylim(-0.02, 1.02)
         ax.set_xlabel("confidence of the prediction")
         ax.set_ylabel("how often it was right")
         pairs = sum(item.count for item in bins)
-        return Plot(title, svg(), note=f"{pairs:,} pairs in {len(bins)} bins. On the dashed line it is calibrated.")
+        note = f"{pairs:,} pairs in {len(bins)} bins, with intervals over prompts. On the dashed line it is calibrated."
+        return Plot(title, svg(), note=note)
 
 
 def funnel_plot(funnel: Funnel, *, salt: str) -> Plot | None:

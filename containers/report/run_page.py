@@ -4,7 +4,7 @@ from containers.contracts.names import CERTIFICATE_PAGE_FILE, StageName
 from containers.document.glossary import GLOSSARY
 from containers.document.links import ui_command
 from containers.document.model import Block, Definitions, Facts, Note, Page, Plots, Section, Text
-from containers.formatting import moment, number, one_line
+from containers.formatting import moment, number, one_line, parity_text
 from containers.report.champions import decision_section
 from containers.report.curves import Curves
 from containers.report.data import data_blocks
@@ -136,9 +136,8 @@ def _evaluation(inputs: ReportInputs, num_samples: int) -> tuple[Block, ...]:
     parity, undrawn = certificate.parity, undrawn_groups(certificate)
     scores = (
         f"Scores over all suites: mean {number(certificate.score_mean)}, standard deviation "
-        f"{number(certificate.score_std)}. On {len(parity.paths)} code paths the scores of the same conversations "
-        f"differ by at most {number(parity.max_difference)}. Score head: "
-        f"sha256:{certificate.model.score_head_sha256[:12]}"
+        f"{number(certificate.score_std)}. {len(parity.paths)} code paths are equal within {parity_text(parity)}. "
+        f"Score head: sha256:{certificate.model.score_head_sha256[:12]}"
     )
     log_loss = (
         "The log loss is that of the score difference alone. The held-out loss of training is higher if training also "

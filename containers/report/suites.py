@@ -2,7 +2,13 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.certificate import TEST_SUITE, Certificate, LengthBias, SuiteEvaluation
+from containers.contracts.certificate import (
+    TEST_SUITE,
+    CalibrationByChance,
+    Certificate,
+    LengthBias,
+    SuiteEvaluation,
+)
 from containers.contracts.outcome import Metric
 from containers.document.model import Block, Facts, Note, Quantity, Table, Text, Value, heads
 from containers.formatting import interval, number, percent, short_digest
@@ -15,7 +21,7 @@ def suites_table(suites: Sequence[SuiteEvaluation]) -> Table:
     columns = heads(
         ("Suite", "suite"), "Score", ("Interval", "interval"), "Minimum", "Prompts", ("Pairs", "pair"),
         ("Pair accuracy", "accuracy"), "Ties", "Left out", ("Mean margin", "margin"), ("Log loss", "log loss"),
-        ("Calibration error", "calibration error"), numbers=11,
+        ("Calibration error", "calibration error"), ("A perfect model's", "plug-in calibration error"), numbers=12,
     )  # fmt: skip
     return Table(columns, tuple(map(_row, suites)), name="suites")
 
@@ -130,8 +136,17 @@ def _row(suite: SuiteEvaluation) -> tuple[Value, ...]:
         suite.num_left_out,
         suite.mean_margin and Quantity(suite.mean_margin.value, ""),
         suite.log_loss and Quantity(suite.log_loss.value, ""),
-        suite.expected_calibration_error,
+        _bare(suite.expected_calibration_error),
+        _by_chance(suite.calibration_by_chance),
     )
+
+
+def _by_chance(found: CalibrationByChance | None) -> Value:
+    """The plug-in error of a perfect model, beside this one's."""
+    if found is None:
+        return None
+    value = f"{percent(found.perfect_mean)}, up to {percent(found.perfect_high)}"
+    return Text(value, sub=f"found, chance included: {percent(found.plug_in)}")
 
 
 def _facts(suite: SuiteEvaluation) -> Facts:

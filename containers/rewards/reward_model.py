@@ -1,8 +1,8 @@
 """The certified reward model as a reward: its score, optionally normalised; refuses a model without certificate.
 
-It scores whole conversations with the scorer of the evaluation stages, so that a completion has the same score
-everywhere. TRL alone would score chat completions in a template that hides a cut-off, and silently replace NaN by a
-zero advantage.
+It scores whole conversations with the scorer of the evaluation stages, so that a completion has one score, up to the
+rounding that the certificate states. TRL alone would score chat completions in a template that hides a cut-off, and
+silently replace NaN by a zero advantage.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Detect inverted labels with a reference reward model: it then disagrees with most labels.
 
-The third polarity check, beside those of `polarity`, and the only one for data without scores beside the labels.
+The third polarity check, beside known rows and the scores in the rows, and the only one for data without such scores.
 """
 
 import hashlib
@@ -14,9 +14,10 @@ from containers.contracts.records import ReferenceCheck
 from containers.data.funnel import Split
 from containers.data.rows import Pair, Turn
 from containers.data.sources import PlacedRow
+from containers.evals import polarity
 from containers.evals.statistics import accuracy_metric
 from containers.harness.context import StageContext
-from containers.harness.errors import BadConfigError, BadDataError
+from containers.harness.errors import BadConfigError
 
 if TYPE_CHECKING:
     from containers.scoring.scorer import RewardScorer
@@ -130,22 +131,15 @@ def verdict_on(check: ReferenceCheck | None, source: str, *, max_length: int) ->
             f"; {check.num_unscorable:,} pairs were left out, as the model's chat template refuses them or they have a "
             "token without a row in its embedding"
         )
-    figures = (
-        f"{check.source}: the label agrees with the reference reward model {check.model} on {check.agreement:.1%} of "
-        f"{check.num_judged:,} pairs ({check.confidence:.0%} interval {check.low:.1%} to {check.high:.1%}{left_out})"
+    return polarity.verdict_on(
+        check,
+        judge=f"the reference reward model {check.model}",
+        unit="pairs",
+        left_out=left_out,
+        if_inverted="Look at some pairs and correct the sign in the file; or, where you trust the labels more than "
+        "this model, leave filter_dataset.polarity.reference_reward_model out.",
+        if_undecided="Raise filter_dataset.polarity.num_pairs, or use a better reference model.",
     )
-    if check.high < 0.5:
-        raise BadDataError(
-            f"{figures}. That is less than half, beyond chance: the label most likely points to the worse response, "
-            f"and a model would learn the opposite. Look at some pairs and correct the sign in the file; or, where you "
-            f"trust the labels more than this model, leave filter_dataset.polarity.reference_reward_model out."
-        )
-    if check.says_nothing:
-        return (
-            f"Warning: {figures}. That may be chance, so it says nothing about the sign of the labels. Raise "
-            f"filter_dataset.polarity.num_pairs, or use a better reference model."
-        )
-    return f"{figures}."
 
 
 def _load_scorer(context: StageContext, folder: Path, settings: PolaritySettings) -> "RewardScorer":

@@ -39,7 +39,8 @@ def save_and_reload(
         statistics: statistics of all scores; saved with each copy.
 
     Raises:
-        StageError: a saved copy gives other scores than the trained model.
+        StageError: a saved copy's scores differ from the trained model's by more than rounding explains. How far
+            rewards and orders depend on the copy, the certificate says (`containers.certificate.parity`).
     """
     dtype, num_layers = compute_dtype(context.spec.profile), num_layers_of(model)
     merged, adapter = context.output / MERGED_FOLDER, context.output / ADAPTER_FOLDER

@@ -222,7 +222,9 @@ def conversation_tokens(tokenizer: PreTrainedTokenizerBase, conversation: Conver
 def allowed_difference(
     dtype: torch.dtype, scores: Sequence[float], *, num_layers: int, is_rounded: bool = False
 ) -> float:
-    """Return the allowed difference of a conversation's scores from the same weights on two code paths.
+    """Return the largest difference between a conversation's scores on two code paths that rounding explains.
+
+    It tells other weights from rounding; it does not say that rewards and orders are equal.
 
     1e-4 in float32 (adapter and merged copies agreed within 1.3e-7). In bfloat16 each layer rounds its two additions by
     up to 2⁻⁹ of them, and such errors grow like a random walk. The bound is four times that, relative to the largest

@@ -198,7 +198,7 @@ def _metrics(certificate: Certificate) -> tuple[Metric, ...]:
     return (
         *figures,
         *(metric for metric in whole if metric is not None),
-        Metric(name="parity_max_difference", value=certificate.parity.max_difference, unit="score"),
+        *_parity_metrics(certificate.parity),
         Metric(name="score_mean", value=certificate.score_mean, unit="score"),
         Metric(name="score_std", value=certificate.score_std, unit="score"),
     )
@@ -211,7 +211,26 @@ def _suite_metrics(suite: SuiteEvaluation) -> dict[str, Metric | None]:
         "mean_margin": suite.mean_margin,
         "log_loss": suite.log_loss,
         "expected_calibration_error": suite.expected_calibration_error,
+        **_calibration_by_chance(suite),
         "standard_length_slope": suite.length.standard_slope,
         "padding_flips": suite.length.padding.flips,
         **{f"{found.name.replace(' ', '_')}_effect": found.effect for found in suite.length.interventions},
     }
+
+
+def _calibration_by_chance(suite: SuiteEvaluation) -> dict[str, Metric]:
+    found = suite.calibration_by_chance
+    figures = {} if found is None else found.model_dump()
+    return {
+        f"{name}_calibration_error": Metric(name=name, value=value, unit="fraction", count=suite.num_pairs)
+        for name, value in figures.items()
+    }
+
+
+def _parity_metrics(parity: ScoreParity) -> tuple[Metric, ...]:
+    found = [
+        ("parity_max_difference", parity.max_difference, "score"),
+        ("parity_margin_difference", parity.margin_difference, "fraction"),
+        ("parity_orders_changed", parity.num_orders_changed, "pairs"),
+    ]
+    return tuple(Metric(name=name, value=value, unit=unit) for name, value, unit in found if value is not None)

@@ -16,7 +16,7 @@ from containers.contracts.registries import BENCHMARKS
 from containers.data.filters.chain import FilterChain, Rows
 from containers.data.filters.contamination import SuitePrompt
 from containers.data.filters.floors import PairsLeft, check_floors, check_policy_prompts
-from containers.data.filters.inputs import checked_polarity, filter_config, read_sources
+from containers.data.filters.inputs import filter_config, read_sources
 from containers.data.filters.output import Findings, SplitRows, write_artifact
 from containers.data.filters.similar_prompts import PromptGroups
 from containers.data.funnel import FunnelCounter, Split, dropped_text
@@ -24,6 +24,7 @@ from containers.data.language import LanguageJudge
 from containers.data.rows import Turn
 from containers.data.sources import Source, languages_seen, malformed_by_reason
 from containers.data.splits import divide_held_out, share_of, split_policy_prompts
+from containers.evals.polarity import checked_polarity
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
 from containers.models.chat_template import check_chat_template
@@ -44,7 +45,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     """
     config = filter_config(context)
     sources = read_sources(context, config)
-    polarity = checked_polarity(context, sources)
+    polarity = checked_polarity(context, sources, confidence=config.polarity.confidence)
     by_split: dict[Split, list[Source]] = {}
     for source in sources:
         by_split.setdefault(source.split, []).append(source)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from containers.contracts.certificate import PADDING, REPETITION, REWRITING, Certificate
+from containers.contracts.certificate import PADDING, REPETITION, REWRITING, TEST_SUITE, Certificate, ScoreParity
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import BENCHMARKS
 from containers.evals.paired import PairedDifference
@@ -97,8 +97,9 @@ def _cell(name: str, model: CertificateOnDisk, first: CertificateOnDisk) -> Suit
 
 def _whole(certificate: Certificate) -> dict[str, Metric | None]:
     """Return the figures over all pairs of a certificate."""
-    length = certificate.length
+    length, first = certificate.length, certificate.suites[0]
     return {
+        f"Calibration error on {TEST_SUITE}": first.expected_calibration_error,
         "Effect of padding, standard deviations per doubling": length.intervention(PADDING).effect,
         "Effect of repetition, standard deviations per doubling": length.intervention(REPETITION).effect,
         "Effect of rewriting, standard deviations per doubling": length.intervention(REWRITING).effect,
@@ -106,7 +107,13 @@ def _whole(certificate: Certificate) -> dict[str, Metric | None]:
         "Accuracy with both answers padded": length.padding.padded_accuracy,
         "Accuracy without the slope's part": length.controlled_accuracy,
         "Length slope given these labels, standard deviations per doubling": length.standard_slope,
-        "Largest difference between two code paths to a score": Metric(
+        "Score parity: largest difference of a margin, share of a typical one": _margin_difference(certificate.parity),
+        "Score parity: largest difference of a score": Metric(
             name="parity", value=certificate.parity.max_difference, unit="score"
         ),
     }
+
+
+def _margin_difference(parity: ScoreParity) -> Metric | None:
+    share = parity.margin_difference
+    return None if share is None else Metric(name="parity", value=share, unit="fraction", count=parity.num_pairs)

@@ -4,28 +4,32 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import POLICY_TRAIN_PROMPTS_FILE, TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE
 from containers.data.filters.prompt_words import Prompts, Turns
 from containers.data.filters.similar_prompts import similar_prompts
 from containers.data.rows import prompt_identity
 
 
-def seen_prompts(pairs: Path, frozen: Path, *, with_policy: bool, with_tune: bool) -> frozenset[str]:
+def seen_prompts(
+    pairs: Path, frozen: Path, *, overlap: float | None, with_policy: bool, with_tune: bool
+) -> frozenset[str]:
     """Identities of the prompts that a model has seen.
 
     Args:
         pairs: the artifact of filter_dataset that it was trained on.
-        frozen: file of frozen pairs or prompts; those that are like a training prompt count as seen, by the rule that
-            keeps such prompts on one side of the split.
+        frozen: file of frozen pairs or prompts.
+        overlap: `filter_dataset.similar_prompt_overlap`: frozen prompts that are like a training prompt count as seen,
+            by the rule that keeps such prompts on one side of the split; None: the run does not keep to it.
         with_policy: the prompts that train the policy count too.
         with_tune: the pairs that chose its checkpoint count too; not where the frozen pairs are the same pairs.
     """
     files = [TRAIN_PAIRS_FILE, *([POLICY_TRAIN_PROMPTS_FILE] if with_policy else [])]
     files += [TUNE_PAIRS_FILE] if with_tune else []
     trained = {identity: turns for file in files for identity, turns in _prompts(pairs / file).items()}
+    if overlap is None:
+        return frozenset(trained)
     held_out = _prompts(frozen)
-    groups = similar_prompts(Prompts({**held_out, **trained}), overlap=FilterDatasetConfig().similar_prompt_overlap)
+    groups = similar_prompts(Prompts({**held_out, **trained}), overlap=overlap)
     names = {groups.of(identity) for identity in trained}
     return frozenset(trained) | {identity for identity in held_out if groups.of(identity) in names}
 

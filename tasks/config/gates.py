@@ -10,10 +10,10 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from containers.contracts.base import Difference, Fraction, Frozen, Hours, Positive, Weight
-from containers.contracts.certificate import TEST_SUITE, Certificate
+from containers.contracts.certificate import TEST_SUITE, Certificate, ScoreParity
 from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef
-from containers.formatting import moment, number, sample_size
+from containers.formatting import moment, number, parity_text, sample_size
 from tasks.config.gate_rules import Bound, HeldBy, accuracy_rule, length_rules
 
 _HELD_BY = (
@@ -137,12 +137,19 @@ def judge_reward_model(certificate: Certificate, gate: RewardModelGate) -> GateV
     rules.append(
         GateRule(
             name="score parity",
-            wanted=f"at most {number(parity.bound)} on every code path",
-            found=f"{number(parity.max_difference)} on {len(parity.paths)} code paths",
+            wanted=_parity_wanted(parity),
+            found=f"{parity_text(parity)} on {len(parity.paths)} code paths",
             passed=parity.holds,
         )
     )
     return _verdict("reward_model", [rule for rule in rules if rule is not None], gate.waive)
+
+
+def _parity_wanted(parity: ScoreParity) -> str:
+    scores = f"on every code path scores within {number(parity.bound)}"
+    if parity.margin_bound is None:
+        return scores
+    return f"{scores}, margins within {number(parity.margin_bound)}, at most {parity.orders_bound} orders changed"
 
 
 def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:

@@ -50,7 +50,9 @@ class PolaritySettings(Frozen):
         2048, ge=8, description="Tokens of prompt plus response; longer pairs are left out and counted"
     )
     batch_size: BatchSize = Field(16, ge=1, description="Conversations per forward, at most")
-    confidence: Confidence = Field(0.95, description="Level of the interval of the agreement")
+    confidence: Confidence = Field(
+        0.95, description="Level of the interval of the agreement, also with scores beside the labels"
+    )
 
 
 class ValidationParts(Frozen):

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.records import PolarityCheck
 from containers.data.formats.columns import (
     ARENA,
     COMPARISONS,
@@ -17,14 +16,9 @@ from containers.data.formats.columns import (
     PreferenceSchema,
 )
 from containers.data.funnel import Split
-from containers.data.rows import PreferenceRow
 from containers.data.sources import SINGLE_SOURCE, Source, check_malformed, read_source
 from containers.harness.context import StageContext
-from containers.harness.errors import BadConfigError, BadDataError
-
-# Fewer judged rows than this can disagree by chance.
-MIN_JUDGED_ROWS = 10
-MIN_AGREEMENT = 0.5
+from containers.harness.errors import BadConfigError
 
 _PROMPT, _BETTER, _WORSE = "What is two plus two?", "Four.", "Five."
 _USER = {"role": "user", "content": _PROMPT}
@@ -83,26 +77,6 @@ def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Sou
     return sources
 
 
-def checked_polarity(context: StageContext, sources: list[Source]) -> tuple[PolarityCheck, ...]:
-    """Count how often labels agree with the scores beside them, for each source with such scores.
-
-    Raises:
-        BadDataError: a source where they mostly disagree.
-        RuntimeError: a reader takes the worse answer of a known row for the better one.
-    """
-    check_readers()
-    checks = []
-    for source in sources:
-        check = check_polarity(source.origin, (item.row for item in source.rows))
-        if check is not None:
-            context.recorder.note(
-                f"{check.source}: the label agrees with the scores beside it on {check.num_agreeing:,} of "
-                f"{check.num_judged:,} rows."
-            )
-            checks.append(check)
-    return tuple(checks)
-
-
 # Rows whose better answer is known, in every schema, on either side.
 _KNOWN_ROWS: dict[str, tuple[Mapping[str, Any], ...]] = {
     HELPSTEER3.name: (
@@ -146,23 +120,3 @@ def check_readers(schemas: Iterable[PreferenceSchema] = SCHEMAS) -> None:
                     f"The reader of {schema.name} takes the worse answer of a known row for the better one: chosen "
                     f"{pair.chosen!r}, rejected {pair.rejected!r}. This is a fault of filter_dataset, please report it."
                 )
-
-
-def check_polarity(source: str, rows: Iterable[PreferenceRow]) -> PolarityCheck | None:
-    """Count how often the label agrees with the mean of the scores beside it; None if no row has both.
-
-    Raises:
-        BadDataError: it agrees on less than half of at least ten rows.
-    """
-    votes = [row.agrees_with_scores for row in rows if row.agrees_with_scores is not None]
-    if not votes:
-        return None
-    found = PolarityCheck(source=source, num_judged=len(votes), num_agreeing=sum(votes))
-    if found.num_judged >= MIN_JUDGED_ROWS and found.num_agreeing < MIN_AGREEMENT * found.num_judged:
-        raise BadDataError(
-            f"{source}: the label agrees with the scores beside it on {found.num_agreeing:,} of {found.num_judged:,} "
-            f"rows ({found.num_agreeing / found.num_judged:.1%}). Below {MIN_AGREEMENT:.0%} the label most likely "
-            f"points to the worse response, and a model would learn the opposite. Look at some rows: in HelpSteer3's "
-            f"schema a negative overall_preference says that response 1 is better. Correct the sign in the file."
-        )
-    return found

@@ -9,8 +9,6 @@ import pytest
 from containers.contracts.outcome import Metric
 from containers.evals.statistics import (
     accuracy_metric,
-    calibration_bins,
-    expected_calibration_error,
     histogram,
     margin_histogram,
     mean_metric,
@@ -42,30 +40,6 @@ def test_the_best_of_equal_models_looks_better_by_the_largest_of_as_many_normal_
 def test_pair_losses_are_log_two_at_zero_and_finite_far_away() -> None:
     assert pair_losses([0.0]) == [pytest.approx(math.log(2))]
     assert pair_losses([-1000.0, 1000.0]) == [pytest.approx(1000.0), pytest.approx(0.0)]
-
-
-def test_calibration_judges_the_side_that_the_model_prefers() -> None:
-    bins = calibration_bins([math.log(3), math.log(3), math.log(3), -math.log(3)])
-    assert len(bins) == 1
-    assert bins[0].mean_predicted == pytest.approx(0.75)
-    assert (bins[0].observed, bins[0].count) == (0.75, 4)
-    assert expected_calibration_error(bins) == pytest.approx(0.0)
-
-
-def test_ten_bins_divide_one_half_to_one_evenly() -> None:
-    sure = (0.52, 0.58, 0.97)
-    bins = calibration_bins([math.log(chance / (1 - chance)) for chance in sure])
-    assert [item.mean_predicted for item in bins] == pytest.approx(sure)
-
-
-def test_a_sure_and_wrong_model_has_a_large_calibration_error() -> None:
-    assert expected_calibration_error(calibration_bins([-20.0] * 10)) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_every_pair_falls_into_one_calibration_bin() -> None:
-    margins = np.random.default_rng(1).normal(scale=3, size=500).tolist()
-    margins += [0.0, 1e9, -1e9]
-    assert sum(item.count for item in calibration_bins(margins)) == 503
 
 
 def test_a_histogram_counts_every_value_between_the_smallest_and_the_largest() -> None:

@@ -2,10 +2,11 @@
 
 import re
 
-from containers.contracts.certificate import TEST_SUITE, Certificate
+from containers.contracts.certificate import TEST_SUITE, CalibrationBin, Certificate, ScoreParity
 from containers.contracts.records import GateVerdict
 from containers.document.html import page_html
 from containers.report.certificate_page import certificate_page
+from containers.report.figures import calibration_plot
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_records import gate
 
@@ -38,6 +39,46 @@ def test_the_page_names_model_suites_length_bias_and_every_path() -> None:
         "2.40e−7",
     ):
         assert wanted in text, wanted
+
+
+def test_the_calibration_error_stands_with_its_interval_beside_what_a_perfect_model_shows() -> None:
+    text = _text(certificate_html(reward_model_certificate()))
+    assert "3.4 % 2.4 to 4.4 %" in text
+    assert "2.9 %, up to 4.3 % found, chance included: 4.1 %" in text
+    assert "bins of at least 20 prompts" in text
+
+
+def test_parity_is_said_as_far_as_it_was_measured() -> None:
+    found = reward_model_certificate()
+    text = _text(certificate_html(found))
+    assert "the same scores" not in text
+    assert "code paths equal within less than 0.01 % of a typical margin, 0 of 32 orders changed" in text
+    assert "a margin by more than 0.243 (typical: 1.62), or if more than 1 orders change" in text
+    path = found.parity.paths[0].model_copy(update={"max_margin_difference": 0.081, "num_orders_changed": 1})
+    parity = found.parity.model_copy(update={"precision": "bfloat16", "bound": 0.2, "paths": (path,)})
+    text = _text(certificate_html(found.model_copy(update={"parity": parity})))
+    assert "equal within 5.0 % of a typical margin, 1 of 32 orders changed" in text
+    assert "equal within the bounds" in text
+
+
+def test_parity_of_an_older_certificate_claims_nothing_about_margins() -> None:
+    found = reward_model_certificate()
+    old = {"num_conversations": 64, "reference": "logged by training", "bound": 1e-4, "paths": []}
+    parity = ScoreParity.model_validate({**old, "paths": [{"name": "a", "max_difference": 2e-7}]})
+    text = _text(certificate_html(found.model_copy(update={"parity": parity})))
+    assert "scores up to 2.00e−7 apart" in text
+    assert "orders changed" not in text.replace("Orders changed", "")
+
+
+def test_every_reliability_plot_has_the_same_axes_whatever_was_observed() -> None:
+    """A point at 93 % and one at 20 % must not look alike because each plot chose its own scale."""
+    for observed, low, high in ((0.93, 0.85, 0.97), (0.2, 0.1, 0.35)):
+        item = CalibrationBin(mean_predicted=0.9, observed=observed, low=low, high=high, count=40, num_prompts=40)
+        plot = calibration_plot("calibration", [item], salt="x")
+        assert plot is not None
+        ticks = re.findall(r"\d+ %", plot.svg)
+        assert ticks == [f"{share} %" for share in (50, 60, 70, 80, 90, 100, 0, 20, 40, 60, 80, 100)]
+        assert "with intervals over prompts" in plot.note
 
 
 def test_without_a_run_no_gate_is_claimed_to_have_judged() -> None:

@@ -23,7 +23,11 @@ FUNNEL = Funnel(
     policy_train_prompts=0,
     policy_eval_prompts=0,
     read_by_source=(("soups", 60), ("friends", 40)),
-    polarity=(PolarityCheck(source="a.jsonl", num_judged=50, num_agreeing=47),),
+    polarity=(
+        PolarityCheck(
+            source="a.jsonl", num_judged=50, num_agreeing=47, agreement=0.94, low=0.835, high=0.987, confidence=0.95
+        ),
+    ),
     reference=(
         ReferenceCheck(
             source="a.jsonl",
@@ -52,7 +56,7 @@ FUNNEL = Funnel(
 
 def test_polarity_near_duplicates_and_suites_are_said_in_the_report() -> None:
     assert data_findings(FUNNEL) == (
-        "a.jsonl: the label agrees with the scores beside it on 47 of 50 rows.",
+        "a.jsonl: the label agrees with the scores beside it on 94.0 % of 50 rows (83.5 % to 98.7 %).",
         "a.jsonl: the label agrees with the reference reward model org/judge@1 on 54.0 % of 200 pairs (47.1 % to "
         "60.8 %), which says nothing about the sign of the labels.",
         "2 rows nearly repeat another one (near_duplicates.jsonl).",
@@ -94,5 +98,5 @@ def test_dropped_rows_are_shown_by_strength_and_of_a_mixture_by_source() -> None
 def test_the_page_in_prefect_has_the_suites_and_the_polarity() -> None:
     page = markdown(data_section(FUNNEL))
     assert "Suite rm_bench: 5 of its 482 prompts are in 12 rows" in page
-    assert "agrees with the scores beside it on 47 of 50 rows" in page
+    assert "agrees with the scores beside it on 94.0 % of 50 rows" in page
     assert "54.0 % of 200 pairs (47.1 % to 60.8 %), which says nothing about the sign of the labels" in page

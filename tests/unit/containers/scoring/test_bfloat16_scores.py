@@ -3,7 +3,6 @@
 A profile without GPUs cannot ask for bfloat16, which is slow there; these tests go past that rule.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from containers.contracts.certificate import Certificate
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
@@ -92,8 +92,10 @@ def test_a_reward_model_of_bfloat16_earns_its_certificate(tmp_path: Path) -> Non
     )
     values = values_of(evaluate_reward_model.run(judging))
     assert values["accuracy/test"] == 1.0
-    certificate = json.loads((judging.output / "certificate.json").read_text())
-    assert certificate["parity"]["precision"] == "bfloat16"
+    parity = Certificate.model_validate_json((judging.output / "certificate.json").read_bytes()).parity
+    assert parity.precision == "bfloat16"
+    assert parity.holds and parity.num_orders_changed == 0
+    assert parity.margin_difference is not None and 0 < parity.margin_difference < 0.05
 
 
 @pytest.mark.parametrize("lora", [ADAPTERS, None], ids=["adapters", "all weights"])

@@ -86,6 +86,11 @@ def test_all_figures_plots_and_scores_are_written(tmp_path: Path, reward_model: 
     assert (own.name, own.num_pairs, known.name, known.num_pairs) == ("test", 24, "known", 30)
     assert metrics["accuracy/known"].value >= 0.9
     assert metrics["accuracy/known"].count == 30
+    error, chance = metrics["expected_calibration_error/known"], known.calibration_by_chance
+    assert error.ci_low is not None and error.ci_high is not None and chance is not None
+    assert error.ci_low <= error.value <= error.ci_high
+    assert metrics["plug_in_calibration_error/known"].value == chance.plug_in
+    assert metrics["perfect_high_calibration_error/known"].value == chance.perfect_high > chance.perfect_mean > 0
     assert known.minimum_accuracy == 0.8
     assert evaluation.parity.max_difference <= 1e-4
     assert evaluation.model.score_head_sha256 == score_head_sha256(reward_model / "merged")

@@ -3,6 +3,8 @@
 import random
 
 from containers.contracts.certificate import (
+    CalibrationBin,
+    CalibrationByChance,
     Certificate,
     CertifiedModel,
     LengthBias,
@@ -12,7 +14,7 @@ from containers.contracts.certificate import (
     ScoreParity,
     SuiteEvaluation,
 )
-from containers.contracts.records import CalibrationBin, Histogram, Message, SamplePrediction
+from containers.contracts.records import Histogram, Message, SamplePrediction
 from tests.unit.factories.report.report_records import metric
 
 
@@ -36,9 +38,17 @@ def reward_model_certificate(*, accuracy: float = 0.913, seed: int = 0) -> Certi
         mean_margin=metric("mean_margin", 1.42, "score", 0.08),
         log_loss=metric("log_loss", 0.281, "nats", 0.03),
         expected_calibration_error=metric("expected_calibration_error", 0.034, "fraction", 0.01),
+        calibration_by_chance=CalibrationByChance(plug_in=0.041, perfect_mean=0.029, perfect_high=0.043),
         margins=Histogram(edges=edges, counts=counts),
         calibration=tuple(
-            CalibrationBin(mean_predicted=p, observed=min(1, p - 0.03 + 0.02 * (i % 3)), count=60 + 40 * i)
+            CalibrationBin(
+                mean_predicted=p,
+                observed=p - 0.03 + 0.02 * (i % 3),
+                low=p - 0.11,
+                high=min(1, p + 0.04),
+                count=60 + 40 * i,
+                num_prompts=60 + 40 * i,
+            )
             for i, p in enumerate((0.55, 0.65, 0.75, 0.85, 0.95))
         ),
         subsets=(metric("general", 0.921, "fraction", 0.021, 611), metric("stem", 0.889, "fraction", 0.044, 201)),
@@ -71,8 +81,12 @@ def reward_model_certificate(*, accuracy: float = 0.913, seed: int = 0) -> Certi
             reference="logged by training",
             bound=1e-4,
             precision="float32",
+            num_pairs=32,
+            typical_margin=1.62,
+            margin_bound=0.243,
+            orders_bound=1,
             paths=(
-                ParityPath(name="training collator", max_difference=2.4e-7),
+                ParityPath(name="training collator", max_difference=2.4e-7, max_margin_difference=3.1e-7),
                 ParityPath(name="evaluator, batches of 1", max_difference=1.2e-7),
             ),
         ),

@@ -94,7 +94,7 @@ def test_training_prompts_are_told_apart_as_the_evaluation_tells_them(tmp_path: 
     for name in ("train.parquet", "policy_train_prompts.parquet"):
         _prompts(tmp_path / name, "Which animal  does Anna keep?", "Which animal  does Anna keep?")
     frozen = _prompts(tmp_path / "frozen.parquet", "What does Ben sell on Mondays?")
-    (found,) = seen_prompts(tmp_path, frozen, with_policy=True, with_tune=False)
+    (found,) = seen_prompts(tmp_path, frozen, overlap=0.9, with_policy=True, with_tune=False)
     assert found == prompt_identity([{"role": "user", "content": "which animal does ANNA keep?"}])
     assert found != prompt_identity([{"role": "system", "content": "which animal does anna keep?"}])
 
@@ -107,9 +107,11 @@ def test_a_frozen_prompt_that_is_like_a_training_prompt_counts_as_seen(tmp_path:
     frozen = _prompts(tmp_path / "frozen.parquet", question, "What does Ben sell on Mondays?", spider)
     held_out = {identity(question), identity("What does Ben sell on Mondays?")}
     for with_tune in (False, True):
-        seen = seen_prompts(tmp_path, frozen, with_policy=False, with_tune=with_tune)
+        seen = seen_prompts(tmp_path, frozen, overlap=0.9, with_policy=False, with_tune=with_tune)
         assert seen & held_out == {identity(question)}
         assert (identity(spider) in seen) is with_tune
+    by_identity = seen_prompts(tmp_path, frozen, overlap=None, with_policy=False, with_tune=False)
+    assert not by_identity & held_out
 
 
 def test_suites_are_compared_by_their_own_score_and_all_together(tmp_path: Path) -> None:

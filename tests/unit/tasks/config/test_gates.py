@@ -9,6 +9,7 @@ from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import (
     GateDecision,
+    GateRule,
     GateVerdict,
     Histogram,
     PolicyEvaluation,
@@ -313,6 +314,28 @@ def test_parity_is_demanded_of_every_model() -> None:
     parity = ScoreParity(num_conversations=64, reference="logged by training", bound=1e-4, paths=(path,))
     verdict = judge_reward_model(certificate(parity=parity), RewardModelGate())
     assert [rule.name for rule in verdict.rules if not rule.passed] == ["score parity"]
+
+
+def test_the_rule_of_parity_says_margins_and_orders_and_judges_each() -> None:
+    def judged(**path: float) -> GateRule:
+        found = ScoreParity(
+            num_conversations=64,
+            reference="logged by training",
+            bound=0.5,
+            num_pairs=32,
+            typical_margin=2.0,
+            margin_bound=0.3,
+            orders_bound=1,
+            paths=(ParityPath.model_validate({"name": "a", "max_difference": 0.1, **path}),),
+        )
+        return judge_reward_model(certificate(parity=found), RewardModelGate()).rules[-1]
+
+    near = judged(max_margin_difference=0.1, num_orders_changed=1)
+    assert near.passed and near.found == "5.0 % of a typical margin, 1 of 32 orders changed on 1 code paths"
+    assert near.wanted == "on every code path scores within 0.500, margins within 0.300, at most 1 orders changed"
+    assert not judged(max_margin_difference=0.31).passed
+    assert not judged(num_orders_changed=2).passed
+    assert not judged(max_difference=0.51).passed
 
 
 def test_a_policy_is_trained_only_with_the_certificate_behind_an_open_gate() -> None:
