@@ -53,17 +53,27 @@ def described(data: Path | None) -> str:
     return "real rows" if data is not None else "made rows"
 
 
-def write_made_data(folder: Path, *, seed: int = 0) -> None:
-    """Write every file; the same bytes for the same seed."""
+def write_made_data(folder: Path, *, seed: int = 0, share: float = 1.0) -> None:
+    """Write every file; the same bytes for the same seed.
+
+    Args:
+        share: of the rows that the real files have.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)  # noqa: S311 - rows, no secret
-    suites = {"rmbench_pairs.jsonl.gz": _rm_bench(rng), "judgebench_pairs.jsonl.gz": _judge_bench(rng)}
+    suites = {
+        "rmbench_pairs.jsonl.gz": _rm_bench(rng, round(share * _RM_BENCH_ROWS)),
+        "judgebench_pairs.jsonl.gz": _judge_bench(rng, round(share * _JUDGE_BENCH_ROWS)),
+    }
     quoted = [str(row.get("prompt") or row["question"]) for rows in suites.values() for row in rows]
-    files: dict[str, list[Row]] = {**suites, "multilingual_texts.jsonl.gz": _languages(rng)}
+    files: dict[str, list[Row]] = {
+        **suites,
+        "multilingual_texts.jsonl.gz": _languages(rng, round(share * _TEXTS_OF_A_LANGUAGE)),
+    }
     for name, (count, prompt, answer) in _PAIRS.items():
-        files[name] = [_turns(rng, f"{name}-{number}", prompt, answer) for number in range(count)]
+        files[name] = [_turns(rng, f"{name}-{number}", prompt, answer) for number in range(round(share * count))]
     for part, count in _HELPSTEER_ROWS.items():
-        rows = _helpsteer(rng, count, quoted)
+        rows = _helpsteer(rng, round(share * count), quoted)
         files[f"helpsteer3_schema_{part}.jsonl.gz"] = rows
         files[f"helpsteer3_schema_{part}.provenance.jsonl.gz"] = [{"text_language": "en"} for _ in rows]
     for name, rows in files.items():
@@ -116,7 +126,7 @@ def _helpsteer_row(rng: random.Random, quoted: list[str]) -> Row:
     }
 
 
-def _rm_bench(rng: random.Random) -> list[Row]:
+def _rm_bench(rng: random.Random, count: int) -> list[Row]:
     def answers() -> list[str]:
         return [words(rng, _length(rng, _RM_BENCH_ANSWER)) for _ in range(3)]
 
@@ -128,11 +138,11 @@ def _rm_bench(rng: random.Random) -> list[Row]:
             "chosen": answers(),
             "rejected": answers(),
         }
-        for number in range(_RM_BENCH_ROWS)
+        for number in range(count)
     ]
 
 
-def _judge_bench(rng: random.Random) -> list[Row]:
+def _judge_bench(rng: random.Random, count: int) -> list[Row]:
     return [
         {
             "id": f"made-{number}",
@@ -142,16 +152,16 @@ def _judge_bench(rng: random.Random) -> list[Row]:
             "response_B": words(rng, _length(rng, _JUDGE_BENCH_ANSWER)),
             "label": rng.choice(("A>B", "B>A")),
         }
-        for number in range(_JUDGE_BENCH_ROWS)
+        for number in range(count)
     ]
 
 
-def _languages(rng: random.Random) -> list[Row]:
+def _languages(rng: random.Random, count: int) -> list[Row]:
     """Return parts of one paragraph in ten languages, from four words to all of it."""
     rows: list[Row] = []
     for language, text in ARTICLE.items():
         every = text.split()
-        for _ in range(_TEXTS_OF_A_LANGUAGE):
+        for _ in range(count):
             start = rng.randrange(len(every) - _FEWEST_WORDS)
             end = rng.randint(start + _FEWEST_WORDS, len(every))
             part = {"text": " ".join(every[start:end]), "kind": "part_of_a_paragraph"}

@@ -3,7 +3,8 @@
     python -m benchmarks.near_duplicates [--data FOLDER]
 
 FOLDER has helpsteer3_schema_train, hh_helpful_train and hh_harmless; without it, rows are made (`made_data`). Slightly
-changed copies of their rows are added, so that there is something to find. Candidates that are not installed are left out. One process, one thread.
+changed copies of their rows are added, so that there is something to find. Candidates that are not installed are left
+out. One process, one thread.
 """
 
 import argparse
@@ -169,9 +170,8 @@ def main() -> None:
     runs = [[f"{name} {run}" for name, part in runs_by_part(row).items() for run in part] for row in rows]
     seconds = time.process_time() - started
     print(f"{when_and_where(measured)}, load {os.getloadavg()[0]:.1f}")
-    print(
-        f"{len(rows)} {described(given.data)}, {sum(map(len, runs)):,} runs of words, made at {len(rows) / seconds:,.0f} rows/s"
-    )
+    num_runs, rate = sum(map(len, runs)), len(rows) / seconds
+    print(f"{len(rows)} {described(given.data)}, {num_runs:,} runs of words, made at {rate:,.0f} rows/s")
     print("\n".join(compare(runs)))
     print("\n".join(stage(rows, num_changed)))
 

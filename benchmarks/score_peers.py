@@ -64,10 +64,10 @@ def peers_way(
         scored = partial(_as_rewardbench, scorer, batch_size=setting.size)
     else:
         scored = partial(_as_trl, _trainer(scorer, folder, pairs[:1], batch_size=setting.size))
-    return partial(_by_length, pairs, scored) if setting.by_length else partial(scored, pairs)
+    return partial(by_length, pairs, scored) if setting.by_length else partial(scored, pairs)
 
 
-def _by_length(pairs: Sequence[ConversationPair], scored: Callable[[Sequence[ConversationPair]], Scores]) -> Scores:
+def by_length(pairs: Sequence[ConversationPair], scored: Callable[[Sequence[ConversationPair]], Scores]) -> Scores:
     """Return scores in the order of the pairs, which are scored from the shortest to the longest."""
     order = sorted(range(len(pairs)), key=lambda place: max(_letters(side) for side in pairs[place]))
     found = scored([pairs[place] for place in order])

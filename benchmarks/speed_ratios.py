@@ -179,7 +179,7 @@ def places_of(drawn: Sequence[float], every: Sequence[float]) -> str:
     shares = sorted(float(np.mean(np.asarray(every) <= value)) for value in drawn)
     return (
         f"{middle:.2f} in the median of {len(every)} seeds (5 to 95 %: {low:.2f} to {high:.2f}); the measured batches "
-        f"have {', '.join(f'{value:.2f}' for value in sorted(drawn))}, at {', '.join(f'{at:.0%}' for at in shares)}"
+        f"have {', '.join(f'{value:.2f}' for value in sorted(drawn))}, which {', '.join(f'{at:.0%}' for at in shares)} do not exceed"
     )
 
 
