@@ -87,12 +87,12 @@ def lines_of(runs: Runs, watched: Runs, with_language: Runs, beside: Runs, *, ro
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in first["dropped"].items())
     loading, start = median(run["loading_s"] for run in runs), median(run["before_mib"] for run in runs)
     fixed_s = median(run["few_s"] - run["few_rows"] * row_s(run) for run in runs)
-    yield f"""{first["rows"]:,} {rows} (`helpsteer3_schema_train`, `hh_helpful_train`, `hh_harmless`), repeated with every
-seventh word spelt otherwise, so that copies are no duplicates of one another and no filter has less to do; as one jsonl
-file, with two suites. The stage itself runs, in a process of its own each time, {len(runs)} times as it is, as often watched
-by step, and as often with detection of the language on {with_language[0]["rows"]:,} rows, by turns. Rows are per second
-of CPU time of one core: the median, in brackets the slowest and the fastest run. A run on {NUM_FEW_ROWS} rows goes
-before each, which loads libraries and tables; it takes {loading:.1f} s, and is left out.
+    yield f"""{first["rows"]:,} {rows} (`helpsteer3_schema_train`, `hh_helpful_train` and `hh_harmless`), repeated with
+every seventh word spelt otherwise, so that copies are no duplicates of one another and no filter has less to do; as one
+jsonl file, with two suites. The stage itself runs, in a process of its own each time, {len(runs)} times as it is, as
+often watched by step, and as often with detection of the language on {with_language[0]["rows"]:,} rows, by turns. Rows
+are per second of CPU time of one core: the median, in brackets the slowest and the fastest run. A run on {NUM_FEW_ROWS}
+rows goes before each, which loads libraries and tables; it takes {loading:.1f} s, and is left out.
 
 Load average {load} while it ran (above 1, other work shared cores and caches with it, and a quiet machine is faster);
 pyarrow {version("pyarrow")}, orjson {version("orjson")}, rensa {version("rensa")}, numpy {version("numpy")}.

@@ -177,9 +177,10 @@ def places_of(drawn: Sequence[float], every: Sequence[float]) -> str:
     """Return where the measured batches' figures lie among those of many seeds."""
     low, middle, high = np.percentile(every, [5, 50, 95])
     shares = sorted(float(np.mean(np.asarray(every) <= value)) for value in drawn)
+    values = ", ".join(f"{value:.2f}" for value in sorted(drawn))
     return (
         f"{middle:.2f} in the median of {len(every)} seeds (5 to 95 %: {low:.2f} to {high:.2f}); the measured batches "
-        f"have {', '.join(f'{value:.2f}' for value in sorted(drawn))}, which {', '.join(f'{at:.0%}' for at in shares)} do not exceed"
+        f"have {values}, which {', '.join(f'{at:.0%}' for at in shares)} do not exceed"
     )
 
 
