@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.growth_plot import write_plot
 from benchmarks.speed_inputs import random_pairs, save_reward_model
-from benchmarks.speed_ratios import CALIBRATION_BATCH, Runs, alternate, in_its_own_process, ratio, tried
+from benchmarks.speed_ratios import CALIBRATION_BATCH, Runs, Tried, alternate, in_its_own_process, ratio, tried
 from benchmarks.speed_table import circumstances, median
 from benchmarks.train_speed import (
     MODULE,
@@ -37,11 +37,12 @@ class Length:
     prompt_tokens: int
     tokens: list[TokenPair]
     runs: Runs
+    tried: Tried
 
     @property
     def peer(self) -> str:
         """TRL's setting."""
-        return next(name for name in self.runs if name != OURS)
+        return self.tried.best
 
     @property
     def real_tokens(self) -> int:
@@ -82,11 +83,11 @@ def _length(prompt_tokens: int, *, answer_tokens: int, rounds: int) -> Length:
         peer = tried(settings, folder=batch_folder(folder, CALIBRATION_BATCH), measure=measure)
         folders = {_BATCH: batch_folder(folder, _BATCH)}
         runs = alternate([peer.best, OURS], folders=folders, rounds=rounds, measure=measure)
-    return Length(prompt_tokens, tokens, runs)
+    return Length(prompt_tokens, tokens, runs, peer)
 
 
 def _table(lengths: Sequence[Length], *, answer_tokens: int, rounds: int) -> list[str]:
-    losses = max(spread_of_losses(length.runs) for length in lengths)
+    losses = max(spread_of_losses(length.runs, length.tried) for length in lengths)
     lines = [
         f"One optimizer step on {STEP_PAIRS} pairs, every prompt of so many tokens and every answer of "
         f"{answer_tokens:,}, and the few of the chat template; the model of train_speed.md; {circumstances(rounds)}",

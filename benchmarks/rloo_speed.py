@@ -61,6 +61,7 @@ from benchmarks.speed_ratios import (
     peak_bytes,
     places_of,
     ratio,
+    results_by_batch,
     tried,
 )
 from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
@@ -96,7 +97,7 @@ def main() -> int:
         heading = vocabulary + (", whole model" if arguments.whole else "")
         write_part(_FIGURES, text, module=_MODULE, title="RLOO step", heading=heading, measured=measured)
     wanted = _WANTED_WITH_DATA if data is not None else _WANTED
-    return 0 if _apart(found) <= _SAME and ratio(found, DEFAULT, ours=OURS).median >= wanted else 1
+    return 0 if _apart(found, peer) <= _SAME and ratio(found, DEFAULT, ours=OURS).median >= wanted else 1
 
 
 def _arguments() -> argparse.Namespace:
@@ -180,11 +181,10 @@ def _operations(run: dict[str, Any], *, whole: bool) -> float:
     return float(run["parameters"] * through_blocks + run["head"] * through_head)
 
 
-def _apart(found: Runs) -> float:
+def _apart(found: Runs, peer: Tried) -> float:
     """Return the largest relative difference of a step's gradient norm or mean reward between two ways."""
     largest = 0.0
-    for batch in {run["batch"] for run in found[OURS]}:
-        of_batch = [run for runs in found.values() for run in runs if run["batch"] == batch]
+    for of_batch in results_by_batch(found, peer):
         for figure in ("gradients", "rewards"):
             for values in zip(*(run[figure] for run in of_batch), strict=True):
                 largest = max(largest, (max(values) - min(values)) / max(abs(value) for value in values))
@@ -222,7 +222,7 @@ def _table(arguments: argparse.Namespace, batches: dict[int, Lengths], found: Ru
         f"{LENGTHS}), {trained}, seeds {' '.join(map(str, batches))}; "
         f"{circumstances(arguments.rounds, batches=len(batches))}",
         f"Rows without padding have {apart:,} tokens, with each prompt once {shared:,}: {apart / shared:.2f} times. "
-        f"Gradient norms and rewards differ by {_apart(found):.1e} of themselves at most.",
+        f"Gradient norms and rewards differ by {_apart(found, peer):.1e} of themselves at most.",
         "",
         peer.line("TRL without checkpointing"),
         *(

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ from benchmarks.speed_ratios import (
     peak_bytes,
     places_of,
     ratio,
+    results_by_batch,
     tried,
 )
 from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
@@ -98,7 +99,7 @@ def main() -> int:
         found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=defaults)
         tokens = {seed: _tokens(place) for seed, place in folders.items()}
         savings = {name: _savings(folder, data, arguments, name) for name in [*defaults, *best]}
-    difference = _largest_difference(found)
+    difference = _largest_difference(found, peers.values())
     text = _text(arguments, tokens, found, difference, peers=peers, savings=savings)
     heading = "Real rows" if arguments.data else "Made rows" if arguments.made else "Random text"
     _report(text, arguments, heading=heading, measured=measured)
@@ -219,12 +220,11 @@ def _profile(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _largest_difference(found: Runs) -> float:
+def _largest_difference(found: Runs, peers: Collection[Tried]) -> float:
     """Return the largest difference between the scores of any two ways and rounds, over the batches."""
     largest = 0.0
-    for batch in {run["batch"] for run in found[_OURS]}:
-        scores = [run["scores"] for runs in found.values() for run in runs if run["batch"] == batch]
-        every = torch.tensor(scores, dtype=torch.float64)
+    for runs in results_by_batch(found, *peers):
+        every = torch.tensor([run["scores"] for run in runs], dtype=torch.float64)
         largest = max(largest, float((every.max(dim=0).values - every.min(dim=0).values).max()))
     return largest
 

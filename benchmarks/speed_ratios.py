@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,15 @@ def in_its_own_process(module: str, options: Sequence[str] = ()) -> Measure:
 
 @dataclass(frozen=True)
 class Tried:
-    """What each setting of a peer took on the batch of calibration, in seconds."""
+    """What each setting of a peer took on the batch of calibration.
+
+    Attributes:
+        seconds: of each setting.
+        runs: the first measurement of each setting, whose results must agree.
+    """
 
     seconds: Mapping[str, float]
+    runs: Mapping[str, Run]
 
     @property
     def best(self) -> str:
@@ -160,17 +167,25 @@ class Tried:
 
 def tried(settings: Sequence[str], *, folder: Path, measure: Measure) -> Tried:
     """Measure each setting once, and those close to the fastest twice more, of which the median counts."""
-    first = {name: measure(name, folder)["seconds"] for name in settings}
+    runs = {name: {**measure(name, folder), "batch": CALIBRATION_BATCH, "round": 1} for name in settings}
+    first = {name: run["seconds"] for name, run in runs.items()}
     close = [name for name, taken in first.items() if taken <= (1 + _CLOSE) * min(first.values())]
     if len(close) == 1:
-        return Tried(first)
+        return Tried(first, runs)
     again = [{name: measure(name, folder)["seconds"] for name in names} for names in (close[::-1], close)]
-    return Tried(
-        {
-            name: statistics.median([taken, *(found[name] for found in again if name in found)])
-            for name, taken in first.items()
-        }
-    )
+    seconds = {
+        name: statistics.median([taken, *(found[name] for found in again if name in found)])
+        for name, taken in first.items()
+    }
+    return Tried(seconds, runs)
+
+
+def results_by_batch(runs: Runs, *peers: Tried) -> list[list[Run]]:
+    """Return the measurements of each batch together, those of the tried settings too: their results must agree."""
+    of_batch: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in (*chain.from_iterable(runs.values()), *chain.from_iterable(peer.runs.values() for peer in peers)):
+        of_batch[run["batch"]].append(run)
+    return list(of_batch.values())
 
 
 def places_of(drawn: Sequence[float], every: Sequence[float]) -> str:

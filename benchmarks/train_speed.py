@@ -50,6 +50,7 @@ from benchmarks.speed_ratios import (
     peak_bytes,
     places_of,
     ratio,
+    results_by_batch,
     tried,
 )
 from benchmarks.speed_table import (
@@ -132,7 +133,7 @@ def main() -> int:
         write_part(_FIGURES, text, module=MODULE, title=title, heading=heading, measured=measured)
     wanted = {DEFAULT: _WANTED_OF_DEFAULT, peer.best: _WANTED_OF_BEST}
     fast = all(ratio(found, name, ours=OURS).median >= least for name, least in wanted.items())
-    return 0 if spread_of_losses(found) <= _SAME and (fast or data is not None) else 1
+    return 0 if spread_of_losses(found, peer) <= _SAME and (fast or data is not None) else 1
 
 
 def _arguments() -> argparse.Namespace:
@@ -264,14 +265,11 @@ def matmul_line(found: Runs) -> str:
     )
 
 
-def spread_of_losses(found: Runs) -> float:
+def spread_of_losses(found: Runs, peer: Tried) -> float:
     """Return how far apart the losses of a batch are; all ways in float32 must have the same."""
-    of_batch: dict[int, list[float]] = {}
-    for name, runs in found.items():
-        for run in runs:
-            if name != STOCK:
-                of_batch.setdefault(run["batch"], []).append(run["loss"])
-    return max(max(losses) - min(losses) for losses in of_batch.values())
+    exact = {name: runs for name, runs in found.items() if name != STOCK}
+    of_batches = ([run["loss"] for run in runs] for runs in results_by_batch(exact, peer))
+    return float(max(max(losses) - min(losses) for losses in of_batches))
 
 
 def _gflops(found: Runs) -> float:
@@ -305,7 +303,7 @@ def _table(
         f"{arguments.pairs} pairs a batch, {STEP_PAIRS} a step ({data}), {real:,} tokens in all, seeds "
         f"{' '.join(map(str, batches))}; {circumstances(arguments.rounds, batches=len(batches))}",
         f"Without padding, a shared prompt can save no more than its tokens: {real / ours:.2f} times. Losses of a "
-        f"batch differ by {spread_of_losses(found):.1e}; that in bf16 is {apart:.1e} apart.",
+        f"batch differ by {spread_of_losses(found, peer):.1e}; that in bf16 is {apart:.1e} apart.",
         "",
         peer.line("TRL without checkpointing"),
         *(

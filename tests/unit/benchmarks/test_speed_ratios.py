@@ -18,6 +18,7 @@ from benchmarks.speed_ratios import (
     order_of,
     places_of,
     ratio,
+    results_by_batch,
     tried,
 )
 from benchmarks.speed_table import check_seeds, spread_line, table, whole
@@ -129,6 +130,16 @@ def test_the_least_and_the_most_enclose_the_median_as_often_as_said(num_batches:
     share = statistics.mean(min(drawn) <= median <= max(drawn) for drawn in draws)
     assert share == pytest.approx(chance_of_enclosing_median(num_batches), abs=0.02)
     assert f"{chance_of_enclosing_median(num_batches):.0%} of cases" in spread_line(num_batches)
+
+
+def test_settings_that_were_only_tried_must_agree_too() -> None:
+    results, taken = iter([0.5, 0.5, 0.7]), iter([1, 5, 9])
+    peer = tried(
+        ["a", "b", "c"], folder=PLACE, measure=lambda *_: {"seconds": float(next(taken)), "loss": next(results)}
+    )
+    runs: Runs = {"ours": [{**run(1, 1, 2.0), "loss": 0.4}], "theirs": [{**run(1, 1, 3.0), "loss": 0.4}]}
+    losses = [[one["loss"] for one in of_batch] for of_batch in results_by_batch(runs, peer)]
+    assert sorted(losses) == [[0.4, 0.4], [0.5, 0.5, 0.7]]
 
 
 def test_two_batches_are_said_to_enclose_nothing() -> None:
