@@ -6,11 +6,10 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
-import transformers
-import trl
 
 from benchmarks.provenance import when_and_where
 from benchmarks.speed_ratios import (
@@ -111,7 +110,7 @@ def circumstances(rounds: int, *, batches: int = 1) -> str:
     """Return machine, versions, batches, alternations and load."""
     return (
         f"{torch.get_num_threads()} threads of {os.cpu_count()} cores; torch {torch.__version__}, transformers "
-        f"{transformers.__version__}, trl {trl.__version__}; {batches} batch{'' if batches == 1 else 'es'}, {rounds} "
+        f"{version('transformers')}, trl {version('trl')}; {batches} batch{'' if batches == 1 else 'es'}, {rounds} "
         f"alternation{'' if rounds == 1 else 's'}{'' if batches == 1 else ' each'}, load {os.getloadavg()[0]:.1f}."
     )
 

@@ -39,3 +39,14 @@ def test_a_written_part_has_command_date_commit_and_machine(tmp_path: Path, monk
     assert part.startswith("`python -m benchmarks.x --seeds 1 2 --write`\n\n")
     assert re.search(r"\n\d\d \w+ 20\d\d, commit 0a1b2c3; Python 3\.[\d.]+, .+, \d+ cores\.\n", part)
     assert part.endswith("\nnew\n")
+
+
+def test_a_speed_in_the_readme_stands_on_the_page_of_its_command(project: Path) -> None:
+    readme = (project / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| ([\d.]+)× \| \[`(benchmarks\.\w+)`\]\((benchmarks/\w+\.md)\) \|", readme)
+    assert len(rows) >= 3
+    for figure, module, page in rows:
+        text = (project / page).read_text(encoding="utf-8")
+        assert re.search(rf"^\|.* {re.escape(figure)} \([\d.]+ to [\d.]+\)", text, re.MULTILINE), (figure, page)
+        assert f"`python -m {module} " in text
+        assert page == f"{module.replace('.', '/')}.md"
