@@ -2,7 +2,7 @@
 
 The same prompts of 200 to 2,000 tokens with four completions each, of 64 and of 256 tokens, greedy, by the policy of
 benchmarks/rloo_speed.py with its adapters on (random weights, Qwen3 of about 25M parameters beside its embeddings,
-float32). The ways take turns on several batches of prompts, each time in its own process, whose peak memory is measured
+float32). The ways take turns on several draws of prompts, each time in its own process, whose peak memory is measured
 as well:
 
 - transformers' generate as TRL calls it: each prompt once per completion, 2 prompts at once, padded on the left
@@ -39,7 +39,7 @@ from benchmarks.provenance import commit
 from benchmarks.rloo_speed import count_tokens, parameters_of_blocks
 from benchmarks.speed_inputs import matmul_gflops, save_reward_model
 from benchmarks.speed_ratios import (
-    CALIBRATION_BATCH,
+    CALIBRATION_SEED,
     Runs,
     Tried,
     alternate,
@@ -47,7 +47,7 @@ from benchmarks.speed_ratios import (
     peak_bytes,
     places_of,
     ratio,
-    results_by_batch,
+    results_by_draw,
     tried,
 )
 from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
@@ -120,15 +120,15 @@ def main() -> int:
     reached = True
     with tempfile.TemporaryDirectory(prefix="generation-speed-") as name:
         folder = Path(name)
-        lengths = _prepare(folder, count=arguments.prompts, seeds=[CALIBRATION_BATCH, *arguments.seeds])
-        folders = {seed: folder / f"batch-{seed}" for seed in arguments.seeds}
+        lengths = _prepare(folder, count=arguments.prompts, seeds=[CALIBRATION_SEED, *arguments.seeds])
+        folders = {seed: folder / f"draw-{seed}" for seed in arguments.seeds}
         for new_tokens in arguments.new_tokens:
             measure = in_its_own_process(_MODULE, ["--new-tokens", str(new_tokens)])
-            peer = tried(list(_SETTINGS), folder=folder / f"batch-{CALIBRATION_BATCH}", measure=measure)
+            peer = tried(list(_SETTINGS), folder=folder / f"draw-{CALIBRATION_SEED}", measure=measure)
             ways = [_THEIRS, peer.best, _BATCHED, _OURS]
             found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=_ONCE)
-            batches = {seed: lengths[seed] for seed in arguments.seeds}
-            text = _table(arguments, batches, new_tokens, found, peer)
+            draws = {seed: lengths[seed] for seed in arguments.seeds}
+            text = _table(arguments, draws, new_tokens, found, peer)
             print(f"## {new_tokens} new tokens\n\n{text}\n", flush=True)
             if arguments.write:
                 title, heading = "Generation, K completions of one prompt", f"{new_tokens} new tokens"
@@ -140,7 +140,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=2 * _BATCH_PROMPTS, help="of each batch; 4 unless given")
+    parser.add_argument("--prompts", type=int, default=2 * _BATCH_PROMPTS, help="of each draw; 4 unless given")
     parser.add_argument("--new-tokens", type=int, nargs="+", default=[64, 256], help="tokens of every completion")
     add_options(parser, page=_FIGURES)
     parser.add_argument("--measure", choices=list(_WAYS), help=argparse.SUPPRESS)
@@ -164,8 +164,8 @@ def _prepare(folder: Path, *, count: int, seeds: list[int]) -> dict[int, list[in
     for seed, lengths in found.items():
         rng = random.Random(seed)  # noqa: S311 - letters, not secrets
         prompts = [rng.choices(range(5, config.vocab_size), k=length) for length in lengths]
-        (folder / f"batch-{seed}").mkdir()
-        (folder / f"batch-{seed}" / "prompts.json").write_text(json.dumps(prompts))
+        (folder / f"draw-{seed}").mkdir()
+        (folder / f"draw-{seed}" / "prompts.json").write_text(json.dumps(prompts))
     return found
 
 
@@ -228,8 +228,8 @@ def _rows(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _alike(found: Runs, peer: Tried) -> bool:
-    """Whether all ways wrote the same completions of each batch."""
-    return all(run["completions"] == runs[0]["completions"] for runs in results_by_batch(found, peer) for run in runs)
+    """Whether all ways wrote the same completions of each draw."""
+    return all(run["completions"] == runs[0]["completions"] for runs in results_by_draw(found, peer) for run in runs)
 
 
 def _saving(lengths: list[int], name: str, *, new_tokens: int) -> float:
@@ -239,12 +239,12 @@ def _saving(lengths: list[int], name: str, *, new_tokens: int) -> float:
 
 
 def _table(
-    arguments: argparse.Namespace, batches: Mapping[int, list[int]], new_tokens: int, found: Runs, peer: Tried
+    arguments: argparse.Namespace, draws: Mapping[int, list[int]], new_tokens: int, found: Runs, peer: Tried
 ) -> str:
     gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
     alike = "The completions are the same, token by token." if _alike(found, peer) else "The completions DIFFER."
-    every = [length for lengths in batches.values() for length in lengths]
-    draws = [_drawn_lengths(arguments.prompts, seed=seed) for seed in range(1, arguments.draws + 1)]
+    every = [length for lengths in draws.values() for length in lengths]
+    counted = [_drawn_lengths(arguments.prompts, seed=seed) for seed in range(1, arguments.counted + 1)]
 
     def cells(name: str) -> tuple[list[str], list[str]]:
         computed = sum(run["tokens"] for run in found[name] if run["round"] == 1)
@@ -253,14 +253,14 @@ def _table(
         return [f"{computed:,}"], [f"{len(every) * _K * new_tokens / seconds:,.0f}", f"{rate:.0%}"]
 
     def places(name: str) -> str:
-        drawn = [_saving(one, name, new_tokens=new_tokens) for one in batches.values()]
-        of_all = [_saving(one, name, new_tokens=new_tokens) for one in draws]
+        drawn = [_saving(one, name, new_tokens=new_tokens) for one in draws.values()]
+        of_all = [_saving(one, name, new_tokens=new_tokens) for one in counted]
         return f"Tokens computed, of those with each prompt once, by {name}: {places_of(drawn, of_all)}."
 
     lines = [
-        f"{arguments.prompts} prompts a batch, of {min(every):,} to {max(every):,} tokens ({sum(every):,} in all), "
-        f"{_K} completions each, greedy, adapters of rank 16 on, seeds {' '.join(map(str, batches))}; "
-        f"{circumstances(arguments.rounds, batches=len(batches))}",
+        f"{arguments.prompts} prompts a draw, of {min(every):,} to {max(every):,} tokens ({sum(every):,} in all), "
+        f"{_K} completions each, greedy, adapters of rank 16 on, seeds {' '.join(map(str, draws))}; "
+        f"{circumstances(arguments.rounds, draws=len(draws))}",
         f"{alike} What is saved beside tokens: a cache that grows copies all keys with every new token.",
         "",
         peer.line("transformers' generate"),
@@ -269,7 +269,7 @@ def _table(
         f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
         "operations per weight and token computed, without attention. New tokens come a few at a time, and each time "
         "all weights are read for them.",
-        spread_line(len(batches), once=_ONCE if arguments.rounds > 1 else ()),
+        spread_line(len(draws), once=_ONCE if arguments.rounds > 1 else ()),
         "",
         *table(
             found,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.growth_plot import write_plot
 from benchmarks.speed_inputs import random_pairs, save_reward_model
-from benchmarks.speed_ratios import CALIBRATION_BATCH, Runs, Tried, alternate, in_its_own_process, ratio, tried
+from benchmarks.speed_ratios import CALIBRATION_SEED, Runs, Tried, alternate, in_its_own_process, ratio, tried
 from benchmarks.speed_table import circumstances, median
 from benchmarks.train_speed import (
     MODULE,
@@ -16,7 +16,7 @@ from benchmarks.train_speed import (
     SORTED,
     STEP_PAIRS,
     TokenPair,
-    batch_folder,
+    draw_folder,
     matmul_line,
     matmul_share,
     prepare,
@@ -25,8 +25,8 @@ from benchmarks.train_speed import (
 )
 
 PROMPTS = (300, 1000, 3400)
-# All pairs have the same lengths, so batches differ by nothing but letters: one is compared.
-_BATCH = 1
+# All pairs have the same lengths, so draws differ by nothing but letters: one is compared.
+_SEED = 1
 _MIB = 1024**2
 
 
@@ -75,13 +75,13 @@ def _length(prompt_tokens: int, *, answer_tokens: int, rounds: int) -> Length:
     with tempfile.TemporaryDirectory(prefix="growth-length-") as name:
         folder = Path(name)
         save_reward_model(folder / "model", data=None)
-        for batch in (CALIBRATION_BATCH, _BATCH):
-            tokens = prepare(folder, random_pairs(STEP_PAIRS, seed=batch, **lengths), batch=batch)
+        for seed in (CALIBRATION_SEED, _SEED):
+            tokens = prepare(folder, random_pairs(STEP_PAIRS, seed=seed, **lengths), draw=seed)
         measure = in_its_own_process(MODULE)
         # With one length there is nothing to sort.
         settings = [setting for setting in SETTINGS if not setting.endswith(SORTED)]
-        peer = tried(settings, folder=batch_folder(folder, CALIBRATION_BATCH), measure=measure)
-        folders = {_BATCH: batch_folder(folder, _BATCH)}
+        peer = tried(settings, folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
+        folders = {_SEED: draw_folder(folder, _SEED)}
         runs = alternate([peer.best, OURS], folders=folders, rounds=rounds, measure=measure)
     return Length(prompt_tokens, tokens, runs, peer)
 
@@ -93,7 +93,7 @@ def _table(lengths: Sequence[Length], *, answer_tokens: int, rounds: int) -> lis
         f"{answer_tokens:,}, and the few of the chat template; the model of train_speed.md; {circumstances(rounds)}",
         "Without padding, a shared prompt can save no more than its tokens: the limit, beside the ratio of seconds "
         f"(median of the rounds, and how far they are apart). TRL has the fastest of 1, 2, 4 and 8 pairs a batch, each "
-        f"tried on another batch of that length. Losses of one length differ by at most {losses:.1e}.",
+        f"tried on another draw of that length. Losses of one length differ by at most {losses:.1e}.",
         matmul_line({"all": [run for length in lengths for runs in length.runs.values() for run in runs]}),
         "",
         "| prompt, tokens | way | real tokens | seconds, median | share of the matmul rate | µs per real token "
@@ -109,7 +109,7 @@ def _table(lengths: Sequence[Length], *, answer_tokens: int, rounds: int) -> lis
         for way, runs in length.runs.items():
             lines.append(
                 f"| {length.prompt_tokens:,} | {way} | {length.real_tokens:,} | {median(runs, 'seconds'):.1f} "
-                f"| {matmul_share(length.runs, {_BATCH: length.tokens}, way):.0%} | {length.microseconds(way):,.0f} "
+                f"| {matmul_share(length.runs, {_SEED: length.tokens}, way):.0%} | {length.microseconds(way):,.0f} "
                 f"| {median(runs, 'memory') / _MIB:,.0f} | {compared[way]} |"
             )
     return lines

@@ -80,8 +80,8 @@ def prepare(folder: Path, *, data: Path | None, count: int, seeds: Sequence[int]
         pairs = pairs_of(data, _TEXT_PAIRS[data is None], seed=seed)
         text = "\n".join(message["content"] for pair in pairs for side in pair for message in side)
         tasks = _tasks(tokenizer, text, count=count, seed=seed)
-        batch_folder(folder, seed).mkdir()
-        (batch_folder(folder, seed) / "tasks.json").write_text(json.dumps(tasks))
+        draw_folder(folder, seed).mkdir()
+        (draw_folder(folder, seed) / "tasks.json").write_text(json.dumps(tasks))
         found[seed] = [
             (_length(tokenizer, prompt), [_length(tokenizer, answer) for answer in answers])
             for prompt, answers in tasks
@@ -89,13 +89,13 @@ def prepare(folder: Path, *, data: Path | None, count: int, seeds: Sequence[int]
     return found
 
 
-def batch_folder(folder: Path, batch: int) -> Path:
-    """Return where the prompts of that batch are, beside the models that all batches share."""
-    return folder / f"batch-{batch}"
+def draw_folder(folder: Path, draw: int) -> Path:
+    """Return where the prompts of that batch are, beside the models that all draws share."""
+    return folder / f"draw-{draw}"
 
 
 def load(folder: Path) -> tuple[list[Task], PreTrainedTokenizerBase, Any, Any]:
-    """Read what `prepare` wrote for a batch: prompts with completions, tokenizer, policy, and reward model."""
+    """Read what `prepare` wrote for a draw: prompts with completions, tokenizer, policy, and reward model."""
     tasks: list[Task] = json.loads((folder / "tasks.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(folder.parent / "policy")
     policy = AutoModelForCausalLM.from_pretrained(folder.parent / "policy")

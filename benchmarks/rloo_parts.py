@@ -29,13 +29,13 @@ from benchmarks.rloo_inputs import (
     SETTINGS,
     STEP_PROMPTS,
     K,
-    batch_folder,
+    draw_folder,
     load,
     make_trainer,
     prepare,
 )
 from benchmarks.speed_ratios import (
-    CALIBRATION_BATCH,
+    CALIBRATION_SEED,
     Runs,
     Tried,
     alternate,
@@ -98,11 +98,11 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="rloo-parts-") as name:
         folder = Path(name)
-        lengths = prepare(folder, data=None, count=given.prompts, seeds=[CALIBRATION_BATCH, *given.seeds])
+        lengths = prepare(folder, data=None, count=given.prompts, seeds=[CALIBRATION_SEED, *given.seeds])
         prompts = [length for seed in given.seeds for length, _ in lengths[seed]]
         measure = in_its_own_process(_MODULE, ["--new-tokens", str(given.new_tokens)])
-        peer = tried(list(SETTINGS), folder=batch_folder(folder, CALIBRATION_BATCH), measure=measure)
-        folders = {seed: batch_folder(folder, seed) for seed in given.seeds}
+        peer = tried(list(SETTINGS), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
+        folders = {seed: draw_folder(folder, seed) for seed in given.seeds}
         found = alternate([DEFAULT, peer.best, OURS], folders=folders, rounds=given.rounds, measure=measure)
     text = _table(found, peer, prompts=prompts, given=given)
     print(text)
@@ -115,7 +115,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--new-tokens", type=int, default=128, help="tokens of every completion")
-    parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each batch, {STEP_PROMPTS} a step")
+    parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each draw, {STEP_PROMPTS} a step")
     add_options(parser, page=_FIGURES)
     parser.set_defaults(seeds=[1, 2, 3])
     parser.add_argument("--measure", choices=list(ROWS), help=argparse.SUPPRESS)
@@ -161,13 +161,13 @@ def _pass_name(model: Any, *_: Any, **__: Any) -> str:
 def _table(found: Runs, peer: Tried, *, prompts: list[int], given: argparse.Namespace) -> str:
     ways, seeds = list(found), given.seeds
     lines = [
-        f"{given.prompts} prompts a batch (random letters), of {min(prompts):,} to {max(prompts):,} tokens, with {K} "
+        f"{given.prompts} prompts a draw (random letters), of {min(prompts):,} to {max(prompts):,} tokens, with {K} "
         f"completions of {given.new_tokens} tokens each, {K * STEP_PROMPTS} completions a step, adapters of rank 16, "
-        f"seeds {' '.join(map(str, seeds))}; {circumstances(given.rounds, batches=len(seeds))}",
+        f"seeds {' '.join(map(str, seeds))}; {circumstances(given.rounds, draws=len(seeds))}",
         "",
         peer.line("TRL without checkpointing"),
         "",
-        "Seconds of a batch, medians over batches and rounds, and their share of the way's whole. "
+        "Seconds of a draw, medians over draws and rounds, and their share of the way's whole. "
         f"{spread_line(len(seeds))}",
         "",
         f"| part | {' | '.join(ways)} |",

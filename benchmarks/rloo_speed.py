@@ -2,12 +2,12 @@
 
 The same prompts, four completions each that are given instead of sampled, the same policy with adapters and the same
 reward model (random weights, Qwen3 of about 25M parameters beside its embeddings, float32). Three ways take turns on
-several batches of prompts, each time in its own process, whose peak memory is measured as well. A step is scoring by
+several draws of prompts, each time in its own process, whose peak memory is measured as well. A step is scoring by
 the reward model, log-probabilities of policy and reference, loss, backward, and AdamW:
 
 - TRL's RLOOTrainer at its defaults: 8 completions a batch, gradient checkpointing
 - the same at its best on this machine, without checkpointing: 1 to 8 completions a batch, and the completions of one
-  prompt or of both generated and padded together, whichever is the fastest on a batch that is not compared
+  prompt or of both generated and padded together, whichever is the fastest on a draw that is not compared
 - ours: packed completions and packed scoring
 
     --data FOLDER    the real vocabulary of the shared data and its texts in the same lengths, instead of random letters
@@ -43,8 +43,8 @@ from benchmarks.rloo_inputs import (
     STEP_PROMPTS,
     K,
     Lengths,
-    batch_folder,
     deal,
+    draw_folder,
     drawn_lengths,
     load,
     make_trainer,
@@ -53,7 +53,7 @@ from benchmarks.rloo_inputs import (
 )
 from benchmarks.speed_inputs import matmul_gflops
 from benchmarks.speed_ratios import (
-    CALIBRATION_BATCH,
+    CALIBRATION_SEED,
     Runs,
     Tried,
     alternate,
@@ -61,7 +61,7 @@ from benchmarks.speed_ratios import (
     peak_bytes,
     places_of,
     ratio,
-    results_by_batch,
+    results_by_draw,
     tried,
 )
 from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
@@ -83,11 +83,11 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rloo-speed-")))
         data = stack.enter_context(folder_of(arguments.data)) if arguments.data or arguments.made else None
-        seeds = [CALIBRATION_BATCH, *arguments.seeds]
+        seeds = [CALIBRATION_SEED, *arguments.seeds]
         lengths = prepare(folder, data=data, count=arguments.prompts, seeds=seeds)
         measure = in_its_own_process(_MODULE, ["--whole"] if arguments.whole else [])
-        peer = tried(list(SETTINGS), folder=batch_folder(folder, CALIBRATION_BATCH), measure=measure)
-        folders = {seed: batch_folder(folder, seed) for seed in arguments.seeds}
+        peer = tried(list(SETTINGS), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
+        folders = {seed: draw_folder(folder, seed) for seed in arguments.seeds}
         ways = [DEFAULT, peer.best, OURS]
         found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=_ONCE)
     text = _table(arguments, {seed: lengths[seed] for seed in arguments.seeds}, found, peer)
@@ -106,7 +106,7 @@ def _arguments() -> argparse.Namespace:
     rows.add_argument("--data", type=Path, help="folder with the real vocabulary and real rows")
     rows.add_argument("--made", action="store_true", help="rows like these, made with a seed")
     parser.add_argument("--whole", action="store_true", help="train all weights instead of adapters")
-    parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each batch, {STEP_PROMPTS} a step")
+    parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each draw, {STEP_PROMPTS} a step")
     add_options(parser, page=_FIGURES)
     parser.add_argument("--measure", choices=list(ROWS), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -184,19 +184,19 @@ def _operations(run: dict[str, Any], *, whole: bool) -> float:
 def _apart(found: Runs, peer: Tried) -> float:
     """Return the largest relative difference of a step's gradient norm or mean reward between two ways."""
     largest = 0.0
-    for of_batch in results_by_batch(found, peer):
+    for of_draw in results_by_draw(found, peer):
         for figure in ("gradients", "rewards"):
-            for values in zip(*(run[figure] for run in of_batch), strict=True):
+            for values in zip(*(run[figure] for run in of_draw), strict=True):
                 largest = max(largest, (max(values) - min(values)) / max(abs(value) for value in values))
     return largest
 
 
 def _total(found: Runs, name: str, kind: str) -> int:
-    """Return a way's tokens of that kind, in all batches."""
+    """Return a way's tokens of that kind, in all draws."""
     return sum(run["tokens"].get(kind, 0) for run in found[name] if run["round"] == 1)
 
 
-def _table(arguments: argparse.Namespace, batches: dict[int, Lengths], found: Runs, peer: Tried) -> str:
+def _table(arguments: argparse.Namespace, draws: dict[int, Lengths], found: Runs, peer: Tried) -> str:
     data = (
         "texts of real rows, Qwen's vocabulary"
         if arguments.data
@@ -204,12 +204,12 @@ def _table(arguments: argparse.Namespace, batches: dict[int, Lengths], found: Ru
         if arguments.made
         else "random letters"
     )
-    every = [task for lengths in batches.values() for task in lengths]
+    every = [task for lengths in draws.values() for task in lengths]
     apart = sum(len(answers) * prompt + sum(answers) for prompt, answers in every)
     shared = sum(prompt + sum(answers) for prompt, answers in every)
     trained = "all weights" if arguments.whole else f"adapters of rank {ADAPTERS.r}"
     gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
-    draws = [drawn_lengths(arguments.prompts, seed=seed) for seed in range(1, arguments.draws + 1)]
+    counted = [drawn_lengths(arguments.prompts, seed=seed) for seed in range(1, arguments.counted + 1)]
 
     def cells(name: str) -> tuple[list[str], list[str]]:
         done = sum(_operations(run, whole=arguments.whole) for run in found[name] if run["round"] == 1)
@@ -218,23 +218,23 @@ def _table(arguments: argparse.Namespace, batches: dict[int, Lengths], found: Ru
         return [f"{through:,}", f"{_total(found, name, 'reward model'):,}"], [f"{rate:.0%}"]
 
     lines = [
-        f"{arguments.prompts} prompts a batch with {K} completions each, {STEP} completions a step ({data}; "
-        f"{LENGTHS}), {trained}, seeds {' '.join(map(str, batches))}; "
-        f"{circumstances(arguments.rounds, batches=len(batches))}",
+        f"{arguments.prompts} prompts a draw with {K} completions each, {STEP} completions a step ({data}; "
+        f"{LENGTHS}), {trained}, seeds {' '.join(map(str, draws))}; "
+        f"{circumstances(arguments.rounds, draws=len(draws))}",
         f"Rows without padding have {apart:,} tokens, with each prompt once {shared:,}: {apart / shared:.2f} times. "
         f"Gradient norms and rewards differ by {_apart(found, peer):.1e} of themselves at most.",
         "",
         peer.line("TRL without checkpointing"),
         *(
             f"Tokens of a pass, of those with each prompt once, by {name}: "
-            f"{places_of([padding(one, name) for one in batches.values()], [padding(one, name) for one in draws])}."
+            f"{places_of([padding(one, name) for one in draws.values()], [padding(one, name) for one in counted])}."
             for name in (DEFAULT, peer.best)
         ),
         "",
         f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
         f"operations per weight and token forward and {'4' if arguments.whole else '2'} backward, and as many per word "
         "of the vocabulary and place that the head looks at, without attention and what is computed again.",
-        spread_line(len(batches), once=_ONCE if arguments.rounds > 1 else ()),
+        spread_line(len(draws), once=_ONCE if arguments.rounds > 1 else ()),
         "",
         *table(
             found,

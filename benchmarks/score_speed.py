@@ -1,7 +1,7 @@
 """Time the scoring of pairs: ours beside `rewardbench` and TRL's evaluation: python -m benchmarks.score_speed
 
 All score the same pairs with the same weights (random, Qwen3 of about 30M parameters, float32), from their texts on,
-and must agree. They take turns on several batches of pairs, each time in its own process.
+and must agree. They take turns on several draws of pairs, each time in its own process.
 `rewardbench` 0.1.4 takes rows in file order, first the chosen sides of a batch, then the rejected ones, pads each batch
 on the left to its longest, and passes the padding mask. Its `RewardBenchPipeline` cannot run unchanged on a machine
 without CUDA, so its steps are repeated here. TRL's is `RewardTrainer.evaluate`. Each is measured at its default, 8 rows
@@ -43,7 +43,7 @@ from benchmarks.speed_inputs import (
     save_reward_model,
 )
 from benchmarks.speed_ratios import (
-    CALIBRATION_BATCH,
+    CALIBRATION_SEED,
     Measure,
     Runs,
     Tried,
@@ -52,7 +52,7 @@ from benchmarks.speed_ratios import (
     peak_bytes,
     places_of,
     ratio,
-    results_by_batch,
+    results_by_draw,
     tried,
 )
 from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
@@ -83,18 +83,18 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="score-speed-")))
         data = stack.enter_context(folder_of(arguments.data)) if arguments.data or arguments.made else None
         save_reward_model(folder / "model", data=data)
-        for seed in (CALIBRATION_BATCH, *arguments.seeds):
-            _batch(folder, seed).mkdir()
+        for seed in (CALIBRATION_SEED, *arguments.seeds):
+            _draw(folder, seed).mkdir()
             pairs = pairs_of(data, arguments.pairs, seed=seed)
-            (_batch(folder, seed) / "pairs.json").write_text(json.dumps(pairs))
+            (_draw(folder, seed) / "pairs.json").write_text(json.dumps(pairs))
         if arguments.profile:
-            text = _profile(_batch(folder, arguments.seeds[0]))
+            text = _profile(_draw(folder, arguments.seeds[0]))
             return _report(text, arguments, heading="Where the time of our way goes", measured=measured)
         measure = in_its_own_process(MODULE, ["--budgets", *map(str, budgets)])
         peers = {peer: _tried(peer, folder, measure) for peer in DEFAULTS}
         best = [found.best for found in peers.values()]
         defaults = [name for name in DEFAULTS.values() if name not in best]
-        folders = {seed: _batch(folder, seed) for seed in arguments.seeds}
+        folders = {seed: _draw(folder, seed) for seed in arguments.seeds}
         ways = [*defaults, *best, _OURS, *map(_budget, budgets)]
         found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=defaults)
         tokens = {seed: _tokens(place) for seed, place in folders.items()}
@@ -113,7 +113,7 @@ def _arguments() -> argparse.Namespace:
     rows = parser.add_mutually_exclusive_group()
     rows.add_argument("--data", type=Path, help="folder with real rows and the real vocabulary")
     rows.add_argument("--made", action="store_true", help="rows like these, made with a seed")
-    parser.add_argument("--pairs", type=int, default=16, help="pairs of each batch; 16 unless given")
+    parser.add_argument("--pairs", type=int, default=16, help="pairs of each draw; 16 unless given")
     parser.add_argument("--budgets", type=int, nargs="*", default=[], help="further tokens per forward of our way")
     parser.add_argument("--profile", action="store_true", help="where the time of our way goes, and nothing else")
     add_options(parser, page=_FIGURES)
@@ -123,13 +123,13 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def _batch(folder: Path, seed: int) -> Path:
-    return folder / f"batch-{seed}"
+def _draw(folder: Path, seed: int) -> Path:
+    return folder / f"draw-{seed}"
 
 
 def _tried(peer: str, folder: Path, measure: Measure) -> Tried:
     settings = [name for name, setting in SETTINGS.items() if setting.peer == peer]
-    return tried(settings, folder=_batch(folder, CALIBRATION_BATCH), measure=measure)
+    return tried(settings, folder=_draw(folder, CALIBRATION_SEED), measure=measure)
 
 
 def _report(text: str, arguments: argparse.Namespace, *, heading: str, measured: str) -> int:
@@ -165,9 +165,9 @@ def _tokens_of(folder: Path, pairs: Sequence[Sequence[Conversation]]) -> TokenPa
 
 
 def _savings(folder: Path, data: Path | None, arguments: argparse.Namespace, name: str) -> list[float]:
-    """Return how many times our tokens that way computes, for a batch of each of many seeds."""
-    batches = (pairs_of(data, arguments.pairs, seed=seed) for seed in range(1, arguments.draws + 1))
-    return [_saving(_tokens_of(folder, pairs), name) for pairs in batches]
+    """Return how many times our tokens that way computes, for a draw of each of many seeds."""
+    draws = (pairs_of(data, arguments.pairs, seed=seed) for seed in range(1, arguments.counted + 1))
+    return [_saving(_tokens_of(folder, pairs), name) for pairs in draws]
 
 
 def _saving(tokens: TokenPairs, name: str) -> float:
@@ -221,9 +221,9 @@ def _profile(folder: Path) -> str:
 
 
 def _largest_difference(found: Runs, peers: Collection[Tried]) -> float:
-    """Return the largest difference between the scores of any two ways and rounds, over the batches."""
+    """Return the largest difference between the scores of any two ways and rounds, over the draws."""
     largest = 0.0
-    for runs in results_by_batch(found, *peers):
+    for runs in results_by_draw(found, *peers):
         every = torch.tensor([run["scores"] for run in runs], dtype=torch.float64)
         largest = max(largest, float((every.max(dim=0).values - every.min(dim=0).values).max()))
     return largest
@@ -241,15 +241,15 @@ def _tokens_through(tokens: TokenPairs, name: str, *, budgets: Sequence[int]) ->
 
 def _text(
     arguments: argparse.Namespace,
-    batches: Mapping[int, TokenPairs],
+    draws: Mapping[int, TokenPairs],
     found: Runs,
     difference: float,
     *,
     peers: Mapping[str, Tried],
     savings: Mapping[str, list[float]],
 ) -> str:
-    lengths = sorted(len(side) for tokens in batches.values() for pair in tokens for side in pair)
-    shared = sum(computed_tokens(pair) for tokens in batches.values() for pair in tokens)
+    lengths = sorted(len(side) for tokens in draws.values() for pair in tokens for side in pair)
+    shared = sum(computed_tokens(pair) for tokens in draws.values() for pair in tokens)
     data = (
         "real rows, Qwen's vocabulary"
         if arguments.data
@@ -262,29 +262,28 @@ def _text(
     once = [name for name in DEFAULTS.values() if name in found and len(found[name]) < len(found[_OURS])]
 
     def cells(name: str) -> tuple[list[str], list[str]]:
-        through = sum(_tokens_through(tokens, name, budgets=arguments.budgets) for tokens in batches.values())
+        through = sum(_tokens_through(tokens, name, budgets=arguments.budgets) for tokens in draws.values())
         seconds = whole(found[name], "seconds")
         rate = 2 * parameters * through / seconds / 1e9 / gflops
         return [f"{through:,}"], [f"{len(lengths) / 2 / seconds:.2f}", f"{rate:.0%}"]
 
     lines = [
-        f"{arguments.pairs} pairs a batch ({data}), {sum(lengths):,} tokens in all, {lengths[0]:,} to {lengths[-1]:,} "
-        f"a conversation (median {statistics.median_low(lengths):,}), seeds {' '.join(map(str, batches))}; "
+        f"{arguments.pairs} pairs a draw ({data}), {sum(lengths):,} tokens in all, {lengths[0]:,} to {lengths[-1]:,} "
+        f"a conversation (median {statistics.median_low(lengths):,}), seeds {' '.join(map(str, draws))}; "
         f"{parameters / 1e6:.0f}M parameters beside the embeddings, float32; "
-        f"{circumstances(arguments.rounds, batches=len(batches))}",
+        f"{circumstances(arguments.rounds, draws=len(draws))}",
         f"Largest difference between the scores: {difference:.1e} (at most {_TOLERANCE:.0e}). A prompt that is "
         f"computed once for both of its answers can save no more than its tokens: {sum(lengths) / shared:.2f} times.",
         "",
         *(found_best.line(peer) for peer, found_best in peers.items()),
         *(
-            f"Tokens computed, of ours, by {name}: "
-            f"{places_of([_saving(one, name) for one in batches.values()], every)}."
+            f"Tokens computed, of ours, by {name}: {places_of([_saving(one, name) for one in draws.values()], every)}."
             for name, every in savings.items()
         ),
         "",
         f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
         "operations per parameter and token computed, without attention.",
-        spread_line(len(batches), once=once),
+        spread_line(len(draws), once=once),
         "",
         *table(
             found,

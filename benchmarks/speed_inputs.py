@@ -68,7 +68,7 @@ def _items(data: Path) -> tuple[SuiteItem, ...]:
 
 
 def pairs_of(data: Path | None, count: int, *, seed: int) -> list[ConversationPair]:
-    """Return a batch: rows of the folder, or letters if there is none."""
+    """Return a draw: rows of the folder, or letters if there is none."""
     return real_pairs(data, count, seed=seed) if data else random_pairs(count, seed=seed)
 
 

@@ -1,13 +1,12 @@
-"""Ways measured turn about on several batches, and how many times faster ours is, with its spread.
+"""Ways measured turn about on several draws, and how many times faster ours is, with its spread.
 
-A batch is one draw of data, named by its seed. A round measures the ways on every batch. A ratio is made of two times
-of one batch in one round, so what slows the whole machine falls out. Its spread has two parts, which are told apart:
-over the data (medians of the batches) and over the clock (rounds of one batch).
+A draw is a sample of the data, named by its seed. A round measures the ways on every draw. A ratio is made of two times
+of one draw in one round, so what slows the whole machine falls out. Its spread has two parts, which are told apart:
+over the data (medians of the draws) and over the clock (rounds of one draw).
 """
 
 import json
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,13 +20,13 @@ from typing import Any
 import numpy as np
 
 Run = dict[str, Any]
-# Name of a way → its measurements: at least `seconds` and `memory`, with the `batch` and the `round` they belong to.
+# Name of a way → its measurements: at least `seconds` and `memory`, with the `draw` and the `round` they belong to.
 Runs = dict[str, list[Run]]
 Measure = Callable[[str, Path], Run]
 
-BATCHES = (1, 2, 3, 4, 5)
-# Settings of a peer are tried on this batch, which is never compared.
-CALIBRATION_BATCH = 0
+SEEDS = (1, 2, 3, 4, 5)
+# Settings of a peer are tried on this draw, which is never compared.
+CALIBRATION_SEED = 0
 # Settings within this share of the fastest are measured twice more.
 _CLOSE = 0.1
 
@@ -37,65 +36,65 @@ class Ratio:
     """How many times longer than ours a way takes.
 
     Attributes:
-        of_batches: for each batch the median over its rounds.
-        clock: how far apart the rounds of one batch are, (most - least) / median, in the batch where that is most; 0
-            if every batch was measured once.
+        of_draws: for each draw the median over its rounds.
+        clock: how far apart the rounds of one draw are, (most - least) / median, in the draw where that is most; 0
+            if every draw was measured once.
 
-    Example: rounds 2.0 and 2.2 on one batch, 3.0 and 3.0 on another: of batches 2.1 and 3.0, so 2.55; clock 0.095.
+    Example: rounds 2.0 and 2.2 on one draw, 3.0 and 3.0 on another: of draws 2.1 and 3.0, so 2.55; clock 0.095.
     """
 
-    of_batches: tuple[float, ...]
+    of_draws: tuple[float, ...]
     clock: float
 
     @property
     def median(self) -> float:
-        """The median over the batches."""
-        return float(statistics.median(self.of_batches))
+        """The median over the draws."""
+        return float(statistics.median(self.of_draws))
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} ({min(self.of_batches):.2f} to {max(self.of_batches):.2f})"
+        return f"{self.median:.2f} ({min(self.of_draws):.2f} to {max(self.of_draws):.2f})"
 
 
 def ratio(runs: Runs, name: str, *, ours: str) -> Ratio:
-    """Compare a way with ours, over the batches and rounds in which both were measured.
+    """Compare a way with ours, over the draws and rounds in which both were measured.
 
     Raises:
-        ValueError: no batch has both in one round.
+        ValueError: no draw has both in one round.
     """
-    own = {(run["batch"], run["round"]): run["seconds"] for run in runs[ours]}
-    of_batch: defaultdict[int, list[float]] = defaultdict(list)
+    own = {(run["draw"], run["round"]): run["seconds"] for run in runs[ours]}
+    of_draw: defaultdict[int, list[float]] = defaultdict(list)
     for run in runs[name]:
-        if (place := (run["batch"], run["round"])) in own:
-            of_batch[run["batch"]].append(run["seconds"] / own[place])
-    if not of_batch:
-        raise ValueError(f"{name} and {ours} were never measured in one round of one batch.")
-    clock = max((max(found) - min(found)) / statistics.median(found) for found in of_batch.values())
-    return Ratio(tuple(statistics.median(found) for found in of_batch.values()), clock)
+        if (place := (run["draw"], run["round"])) in own:
+            of_draw[run["draw"]].append(run["seconds"] / own[place])
+    if not of_draw:
+        raise ValueError(f"{name} and {ours} were never measured in one round of one draw.")
+    clock = max((max(found) - min(found)) / statistics.median(found) for found in of_draw.values())
+    return Ratio(tuple(statistics.median(found) for found in of_draw.values()), clock)
 
 
-def chance_of_enclosing_median(num_batches: int) -> float:
-    """Return how often the least and the most of so many batches enclose the median of all batches.
+def chance_of_enclosing_median(num_draws: int) -> float:
+    """Return how often the least and the most of so many draws enclose the median of all draws.
 
-    Example: 5 batches: all on one side of the median in 2 of 2⁵ cases, so 0.9375.
+    Example: 5 draws: all on one side of the median in 2 of 2⁵ cases, so 0.9375.
     """
-    return float(1 - 2.0 ** (1 - num_batches))
+    return float(1 - 2.0 ** (1 - num_draws))
 
 
-def medians_of_batches(runs: Sequence[Run], figure: str) -> list[float]:
-    """Return that figure of each batch: the median over its rounds."""
-    of_batch: defaultdict[int, list[float]] = defaultdict(list)
+def medians_of_draws(runs: Sequence[Run], figure: str) -> list[float]:
+    """Return that figure of each draw: the median over its rounds."""
+    of_draw: defaultdict[int, list[float]] = defaultdict(list)
     for run in runs:
-        of_batch[run["batch"]].append(run[figure])
-    return [float(statistics.median(found)) for found in of_batch.values()]
+        of_draw[run["draw"]].append(run[figure])
+    return [float(statistics.median(found)) for found in of_draw.values()]
 
 
-def order_of(ways: Sequence[str], *, batch: int, round_number: int) -> list[str]:
-    """Return the ways in an order drawn for the batch; every second round has it backwards.
+def order_of(ways: Sequence[str], *, draw: int, round_number: int) -> list[str]:
+    """Return the ways in an order drawn for the draw; every second round has it backwards.
 
     So of two ways each is the first in one of two rounds.
     """
     drawn = list(ways)
-    random.Random(batch).shuffle(drawn)  # noqa: S311 - an order, no secret
+    random.Random(draw).shuffle(drawn)  # noqa: S311 - an order, no secret
     return drawn if round_number % 2 else drawn[::-1]
 
 
@@ -108,19 +107,19 @@ def alternate(
     once: Collection[str] = (),
     in_order: bool = False,
 ) -> Runs:
-    """Measure each way on each batch in each round, the order drawn anew for each batch.
+    """Measure each way on each draw in each round, the order drawn anew for each draw.
 
     Args:
-        folders: what `measure` reads, for each batch.
+        folders: what `measure` reads, for each draw.
         once: ways that only the first round measures, as they take long and are far from ours.
         in_order: keep the order of `ways`, as each needs what the one before it left.
     """
     found: Runs = {name: [] for name in ways}
     for number in range(1, rounds + 1):
-        for batch, folder in folders.items():
-            for name in ways if in_order else order_of(ways, batch=batch, round_number=number):
+        for draw, folder in folders.items():
+            for name in ways if in_order else order_of(ways, draw=draw, round_number=number):
                 if number == 1 or name not in once:
-                    found[name].append({**measure(name, folder), "batch": batch, "round": number})
+                    found[name].append({**measure(name, folder), "draw": draw, "round": number})
     return found
 
 
@@ -142,7 +141,7 @@ def in_its_own_process(module: str, options: Sequence[str] = ()) -> Measure:
 
 @dataclass(frozen=True)
 class Tried:
-    """What each setting of a peer took on the batch of calibration.
+    """What each setting of a peer took on the draw of calibration.
 
     Attributes:
         seconds: of each setting.
@@ -162,12 +161,12 @@ class Tried:
         each = "; ".join(
             f"{name} {taken:.1f} s" for name, taken in sorted(self.seconds.items(), key=lambda one: one[1])
         )
-        return f"Settings of {peer}, tried on a batch that is not compared: {each}. The fastest is compared."
+        return f"Settings of {peer}, tried on a draw that is not compared: {each}. The fastest is compared."
 
 
 def tried(settings: Sequence[str], *, folder: Path, measure: Measure) -> Tried:
     """Measure each setting once, and those close to the fastest twice more, of which the median counts."""
-    runs = {name: {**measure(name, folder), "batch": CALIBRATION_BATCH, "round": 1} for name in settings}
+    runs = {name: {**measure(name, folder), "draw": CALIBRATION_SEED, "round": 1} for name in settings}
     first = {name: run["seconds"] for name, run in runs.items()}
     close = [name for name, taken in first.items() if taken <= (1 + _CLOSE) * min(first.values())]
     if len(close) == 1:
@@ -180,25 +179,31 @@ def tried(settings: Sequence[str], *, folder: Path, measure: Measure) -> Tried:
     return Tried(seconds, runs)
 
 
-def results_by_batch(runs: Runs, *peers: Tried) -> list[list[Run]]:
-    """Return the measurements of each batch together, those of the tried settings too: their results must agree."""
-    of_batch: defaultdict[int, list[Run]] = defaultdict(list)
+def results_by_draw(runs: Runs, *peers: Tried) -> list[list[Run]]:
+    """Return the measurements of each draw together, those of the tried settings too: their results must agree."""
+    of_draw: defaultdict[int, list[Run]] = defaultdict(list)
     for run in (*chain.from_iterable(runs.values()), *chain.from_iterable(peer.runs.values() for peer in peers)):
-        of_batch[run["batch"]].append(run)
-    return list(of_batch.values())
+        of_draw[run["draw"]].append(run)
+    return list(of_draw.values())
 
 
 def places_of(drawn: Sequence[float], every: Sequence[float]) -> str:
-    """Return where the measured batches' figures lie among those of many seeds."""
+    """Return where the measured draws' figures lie among those of many seeds."""
     low, middle, high = np.percentile(every, [5, 50, 95])
     shares = sorted(float(np.mean(np.asarray(every) <= value)) for value in drawn)
     values = ", ".join(f"{value:.2f}" for value in sorted(drawn))
     return (
-        f"{middle:.2f} in the median of {len(every)} seeds (5 to 95 %: {low:.2f} to {high:.2f}); the measured batches "
+        f"{middle:.2f} in the median of {len(every)} seeds (5 to 95 %: {low:.2f} to {high:.2f}); the measured draws "
         f"have {values}, which {', '.join(f'{at:.0%}' for at in shares)} do not exceed"
     )
 
 
 def peak_bytes() -> int:
-    """Return the peak memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the peak memory of this program so far.
+
+    By `VmHWM`, since `ru_maxrss` begins with the memory of the process that started the program.
+    """
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmHWM; peak memory is measured on Linux alone.")

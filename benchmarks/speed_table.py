@@ -13,34 +13,36 @@ import torch
 
 from benchmarks.provenance import when_and_where
 from benchmarks.speed_ratios import (
-    BATCHES,
-    CALIBRATION_BATCH,
+    CALIBRATION_SEED,
+    SEEDS,
     Run,
     Runs,
     chance_of_enclosing_median,
-    medians_of_batches,
+    medians_of_draws,
     ratio,
 )
 
 _MIB = 1024**2
-_NUM_DRAWS = 500
-_LEAST_BATCHES = 3
+_NUM_COUNTED = 500
+_LEAST_DRAWS = 3
 
 
 def add_options(parser: argparse.ArgumentParser, *, page: Path, rounds: int = 2) -> None:
     """Add the options that every comparison of speeds has."""
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(BATCHES), help="a batch of data for each")
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"of each batch; {rounds} unless given")
-    parser.add_argument("--draws", type=int, default=_NUM_DRAWS, help="seeds whose tokens alone are counted")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=list(SEEDS), help="a draw of data for each; five unless given"
+    )
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"of each draw; {rounds} unless given")
+    parser.add_argument("--counted", type=int, default=_NUM_COUNTED, help="seeds whose tokens alone are counted")
     parser.add_argument("--write", action="store_true", help=f"write the table into {page.name}")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
 
 
 def check_seeds(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
-    """End the program if the batch of calibration, or one batch twice, is to be compared."""
-    if CALIBRATION_BATCH in seeds or len(set(seeds)) < len(seeds):
+    """End the program if the draw of calibration, or one draw twice, is to be compared."""
+    if CALIBRATION_SEED in seeds or len(set(seeds)) < len(seeds):
         parser.error(
-            f"--seeds {' '.join(map(str, seeds))}: name each once, and not {CALIBRATION_BATCH}, on which settings are "
+            f"--seeds {' '.join(map(str, seeds))}: name each once, and not {CALIBRATION_SEED}, on which settings are "
             "tried."
         )
 
@@ -51,8 +53,8 @@ def median(runs: Sequence[Run], figure: str) -> float:
 
 
 def whole(runs: Sequence[Run], figure: str) -> float:
-    """Return that figure of all batches together, of each its median over rounds."""
-    return sum(medians_of_batches(runs, figure))
+    """Return that figure of all draws together, of each its median over rounds."""
+    return sum(medians_of_draws(runs, figure))
 
 
 def table(
@@ -71,11 +73,11 @@ def table(
         cells: returns a way's cells in these columns.
     """
     compared_heads = ["ours is faster", "by the clock", "memory: ours takes of it"]
-    heads = [*before, "seconds, all batches", *after, "memory added, MiB", *compared_heads]
+    heads = [*before, "seconds, all draws", *after, "memory added, MiB", *compared_heads]
     lines = [_line(["way", *heads]), _line(["---", *["---:"] * len(heads)])]
-    own_memory = max(medians_of_batches(runs[ours], "memory"))
+    own_memory = max(medians_of_draws(runs[ours], "memory"))
     for name, measured in runs.items():
-        memory = max(medians_of_batches(measured, "memory"))
+        memory = max(medians_of_draws(measured, "memory"))
         compared = ["", "", ""]
         if name != ours:
             faster = ratio(runs, name, ours=ours)
@@ -91,27 +93,27 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def spread_line(num_batches: int, *, once: Sequence[str] = ()) -> str:
+def spread_line(num_draws: int, *, once: Sequence[str] = ()) -> str:
     """Return what the columns on ratios mean."""
     text = (
-        "Faster: the median over batches of the median over a batch's rounds, in brackets the batches with the least "
-        "and the most: spread over data. By the clock: how far rounds of one batch are apart, in the batch where that "
-        "is most. Memory: the most of the batches."
+        "Faster: the median over draws of the median over a draw's rounds, in brackets the draws with the least "
+        "and the most: spread over data. By the clock: how far rounds of one draw are apart, in the draw where that "
+        "is most. Memory: the most of the draws."
     )
-    if num_batches >= _LEAST_BATCHES:
+    if num_draws >= _LEAST_DRAWS:
         text += (
-            f" The least and the most of {num_batches} batches enclose the median of all such batches in "
-            f"{chance_of_enclosing_median(num_batches):.0%} of cases."
+            f" The least and the most of {num_draws} draws enclose the median of all such draws in "
+            f"{chance_of_enclosing_median(num_draws):.0%} of cases."
         )
     return text + (f" Measured in the first round alone: {'; '.join(once)}." if once else "")
 
 
-def circumstances(rounds: int, *, batches: int = 1) -> str:
-    """Return machine, versions, batches, alternations and load."""
+def circumstances(rounds: int, *, draws: int = 1) -> str:
+    """Return machine, versions, draws, alternations and load."""
     return (
         f"{torch.get_num_threads()} threads of {os.cpu_count()} cores; torch {torch.__version__}, transformers "
-        f"{version('transformers')}, trl {version('trl')}; {batches} batch{'' if batches == 1 else 'es'}, {rounds} "
-        f"alternation{'' if rounds == 1 else 's'}{'' if batches == 1 else ' each'}, load {os.getloadavg()[0]:.1f}."
+        f"{version('transformers')}, trl {version('trl')}; {draws} draw{'' if draws == 1 else 's'} of data, {rounds} "
+        f"alternation{'' if rounds == 1 else 's'}{'' if draws == 1 else ' each'}, load {os.getloadavg()[0]:.1f}."
     )
 
 

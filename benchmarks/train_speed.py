@@ -1,13 +1,13 @@
 """Time a reward-model training step: stock TRL beside packed pairs: python -m benchmarks.train_speed
 
 The same pairs, weights (random, Qwen3 of about 25M parameters beside its embeddings) and optimizer steps in four ways,
-on several batches of pairs, turn about, each time in its own process, whose peak memory is measured. All but the first
+on several draws of pairs, turn about, each time in its own process, whose peak memory is measured. All but the first
 use float32:
 
 - TRL's RewardTrainer unchanged: bf16, 8 pairs a batch, gradient checkpointing; it computes other numbers
 - the same at its defaults but for the precision
 - the same at its best on this machine, without checkpointing: 1, 2, 4 or 8 pairs a batch, in the order of the data or
-  sorted by length within the step (the same gradients), whichever is the fastest on a batch that is not compared
+  sorted by length within the step (the same gradients), whichever is the fastest on a draw that is not compared
 - ours: packed pairs
 
     --data FOLDER    real rows and the real vocabulary of the shared data, instead of random text
@@ -42,7 +42,7 @@ from benchmarks.speed_inputs import (
     save_reward_model,
 )
 from benchmarks.speed_ratios import (
-    CALIBRATION_BATCH,
+    CALIBRATION_SEED,
     Runs,
     Tried,
     alternate,
@@ -50,7 +50,7 @@ from benchmarks.speed_ratios import (
     peak_bytes,
     places_of,
     ratio,
-    results_by_batch,
+    results_by_draw,
     tried,
 )
 from benchmarks.speed_table import (
@@ -116,12 +116,12 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="train-speed-")))
         data = stack.enter_context(folder_of(arguments.data)) if arguments.data or arguments.made else None
         save_reward_model(folder / "model", data=data)
-        seeds = [CALIBRATION_BATCH, *arguments.seeds]
-        tokens = {seed: prepare(folder, pairs_of(data, arguments.pairs, seed=seed), batch=seed) for seed in seeds}
+        seeds = [CALIBRATION_SEED, *arguments.seeds]
+        tokens = {seed: prepare(folder, pairs_of(data, arguments.pairs, seed=seed), draw=seed) for seed in seeds}
         measure = in_its_own_process(MODULE)
-        peer = tried(list(SETTINGS), folder=batch_folder(folder, CALIBRATION_BATCH), measure=measure)
+        peer = tried(list(SETTINGS), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
         savings = _savings(folder, data, arguments, [DEFAULT, peer.best])
-        folders = {seed: batch_folder(folder, seed) for seed in arguments.seeds}
+        folders = {seed: draw_folder(folder, seed) for seed in arguments.seeds}
         ways = [STOCK, DEFAULT, peer.best, OURS]
         found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=_ONCE)
     compared = {seed: tokens[seed] for seed in arguments.seeds}
@@ -141,7 +141,7 @@ def _arguments() -> argparse.Namespace:
     rows = parser.add_mutually_exclusive_group()
     rows.add_argument("--data", type=Path, help="folder with real rows and the real vocabulary")
     rows.add_argument("--made", action="store_true", help="rows like these, made with a seed")
-    parser.add_argument("--pairs", type=int, default=STEP_PAIRS, help=f"pairs of each batch, {STEP_PAIRS} a step")
+    parser.add_argument("--pairs", type=int, default=STEP_PAIRS, help=f"pairs of each draw, {STEP_PAIRS} a step")
     add_options(parser, page=_FIGURES)
     parser.add_argument("--measure", choices=list(_ROWS), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -151,15 +151,15 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def batch_folder(folder: Path, batch: int) -> Path:
-    """Return where the tokens of that batch are, beside the model that all batches share."""
-    return folder / f"batch-{batch}"
+def draw_folder(folder: Path, draw: int) -> Path:
+    """Return where the tokens of that batch are, beside the model that all draws share."""
+    return folder / f"draw-{draw}"
 
 
-def prepare(folder: Path, pairs: Sequence[ConversationPair], *, batch: int) -> list[TokenPair]:
-    """Write the tokens of the pairs as that batch, for the processes that measure; return them."""
+def prepare(folder: Path, pairs: Sequence[ConversationPair], *, draw: int) -> list[TokenPair]:
+    """Write the tokens of the pairs as that draw, for the processes that measure; return them."""
     tokens = _tokens(folder, pairs)
-    place = batch_folder(folder, batch)
+    place = draw_folder(folder, draw)
     place.mkdir(exist_ok=True)
     (place / "tokens.json").write_text(json.dumps(tokens))
     return tokens
@@ -172,9 +172,9 @@ def _tokens(folder: Path, pairs: Sequence[ConversationPair]) -> list[TokenPair]:
 
 
 def _savings(folder: Path, data: Path | None, arguments: argparse.Namespace, names: Sequence[str]) -> Savings:
-    """Return how many times our tokens these ways compute, for a batch of each of many seeds."""
+    """Return how many times our tokens these ways compute, for a draw of each of many seeds."""
     found: Savings = {name: [] for name in names}
-    for seed in range(1, arguments.draws + 1):
+    for seed in range(1, arguments.counted + 1):
         tokens = _tokens(folder, pairs_of(data, arguments.pairs, seed=seed))
         for name, values in found.items():
             values.append(_saving(tokens, name))
@@ -250,9 +250,9 @@ def tokens_computed(tokens: Sequence[TokenPair], name: str) -> int:
     return sum(2 * len(batch) * max(len(side) for pair in batch for side in pair) for batch in batches)
 
 
-def matmul_share(found: Runs, batches: Mapping[int, Sequence[TokenPair]], name: str) -> float:
+def matmul_share(found: Runs, draws: Mapping[int, Sequence[TokenPair]], name: str) -> float:
     """Return the way's operations per second, as a share of those of matrix products alone on this machine."""
-    done = 6 * found[name][0]["parameters"] * sum(tokens_computed(tokens, name) for tokens in batches.values())
+    done = 6 * found[name][0]["parameters"] * sum(tokens_computed(tokens, name) for tokens in draws.values())
     return float(done / whole(found[name], "seconds") / 1e9 / _gflops(found))
 
 
@@ -266,10 +266,10 @@ def matmul_line(found: Runs) -> str:
 
 
 def spread_of_losses(found: Runs, peer: Tried) -> float:
-    """Return how far apart the losses of a batch are; all ways in float32 must have the same."""
+    """Return how far apart the losses of a draw are; all ways in float32 must have the same."""
     exact = {name: runs for name, runs in found.items() if name != STOCK}
-    of_batches = ([run["loss"] for run in runs] for runs in results_by_batch(exact, peer))
-    return float(max(max(losses) - min(losses) for losses in of_batches))
+    of_draws = ([run["loss"] for run in runs] for runs in results_by_draw(exact, peer))
+    return float(max(max(losses) - min(losses) for losses in of_draws))
 
 
 def _gflops(found: Runs) -> float:
@@ -278,13 +278,13 @@ def _gflops(found: Runs) -> float:
 
 def _table(
     arguments: argparse.Namespace,
-    batches: Mapping[int, list[TokenPair]],
+    draws: Mapping[int, list[TokenPair]],
     savings: Savings,
     found: Runs,
     peer: Tried,
 ) -> str:
-    real = sum(len(a) + len(b) for tokens in batches.values() for a, b in tokens)
-    ours = sum(tokens_computed(tokens, OURS) for tokens in batches.values())
+    real = sum(len(a) + len(b) for tokens in draws.values() for a, b in tokens)
+    ours = sum(tokens_computed(tokens, OURS) for tokens in draws.values())
     data = (
         "real rows, Qwen's vocabulary"
         if arguments.data
@@ -292,28 +292,27 @@ def _table(
         if arguments.made
         else "prompts 200 to 2,000 tokens, answers 100 to 600"
     )
-    of_batch = {run["batch"]: run["loss"] for run in found[OURS]}
-    apart = max(abs(run["loss"] - of_batch[run["batch"]]) for run in found[STOCK])
+    of_draw = {run["draw"]: run["loss"] for run in found[OURS]}
+    apart = max(abs(run["loss"] - of_draw[run["draw"]]) for run in found[STOCK])
 
     def cells(name: str) -> tuple[list[str], list[str]]:
-        computed = sum(tokens_computed(tokens, name) for tokens in batches.values())
-        return [f"{computed:,}"], [f"{matmul_share(found, batches, name):.0%}"]
+        computed = sum(tokens_computed(tokens, name) for tokens in draws.values())
+        return [f"{computed:,}"], [f"{matmul_share(found, draws, name):.0%}"]
 
     lines = [
-        f"{arguments.pairs} pairs a batch, {STEP_PAIRS} a step ({data}), {real:,} tokens in all, seeds "
-        f"{' '.join(map(str, batches))}; {circumstances(arguments.rounds, batches=len(batches))}",
+        f"{arguments.pairs} pairs a draw, {STEP_PAIRS} a step ({data}), {real:,} tokens in all, seeds "
+        f"{' '.join(map(str, draws))}; {circumstances(arguments.rounds, draws=len(draws))}",
         f"Without padding, a shared prompt can save no more than its tokens: {real / ours:.2f} times. Losses of a "
-        f"batch differ by {spread_of_losses(found, peer):.1e}; that in bf16 is {apart:.1e} apart.",
+        f"draw differ by {spread_of_losses(found, peer):.1e}; that in bf16 is {apart:.1e} apart.",
         "",
         peer.line("TRL without checkpointing"),
         *(
-            f"Tokens computed, of ours, by {name}: "
-            f"{places_of([_saving(one, name) for one in batches.values()], every)}."
+            f"Tokens computed, of ours, by {name}: {places_of([_saving(one, name) for one in draws.values()], every)}."
             for name, every in savings.items()
         ),
         "",
         matmul_line(found),
-        spread_line(len(batches), once=_ONCE if arguments.rounds > 1 else ()),
+        spread_line(len(draws), once=_ONCE if arguments.rounds > 1 else ()),
         "",
         *table(found, ours=OURS, before=["tokens computed"], after=["share of the matmul rate"], cells=cells),
     ]

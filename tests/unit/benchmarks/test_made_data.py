@@ -42,7 +42,7 @@ def test_the_suites_are_read(made: Path) -> None:
         assert len(suite.read(made / files[suite.name]).items) >= 5
 
 
-def test_batches_of_pairs_are_drawn_by_seed(made: Path) -> None:
+def test_draws_of_pairs_are_drawn_by_seed(made: Path) -> None:
     first, again, other = (real_pairs(made, 8, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     with pytest.raises(ValueError, match="pairs are wanted"):
