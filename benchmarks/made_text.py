@@ -46,6 +46,14 @@ _QUESTIONS = (
     "Why do people say that {name} {v} the {a} {n} near the {n2} of the {a2} {n3}?",
     "Can you tell me which {n} {v} a {a} {n2} and where {name} found the {a2} {n3}?",
 )
+_SHORT_QUESTIONS = (
+    "Why is the {n} of {name} {a}?",
+    "Who {v} the {a} {n}?",
+    "What is a {a} {n} for?",
+    "Where did {name} put the {n}?",
+    "Is the {n} {a} or {a2}?",
+)
+_FEW_WORDS = 14
 _NOUNS = _each(
     "house garden river kitchen window letter engine bridge market teacher doctor farmer winter summer morning evening "
     "school picture table village mountain forest island harbour station ticket paper pencil camera guitar piano "
@@ -87,7 +95,7 @@ def words(rng: random.Random, count: int) -> str:
 
 def question(rng: random.Random, count: int) -> str:
     """Return about so many words, of which the last are a question; at least the question."""
-    asked = _filled(rng, _QUESTIONS)
+    asked = _filled(rng, _SHORT_QUESTIONS if count < _FEW_WORDS else _QUESTIONS)
     left = count - len(asked.split())
     return f"{words(rng, left)}. {asked}" if left > 0 else asked
 
