@@ -80,10 +80,11 @@ mutants: setup  ## Change single places of core files and see whether the tests 
 	$(MUTANTS_ENV)/bin/pip install --quiet cosmic-ray==8.7.0
 	$(BIN)/python -m benchmarks.mutants --cosmic-ray $(MUTANTS_ENV)/bin/cosmic-ray --mutants $(MUTANTS) --seed $(SEED) $(WRITE)
 
-proofs: setup  ## The long proofs: faults one by one and at random moments, all slow tests, mutants; writes docs/proofs/ (four hours)
+proofs: setup  ## The long proofs: faults one by one and at random moments, all slow tests, mutants, statistics; writes docs/proofs/ (five hours)
 	$(MAKE) faults
 	$(MAKE) test-slow
 	$(MAKE) mutants MUTANTS=25 WRITE=--write
+	$(BIN)/python -m benchmarks.truth --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --demo --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --times $(TIMES) --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --ranks 2 --times $(TIMES) --write

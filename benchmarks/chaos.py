@@ -46,6 +46,8 @@ _SILENCE_LIMIT_S = 60
 _MINUTES_FOR_GOOD = 20
 # A run with faults that takes more than this many times as long as one without hangs.
 _RUN_LIMIT = 20
+# Fewer faults a minute mean that they found no target: nothing was tried.
+_FEWEST_A_MINUTE = 0.4
 _ALL_EQUAL = "Weights and curves of every run are those of the run without faults, bit for bit, and nothing is alive."
 
 
@@ -143,6 +145,8 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
         f"tracking.mlflow_uri={mlflow.uri}",
         f"runtime.silence_limit_s={_SILENCE_LIMIT_S}",
         f"gpu_profile.num_processes={given.ranks}",
+        # Programs in containers are no children of the orchestrator, so no fault could reach them.
+        "runtime.kind=process",
     )
     disk, tiny = scratch / "disk", TinyProject.make(scratch / "project", PROJECT)
     write_demo_data(tiny.folder / "outputs/demo/data")
@@ -175,6 +179,10 @@ def chaos(scratch: Path, stack: ExitStack, *, given: argparse.Namespace) -> int:
         print(f"{run.name}: {run.took_s:.0f} s, started {run.starts} times, {len(problems)} things wrong", flush=True)
         shutil.rmtree(run.folder)
 
+    if len(costs) < given.minutes * _FEWEST_A_MINUTE:
+        wrong.append(
+            f"Only {len(costs)} faults in {given.minutes:g} minutes: the next one, {events[0]}, found no target."
+        )
     all_s = sum(run.took_s for run in ended)
     goodput = reference.took_s * len(ended) / all_s
     head = (

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
+from containers.contracts.funnel import Funnel
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, StageName
-from containers.contracts.records import Funnel
 from containers.contracts.spec import StageInput, StageSpec
 from containers.data import reader as preference_rows
 from containers.data.filters import inputs as filter_inputs

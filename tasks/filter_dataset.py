@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from containers.contracts.funnel import Funnel
 from containers.contracts.names import FUNNEL_FILE, StageName
-from containers.contracts.records import Funnel
 from containers.contracts.spec import ArtifactRef
 from containers.report.data import data_section
 from tasks.pipeline.run_stage import run_stage

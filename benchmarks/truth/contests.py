@@ -5,7 +5,7 @@ the two models is right, an assumption. The rule before was a veto by the point 
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,8 @@ from tasks.config.retrain import RetrainRules, leads
 _DISCORDANT = 0.12
 _RULES = RetrainRules()
 # Items of the frozen set, true gain on it; number of suites, items of each, true gain on each.
-_SETTINGS = (
+Setting = tuple[int, float, int, int, float]
+SETTINGS: tuple[Setting, ...] = (
     *((count, gain, 0, 0, 0.0) for count in (500, 2000) for gain in (0.0, 0.02, 0.04)),
     *((2000, 0.04, number, size, 0.0) for number, size in ((3, 200), (3, 500), (8, 300))),
     *((2000, 0.04, 3, size, fall) for size in (500, 2000) for fall in (-0.02, -0.04)),
@@ -42,10 +43,10 @@ class ContestCell:
     shown: float
 
 
-def contest_cells(*, draws: int, seed: int) -> Iterator[ContestCell]:
+def contest_cells(*, draws: int, seed: int, settings: Sequence[Setting] = SETTINGS) -> Iterator[ContestCell]:
     """Yield a cell for each setting."""
     generator = np.random.default_rng(seed)
-    for count, gain, num_suites, size, fall in _SETTINGS:
+    for count, gain, num_suites, size, fall in settings:
         crowned, vetoed, crowned_before, vetoed_before, shown = 0, 0, 0, 0, []
         for _ in range(draws):
             frozen = _compared(generator, FROZEN_PAIRS, count, gain)

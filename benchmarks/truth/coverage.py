@@ -1,6 +1,6 @@
 """How often intervals hold the truth: simulated prompts, votes and suites, through the functions that certificates use.
 
-`python -m benchmarks.coverage --write` writes docs/proofs/statistics.md. A cell draws the same figure many times from a
+`python -m benchmarks.truth.coverage` prints the tables. A cell draws the same figure many times from a
 known truth; its coverage is the share of intervals that hold it. 95 % is wanted, less than 93 % is a fault.
 """
 
@@ -8,18 +8,15 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.provenance import commit, when_and_where
 from containers.evals.intervals import LinearFigure, mean_interval, share_interval
 from containers.evals.paired import clustered_difference
 from containers.evals.suites.base import Intervals
 from containers.evals.suites.figures import mean_estimate, weighted
 
-_PAGE = Path(__file__).resolve().parents[1] / "docs/proofs/statistics.md"
 _CONFIDENCE = 0.95
 _WANTED = 0.93
 _SHARES = (0.5, 0.7, 0.9, 0.95, 0.98, 0.99)
@@ -148,31 +145,29 @@ _KINDS = {
 }
 
 
+def coverage_text(*, draws: int, seed: int) -> tuple[str, int]:
+    """The lowest cells of each kind as Markdown tables, and the number of cells that cover less than wanted."""
+    parts, short = [], 0
+    for title, cells_of in _KINDS.items():
+        cells = sorted(cells_of(np.random.default_rng(seed), draws), key=lambda cell: cell.coverage)
+        lines = [f"| {cell.setting} | {cell.coverage:.1%} | {cell.relative_width:.2f} |" for cell in cells[:12]]
+        short += sum(cell.coverage < _WANTED for cell in cells) if title != "Means" else 0
+        mean = np.mean([cell.coverage for cell in cells])
+        parts.append(
+            f"**{title}**: {len(cells)} settings, {mean:.1%} on average; the lowest:\n\n"
+            "| setting | coverage | width, normal interval 1 |\n|---|---:|---:|\n" + "\n".join(lines)
+        )
+    return "\n\n".join(parts), short
+
+
 def main() -> int:
     """Print the tables; 1 if a kind of share covers less than wanted."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--draws", type=int, default=2000, help="figures of each cell (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help=f"write {_PAGE.name}")
     options = parser.parse_args()
-    measured, parts, short = commit(), [], 0
-    for title, cells_of in _KINDS.items():
-        cells = sorted(cells_of(np.random.default_rng(options.seed), options.draws), key=lambda cell: cell.coverage)
-        lines = [f"| {cell.setting} | {cell.coverage:.1%} | {cell.relative_width:.2f} |" for cell in cells[:12]]
-        short += sum(cell.coverage < _WANTED for cell in cells) if title != "Means" else 0
-        mean = np.mean([cell.coverage for cell in cells])
-        parts.append(
-            f"## {title}\n\n{len(cells)} settings, {mean:.1%} on average; the lowest:\n\n"
-            "| setting | coverage | width, normal interval 1 |\n|---|---:|---:|\n" + "\n".join(lines)
-        )
-    page = (
-        "# How often intervals hold the truth\n\n"
-        f"    python -m benchmarks.coverage --draws {options.draws} --seed {options.seed} --write\n\n"
-        f"{when_and_where(measured)}. Level {_CONFIDENCE:.0%}; simulated, with independent prompts.\n\n"
-    ) + "\n\n".join(parts)
-    print(page)
-    if options.write:
-        _PAGE.write_text(page + "\n", encoding="utf-8")
+    text, short = coverage_text(draws=options.draws, seed=options.seed)
+    print(text)
     return 1 if short else 0
 
 

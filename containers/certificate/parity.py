@@ -274,7 +274,7 @@ def _refusal(parity: ScoreParity, artifact: Path) -> str:
         f"No certificate: the reward model in {artifact} scores up to {parity.max_difference:.3g} away from what "
         f"{reference} for the same {parity.num_conversations} conversations; at most {parity.bound:.3g} is "
         f"allowed, {parity.margin_bound:.3g} for the margin of a pair ({MARGIN_SHARE:.0%} of a typical one), and "
-        f"{parity.orders_bound} changed orders of {parity.num_pairs}. The code paths that differ are {named}. {why}"
+        f"{parity.orders_bound} of {parity.num_pairs} orders changed. The code paths that differ are {named}. {why}"
     )
 
 

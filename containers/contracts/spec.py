@@ -5,9 +5,9 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen, Name
+from containers.contracts.configs.ladder import Fallback
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
-from containers.contracts.ladder import Fallback
 from containers.contracts.names import StageName
 from containers.contracts.registries import RuntimeName
 

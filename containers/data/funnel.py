@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from containers.contracts.records import FunnelStep
+from containers.contracts.funnel import FunnelStep
 
 Split = Literal["train", "validation"]
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from containers.contracts.records import Funnel, FunnelStep
+from containers.contracts.funnel import Funnel, FunnelStep
 from containers.data.funnel import GROUP_KINDS
 from containers.formatting import humanize, one_line
 

@@ -43,7 +43,9 @@ class Calibration:
     chance: CalibrationByChance
 
 
-def calibration_of(margins: Sequence[float], prompts: Sequence[str], intervals: Intervals) -> Calibration:
+def calibration_of(
+    margins: Sequence[float], prompts: Sequence[str], intervals: Intervals, *, weights: Sequence[float] | None = None
+) -> Calibration:
     """Compare how often the model is right with the probability that it predicts for this.
 
     The bins divide [0.5, 1] in ten; from the lowest on, one with fewer than 20 prompts joins the next.
@@ -51,11 +53,12 @@ def calibration_of(margins: Sequence[float], prompts: Sequence[str], intervals: 
     Args:
         margins: one per pair; there is at least one.
         prompts: the identity of each pair's prompt.
+        weights: of each pair; only their ratios count. None: all the same.
 
     Source: Guo et al. 2017, arXiv:1706.04599 (plug-in error); its bias: Kumar et al. 2019, arXiv:1909.10155, and
     Roelofs et al. 2022, arXiv:2012.08668; interval by inversion of simulated tests (Carpenter 1999, Stat. Med. 18).
     """
-    pairs = _BinnedPairs.of(margins, prompts)
+    pairs = _BinnedPairs.of(margins, prompts, weights)
     error, chance = _error_and_chance(pairs, intervals)
     bins = tuple(_bin(pairs, place, intervals.confidence) for place in range(pairs.num_bins))
     return Calibration(bins=bins, error=error, chance=chance)
@@ -70,22 +73,28 @@ class _BinnedPairs:
         right: [N] 0, 0.5 for a tie, or 1.
         bins: [N] number of the bin, from 0, ascending; none is empty.
         prompts: [N] number of the prompt.
+        weights: [N] 1 on average.
     """
 
     predicted: Floats
     right: Floats
     bins: Integers
     prompts: Integers
+    weights: Floats
 
     @classmethod
-    def of(cls, margins: Sequence[float], prompts: Sequence[str]) -> "_BinnedPairs":
-        values = np.asarray(margins, dtype=np.float64)
+    def of(cls, margins: Sequence[float], prompts: Sequence[str], weights: Sequence[float] | None) -> "_BinnedPairs":
+        given = np.ones(len(margins)) if weights is None else np.asarray(weights, dtype=np.float64)
+        counts = given > 0
+        given, values = given[counts], np.asarray(margins, dtype=np.float64)[counts]
         predicted = 1 / (1 + np.exp(-np.abs(values)))
         right = (values > 0) + 0.5 * (values == 0)
-        _, places = np.unique(np.asarray(prompts, dtype=object).astype(str), return_inverse=True)
+        _, places = np.unique(np.asarray(prompts, dtype=object).astype(str)[counts], return_inverse=True)
         bins = _merged_bins(predicted, places.astype(np.int64))
         order = np.argsort(bins, kind="stable")
-        return cls(predicted[order], right[order], bins[order], places.astype(np.int64)[order])
+        return cls(
+            predicted[order], right[order], bins[order], places.astype(np.int64)[order], (given / given.mean())[order]
+        )
 
     @property
     def num_bins(self) -> int:
@@ -96,11 +105,11 @@ class _BinnedPairs:
         return int(self.prompts.max()) + 1
 
     def sums(self, values: Floats) -> Floats:
-        """[B] sums over the pairs of each bin."""
-        return np.bincount(self.bins, weights=values, minlength=self.num_bins).astype(np.float64)
+        """[B] weighted sums over the pairs of each bin."""
+        return np.bincount(self.bins, weights=self.weights * values, minlength=self.num_bins).astype(np.float64)
 
     def error(self, shares: Floats) -> float:
-        """Mean distance of the bins' mean shares [N] from the predicted ones, weighted by pairs."""
+        """Mean distance of the bins' mean shares [N] from the predicted ones, by the pairs' weights."""
         return float(np.abs(self.sums(shares - self.predicted)).sum() / self.predicted.size)
 
     def gaps(self) -> Floats:
@@ -119,7 +128,7 @@ class _BinnedPairs:
 
     def gap_errors(self) -> Floats:
         """[B] standard errors of the gaps, over prompts."""
-        rest = self.right - self.predicted - self.gaps()[self.bins]
+        rest = self.weights * (self.right - self.predicted - self.gaps()[self.bins])
         keys, places = np.unique(self.bins * self.num_prompts + self.prompts, return_inverse=True)
         squares = np.bincount(places, weights=rest) ** 2
         return np.sqrt(np.bincount(keys // self.num_prompts, weights=squares)) / self.sums(np.ones_like(rest))
@@ -146,10 +155,14 @@ def _bin(pairs: _BinnedPairs, place: int, confidence: float) -> CalibrationBin:
     inside = pairs.bins == place
     prompts = pairs.prompts[inside]
     share = share_metric(
-        pairs.right[inside].tolist(), name="observed", confidence=confidence, clusters=prompts.tolist()
+        pairs.right[inside].tolist(),
+        name="observed",
+        confidence=confidence,
+        clusters=prompts.tolist(),
+        weights=pairs.weights[inside].tolist(),
     )
     return CalibrationBin(
-        mean_predicted=float(pairs.predicted[inside].mean()),
+        mean_predicted=float(np.average(pairs.predicted[inside], weights=pairs.weights[inside])),
         observed=share.value,
         low=share.ci_low,
         high=share.ci_high,
@@ -221,10 +234,11 @@ def _drawn_errors(pairs: _BinnedPairs, tried: Sequence[Floats], *, seed: int) ->
     is_tie = pairs.right == 0.5
     starts = np.flatnonzero(np.diff(pairs.bins, prepend=-1))
     expected = pairs.sums(np.where(is_tie, 0.0, pairs.predicted))
+    weights = pairs.weights.astype(np.float32)
     chances = [np.where(is_tie, -1.0, true).astype(np.float32) for true in tried]
     blocks = []
     for uniforms in _uniforms(pairs, seed=seed):
-        sums = [np.add.reduceat(uniforms < chance, starts, axis=1, dtype=np.float64) for chance in chances]
+        sums = [np.add.reduceat((uniforms < chance) * weights, starts, axis=1) for chance in chances]
         blocks.append(np.stack([np.abs(each - expected).sum(axis=1) for each in sums]))
     found: Floats = np.concatenate(blocks, axis=1) / pairs.right.size
     return found

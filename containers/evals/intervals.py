@@ -54,13 +54,18 @@ class LinearFigure:
         return float(squares.sum() ** 2 / (squares**2).sum())
 
 
-def clustered_mean(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> LinearFigure:
-    """The mean over all values; what clusters share is one observation.
+def clustered_mean(
+    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None
+) -> LinearFigure:
+    """The mean over all values, weighted or not; what clusters share is one observation.
 
     Raises:
         ValueError: there is no value.
     """
-    return clustered_ratio(values, np.ones(len(values)), clusters)
+    if weights is None:
+        return clustered_ratio(values, np.ones(len(values)), clusters)
+    products: Floats = np.asarray(weights, dtype=np.float64) * np.asarray(values, dtype=np.float64)
+    return clustered_ratio(products.tolist(), weights, clusters)
 
 
 def clustered_ratio(

@@ -39,21 +39,22 @@ _SMALLEST_SPREAD = 1e-6
 
 @dataclass(frozen=True)
 class _Sample:
-    """Per pair: margin, x, the place of its prompt among `num_prompts`."""
+    """Per pair: margin, x, weight, the place of its prompt among `num_prompts`."""
 
     margins: Floats
     doublings: Floats
+    own_weights: Floats
     prompts: NDArray[np.int64]
     num_prompts: int
 
     def weights(self, intervals: Intervals) -> Iterator[Floats]:
-        """Yield [B, N] how often each pair is drawn in each of B resamples of the prompts, in blocks."""
+        """Yield [B, N] blocks: how often each pair is drawn in B resamples of the prompts, times its weight."""
         generator = np.random.default_rng(intervals.seed)
         at_once = max(1, _RESAMPLED_VALUES // max(self.num_prompts, self.margins.size))
         shares = np.full(self.num_prompts, 1 / self.num_prompts)
         for start in range(0, intervals.num_bootstrap, at_once):
             rows = min(at_once, intervals.num_bootstrap - start)
-            yield generator.multinomial(self.num_prompts, shares, size=rows)[:, self.prompts].astype(np.float64)
+            yield generator.multinomial(self.num_prompts, shares, size=rows)[:, self.prompts] * self.own_weights
 
 
 def length_bias(
@@ -105,6 +106,7 @@ def _sample(pairs: Sequence[ScoredPair]) -> _Sample:
     return _Sample(
         margins=np.array([pair.margin for pair in pairs], dtype=np.float64),
         doublings=np.array(ratios, dtype=np.float64),
+        own_weights=np.array([pair.weight for pair in pairs], dtype=np.float64),
         prompts=np.array(prompts, dtype=np.int64),
         num_prompts=len(numbers),
     )
@@ -121,7 +123,7 @@ def _value(sample: _Sample, measure: Callable[[_Sample, Floats], Floats]) -> flo
     """The figure; None where length does not vary."""
     if sample.num_prompts < 3 or float(sample.doublings.std()) < _SMALLEST_SPREAD:
         return None
-    return float(measure(sample, np.ones((1, sample.margins.size)))[0])
+    return float(measure(sample, sample.own_weights[None])[0])
 
 
 def _length_slope(sample: _Sample, intervals: Intervals) -> Metric | None:
@@ -141,9 +143,9 @@ def _accuracy_at_equal_lengths(sample: _Sample, intervals: Intervals) -> Metric 
         return None
     draws = _draws(sample, intervals, _controlled_accuracy)
     variance = float(draws.var()) if draws.size else 0.0
-    sizes = np.bincount(sample.prompts).astype(np.float64)
+    sizes = np.bincount(sample.prompts, weights=sample.own_weights)
     # Prompts with a wrong pair are those that tell; each gets its part of the variance.
-    wrong = np.bincount(sample.prompts, weights=_left(sample) <= 0)
+    wrong = np.bincount(sample.prompts, weights=sample.own_weights * (_left(sample) <= 0))
     telling = np.sqrt(wrong if value >= 0.5 else sizes - wrong)
     residuals = telling * np.sqrt(variance) / max(float(np.sqrt((telling**2).sum())), 1e-12)
     figure = LinearFigure(value, residuals, sizes / sizes.sum(), num_strata=2)  # the slope costs one more
@@ -153,7 +155,7 @@ def _accuracy_at_equal_lengths(sample: _Sample, intervals: Intervals) -> Metric 
 
 def _left(sample: _Sample) -> Floats:
     """[N] margins without the part that the slope explains."""
-    left: Floats = sample.margins - _slope(sample, np.ones((1, sample.margins.size)))[0] * sample.doublings
+    left: Floats = sample.margins - _slope(sample, sample.own_weights[None])[0] * sample.doublings
     return left
 
 

@@ -1,6 +1,6 @@
 """A suite with its scores: the rows read, the items scored, and the comparisons as pairs with margins. No torch."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,18 +11,23 @@ import pyarrow.parquet as pq
 from containers.contracts.outcome import Metric
 from containers.contracts.records import SamplePrediction
 from containers.evals.statistics import accuracy_metric
-from containers.evals.suites.base import Benchmark, Comparison, ScoredItem, SuiteItem, SuiteRows
+from containers.evals.suites.base import Benchmark, Comparison, Intervals, ScoredItem, SuiteItem, SuiteRows
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPair:
-    """One comparison of an item, with the reward model's scores of both sides."""
+    """One comparison of an item, with the reward model's scores of both sides.
+
+    Attributes:
+        weight: in the figures over pairs: what the suite's score gives it, 1 on average.
+    """
 
     item: SuiteItem
     comparison: Comparison
     score_better: float
     score_worse: float
     strength: float | None = None
+    weight: float = 1.0
 
     @property
     def prompt_id(self) -> str:
@@ -71,9 +76,14 @@ class ScoredPair:
 
 
 def pair_accuracy(pairs: Sequence[ScoredPair], name: str, *, confidence: float) -> Metric:
-    """Share of the pairs that are ordered rightly; its interval is over prompts."""
-    margins, prompts = [pair.margin for pair in pairs], [pair.prompt_id for pair in pairs]
-    return accuracy_metric(margins, name=name, confidence=confidence, clusters=prompts)
+    """Weighted share of the pairs that are ordered rightly; its interval is over prompts."""
+    return accuracy_metric(
+        [pair.margin for pair in pairs],
+        name=name,
+        confidence=confidence,
+        clusters=[pair.prompt_id for pair in pairs],
+        weights=[pair.weight for pair in pairs],
+    )
 
 
 def accuracy_by(
@@ -82,7 +92,8 @@ def accuracy_by(
     """Accuracy of each group that has a name and a pair, in this order or sorted by name."""
     groups: dict[str, list[ScoredPair]] = defaultdict(list)
     for pair in pairs:
-        groups[group(pair)].append(pair)
+        if pair.weight > 0:
+            groups[group(pair)].append(pair)
     names = order or sorted(filter(None, groups))
     return tuple(pair_accuracy(groups[name], name, confidence=confidence) for name in names if name in groups)
 
@@ -119,7 +130,22 @@ class ScoredSuite:
             for scored in items
             for comparison in scored.item.comparisons
         )
-        return replace(self, items=tuple(items), pairs=pairs, num_over_long=num_over_long)
+        return replace(self, items=tuple(items), pairs=self._weighted(items, pairs), num_over_long=num_over_long)
+
+    def _weighted(self, items: Sequence[ScoredItem], pairs: Sequence[ScoredPair]) -> tuple[ScoredPair, ...]:
+        """The pairs with the weights that the suite's score gives them, however many comparisons an item has."""
+        if not pairs:
+            return ()
+        # The shares alone are wanted, so nothing is resampled more than once.
+        shares = self.benchmark.judge(items, Intervals(confidence=0.95, num_bootstrap=1, seed=0)).shares
+        sizes = Counter(scored.item.subset for scored in items if scored.item.comparisons)
+        weights = [
+            (shares[pair.item.subset] / sizes[pair.item.subset] if pair.item.subset in shares else float(not shares))
+            / len(pair.item.comparisons)
+            for pair in pairs
+        ]
+        mean = sum(weights) / len(weights)
+        return tuple(replace(pair, weight=weight / mean) for pair, weight in zip(pairs, weights, strict=True))
 
     def write_pair_scores(self, path: Path) -> None:
         """Write a row for each pair, from which every accuracy can be computed again."""

@@ -19,13 +19,18 @@ _LIKENESS_OF_CHECKPOINTS = 0.9
 
 
 def accuracy_metric(
-    margins: Sequence[float], *, name: str, confidence: float, clusters: Sequence[Hashable] | None = None
+    margins: Sequence[float],
+    *,
+    name: str,
+    confidence: float,
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
 ) -> Metric:
     """Share of pairs ordered rightly, counted per pair, with its interval as `share_metric`.
 
     Example: margins [1, 2, -1, 0] give 0.625.
     """
-    return share_metric(pair_credits(margins), name=name, confidence=confidence, clusters=clusters)
+    return share_metric(pair_credits(margins), name=name, confidence=confidence, clusters=clusters, weights=weights)
 
 
 def pair_credits(margins: Sequence[float]) -> list[float]:
@@ -54,14 +59,20 @@ def optimism_of_choice(standard_error: float, *, num_choices: int) -> float:
 
 
 def share_metric(
-    credits: Sequence[float], *, name: str, confidence: float, clusters: Sequence[Hashable] | None = None
+    credits: Sequence[float],
+    *,
+    name: str,
+    confidence: float,
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
 ) -> Metric:
     """The mean of credits (0 wrong, 1 right, between them a tie), with the interval of `share_interval`.
 
     Args:
         clusters: what each credit shares with others, its prompt; None: all are independent.
+        weights: of each credit; only their ratios count. None: all the same.
     """
-    mean = clustered_mean(credits, clusters)
+    mean = clustered_mean(credits, clusters, weights)
     low, high = share_interval(mean, confidence=confidence)
     return Metric(
         name=name, value=mean.value, unit="fraction", ci_low=low, ci_high=high, count=len(credits),
@@ -70,17 +81,24 @@ def share_metric(
 
 
 def mean_metric(
-    values: Sequence[float], *, name: str, unit: str, confidence: float, clusters: Sequence[Hashable] | None = None
+    values: Sequence[float],
+    *,
+    name: str,
+    unit: str,
+    confidence: float,
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
 ) -> Metric:
     """The mean with its t interval (`mean_interval`).
 
     Args:
         clusters: what each value shares with others; None: all are independent.
+        weights: of each value; only their ratios count. None: all the same.
 
     Raises:
         ValueError: there is no value.
     """
-    mean = clustered_mean(values, clusters)
+    mean = clustered_mean(values, clusters, weights)
     low, high = mean_interval(mean, confidence=confidence)
     return Metric(
         name=name, value=mean.value, unit=unit, ci_low=low, ci_high=high, count=len(values),

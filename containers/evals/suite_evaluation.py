@@ -69,6 +69,7 @@ def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, edited: Edi
     if not pairs:
         return {}
     margins, prompts = [pair.margin for pair in pairs], [pair.prompt_id for pair in pairs]
+    weights = [pair.weight for pair in pairs]
 
     def mean(values: list[float], name: str, unit: str) -> Metric:
         return mean_metric(
@@ -77,9 +78,10 @@ def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, edited: Edi
             unit=unit,
             confidence=intervals.confidence,
             clusters=prompts,
+            weights=weights,
         )
 
-    calibration = calibration_of(margins, prompts, intervals)
+    calibration = calibration_of(margins, prompts, intervals, weights=weights)
     better, worse = _score_histograms(pairs)
     return {
         "num_ties": margins.count(0.0),

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+from containers.contracts.configs.ladder import Fallback, LadderSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.identity import group_size
-from containers.contracts.ladder import Fallback, LadderSettings
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError, plan_batch
 from containers.launch.host_limits import memory_limit

@@ -8,8 +8,6 @@ from containers.contracts.certificate import (
     REWRITING,
     TEST_SUITE,
     Certificate,
-    LengthBias,
-    ScoreParity,
     SuiteEvaluation,
 )
 from containers.contracts.outcome import Metric
@@ -26,14 +24,9 @@ from containers.document.model import (
     Plot,
     Plots,
     Section,
-    Table,
-    Text,
-    Value,
-    heads,
 )
 from containers.formatting import (
     interval,
-    margin_share,
     number,
     one_line,
     parity_text,
@@ -42,14 +35,13 @@ from containers.formatting import (
     short_digest,
 )
 from containers.report.gates import gate_outcome, gate_section, sentence
+from containers.report.length import length_section
+from containers.report.parity import parity_card, parity_section
 from containers.report.samples import scored_samples
 from containers.report.suites import (
     bare_interval,
     choice_note,
-    interventions_table,
-    padding_table,
     part_blocks,
-    slope_table,
     suites_table,
 )
 
@@ -75,23 +67,6 @@ _WORDS = (
 # Suites whose plots the page shows; the figures of all are in the tables.
 _MAX_PLOTTED = 6
 _MAX_OPEN = 3
-_EDITS_LEAD = (
-    "Whether length alone moves a score: the same answer is edited by rule, and scored before and after. Padding puts "
-    "filler after it, repetition its own sentences; rewriting puts the same content in more or in fewer words. Both "
-    "sides of the drawn pairs are edited, whether their order is right or wrong. A good model may punish filler and "
-    "repetition; it rewards neither, and no wording. Cutting removes content, so its effect is quality and length "
-    "together. Lengths are in characters."
-)
-_PADDING_LEAD = (
-    "How often filler changes an order: on the rejected side of pairs in the right order; on the lower-scored side of "
-    "all drawn pairs, whatever the label; and how many pairs are in the right order with both sides padded to the same "
-    "length."
-)
-_SLOPE_LEAD = (
-    "How margin and length go together, given these labels. This describes the pairs and the model; it does not tell a "
-    "bias. Where better answers are longer, a model without a bias has a positive slope; where people chose answers "
-    "for their length, a negative one."
-)
 _FOOTER = (
     "Written by rlhf-flows. The same figures, and more digits, are in certificate.json; the scores of every pair are "
     "beside it. The page needs no network and runs no script."
@@ -144,9 +119,9 @@ def certificate_sections(
     return (
         *gate,
         _suites(certificate, (*((by_suite,) if by_suite else ()), *first)),
-        _length(certificate, _titled(drawn, "length difference")),
+        length_section(certificate, _titled(drawn, "length difference")),
         _scores(certificate, _titled(drawn, ": scores", ": calibration")),
-        _parity(certificate),
+        parity_section(certificate.parity),
         Section("Suite by suite", tuple(_parts(certificate.suites)), anchor="parts", short="Suite by suite"),
         Section("Which model", (_model_facts(certificate),), anchor="model", short="Which model"),
         *(samples if certificate.samples else ()),
@@ -212,21 +187,7 @@ def _cards(certificate: Certificate) -> tuple[Card, ...]:
             for name in (PADDING, REPETITION, REWRITING)
         ),
         _card("Order flipped by padding", "padding attack", length.padding.flips),
-        _parity_card(parity),
-    )
-
-
-def _parity_card(parity: ScoreParity) -> Card:
-    share = parity.margin_difference
-    paths = f"scores up to {number(parity.max_difference)} apart on {len(parity.paths)} code paths"
-    if share is None:
-        return Card("Score parity", "score parity", value=number(parity.max_difference), detail=paths)
-    return Card(
-        "Score parity",
-        "score parity",
-        value=margin_share(share),
-        interval=f"of a typical margin; {parity.num_orders_changed} of {parity.num_pairs} orders changed",
-        detail=paths,
+        parity_card(parity),
     )
 
 
@@ -243,8 +204,9 @@ def _card(label: str, term: str, metric: Metric | None, *, unit: str = "pairs") 
 
 def _suites(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
     lead = (
-        "Each suite scores by its own published rule; pair accuracy counts every comparison of a better with a worse "
-        f"answer, and a tie as half. Intervals are at {percent(certificate.confidence)} and over prompts: rows with "
+        "Each suite scores by its own published rule. Pair accuracy, margin, log loss and calibration are over all "
+        "comparisons of a better with a worse answer, each with the weight that the score gives its item; a tie is "
+        f"half right. Intervals are at {percent(certificate.confidence)} and over prompts: rows with "
         "the same prompt are no independent evidence."
     )
     blocks = (
@@ -254,26 +216,6 @@ def _suites(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
         Plots(plots),
     )
     return Section("Suites", blocks, anchor="suites", short="Suites")
-
-
-def _length(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
-    each: tuple[tuple[str, LengthBias], ...] = tuple(
-        (suite.name, suite.length) for suite in certificate.suites if suite.num_pairs
-    )
-    together = (("All suites together", certificate.length),)
-    rows = (*together, *each) if len(each) > 1 else each
-    by_suite = (Fold("The same for each suite", (interventions_table(each),)),) if len(each) > 1 else ()
-    blocks = (
-        Note(_EDITS_LEAD, "lead", ("length effect",)),
-        interventions_table(together if len(each) > 1 else each),
-        *by_suite,
-        Note(_PADDING_LEAD, "lead", ("padding attack",)),
-        padding_table(rows),
-        Note(_SLOPE_LEAD, "lead", ("length slope",)),
-        slope_table(rows),
-        Plots(plots),
-    )
-    return Section("Length bias", blocks, anchor="length", short="Length bias")
 
 
 def _scores(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
@@ -287,43 +229,6 @@ def _scores(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
     more = (Fold("The same for other suites", (Plots(others),)),) if others else ()
     blocks = (Note(lead, "lead", ("calibration",)), Plots(shown), *more)
     return Section("Scores and calibration", blocks, anchor="scores", short="Scores and calibration")
-
-
-def _parity(certificate: Certificate) -> Section:
-    parity = certificate.parity
-    lead = (
-        f"{parity.num_conversations:,} conversations, scored on every code path that a score can take; the reference: "
-        f"{parity.reference}. Equal within {parity_text(parity)}. {_parity_bounds(parity)}"
-    )
-    within, differs = Text("equal within the bounds", tone="good"), Text("differs", tone="bad")
-    rows: list[tuple[Value, ...]] = [
-        (
-            f"{path.name[:1].upper()}{path.name[1:]}",
-            path.max_difference,
-            margin_share(path.max_margin_difference / parity.typical_margin) if parity.typical_margin else None,
-            path.num_orders_changed if parity.num_pairs else None,
-            within if parity.allows(path) else differs,
-        )
-        for path in parity.paths
-    ]
-    columns = (
-        *heads("Code path", "Largest difference", "Of a typical margin", "Orders changed", numbers=3),
-        *heads("Verdict"),
-    )
-    return Section(
-        "Score parity", (Note(lead, "lead"), Table(columns, tuple(rows))), anchor="parity", short="Score parity"
-    )
-
-
-def _parity_bounds(parity: ScoreParity) -> str:
-    rounding = f"by more than {number(parity.bound)}, which rounding explains ({parity.precision})"
-    if parity.margin_bound is None:
-        return f"A model gets no certificate if a score differs {rounding}."
-    return (
-        f"A model gets no certificate if a score differs {rounding}, a margin by more than "
-        f"{number(parity.margin_bound)} (typical: {number(parity.typical_margin)}), or if more than "
-        f"{parity.orders_bound} orders change."
-    )
 
 
 def _parts(suites: Iterable[SuiteEvaluation]) -> Iterable[Block]:

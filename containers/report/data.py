@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.records import Funnel, LabelAgreement, SuiteContamination, ValidationPart
+from containers.contracts.funnel import Funnel, LabelAgreement, SuiteContamination, ValidationPart
 from containers.document.model import (
     Beside,
     Block,

@@ -7,8 +7,9 @@ from itertools import pairwise
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
 
 from containers.contracts.certificate import CalibrationBin, SuiteEvaluation
+from containers.contracts.funnel import Funnel
 from containers.contracts.outcome import Metric
-from containers.contracts.records import Funnel, Histogram
+from containers.contracts.records import Histogram
 from containers.document.model import Plot
 from containers.document.plot_style import (
     AQUA,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from containers.contracts.certificate import Certificate
 from containers.contracts.champions import DECISIONS_INPUT, RunDecision, RunDecisions
+from containers.contracts.funnel import Funnel
 from containers.contracts.hardware import MeasuredContract
 from containers.contracts.manifest import Manifest
 from containers.contracts.names import (
@@ -21,14 +22,7 @@ from containers.contracts.names import (
     TRAINING_INFO_FILE,
     StageName,
 )
-from containers.contracts.records import (
-    Funnel,
-    GateVerdict,
-    PipelineRecord,
-    PolicyEvaluation,
-    StageRecord,
-    TrainingInfo,
-)
+from containers.contracts.records import GateVerdict, PipelineRecord, PolicyEvaluation, StageRecord, TrainingInfo
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.report.curves import Curves, read_curves

@@ -6,7 +6,6 @@ from containers.contracts.certificate import (
     TEST_SUITE,
     CalibrationByChance,
     Certificate,
-    LengthBias,
     SuiteEvaluation,
 )
 from containers.contracts.outcome import Metric
@@ -24,54 +23,6 @@ def suites_table(suites: Sequence[SuiteEvaluation]) -> Table:
         ("Calibration error", "calibration error"), ("A perfect model's", "plug-in calibration error"), numbers=12,
     )  # fmt: skip
     return Table(columns, tuple(map(_row, suites)), name="suites")
-
-
-def interventions_table(rows: Sequence[tuple[str, LengthBias]]) -> Table:
-    """A row for each suite and edit: what the edit of an answer does to its score."""
-    columns = heads(
-        "Suite", ("Edit", "length effect"), ("Effect, SD per doubling", "length effect"), "Change, SD",
-        "Doublings of the length", "Answers", "Prompts", "Not edited", numbers=6,
-    )  # fmt: skip
-    found: list[tuple[Value, ...]] = []
-    for name, length in rows:
-        for edit in length.interventions:
-            reasons = ", ".join(f"{reason}: {count:,}" for reason, count in edit.not_edited_because)
-            doublings = None if edit.mean_doublings is None else number(edit.mean_doublings, signed=True)
-            found.append(
-                (name, edit.name, _bare(edit.effect), _bare(edit.change), doublings, edit.num_answers, edit.num_prompts,
-                 Text(number(edit.num_not_edited), sub=reasons))
-            )  # fmt: skip
-    return Table(columns, tuple(found))
-
-
-def padding_table(rows: Sequence[tuple[str, LengthBias]]) -> Table:
-    """A row for each suite: how often filler changes the order of a pair."""
-    columns = heads(
-        "Suite", ("Flipped by padding the rejected side", "padding attack"),
-        ("By padding the lower-scored side", "padding attack"), ("Accuracy, both sides padded", "padding attack"),
-        "Padded pairs", numbers=4,
-    )  # fmt: skip
-    found = []
-    for name, length in rows:
-        padding = length.padding
-        room = f"{padding.num_not_padded:,} had no room" if padding.num_not_padded else ""
-        figures = (padding.flips, padding.flips_of_either_order, padding.padded_accuracy)
-        count = padding.padded_accuracy.count if padding.padded_accuracy else padding.num_pairs
-        found.append((name, *map(_bare, figures), Text(number(count or 0), sub=room)))
-    return Table(columns, tuple(found))
-
-
-def slope_table(rows: Sequence[tuple[str, LengthBias]]) -> Table:
-    """A row for each suite: how margin and length go together, given its labels."""
-    columns = heads(
-        "Suite", "Score per doubling", ("Length slope, SD per doubling", "length slope"),
-        ("Accuracy without its part", "accuracy at equal lengths"), ("Pairs", "pair"), numbers=4,
-    )  # fmt: skip
-    figures = [(name, (length.slope, length.standard_slope, length.controlled_accuracy)) for name, length in rows]
-    pairs = [length.num_pairs for _, length in rows]
-    return Table(
-        columns, tuple((name, *map(_bare, of), count) for (name, of), count in zip(figures, pairs, strict=True))
-    )
 
 
 def part_blocks(suite: SuiteEvaluation) -> tuple[Block, ...]:
@@ -116,7 +67,8 @@ def bare_interval(metric: Metric) -> str:
     return f"{number(metric.ci_low, signed=True)} to {number(metric.ci_high, signed=True)}"
 
 
-def _bare(metric: Metric | None) -> Value:
+def bare(metric: Metric | None) -> Value:
+    """The figure with its interval below it, for a table whose heading names the unit."""
     if metric is None:
         return None
     value = percent(metric.value) if metric.unit == "fraction" else number(metric.value, signed=True)
@@ -136,7 +88,7 @@ def _row(suite: SuiteEvaluation) -> tuple[Value, ...]:
         suite.num_left_out,
         suite.mean_margin and Quantity(suite.mean_margin.value, ""),
         suite.log_loss and Quantity(suite.log_loss.value, ""),
-        _bare(suite.expected_calibration_error),
+        bare(suite.expected_calibration_error),
         _by_chance(suite.calibration_by_chance),
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, PolaritySettings
-from containers.contracts.records import ReferenceCheck
+from containers.contracts.funnel import ReferenceCheck
 from containers.data.funnel import Split
 from containers.data.rows import Pair, Turn
 from containers.data.sources import PlacedRow

@@ -1,6 +1,7 @@
 """evaluate_reward_model: certify the saved reward model by suites, edits of length, and score parity."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -157,9 +158,15 @@ def _certified(
 
 
 def _over_all(suites: Sequence[ScoredSuite], edited: Sequence[EditedPairs], intervals: Intervals) -> LengthBias:
-    """Length bias over the pairs of all suites; each has at most `num_edited_pairs` edited ones."""
-    pairs = list(chain.from_iterable(suite.pairs for suite in suites))
+    """Length bias over the pairs of all suites, which count by their prompts, not by their comparisons."""
+    pairs = list(chain.from_iterable(map(_by_prompts, suites)))
     return length_bias(pairs, intervals, score_std=score_spread(pairs), edited=together(edited))
+
+
+def _by_prompts(suite: ScoredSuite) -> list[ScoredPair]:
+    """The suite's pairs, with weights that add up to its number of prompts."""
+    factor = len({pair.prompt_id for pair in suite.pairs}) / max(1, len(suite.pairs))
+    return [replace(pair, weight=factor * pair.weight) for pair in suite.pairs]
 
 
 def _samples(pairs: Sequence[ScoredPair], count: int) -> tuple[SamplePrediction, ...]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.funnel import Funnel
 from containers.contracts.outcome import Metric
-from containers.contracts.records import Funnel
 from containers.contracts.registries import BENCHMARKS
 from containers.data.filters.chain import FilterChain, Rows
 from containers.data.filters.contamination import SuitePrompt

@@ -149,7 +149,8 @@ def _parity_wanted(parity: ScoreParity) -> str:
     scores = f"on every code path scores within {number(parity.bound)}"
     if parity.margin_bound is None:
         return scores
-    return f"{scores}, margins within {number(parity.margin_bound)}, at most {parity.orders_bound} orders changed"
+    orders = f"at most {parity.orders_bound} of {parity.num_pairs} orders changed"
+    return f"{scores}, margins within {number(parity.margin_bound)}, {orders}"
 
 
 def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:

@@ -10,13 +10,13 @@ from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.ladder import LadderSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import GIB, GpuProfile
-from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.registries import RuntimeKind
 from tasks.config.gates import Gates

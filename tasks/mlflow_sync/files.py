@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from containers.contracts.certificate import Certificate
 from containers.contracts.digests import UnsafeFileError, regular_files
+from containers.contracts.funnel import Funnel
 from containers.contracts.names import (
     ADAPTER_FOLDER,
     CERTIFICATE_FILE,
@@ -18,7 +19,7 @@ from containers.contracts.names import (
     FUNNEL_FILE,
     POLICY_EVALUATION_FILE,
 )
-from containers.contracts.records import Funnel, PolicyEvaluation, SamplePrediction
+from containers.contracts.records import PolicyEvaluation, SamplePrediction
 from containers.document.tables import NamedTable, named_tables
 from containers.report.data import steps_table
 from containers.report.samples import scored_samples, side_by_side

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from containers.contracts.configs.ladder import Fallback
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.digests import read_manifest
 from containers.contracts.identity import config_profile, stage_batch
-from containers.contracts.ladder import Fallback
 from containers.contracts.manifest import Manifest
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict, StageRecord

@@ -11,8 +11,10 @@ from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import GIB, BatchPlan
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
+from containers.formatting import percent
 from tasks.config.debug import is_debug
 from tasks.config.errors import Mistake
+from tasks.config.gate_rules import best_lower_end
 from tasks.plan import estimates
 from tasks.plan.estimates import Work
 from tasks.plan.figures import Figure, PlanContext, StagePlan, duration_text, epochs_text
@@ -122,6 +124,23 @@ def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:
         floors["twice minimum_policy_prompts"] = 2 * filters.minimum_policy_prompts
     if _fewer(data.pairs, sum(floors.values())):
         yield _floor(floors, source.train or "the mixture", data.pairs)
+
+
+def gate_mistakes(context: PlanContext) -> Iterator[Mistake]:
+    """A minimum that the test pairs cannot show, however good the model: known before anything is trained."""
+    gate, pairs = context.config.gates.reward_model, context.data.test_pairs
+    if gate.held_by == "figure" or gate.waive is not None or is_debug(context.config):
+        return
+    if pairs is None or pairs.origin not in ("exact", "at most") or not pairs.value:
+        return
+    best = best_lower_end(pairs.value)
+    if best < gate.minimum_accuracy:
+        yield Mistake(
+            "gates.reward_model.minimum_accuracy",
+            f"{gate.minimum_accuracy:g} cannot be shown: with {pairs.value:,} test pairs the interval of a model "
+            f"without an error begins at {percent(best)}. Hold out more (filter_dataset.validation_fraction, "
+            "validation_parts), lower it, or set gates.reward_model.held_by to `figure`.",
+        )
 
 
 def _floor(floors: Mapping[str, int], source: str, found: Count | None) -> Mistake:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.records import FunnelStep
+from containers.contracts.funnel import FunnelStep
 from containers.data.funnel import FunnelCounter, Split, Tally, funnel_table
 from containers.harness.errors import BadDataError
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.funnel import Funnel, PolarityCheck, ReferenceCheck, ValidationPart
 from containers.contracts.names import (
     DROPPED_FILE,
     FROZEN_PAIRS_FILE,
@@ -18,7 +19,6 @@ from containers.contracts.names import (
     TRAIN_PAIRS_FILE,
     TUNE_PAIRS_FILE,
 )
-from containers.contracts.records import Funnel, PolarityCheck, ReferenceCheck, ValidationPart
 from containers.data.filters.chain import Rows
 from containers.data.filters.overlaps import Overlaps
 from containers.data.funnel import UNKNOWN, FunnelCounter, counted

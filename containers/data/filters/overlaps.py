@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from containers.contracts.funnel import SuiteContamination
 from containers.contracts.names import CONTAMINATED_FILE, NEAR_DUPLICATES_FILE
-from containers.contracts.records import SuiteContamination
 from containers.data.filters.contamination import Contamination, SuitePrompt
 from containers.data.filters.prompt_words import text_of_turns
 from containers.data.funnel import shortened

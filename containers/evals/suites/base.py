@@ -82,6 +82,7 @@ class SuiteFigures:
         subsets: one figure per subset.
         missing: subsets or sections of the suite that this file lacks, so that `score` is not the published one.
         whole: the score with what each prompt adds to it, to compare two models.
+        shares: subset → its share in the score; empty: each item counts the same.
     """
 
     score: Metric | None
@@ -89,6 +90,7 @@ class SuiteFigures:
     subsets: tuple[Metric, ...] = ()
     missing: tuple[str, ...] = ()
     whole: LinearFigure | None = field(default=None, compare=False)
+    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

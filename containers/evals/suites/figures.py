@@ -138,10 +138,23 @@ def section_figures(
     return SuiteFigures(
         score=score.metric("score", intervals),
         whole=score.figure,
+        shares=_shares(parts, by_section=score_of == "sections"),
         sections=tuple(estimate.metric(name, intervals) for name, estimate in estimates.items()),
         subsets=shares(credits, intervals),
         missing=missing,
     )
+
+
+def _shares(parts: Mapping[str, Sequence[tuple[float, Estimate]]], *, by_section: bool) -> dict[str, float]:
+    """The share of each subset in the score."""
+    found: dict[str, float] = {}
+    for section in filter(None, parts.values()):
+        whole = math.fsum(weight for weight, _ in section)
+        for weight, estimate in section:
+            (subset,) = estimate.strata
+            found[subset] = weight / whole if by_section else 1.0
+    total = math.fsum(found.values())
+    return {subset: share / total for subset, share in found.items()}
 
 
 def by_subset(scored: Sequence[ScoredItem], order: Sequence[str] = ()) -> dict[str, list[ScoredItem]]:

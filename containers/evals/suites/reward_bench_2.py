@@ -105,6 +105,7 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     return SuiteFigures(
         score=score.metric("score", intervals) if score else None,
         whole=score.figure if score else None,
+        shares={subset: 1 / len(sections) for subset in sections},
         sections=tuple(part.metric(name, intervals) for name, part in sections.items()),
         missing=tuple(subset for subset in SUBSETS if subset not in sections),
     )

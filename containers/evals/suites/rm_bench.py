@@ -9,7 +9,7 @@ Source: Liu et al. 2024, arXiv:2410.16184; THU-KEG/RM-Bench, README ("Clarity on
 accuracy") and `scripts/utils.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -89,10 +89,22 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
     return SuiteFigures(
         score=score.metric("score", intervals),
         whole=score.figure,
+        shares=_subset_shares(groups, present),
         sections=tuple(section.metric(name, intervals) for name, section in sections.items()),
         subsets=tuple(cell.metric(f"{domain} {difficulty}", intervals) for (domain, difficulty), cell in cells.items()),
         missing=missing,
     )
+
+
+def _subset_shares(groups: Mapping[str, Sequence[ScoredItem]], domains: Sequence[str]) -> dict[str, float]:
+    """The share of each subset: domains count the same, and within one each item."""
+    sizes = {domain: sum(len(groups.get(subset, ())) for subset in DOMAINS[domain]) for domain in domains}
+    return {
+        subset: len(groups[subset]) / sizes[domain] / len(domains)
+        for domain in domains
+        for subset in DOMAINS[domain]
+        if subset in groups
+    }
 
 
 def _shares(entry: ScoredItem) -> tuple[float, float, float]:

@@ -8,8 +8,8 @@ from typing import Literal
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ValidationParts
+from containers.contracts.funnel import Funnel
 from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
-from containers.contracts.records import Funnel
 from containers.data.formats import files
 from containers.data.formats.errors import UnreadableFileError
 from containers.harness.errors import BadDataError

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.funnel import Funnel
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
-from containers.contracts.records import Funnel
 from containers.data.funnel_by_group import groups_of
 from containers.stages.filter_dataset import run
 from tests.unit.factories.spec_factory import make_context

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.records import PolarityCheck
+from containers.contracts.funnel import PolarityCheck
 from containers.data.formats.columns import HELPSTEER3
 from containers.evals.polarity import agreement_with_scores, score_agreement, verdict_on_scores
 from containers.harness.errors import BadDataError

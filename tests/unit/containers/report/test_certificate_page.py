@@ -53,7 +53,7 @@ def test_parity_is_said_as_far_as_it_was_measured() -> None:
     text = _text(certificate_html(found))
     assert "the same scores" not in text
     assert "code paths equal within less than 0.01 % of a typical margin, 0 of 32 orders changed" in text
-    assert "a margin by more than 0.243 (typical: 1.62), or if more than 1 orders change" in text
+    assert "a margin by more than 0.243 (typical: 1.62), or if more than 1 of 32 orders change" in text
     path = found.parity.paths[0].model_copy(update={"max_margin_difference": 0.081, "num_orders_changed": 1})
     parity = found.parity.model_copy(update={"precision": "bfloat16", "bound": 0.2, "paths": (path,)})
     text = _text(certificate_html(found.model_copy(update={"parity": parity})))

@@ -1,6 +1,6 @@
 """What the data says about itself must reach the pages that people read."""
 
-from containers.contracts.records import Funnel, FunnelStep, PolarityCheck, ReferenceCheck, SuiteContamination
+from containers.contracts.funnel import Funnel, FunnelStep, PolarityCheck, ReferenceCheck, SuiteContamination
 from containers.document.markdown import markdown
 from containers.document.model import Section, Table, walk
 from containers.report.data import data_findings, data_section

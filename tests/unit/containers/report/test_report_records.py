@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.certificate import LengthBias
+from containers.contracts.funnel import FunnelStep
 from containers.contracts.hardware import MeasuredContract
 from containers.contracts.names import (
     CERTIFICATE_FILE,
@@ -15,7 +16,7 @@ from containers.contracts.names import (
     POLICY_EVALUATION_FILE,
     StageName,
 )
-from containers.contracts.records import CheckFinding, FunnelStep
+from containers.contracts.records import CheckFinding
 from containers.report.curves import read_curves
 from containers.report.data import unaccounted_rows
 from containers.report.figures import running_mean

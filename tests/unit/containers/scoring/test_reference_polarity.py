@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.funnel import ReferenceCheck
 from containers.contracts.names import StageName
-from containers.contracts.records import ReferenceCheck
 from containers.data.formats.columns import HELPSTEER3
 from containers.data.rows import Pair
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.shared_data
 
 SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs.jsonl.gz"}
 RECORDED = {
-    "human_rows_and_suites": "54b10c9946f8254e",
+    "human_rows_and_suites": "08806759b90e4320",
     "transcripts": "18aac5e418b944b5",
     "transcripts_beside_validation": "ea1ce8dbc40a500a",
-    "every_defect": "13cbe68b70e4f6b2",
-    "nearly_the_same_rows": "4deb0a0427320db4",
+    "every_defect": "55d00a67e1891c70",
+    "nearly_the_same_rows": "82339ce5a41c4f47",
     "a_mixture": "7420e21059940b89",
 }
 Inputs = dict[str, Path]

@@ -3,6 +3,7 @@
 import html.parser
 import re
 
+from containers.contracts.funnel import Funnel
 from containers.contracts.names import (
     CERTIFICATE_FILE,
     FUNNEL_FILE,
@@ -10,7 +11,7 @@ from containers.contracts.names import (
     REPORT_HTML_FILE,
     StageName,
 )
-from containers.contracts.records import Funnel, Message, PipelineRecord
+from containers.contracts.records import Message, PipelineRecord
 from containers.stages import write_report
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_factory import MadeRun

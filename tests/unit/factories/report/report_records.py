@@ -3,12 +3,11 @@
 import math
 import random
 
+from containers.contracts.funnel import Funnel, FunnelStep
 from containers.contracts.hardware import ContractFinding, MeasuredContract
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import (
-    Funnel,
-    FunnelStep,
     GateDecision,
     GateRule,
     GateVerdict,

@@ -332,7 +332,7 @@ def test_the_rule_of_parity_says_margins_and_orders_and_judges_each() -> None:
 
     near = judged(max_margin_difference=0.1, num_orders_changed=1)
     assert near.passed and near.found == "5.0 % of a typical margin, 1 of 32 orders changed on 1 code paths"
-    assert near.wanted == "on every code path scores within 0.500, margins within 0.300, at most 1 orders changed"
+    assert near.wanted == "on every code path scores within 0.500, margins within 0.300, at most 1 of 32 orders changed"
     assert not judged(max_margin_difference=0.31).passed
     assert not judged(num_orders_changed=2).passed
     assert not judged(max_difference=0.51).passed

@@ -6,7 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from containers.contracts.records import Funnel, FunnelStep, Message, SamplePrediction
+from containers.contracts.funnel import Funnel, FunnelStep
+from containers.contracts.records import Message, SamplePrediction
 from tasks.mlflow_sync.files import tables_of
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from containers.contracts.configs.ladder import LadderSettings
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import GpuProfile
-from containers.contracts.ladder import LadderSettings
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec

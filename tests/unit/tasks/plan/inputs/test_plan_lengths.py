@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from containers.contracts.funnel import Funnel
 from containers.contracts.names import FUNNEL_FILE, TRAIN_PAIRS_FILE, StageName
-from containers.contracts.records import Funnel
 from tasks.plan.run_plan import plan_run
 from tasks.plan.text import figure_text, render_plan
 from tests.unit.factories.plan_runs import figure_of, pair, run_on
