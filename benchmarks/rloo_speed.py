@@ -64,7 +64,17 @@ from benchmarks.speed_ratios import (
     results_by_draw,
     tried,
 )
-from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
+from benchmarks.speed_table import (
+    add_options,
+    add_rows_options,
+    check_seeds,
+    chosen_rows,
+    circumstances,
+    spread_line,
+    table,
+    whole,
+    write_part,
+)
 
 _WANTED, _WANTED_WITH_DATA = 5.0, 10.0
 _SAME = 1e-3
@@ -93,8 +103,7 @@ def main() -> int:
     text = _table(arguments, {seed: lengths[seed] for seed in arguments.seeds}, found, peer)
     print(text)
     if arguments.write:
-        vocabulary = "Real vocabulary" if arguments.data else "Made rows" if arguments.made else "Letters"
-        heading = vocabulary + (", whole model" if arguments.whole else "")
+        heading = chosen_rows(arguments, letters="")[0] + (", whole model" if arguments.whole else "")
         write_part(_FIGURES, text, module=_MODULE, title="RLOO step", heading=heading, measured=measured)
     wanted = _WANTED_WITH_DATA if data is not None else _WANTED
     return 0 if _apart(found, peer) <= _SAME and ratio(found, DEFAULT, ours=OURS).median >= wanted else 1
@@ -102,9 +111,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    rows = parser.add_mutually_exclusive_group()
-    rows.add_argument("--data", type=Path, help="folder with the real vocabulary and real rows")
-    rows.add_argument("--made", action="store_true", help="rows like these, made with a seed")
+    add_rows_options(parser)
     parser.add_argument("--whole", action="store_true", help="train all weights instead of adapters")
     parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each draw, {STEP_PROMPTS} a step")
     add_options(parser, page=_FIGURES)
@@ -197,13 +204,7 @@ def _total(found: Runs, name: str, kind: str) -> int:
 
 
 def _table(arguments: argparse.Namespace, draws: dict[int, Lengths], found: Runs, peer: Tried) -> str:
-    data = (
-        "texts of real rows, Qwen's vocabulary"
-        if arguments.data
-        else "texts of made rows, a vocabulary as wide as Qwen's"
-        if arguments.made
-        else "random letters"
-    )
+    _, data = chosen_rows(arguments, letters="random letters")
     every = [task for lengths in draws.values() for task in lengths]
     apart = sum(len(answers) * prompt + sum(answers) for prompt, answers in every)
     shared = sum(prompt + sum(answers) for prompt, answers in every)

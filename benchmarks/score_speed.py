@@ -55,7 +55,17 @@ from benchmarks.speed_ratios import (
     results_by_draw,
     tried,
 )
-from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
+from benchmarks.speed_table import (
+    add_options,
+    add_rows_options,
+    check_seeds,
+    chosen_rows,
+    circumstances,
+    spread_line,
+    table,
+    whole,
+    write_part,
+)
 from containers.models.token_batches import tokens_of_all
 from containers.packing.scoring import computed_tokens, shared_groups
 from containers.scoring.scorer import RewardScorer
@@ -101,7 +111,7 @@ def main() -> int:
         savings = {name: _savings(folder, data, arguments, name) for name in [*defaults, *best]}
     difference = _largest_difference(found, peers.values())
     text = _text(arguments, tokens, found, difference, peers=peers, savings=savings)
-    heading = "Real rows" if arguments.data else "Made rows" if arguments.made else "Random text"
+    heading, _ = chosen_rows(arguments, letters="")
     _report(text, arguments, heading=heading, measured=measured)
     wanted = {DEFAULTS[REWARDBENCH]: _WANTED_OF_DEFAULT, peers[REWARDBENCH].best: _WANTED_OF_BEST}
     fast = all(ratio(found, name, ours=_OURS).median >= least for name, least in wanted.items())
@@ -110,9 +120,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    rows = parser.add_mutually_exclusive_group()
-    rows.add_argument("--data", type=Path, help="folder with real rows and the real vocabulary")
-    rows.add_argument("--made", action="store_true", help="rows like these, made with a seed")
+    add_rows_options(parser)
     parser.add_argument("--pairs", type=int, default=16, help="pairs of each draw; 16 unless given")
     parser.add_argument("--budgets", type=int, nargs="*", default=[], help="further tokens per forward of our way")
     parser.add_argument("--profile", action="store_true", help="where the time of our way goes, and nothing else")
@@ -250,13 +258,7 @@ def _text(
 ) -> str:
     lengths = sorted(len(side) for tokens in draws.values() for pair in tokens for side in pair)
     shared = sum(computed_tokens(pair) for tokens in draws.values() for pair in tokens)
-    data = (
-        "real rows, Qwen's vocabulary"
-        if arguments.data
-        else "made rows, a vocabulary as wide as Qwen's"
-        if arguments.made
-        else "prompts 200 to 2,000 tokens, answers 100 to 600"
-    )
+    _, data = chosen_rows(arguments, letters="prompts 200 to 2,000 tokens, answers 100 to 600")
     parameters = found[_OURS][0]["parameters"]
     gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
     once = [name for name in DEFAULTS.values() if name in found and len(found[name]) < len(found[_OURS])]

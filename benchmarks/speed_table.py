@@ -38,6 +38,24 @@ def add_options(parser: argparse.ArgumentParser, *, page: Path, rounds: int = 2)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
 
 
+def add_rows_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that put rows in the place of random letters."""
+    rows = parser.add_mutually_exclusive_group()
+    rows.add_argument("--data", type=Path, help="folder with real rows and the real vocabulary")
+    rows.add_argument("--made", action="store_true", help="rows like these, made with a seed")
+
+
+def chosen_rows(arguments: argparse.Namespace, *, letters: str) -> tuple[str, str]:
+    """Return the heading of the page's part, and what the texts are.
+
+    Args:
+        letters: what random letters are called there.
+    """
+    if arguments.data:
+        return "Real rows", "real rows, Qwen's vocabulary"
+    return ("Made rows", "made rows, a vocabulary as wide as Qwen's") if arguments.made else ("Random text", letters)
+
+
 def check_seeds(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
     """End the program if the draw of calibration, or one draw twice, is to be compared."""
     if CALIBRATION_SEED in seeds or len(set(seeds)) < len(seeds):

@@ -55,7 +55,9 @@ from benchmarks.speed_ratios import (
 )
 from benchmarks.speed_table import (
     add_options,
+    add_rows_options,
     check_seeds,
+    chosen_rows,
     circumstances,
     spread_line,
     table,
@@ -128,7 +130,7 @@ def main() -> int:
     text = _table(arguments, compared, savings, found, peer)
     print(text)
     if arguments.write:
-        heading = "Real rows" if arguments.data else "Made rows" if arguments.made else "Random text"
+        heading, _ = chosen_rows(arguments, letters="")
         title = "Reward-model training step"
         write_part(_FIGURES, text, module=MODULE, title=title, heading=heading, measured=measured)
     wanted = {DEFAULT: _WANTED_OF_DEFAULT, peer.best: _WANTED_OF_BEST}
@@ -138,9 +140,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    rows = parser.add_mutually_exclusive_group()
-    rows.add_argument("--data", type=Path, help="folder with real rows and the real vocabulary")
-    rows.add_argument("--made", action="store_true", help="rows like these, made with a seed")
+    add_rows_options(parser)
     parser.add_argument("--pairs", type=int, default=STEP_PAIRS, help=f"pairs of each draw, {STEP_PAIRS} a step")
     add_options(parser, page=_FIGURES)
     parser.add_argument("--measure", choices=list(_ROWS), help=argparse.SUPPRESS)
@@ -285,13 +285,7 @@ def _table(
 ) -> str:
     real = sum(len(a) + len(b) for tokens in draws.values() for a, b in tokens)
     ours = sum(tokens_computed(tokens, OURS) for tokens in draws.values())
-    data = (
-        "real rows, Qwen's vocabulary"
-        if arguments.data
-        else "made rows, a vocabulary as wide as Qwen's"
-        if arguments.made
-        else "prompts 200 to 2,000 tokens, answers 100 to 600"
-    )
+    _, data = chosen_rows(arguments, letters="prompts 200 to 2,000 tokens, answers 100 to 600")
     of_draw = {run["draw"]: run["loss"] for run in found[OURS]}
     apart = max(abs(run["loss"] - of_draw[run["draw"]]) for run in found[STOCK])
 
