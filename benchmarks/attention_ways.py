@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from benchmarks.provenance import commit
 from benchmarks.speed_table import circumstances, write_part
 from containers.packing import kernel as tree_kernel
 from containers.packing.attention import packed_tree_attention
@@ -81,7 +82,7 @@ def _wait(device: torch.device) -> None:
 
 def main() -> int:
     """Print a table; return 1 if a way gives another result."""
-    arguments = _arguments()
+    arguments, measured = _arguments(), commit()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Qwen3-8B's heads on a GPU, those of the other benchmarks' model on a CPU.
     layer = (
@@ -98,7 +99,8 @@ def main() -> int:
     if arguments.write:
         title = "Attention over packed pairs: one layer"
         heading = _device_name(device) + (", forward alone" if arguments.forward else ", forward and backward")
-        write_part(_FIGURES, text, module="benchmarks.attention_ways", title=title, heading=heading)
+        module = "benchmarks.attention_ways"
+        write_part(_FIGURES, text, module=module, title=title, heading=heading, measured=measured)
     return int(any(difference > _ALLOWED[layer.dtype] for difference in differences.values()))
 
 

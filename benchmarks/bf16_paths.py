@@ -28,9 +28,9 @@ from torch import Tensor
 from torch.nn.init import normal_
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
+from benchmarks.provenance import commit, when_and_where
 from containers.certificate.parity import MARGIN_SHARE, ORDERS_SHARE
 from containers.contracts.configs.training import LoraSettings
-from containers.harness.measure import cpu_model
 from containers.models.loading import peft_config
 from containers.scoring.scorer import allowed_difference
 
@@ -61,9 +61,9 @@ def main() -> int:
     transformers.utils.logging.set_verbosity_error()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
-    arguments = parser.parse_args()
+    arguments, measured = parser.parse_args(), commit()
     lines = [
-        f"{torch.get_num_threads()} threads, {cpu_model()}; torch {torch.__version__}, transformers "
+        f"{torch.get_num_threads()} threads; torch {torch.__version__}, transformers "
         f"{transformers.__version__}. Shares are of the largest score, as far as that is above 1.",
         "",
         "| width | layers | adapters' spread | largest score | spread of scores | in a batch | merged | allowed | "
@@ -92,8 +92,9 @@ def main() -> int:
     print(text)
     if arguments.write:
         question = "How far apart are scores that the same weights give on different code paths?"
-        command = "python -m benchmarks.bf16_paths --write"
-        _FIGURES.write_text(f"# Scores in bfloat16\n\n{question}\n\n`{command}`\n\n{text}\n", encoding="utf-8")
+        command, where = "python -m benchmarks.bf16_paths --write", when_and_where(measured)
+        page = f"# Scores in bfloat16\n\n{question}\n\n`{command}`\n\n{where}.\n\n{text}\n"
+        _FIGURES.write_text(page, encoding="utf-8")
     return 0 if held else 1
 
 

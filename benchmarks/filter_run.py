@@ -10,7 +10,6 @@ import argparse
 import functools
 import hashlib
 import json
-import resource
 import tempfile
 import time
 from collections import defaultdict
@@ -152,8 +151,9 @@ def _context(scratch: Path, rows: Path, suites: Mapping[str, Path], *, with_lang
 
 
 def peak_mib() -> float:
-    """Return the peak memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Return the peak memory of this program, without that of the process that started it (`ru_maxrss` has it)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def main() -> None:

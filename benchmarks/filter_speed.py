@@ -1,19 +1,19 @@
 """Measure the rows per second of filter_dataset on one core, and the time of each step. Figures: filter_speed.md.
 
-    python -m benchmarks.filter_speed --data FOLDER [--beside TREE] [--write benchmarks/filter_speed.md]
+    python -m benchmarks.filter_speed [--data FOLDER] [--beside TREE] [--write]
 
-FOLDER has the files named in `filter_rows`. Their rows are repeated until there are as many as HelpSteer3 has. In each
-copy every seventh word is spelt otherwise, so that no copy is a duplicate and every filter has its whole work. The
-stage itself runs, each time in its own process (`filter_run`); seconds are those of the CPU. Three kinds of runs
-alternate: as it is, watched by step, and with detection of the language on an eighth of the rows. With --beside,
-another copy of the project (an older commit: `git archive COMMIT | tar x -C TREE`) filters the same rows alternately
-with this one. The page has the ratio, and whether both write the same files.
+FOLDER has the files named in `filter_rows`; without it, they are made with a seed (`made_data`). Their rows are
+repeated until there are as many as HelpSteer3 has. In each copy every seventh word is spelt otherwise, so that no copy
+is a duplicate and every filter has its whole work. The stage itself runs, each time in its own process (`filter_run`);
+seconds are those of the CPU. Three kinds of runs alternate: as it is, watched by step, and with detection of the
+language on an eighth of the rows. With --beside, another copy of the project (an older commit: `git archive COMMIT |
+tar x -C TREE`) filters the same rows alternately with this one. The page has the ratio, and whether both write the same
+files.
 """
 
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.filter_rows import SUITES, write_rows
-from containers.harness.measure import cpu_model
+from benchmarks.made_data import described, folder_of
+from benchmarks.provenance import PROJECT, commit
+from benchmarks.speed_table import write_part
 
-PROJECT = Path(__file__).resolve().parents[1]
+PAGE = Path(__file__).with_suffix(".md")
 NUM_FEW_ROWS = 600
 # Detection takes ten times as long as all the rest.
 LANGUAGE_SHARE = 8
@@ -78,28 +80,22 @@ def ratio(new: Runs, old: Runs) -> str:
     return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
-def page(runs: Runs, watched: Runs, with_language: Runs, beside: Runs, *, load: str) -> Iterator[str]:
-    """Return the figures as a page; `beside` are runs of another tree."""
+def lines_of(runs: Runs, watched: Runs, with_language: Runs, beside: Runs, *, rows: str, load: str) -> Iterator[str]:
+    """Return the figures as a part of the page; `beside` are runs of another tree."""
     median = statistics.median
     first = runs[0]
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in first["dropped"].items())
     loading, start = median(run["loading_s"] for run in runs), median(run["before_mib"] for run in runs)
     fixed_s = median(run["few_s"] - run["few_rows"] * row_s(run) for run in runs)
-    options = "--data FOLDER --beside TREE" if beside else "--data FOLDER"
-    yield f"""# How fast filter_dataset is
+    yield f"""{first["rows"]:,} {rows} (`helpsteer3_schema_train`, `hh_helpful_train` and `hh_harmless`), repeated with
+every seventh word spelt otherwise, so that copies are no duplicates of one another and no filter has less to do; as one
+jsonl file, with two suites. The stage itself runs, in a process of its own each time, {len(runs)} times as it is, as
+often watched by step, and as often with detection of the language on {with_language[0]["rows"]:,} rows, by turns. Rows
+are per second of CPU time of one core: the median, in brackets the slowest and the fastest run. A run on {NUM_FEW_ROWS}
+rows goes before each, which loads libraries and tables; it takes {loading:.1f} s, and is left out.
 
-    python -m benchmarks.filter_speed {options} --write benchmarks/filter_speed.md
-
-{first["rows"]:,} rows of `helpsteer3_schema_train`, `hh_helpful_train` and `hh_harmless`, repeated with every seventh
-word spelt otherwise, so that copies are no duplicates of one another and no filter has less to do; as one jsonl file,
-with two suites. The stage itself runs, in a process of its own each time, {len(runs)} times as it is, as often watched
-by step, and as often with detection of the language on {with_language[0]["rows"]:,} rows, by turns. Rows are per second
-of CPU time of one core: the median, in brackets the slowest and the fastest run. A run on {NUM_FEW_ROWS} rows goes
-before each, which loads libraries and tables; it takes {loading:.1f} s, and is left out.
-
-Python {platform.python_version()}, {cpu_model()}, {os.cpu_count()} cores, load average {load} while it ran
-(above 1, other work shared cores and caches with it, and a quiet machine is faster); pyarrow {version("pyarrow")},
-orjson {version("orjson")}, rensa {version("rensa")}, numpy {version("numpy")}.
+Load average {load} while it ran (above 1, other work shared cores and caches with it, and a quiet machine is faster);
+pyarrow {version("pyarrow")}, orjson {version("orjson")}, rensa {version("rensa")}, numpy {version("numpy")}.
 
 | run | rows a second and core | peak memory, MiB |
 | --- | ---: | ---: |"""
@@ -138,15 +134,15 @@ def _steps(watched: Runs, with_language: Runs) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the files named above")
+    parser.add_argument("--data", type=Path, help="folder with the files named above; made rows without it")
     parser.add_argument("--rows", type=int, default=38_459, help="rows to filter; 38,459 unless given, as HelpSteer3")
     parser.add_argument("--alternations", type=int, default=5, help="runs of each kind; 5 unless given")
     parser.add_argument("--beside", type=Path, help="another copy of the project, to be compared with")
-    parser.add_argument("--write", type=Path, help="file for the page; without it, it is printed")
-    given = parser.parse_args()
-    folder, loads = given.data.resolve(), [os.getloadavg()[0]]
+    parser.add_argument("--write", action="store_true", help=f"write into {PAGE.name}; without it, print")
+    given, measured = parser.parse_args(), commit()
+    loads = [os.getloadavg()[0]]
     runs, watched, with_language, beside = Runs(), Runs(), Runs(), Runs()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, folder_of(given.data) as folder:
         rows, few, part = (Path(scratch) / f"{name}.jsonl" for name in ("rows", "few", "part"))
         for path, count in ((rows, given.rows), (few, NUM_FEW_ROWS), (part, given.rows // LANGUAGE_SHARE)):
             write_rows(path, folder, num_rows=count)
@@ -157,11 +153,12 @@ def main() -> None:
             watched.append(in_a_process_of_its_own(rows, few, folder, "--steps"))
             with_language.append(in_a_process_of_its_own(part, few, folder, "--language", "--steps"))
             loads.append(os.getloadavg()[0])
-    text = "\n".join(page(runs, watched, with_language, beside, load=f"{min(loads):.1f} to {max(loads):.1f}")) + "\n"
-    if given.write is None:
-        print(text, end="")
-    else:
-        given.write.write_text(text, encoding="utf-8")
+    rows_are, load = described(given.data), f"{min(loads):.1f} to {max(loads):.1f}"
+    text = "\n".join(lines_of(runs, watched, with_language, beside, rows=rows_are, load=load))
+    print(text)
+    if given.write:
+        module, title, heading = "benchmarks.filter_speed", "How fast filter_dataset is", rows_are.capitalize()
+        write_part(PAGE, text, module=module, title=title, heading=heading, measured=measured)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
 The same prompts of 200 to 2,000 tokens with four completions each, of 64 and of 256 tokens, greedy, by the policy of
 benchmarks/rloo_speed.py with its adapters on (random weights, Qwen3 of about 25M parameters beside its embeddings,
-float32). The ways alternate, each time in its own process, whose peak memory is measured as well:
+float32). The ways take turns on several draws of prompts, each time in its own process, whose peak memory is measured
+as well:
 
-- transformers' generate as TRL calls it: each prompt once per completion, padded on the left to the longest
+- transformers' generate as TRL calls it: each prompt once per completion, 2 prompts at once, padded on the left
+- the same at its best on this machine: 1, 2 or 4 prompts at once, sorted by length, with a cache that grows or one of
+  fixed size (`cache_implementation`), whichever is the fastest on prompts that are not compared
 - transformers' continuous batching, as `rollout_engine: continuous_batching` uses it
 - ours: the same call with each prompt computed and kept once
 
@@ -15,17 +18,15 @@ Exit code 1 if a completion differs or the wanted ratio is missed.
 
 import argparse
 import json
-import os
 import random
-import resource
-import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,94 +35,170 @@ import transformers
 from peft import get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Qwen3ForCausalLM
 
+from benchmarks.provenance import commit
 from benchmarks.rloo_speed import count_tokens, parameters_of_blocks
-from benchmarks.speed_inputs import matmul_gflops, random_pairs, save_reward_model
+from benchmarks.speed_inputs import matmul_gflops, save_reward_model
+from benchmarks.speed_ratios import (
+    CALIBRATION_SEED,
+    Runs,
+    Tried,
+    alternate,
+    in_its_own_process,
+    peak_bytes,
+    places_of,
+    ratio,
+    results_by_draw,
+    tried,
+)
+from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
 from containers.contracts.configs.training import LoraSettings
-from containers.harness.measure import cpu_model
 from containers.models.loading import peft_config
 from containers.rollouts.continuous_batching import batching
 from containers.rollouts.shared_prompts import sharing
 
+_MODULE = "benchmarks.generation_speed"
 _THEIRS, _BATCHED, _OURS = "transformers, as TRL calls it", "transformers' continuous batching", "ours"
-_WAYS = (_THEIRS, _BATCHED, _OURS)
-_OPENED: dict[str, Any] = {_THEIRS: nullcontext, _BATCHED: batching, _OURS: sharing}
 _K = 4
 _BATCH_PROMPTS = 2
 _PROMPT_TOKENS = (200, 2000)
 _WANTED = 1.5
-_MIB = 1024**2
 _PAD = 0
 _NO_END = 10**6  # beyond the vocabulary, so that no completion ends early
 _FIGURES = Path(__file__).with_suffix(".md")
-Found = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How completions are written.
+
+    Attributes:
+        prompts: at once.
+        by_length: the prompts are sorted beforehand.
+        engine: opened on the model around each call.
+        cache: `cache_implementation` of transformers.
+    """
+
+    prompts: int = _BATCH_PROMPTS
+    by_length: bool = False
+    engine: Any = nullcontext
+    cache: str | None = None
+
+    def order(self, lengths: list[int]) -> list[list[int]]:
+        """Return the places of the prompts that are written together, call by call."""
+        places = list(range(len(lengths)))
+        if self.by_length:
+            places.sort(key=lambda place: lengths[place])
+        return [places[start : start + self.prompts] for start in range(0, len(places), self.prompts)]
+
+    def tokens(self, lengths: list[int], *, new_tokens: int) -> int:
+        """Return the tokens that `generate` computes, padding included; the last new token is never computed."""
+        widths = [(len(call), max(lengths[place] for place in call)) for call in self.order(lengths)]
+        return sum(_K * count * (width + new_tokens - 1) for count, width in widths)
+
+
+def _setting(prompts: int, cache: str | None) -> str:
+    few = f"{prompts} prompt{'' if prompts == 1 else 's, sorted,'} at once"
+    return f"transformers, {few}, {'cache of fixed size' if cache else 'growing cache'}"
+
+
+_SETTINGS = {
+    _setting(prompts, cache): _Way(prompts, by_length=True, cache=cache)
+    for prompts in (1, 2, 4)
+    for cache in (None, "static")
+}
+_WAYS = {_THEIRS: _Way(), **_SETTINGS, _BATCHED: _Way(engine=batching), _OURS: _Way(engine=sharing)}
+_ONCE = (_BATCHED,)
 
 
 def main() -> int:
     """Print a table for each number of new tokens; return 1 if completions differ or a ratio is too small."""
     transformers.utils.logging.disable_progress_bar()
-    arguments = _arguments()
+    arguments, measured = _arguments(), commit()
     if arguments.measure:
         print(json.dumps(_measure(arguments.measure, Path(arguments.folder), new_tokens=arguments.new_tokens[0])))
         return 0
+    reached = True
     with tempfile.TemporaryDirectory(prefix="generation-speed-") as name:
-        lengths = _prepare(Path(name), count=arguments.prompts)
-        found = {tokens: _alternate(Path(name), tokens, rounds=arguments.rounds) for tokens in arguments.new_tokens}
-    text = "\n\n".join(
-        [_setting(arguments, lengths), *(_table(lengths, tokens, runs) for tokens, runs in found.items())]
-    )
-    print(text)
-    if arguments.write:
-        command = " ".join(["python -m benchmarks.generation_speed", shlex.join(sys.argv[1:])])
-        _FIGURES.write_text(f"# Generation, K completions of one prompt\n\n`{command}`\n\n{text}\n", encoding="utf-8")
-    reached = all(_alike(runs) and statistics.median(_ratios(runs)) >= _WANTED for runs in found.values())
+        folder = Path(name)
+        lengths = _prepare(folder, count=arguments.prompts, seeds=[CALIBRATION_SEED, *arguments.seeds])
+        folders = {seed: folder / f"draw-{seed}" for seed in arguments.seeds}
+        for new_tokens in arguments.new_tokens:
+            measure = in_its_own_process(_MODULE, ["--new-tokens", str(new_tokens)])
+            peer = tried(list(_SETTINGS), folder=folder / f"draw-{CALIBRATION_SEED}", measure=measure)
+            ways = [_THEIRS, peer.best, _BATCHED, _OURS]
+            found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=_ONCE)
+            draws = {seed: lengths[seed] for seed in arguments.seeds}
+            text = _table(arguments, draws, new_tokens, found, peer)
+            print(f"## {new_tokens} new tokens\n\n{text}\n", flush=True)
+            if arguments.write:
+                title, heading = "Generation, K completions of one prompt", f"{new_tokens} new tokens"
+                write_part(_FIGURES, text, module=_MODULE, title=title, heading=heading, measured=measured)
+            fast = all(ratio(found, way, ours=_OURS).median >= _WANTED for way in (_THEIRS, peer.best))
+            reached = reached and _alike(found, peer) and fast
     return 0 if reached else 1
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=2 * _BATCH_PROMPTS, help=f"in all, {_BATCH_PROMPTS} a batch")
+    parser.add_argument("--prompts", type=int, default=2 * _BATCH_PROMPTS, help="of each draw; 4 unless given")
     parser.add_argument("--new-tokens", type=int, nargs="+", default=[64, 256], help="tokens of every completion")
-    parser.add_argument("--rounds", type=int, default=3, help="alternations")
-    parser.add_argument("--write", action="store_true", help=f"write the tables into {_FIGURES.name}")
-    parser.add_argument("--measure", choices=_WAYS, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    add_options(parser, page=_FIGURES)
+    parser.add_argument("--measure", choices=list(_WAYS), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    check_seeds(parser, given.seeds)
+    return given
 
 
-def _prepare(folder: Path, *, count: int) -> list[int]:
-    """Write policy and prompts to disk, for the processes that measure; return the tokens of each prompt."""
-    save_reward_model(folder / "reward", random_pairs(2), data=None)
+def _drawn_lengths(count: int, *, seed: int) -> list[int]:
+    rng = random.Random(seed)  # noqa: S311 - lengths, not secrets
+    return [rng.randint(*_PROMPT_TOKENS) for _ in range(count)]
+
+
+def _prepare(folder: Path, *, count: int, seeds: list[int]) -> dict[int, list[int]]:
+    """Write policy and prompts to disk, for the processes that measure; return the tokens of each seed's prompts."""
+    save_reward_model(folder / "reward", data=None)
     config = AutoConfig.from_pretrained(folder / "reward")
     torch.manual_seed(1)
     Qwen3ForCausalLM(config).save_pretrained(folder / "policy")
-    rng = random.Random(0)  # noqa: S311 - lengths and letters, not secrets
-    prompts = [rng.choices(range(5, config.vocab_size), k=rng.randint(*_PROMPT_TOKENS)) for _ in range(count)]
-    (folder / "prompts.json").write_text(json.dumps(prompts))
-    return [len(prompt) for prompt in prompts]
+    found = {seed: _drawn_lengths(count, seed=seed) for seed in seeds}
+    for seed, lengths in found.items():
+        rng = random.Random(seed)  # noqa: S311 - letters, not secrets
+        prompts = [rng.choices(range(5, config.vocab_size), k=length) for length in lengths]
+        (folder / f"draw-{seed}").mkdir()
+        (folder / f"draw-{seed}" / "prompts.json").write_text(json.dumps(prompts))
+    return found
 
 
-def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
-    """Return seconds of all batches, completions, tokens computed, and peak memory beyond the loaded model."""
+def _measure(name: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
+    """Return seconds of all calls, completions, tokens computed, and peak memory beyond the loaded model."""
+    way = _WAYS[name]
     prompts: list[list[int]] = json.loads((folder / "prompts.json").read_text())
-    policy: Any = _policy(folder)
+    policy: Any = _policy(folder.parent)
     policy(input_ids=torch.tensor([[5] * 64]))  # warm up threads and allocator
     tokens: Counter[str] = Counter()
     count_tokens(policy, "policy", tokens)
     settings = GenerationConfig(
-        max_new_tokens=new_tokens, do_sample=False, pad_token_id=_PAD, eos_token_id=_NO_END, disable_compile=True
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        pad_token_id=_PAD,
+        eos_token_id=_NO_END,
+        disable_compile=True,
+        cache_implementation=way.cache,
     )
-    before, completions, seconds = _peak_bytes(), [], 0.0
-    for start in range(0, len(prompts), _BATCH_PROMPTS):
-        ids, mask = _rows(prompts[start : start + _BATCH_PROMPTS])
+    before, seconds = peak_bytes(), 0.0
+    completions: dict[int, list[list[int]]] = {}
+    for call in way.order([len(prompt) for prompt in prompts]):
+        ids, mask = _rows([prompts[place] for place in call])
         begin = time.perf_counter()
-        with _OPENED[way](policy):
+        with way.engine(policy):
             found = policy.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
         seconds += time.perf_counter() - begin
-        completions += found[:, ids.shape[1] :].tolist()
+        written = found[:, ids.shape[1] :].tolist()
+        completions |= {place: written[number * _K : (number + 1) * _K] for number, place in enumerate(call)}
     return {
         "seconds": seconds,
-        "memory": _peak_bytes() - before,
-        "completions": completions,
+        "memory": peak_bytes() - before,
+        "completions": [completions[place] for place in sorted(completions)],
         "tokens": tokens["policy"],
         "parameters": parameters_of_blocks(policy),
         "gflops": matmul_gflops(),
@@ -150,67 +227,58 @@ def _rows(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _alike(found: Runs, peer: Tried) -> bool:
+    """Whether all ways wrote the same completions of each draw."""
+    return all(run["completions"] == runs[0]["completions"] for runs in results_by_draw(found, peer) for run in runs)
 
 
-def _alternate(folder: Path, new_tokens: int, *, rounds: int) -> Found:
-    found: Found = {name: [] for name in _WAYS}
-    for number in range(1, rounds + 1):
-        for name, runs in found.items():
-            command = [sys.executable, "-m", "benchmarks.generation_speed", "--measure", name, "--folder", str(folder)]
-            command += ["--new-tokens", str(new_tokens)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            runs.append(json.loads(done.stdout.splitlines()[-1]))
-            seconds = runs[-1]["seconds"]
-            print(f"{new_tokens} tokens, round {number}: {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
-    return found
+def _saving(lengths: list[int], name: str, *, new_tokens: int) -> float:
+    """Return a way's tokens over those with each prompt computed once."""
+    least = sum(lengths) + _K * len(lengths) * (new_tokens - 1)
+    return _WAYS[name].tokens(lengths, new_tokens=new_tokens) / least
 
 
-def _ratios(found: Found, way: str = _THEIRS) -> list[float]:
-    return [theirs["seconds"] / ours["seconds"] for theirs, ours in zip(found[way], found[_OURS], strict=True)]
-
-
-def _alike(found: Found) -> bool:
-    """Whether all runs of both ways wrote the same completions."""
-    first, *others = [run["completions"] for runs in found.values() for run in runs]
-    return all(other == first for other in others)
-
-
-def _setting(arguments: argparse.Namespace, lengths: list[int]) -> str:
-    return (
-        f"{len(lengths)} prompts of {min(lengths):,} to {max(lengths):,} tokens ({sum(lengths):,} in all), {_K} "
-        f"completions each, {_BATCH_PROMPTS} prompts a batch, greedy, adapters of rank 16 on; "
-        f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {cpu_model()}; torch "
-        f"{torch.__version__}, transformers {transformers.__version__}; {arguments.rounds} alternations, "
-        f"load {os.getloadavg()[0]:.1f}."
-    )
-
-
-def _table(lengths: list[int], new_tokens: int, found: Found) -> str:
+def _table(
+    arguments: argparse.Namespace, draws: Mapping[int, list[int]], new_tokens: int, found: Runs, peer: Tried
+) -> str:
     gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
-    alike = "The completions are the same, token by token." if _alike(found) else "The completions DIFFER."
+    alike = "The completions are the same, token by token." if _alike(found, peer) else "The completions DIFFER."
+    every = [length for lengths in draws.values() for length in lengths]
+    counted = [_drawn_lengths(arguments.prompts, seed=seed) for seed in range(1, arguments.counted + 1)]
+
+    def cells(name: str) -> tuple[list[str], list[str]]:
+        computed = sum(run["tokens"] for run in found[name] if run["round"] == 1)
+        seconds = whole(found[name], "seconds")
+        rate = 2 * found[name][0]["parameters"] * computed / seconds / 1e9 / gflops
+        return [f"{computed:,}"], [f"{len(every) * _K * new_tokens / seconds:,.0f}", f"{rate:.0%}"]
+
+    def places(name: str) -> str:
+        drawn = [_saving(one, name, new_tokens=new_tokens) for one in draws.values()]
+        of_all = [_saving(one, name, new_tokens=new_tokens) for one in counted]
+        return f"Tokens computed, of those with each prompt once, by {name}: {places_of(drawn, of_all)}."
+
     lines = [
-        f"## {new_tokens} new tokens\n",
-        f"{alike} Token limit: {found[_THEIRS][0]['tokens'] / found[_OURS][0]['tokens']:.2f} times fewer tokens are "
-        "computed. What is saved beside it is not in that limit: transformers copies all keys with every new token.\n",
+        f"{arguments.prompts} prompts a draw, of {min(every):,} to {max(every):,} tokens ({sum(every):,} in all), "
+        f"{_K} completions each, greedy, adapters of rank 16 on, seeds {' '.join(map(str, draws))}; "
+        f"{circumstances(arguments.rounds, draws=len(draws))}",
+        f"{alike} What is saved beside tokens: a cache that grows copies all keys with every new token.",
+        "",
+        peer.line("transformers' generate"),
+        *map(places, dict.fromkeys([_THEIRS, peer.best])),
+        "",
         f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
         "operations per weight and token computed, without attention. New tokens come a few at a time, and each time "
-        "all weights are read for them.\n",
-        "| way | tokens computed | seconds, median | new tokens per second | share of the matmul rate "
-        "| memory added, MiB | ours is faster |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "all weights are read for them.",
+        spread_line(len(draws), once=_ONCE if arguments.rounds > 1 else ()),
+        "",
+        *table(
+            found,
+            ours=_OURS,
+            before=["tokens computed"],
+            after=["new tokens per second", "share of the matmul rate"],
+            cells=cells,
+        ),
     ]
-    for name, runs in found.items():
-        seconds = statistics.median(run["seconds"] for run in runs)
-        memory = statistics.median(run["memory"] for run in runs)
-        ratios = _ratios(found, name)
-        rate = 2 * runs[0]["parameters"] * runs[0]["tokens"] / seconds / 1e9 / gflops
-        faster = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if name != _OURS else ""
-        lines.append(
-            f"| {name} | {runs[0]['tokens']:,} | {seconds:.1f} | {len(lengths) * _K * new_tokens / seconds:,.0f} | "
-            f"{rate:.0%} | {memory / _MIB:,.0f} | {faster} |"
-        )
     return "\n".join(lines)
 
 

@@ -2,7 +2,6 @@
 
 import math
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -16,7 +15,6 @@ from pathlib import Path
 from benchmarks.growth_plot import write_plot
 from benchmarks.growth_rows import FAMILIES, ROWS_OF_A_FAMILY, write_rows
 from benchmarks.overhead import DEMO, run_pipeline
-from containers.harness.measure import cpu_model
 
 ROWS = (1000, 2000, 4000, 8000, 16000, 32000)
 # A run on so few rows shows the cost of a stage that does not grow with the rows.
@@ -145,7 +143,7 @@ labelled pairs as in the demo. Each run once, in a fresh folder. Seconds; in bra
 (slope of the logarithms by least squares; 1 is as the data). Places less than {_LEAST_S:g} s beyond it are left out;
 "–": fewer than two were more.
 
-Python {platform.python_version()}, {cpu_model()}, {os.cpu_count()} cores, load average {load} while it ran;
+Load average {load} while it ran;
 {versions}.
 
 | training rows | {" | ".join(stages)} | all |

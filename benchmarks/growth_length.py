@@ -1,37 +1,48 @@
-"""Time a training step on longer and longer prompts: TRL tuned against packed pairs. Command and page: growth.py."""
+"""Time a training step on longer and longer prompts: TRL at its best, and packed pairs. Command, page: growth.py."""
 
-import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.growth_plot import write_plot
-from benchmarks.speed_inputs import random_pairs
-from benchmarks.speed_table import Runs, alternate, circumstances, median, ratios
+from benchmarks.speed_inputs import random_pairs, save_reward_model
+from benchmarks.speed_ratios import CALIBRATION_SEED, Runs, Tried, alternate, in_its_own_process, ratio, tried
+from benchmarks.speed_table import circumstances, median
 from benchmarks.train_speed import (
     MODULE,
     OURS,
+    SETTINGS,
+    SORTED,
     STEP_PAIRS,
-    TUNED,
     TokenPair,
+    draw_folder,
     matmul_line,
     matmul_share,
     prepare,
+    spread_of_losses,
     tokens_computed,
 )
 
 PROMPTS = (300, 1000, 3400)
+# All pairs have the same lengths, so draws differ by nothing but letters: one is compared.
+_SEED = 1
 _MIB = 1024**2
 
 
 @dataclass(frozen=True)
 class Length:
-    """The measurements of both ways at one length."""
+    """The measurements of both ways at one length; TRL's with the setting that is its best there."""
 
     prompt_tokens: int
     tokens: list[TokenPair]
     runs: Runs
+    tried: Tried
+
+    @property
+    def peer(self) -> str:
+        """TRL's setting."""
+        return self.tried.best
 
     @property
     def real_tokens(self) -> int:
@@ -57,50 +68,60 @@ def measured(prompts: Sequence[int], *, answer_tokens: int, rounds: int, plot: P
 
 
 def _length(prompt_tokens: int, *, answer_tokens: int, rounds: int) -> Length:
-    pairs = random_pairs(
-        STEP_PAIRS, prompt_tokens=(prompt_tokens, prompt_tokens), answer_tokens=(answer_tokens, answer_tokens)
-    )
+    lengths = {
+        "prompt_tokens": (prompt_tokens, prompt_tokens),
+        "answer_tokens": (answer_tokens, answer_tokens),
+    }
     with tempfile.TemporaryDirectory(prefix="growth-length-") as name:
-        tokens = prepare(Path(name), pairs)
-        runs = alternate([TUNED, OURS], module=MODULE, folder=Path(name), rounds=rounds)
-    return Length(prompt_tokens, tokens, runs)
+        folder = Path(name)
+        save_reward_model(folder / "model", data=None)
+        for seed in (CALIBRATION_SEED, _SEED):
+            tokens = prepare(folder, random_pairs(STEP_PAIRS, seed=seed, **lengths), draw=seed)
+        measure = in_its_own_process(MODULE)
+        # With one length there is nothing to sort.
+        settings = [setting for setting in SETTINGS if not setting.endswith(SORTED)]
+        peer = tried(settings, folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
+        folders = {_SEED: draw_folder(folder, _SEED)}
+        runs = alternate([peer.best, OURS], folders=folders, rounds=rounds, measure=measure)
+    return Length(prompt_tokens, tokens, runs, peer)
 
 
 def _table(lengths: Sequence[Length], *, answer_tokens: int, rounds: int) -> list[str]:
-    losses = max(_spread_of_losses(length.runs) for length in lengths)
+    losses = max(spread_of_losses(length.runs, length.tried) for length in lengths)
     lines = [
         f"One optimizer step on {STEP_PAIRS} pairs, every prompt of so many tokens and every answer of "
         f"{answer_tokens:,}, and the few of the chat template; the model of train_speed.md; {circumstances(rounds)}",
         "Without padding, a shared prompt can save no more than its tokens: the limit, beside the ratio of seconds "
-        f"(median, in brackets the least and the most). Losses of one length differ by at most {losses:.1e}.",
-        matmul_line({way: [run for length in lengths for run in length.runs[way]] for way in (TUNED, OURS)}),
+        f"(median of the rounds, and how far they are apart). TRL has the fastest of 1, 2, 4 and 8 pairs a batch, each "
+        f"tried on another draw of that length. Losses of one length differ by at most {losses:.1e}.",
+        matmul_line({"all": [run for length in lengths for runs in length.runs.values() for run in runs]}),
         "",
         "| prompt, tokens | way | real tokens | seconds, median | share of the matmul rate | µs per real token "
         "| memory added, MiB | token limit | ours is faster |",
         "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for length in lengths:
-        faster = ratios(length.runs, TUNED, ours=OURS)
+        faster = ratio(length.runs, length.peer, ours=OURS)
         compared = {
-            TUNED: f"{length.limit:.2f} | {statistics.median(faster):.2f} ({min(faster):.2f} to {max(faster):.2f})",
+            length.peer: f"{length.limit:.2f} | {faster.median:.2f} ({faster.clock:.0%})",
             OURS: "|",
         }
         for way, runs in length.runs.items():
             lines.append(
                 f"| {length.prompt_tokens:,} | {way} | {length.real_tokens:,} | {median(runs, 'seconds'):.1f} "
-                f"| {matmul_share(length.runs, length.tokens, way):.0%} | {length.microseconds(way):,.0f} "
+                f"| {matmul_share(length.runs, {_SEED: length.tokens}, way):.0%} | {length.microseconds(way):,.0f} "
                 f"| {median(runs, 'memory') / _MIB:,.0f} | {compared[way]} |"
             )
     return lines
 
 
-def _spread_of_losses(runs: Runs) -> float:
-    losses = [run["loss"] for measured in runs.values() for run in measured]
-    return float(max(losses) - min(losses))
-
-
 def _draw(path: Path, lengths: Sequence[Length]) -> None:
     places = [length.prompt_tokens for length in lengths]
-    lines = {way: (places, [length.microseconds(way) for length in lengths]) for way in (TUNED, OURS)}
-    limit = {"TRL, tuned,\nby the token limit": (places, [one.microseconds(TUNED) / one.limit for one in lengths])}
-    write_plot(path, lines, guide=limit, along="tokens of a prompt", up="µs per real token")
+    peers = [length.microseconds(length.peer) for length in lengths]
+    lines = {
+        "TRL, its best": (places, peers),
+        OURS: (places, [length.microseconds(OURS) for length in lengths]),
+    }
+    least = [taken / length.limit for taken, length in zip(peers, lengths, strict=True)]
+    guide = {"TRL, its best,\nby the token limit": (places, least)}
+    write_plot(path, lines, guide=guide, along="tokens of a prompt", up="µs per real token")

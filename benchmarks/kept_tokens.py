@@ -1,7 +1,8 @@
-"""Time a next attempt until it has its tokens: python -m benchmarks.kept_tokens --data ../shared/data
+"""Time a next attempt until it has its tokens: python -m benchmarks.kept_tokens [--data ../shared/data]
 
-Real conversations with Qwen's own vocabulary, several short ones one after the other, as pairs of a reward model. The
-ways alternate, each time in its own process, and do all that train_reward_model does until it has its examples:
+Real conversations with Qwen's own vocabulary (without --data made ones, with a vocabulary of their own), several short
+ones one after the other, as pairs of a reward model. The ways alternate, each time in its own process, and do all that
+train_reward_model does until it has its examples:
 
 - a first attempt, on one thread and on all: makes the tokens, and keeps them
 - the next attempt: reads them
@@ -23,8 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import AutoTokenizer
 
+from benchmarks.made_data import described, folder_of
+from benchmarks.provenance import commit
 from benchmarks.speed_inputs import Conversation, real_pairs, save_reward_model
-from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, write_part
+from benchmarks.speed_ratios import Runs, alternate, in_its_own_process, peak_bytes, ratio
+from benchmarks.speed_table import circumstances, median, write_part
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE, StageName
@@ -42,6 +46,7 @@ _NEXT, _TEXT = "next attempt", "the pairs as text alone"
 _WAYS = (_ONE, _ALL, _NEXT, _TEXT)
 _PAGE = Path(__file__).with_name("tokenization.md")
 _MIB = 1024**2
+_NUM_SHORT = 1500  # real pairs that long ones are made of
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 _SCHEMA = pa.schema(
     [
@@ -55,29 +60,30 @@ _SCHEMA = pa.schema(
 def main() -> int:
     """Measure and print; with --write, write its part of the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the real data")
+    parser.add_argument("--data", type=Path, help="folder of the real data; made rows without it")
     parser.add_argument("--pairs", type=int, default=20_000, help="how many; 20,000 unless given")
     parser.add_argument("--turns", type=int, default=14, help="short conversations in one prompt; 14 unless given")
     parser.add_argument("--rounds", type=int, default=3, help="alternations; 3 unless given")
     parser.add_argument("--write", action="store_true", help=f"write into {_PAGE.name}; without it, print")
     parser.add_argument("--measure", choices=_WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given, measured = parser.parse_args(), commit()
     if given.measure:
         print(json.dumps(_measured(given.measure, given.folder)))
         return 0
-    if given.data is None:
-        parser.error("--data is needed: the folder of the real data")
-    with tempfile.TemporaryDirectory(prefix="kept-tokens-") as name:
+    with tempfile.TemporaryDirectory(prefix="kept-tokens-") as name, folder_of(given.data) as data:
         folder = Path(name)
-        _prepare(folder, given.data, num_pairs=given.pairs, num_turns=given.turns)
-        runs = alternate(_WAYS, module="benchmarks.kept_tokens", folder=folder, rounds=given.rounds)
+        _prepare(folder, data, num_pairs=given.pairs, num_turns=given.turns)
+        measure = in_its_own_process("benchmarks.kept_tokens")
+        # The first attempt leaves what the next one reads: the order stays.
+        runs = alternate(_WAYS, folders={1: folder}, rounds=given.rounds, measure=measure, in_order=True)
         file_bytes = _kept(folder).stat().st_size
     text = _said(runs, num_pairs=given.pairs, file_bytes=file_bytes, rounds=given.rounds)
     print(text)
     if given.write:
-        heading = "Read by the next attempt"
-        write_part(_PAGE, text, module="benchmarks.kept_tokens", title="Tokens of the pairs", heading=heading)
+        heading = f"Read by the next attempt, {described(given.data)}"
+        module, title = "benchmarks.kept_tokens", "Tokens of the pairs"
+        write_part(_PAGE, text, module=module, title=title, heading=heading, measured=measured)
     return 0
 
 
@@ -91,9 +97,9 @@ def _said(runs: Runs, *, num_pairs: int, file_bytes: int, rounds: int) -> str:
         "| --- | ---: | ---: | ---: |",
     ]
     for way, measured in runs.items():
-        times = sorted(ratios(runs, way, ours=_NEXT))
+        times = ratio(runs, way, ours=_NEXT)
         is_first = way in (_ONE, _ALL)
-        faster = f"{times[len(times) // 2]:.1f} ({times[0]:.1f} to {times[-1]:.1f})" if is_first else ""
+        faster = f"{times.median:.1f} (rounds apart by {times.clock:.0%})" if is_first else ""
         memory = median(measured, "memory") / _MIB
         lines.append(f"| {way} | {median(measured, 'seconds'):.1f} | {faster} | {memory:,.0f} |")
     return "\n".join(lines)
@@ -101,8 +107,8 @@ def _said(runs: Runs, *, num_pairs: int, file_bytes: int, rounds: int) -> str:
 
 def _prepare(folder: Path, data: Path, *, num_pairs: int, num_turns: int) -> None:
     """Write the tokenizer and the pairs: several short real conversations as the prompt of a long one."""
-    pairs = real_pairs(data, 4000)
-    save_reward_model(folder / "model", pairs[:8], data=data)
+    pairs = real_pairs(data, _NUM_SHORT)
+    save_reward_model(folder / "model", data=data)
 
     def prompt(number: int) -> Conversation:
         chosen = (pairs[(number * num_turns + offset) % len(pairs)][0] for offset in range(num_turns - 1))

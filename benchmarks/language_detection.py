@@ -1,9 +1,10 @@
 """Compare offline libraries that detect English texts: quality and speed. Figures: language_detection.md.
 
-    python -m benchmarks.language_detection --data FOLDER
+    python -m benchmarks.language_detection [--data FOLDER]
 
 FOLDER holds multilingual_texts.jsonl.gz (texts whose `is_english` is true, false or null) and the helpsteer3_schema
-files. Candidates that are not installed are left out. One process, one thread.
+files; without it, both are made (`made_data`): parts of one paragraph in ten languages, and rows of common English
+words. Candidates that are not installed are left out. One process, one thread.
 """
 
 import argparse
@@ -11,7 +12,6 @@ import gzip
 import importlib.metadata
 import json
 import os
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +20,10 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
+from benchmarks.made_data import described, folder_of
+from benchmarks.provenance import commit, when_and_where
 from containers.data.language import LanguageJudge, prose_sample
 from containers.data.reader import read_rows
-from containers.harness.measure import cpu_model
 
 IsEnglish = Callable[[str], bool]
 
@@ -144,11 +145,15 @@ def rows(folder: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with multilingual_texts.jsonl.gz")
-    folder = parser.parse_args().data
+    parser.add_argument("--data", type=Path, help="folder with the files named above; made texts without it")
+    given = parser.parse_args()
+    print(f"{when_and_where(commit())}, load {os.getloadavg()[0]:.1f}; {described(given.data)}")
+    with folder_of(given.data) as folder:
+        show(folder)
+
+
+def show(folder: Path) -> None:
     texts = read(folder / "multilingual_texts.jsonl.gz")
-    print(f"Python {platform.python_version()}, {cpu_model()}, {os.cpu_count()} CPUs")
-    print(f"Load when started: {os.getloadavg()[0]:.1f}")
     for title, lines in (
         ("Candidates", compare(texts)),
         ("Verdicts of the stage by kind", verdicts(texts)),

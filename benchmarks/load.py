@@ -1,6 +1,6 @@
 """Time commands and pages with thousands of runs in store and databases. Figures: load.md.
 
-    python -m benchmarks.load [--runs 2000] [--own-artifacts 5] [--rows 200000 --data FOLDER] [--write]
+    python -m benchmarks.load [--runs 2000] [--own-artifacts 5] [--rows 200000 [--data FOLDER]] [--write]
 
 In a temporary folder it fills the demo's store with the artifacts, histories, questions and reports of that many runs,
 and the databases of a Prefect and an MLflow server (SQLite) with their records. Then it runs our commands, each in its
@@ -31,6 +31,7 @@ from benchmarks.filter_speed import NUM_FEW_ROWS, in_a_process_of_its_own
 from benchmarks.load_pages import Answer, mlflow_requests, page_loads, prefect_requests, settling
 from benchmarks.load_servers import ARTIFACTS, LOG_LINES, STAGES, UNFINISHED
 from benchmarks.load_store import FILES_OF_AN_ARTIFACT, fill_reports, fill_store
+from benchmarks.made_data import described, folder_of
 from benchmarks.provenance import PROJECT, commit, when_and_where
 from containers.launch.docker.cleanup import OWNER_PID_LABEL, current_owner
 from flows.demo.rows import write_demo_data
@@ -110,7 +111,7 @@ def middle(values: list[float], digits: int = 2) -> str:
     return f"{statistics.median(ordered):.{digits}f} ({ordered[0]:.{digits}f} to {ordered[-1]:.{digits}f})"
 
 
-def filter_lines(rows: int, data: Path, folder: Path) -> Iterator[str]:
+def filter_lines(rows: int, data: Path, folder: Path, *, rows_are: str) -> Iterator[str]:
     """Run the filter on so many rows; yield lines of the page."""
     many, few = folder / "rows.jsonl", folder / "few.jsonl"
     write_rows(many, data, num_rows=rows)
@@ -119,7 +120,7 @@ def filter_lines(rows: int, data: Path, folder: Path) -> Iterator[str]:
     yield f"""
 ## {rows:,} rows through the filter
 
-{many.stat().st_size / 2**20:,.0f} MiB of rows; contamination with two suites, repetition and near-duplicates; no
+{many.stat().st_size / 2**20:,.0f} MiB of {rows_are}; contamination with two suites, repetition and near-duplicates; no
 detection of the language.
 
 | seconds of the CPU | rows a second | peak memory, MiB | of it before these rows, MiB |
@@ -140,11 +141,11 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--own-artifacts", type=int, default=5, help="of each run; 5 unless given")
     parser.add_argument("--rows", type=int, default=0, help="through the filter; none unless given")
-    parser.add_argument("--data", type=Path, help="folder with the files named in filter_rows")
+    parser.add_argument("--data", type=Path, help="folder with the files named in filter_rows; made rows without it")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}; without it, print")
     given = parser.parse_args()
-    if bool(given.rows) != bool(given.data):
-        parser.error("--rows and --data FOLDER, with the rows that are repeated, go together.")
+    if given.data and not given.rows:
+        parser.error("--data FOLDER has rows for the filter; give their number too, as --rows N.")
     data = given.data.resolve() if given.data else None  # before the folder changes
     measured = commit()
     loads, lines, slow = [os.getloadavg()[0]], [], []
@@ -185,8 +186,9 @@ def main() -> int:
             for name in ("prefect", "mlflow")
         }
         say("\n".join(lines))
-        if data is not None:
-            lines += filter_lines(given.rows, data, folder)
+        if given.rows:
+            with folder_of(data) as rows_folder:
+                lines += filter_lines(given.rows, rows_folder, folder, rows_are=described(data))
             loads.append(os.getloadavg()[0])
     command = f"python -m benchmarks.load {' '.join(sys.argv[1:])}".rstrip()
     missed = f"; MISSED by {', '.join(slow)}" if slow else ""

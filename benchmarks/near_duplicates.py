@@ -1,15 +1,15 @@
 """Compare libraries that find near-duplicate rows: quality and speed. Figures: near_duplicates.md.
 
-    python -m benchmarks.near_duplicates --data FOLDER
+    python -m benchmarks.near_duplicates [--data FOLDER]
 
-FOLDER has helpsteer3_schema_train, hh_helpful_train and hh_harmless. Slightly changed copies of their rows are added,
-so that there is something to find. Candidates that are not installed are left out. One process, one thread.
+FOLDER has helpsteer3_schema_train, hh_helpful_train and hh_harmless; without it, rows are made (`made_data`). Slightly
+changed copies of their rows are added, so that there is something to find. Candidates that are not installed are left
+out. One process, one thread.
 """
 
 import argparse
 import importlib.metadata
 import os
-import platform
 import random
 import time
 from collections import Counter, defaultdict
@@ -19,12 +19,13 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
+from benchmarks.made_data import described, folder_of
+from benchmarks.provenance import commit, when_and_where
 from containers.data.filters.near_duplicates import near_duplicates, num_bands
 from containers.data.filters.prompt_words import Prompts
 from containers.data.filters.run_numbers import words_of
 from containers.data.reader import read_rows
 from containers.data.rows import PreferenceRow, make_row
-from containers.harness.measure import cpu_model
 
 FILES = ("helpsteer3_schema_train.jsonl.gz", "hh_helpful_train.jsonl.gz", "hh_harmless.jsonl.gz")
 SIMILARITY = 0.8
@@ -160,14 +161,17 @@ def stage(rows: Sequence[PreferenceRow], num_changed: int) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the files named above")
-    rows = read(parser.parse_args().data)
+    parser.add_argument("--data", type=Path, help="folder with the files named above; made rows without it")
+    given, measured = parser.parse_args(), commit()
+    with folder_of(given.data) as folder:
+        rows = read(folder)
     num_changed = len(rows) - len(rows) * 10 // 11
     started = time.process_time()
     runs = [[f"{name} {run}" for name, part in runs_by_part(row).items() for run in part] for row in rows]
     seconds = time.process_time() - started
-    print(f"Python {platform.python_version()}, {cpu_model()}, load {os.getloadavg()[0]:.1f}")
-    print(f"{len(rows)} rows, {sum(map(len, runs)):,} runs of words, made at {len(rows) / seconds:,.0f} rows/s")
+    print(f"{when_and_where(measured)}, load {os.getloadavg()[0]:.1f}")
+    num_runs, rate = sum(map(len, runs)), len(rows) / seconds
+    print(f"{len(rows)} {described(given.data)}, {num_runs:,} runs of words, made at {rate:,.0f} rows/s")
     print("\n".join(compare(runs)))
     print("\n".join(stage(rows, num_changed)))
 

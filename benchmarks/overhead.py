@@ -12,7 +12,6 @@ With --servers, both servers run before the clock starts, as on a team's machine
 
 import argparse
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,9 +23,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.provenance import commit, when_and_where
 from containers.contracts.names import SPEC_FILE
 from containers.contracts.spec import StageSpec
-from containers.harness.measure import cpu_model
 from containers.launch.arguments import process_arguments, process_environment
 from containers.launch.base import STAGE_LOG_FILE
 from flows.demo.rows import write_demo_data
@@ -136,7 +135,7 @@ def middle(values: Sequence[float]) -> str:
     return f"{statistics.median(ordered):.1f} ({ordered[0]:.1f} to {ordered[-1]:.1f})"
 
 
-def page(runs: Sequence[Alternation], *, command: str, load: str) -> Iterator[str]:
+def page(runs: Sequence[Alternation], *, command: str, load: str, where: str) -> Iterator[str]:
     """Yield the lines of the page."""
     own = [run.total_s - run.bare_s for run in runs]
     share = statistics.median(seconds / 3600 for seconds in own)
@@ -147,7 +146,7 @@ def page(runs: Sequence[Alternation], *, command: str, load: str) -> Iterator[st
 `rlhf run` in a fresh folder against the same programs started bare on the same specs, {len(runs)} times by turns.
 Seconds: the median, in brackets the least and the most.
 
-Python {platform.python_version()}, {cpu_model()}, {os.cpu_count()} cores, load average {load} while it ran;
+{where}, load average {load} while it ran;
 Prefect {version("prefect")}, MLflow {version("mlflow")}.
 
 | | seconds |
@@ -179,14 +178,15 @@ def main() -> int:
     parser.add_argument("--alternations", type=int, default=3, help="3 unless given")
     parser.add_argument("--servers", action="store_true", help="Prefect and MLflow run before the clock starts")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}; without it, print")
-    given = parser.parse_args()
+    given, measured = parser.parse_args(), commit()
     loads, runs = [os.getloadavg()[0]], []
     config = given.config.resolve()
     for run in alternations(config, count=given.alternations, with_servers=given.servers, until=given.until):
         runs.append(run)
         loads.append(os.getloadavg()[0])
+    where = when_and_where(measured)
     command = f"python -m benchmarks.overhead {' '.join(sys.argv[1:])}".rstrip()
-    text = "\n".join(page(runs, command=command, load=f"{min(loads):.1f} to {max(loads):.1f}")) + "\n"
+    text = "\n".join(page(runs, command=command, load=f"{min(loads):.1f} to {max(loads):.1f}", where=where)) + "\n"
     if given.write:
         PAGE.write_text(text, encoding="utf-8")
     else:

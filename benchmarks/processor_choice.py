@@ -20,8 +20,10 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification
 
-from benchmarks.speed_inputs import random_pairs, save_reward_model
-from benchmarks.speed_table import Runs, alternate, circumstances, median, ratios, write_part
+from benchmarks.provenance import commit
+from benchmarks.speed_inputs import save_reward_model
+from benchmarks.speed_ratios import Runs, alternate, in_its_own_process, ratio
+from benchmarks.speed_table import circumstances, median, write_part
 from containers.launch.host_limits import usable_cores
 
 _FIGURES = Path(__file__).with_suffix(".md")
@@ -44,14 +46,17 @@ def main() -> int:
     if arguments.measure:
         print(json.dumps(_measure(arguments.measure, Path(arguments.folder))))
         return 0
+    measured = commit()
     ways = [_way(precision, threads) for threads in sorted({1, usable_cores()}) for precision in _PRECISIONS]
     with tempfile.TemporaryDirectory(prefix="processor-choice-") as name:
-        save_reward_model(Path(name) / "model", random_pairs(2), data=None)
-        found = alternate(ways, module=_MODULE, folder=Path(name), rounds=arguments.rounds)
+        save_reward_model(Path(name) / "model", data=None)
+        measure = in_its_own_process(_MODULE)
+        found = alternate(ways, folders={1: Path(name)}, rounds=arguments.rounds, measure=measure)
     text = _table(found, rounds=arguments.rounds)
     print(text)
     if arguments.write:
-        write_part(_FIGURES, text, module=_MODULE, title="Precision and threads of a processor", heading="A step")
+        title = "Precision and threads of a processor"
+        write_part(_FIGURES, text, module=_MODULE, title=title, heading="A step", measured=measured)
     return int(min(found, key=lambda way: median(found[way], "seconds")) != _chosen())
 
 
@@ -89,8 +94,8 @@ def _table(found: Runs, *, rounds: int) -> str:
         "| --- | ---: | ---: |",
     ]
     for name, runs in found.items():
-        faster = ratios(found, name, ours=_chosen())
-        compared = f"{statistics.median(faster):.2f} ({min(faster):.2f} to {max(faster):.2f})"
+        faster = ratio(found, name, ours=_chosen())
+        compared = f"{faster.median:.2f} (rounds apart by {faster.clock:.0%})"
         lines.append(f"| {name} | {median(runs, 'seconds'):.2f} | {'' if name == _chosen() else compared} |")
     return "\n".join(lines)
 

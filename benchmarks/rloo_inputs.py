@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import (
 )
 from trl import RLOOConfig, RLOOTrainer
 
-from benchmarks.speed_inputs import random_pairs, real_pairs, save_reward_model
+from benchmarks.speed_inputs import pairs_of, save_reward_model
 from containers.algorithms.rloo_packed import PackedPolicyTrainer
 from containers.contracts.configs.training import LoraSettings
 from containers.models.loading import peft_config
@@ -26,7 +26,7 @@ from containers.rewards.base import PolicyReward
 from containers.rewards.reward_model import ModelReward, policy_scorer
 from containers.rollouts.shared_prompts import sharing
 
-DEFAULT, TUNED, OURS = "TRL, its defaults", "TRL, tuned", "ours"
+DEFAULT, OURS = "TRL, its defaults", "ours"
 K = 4
 STEP_PROMPTS = 2
 STEP = K * STEP_PROMPTS
@@ -35,50 +35,105 @@ LENGTHS = "prompts 200 to 2,000 tokens, completions 100 to 600"
 ADAPTERS = LoraSettings(r=16, alpha=32)
 # The largest prompt with its completions is one pack, as train_policy plans it on a CPU.
 _PACK_TOKENS = _PROMPT_TOKENS[1] + K * _ANSWER_TOKENS[1]
-ROWS: dict[str, dict[str, Any]] = {
-    DEFAULT: {"per_device_train_batch_size": STEP, "gradient_accumulation_steps": 1, "gradient_checkpointing": True},
-    TUNED: {"per_device_train_batch_size": 1, "gradient_accumulation_steps": STEP, "gradient_checkpointing": False},
-    OURS: {"per_device_train_batch_size": STEP, "gradient_accumulation_steps": 1, "gradient_checkpointing": False},
+_WHOLE_STEP = {"per_device_train_batch_size": STEP, "gradient_accumulation_steps": 1}
+
+
+def _setting(size: int, *, prompts: int) -> str:
+    few = f"{size} completion{'' if size == 1 else 's'}"
+    return f"TRL, {few} a batch, {prompts} prompt{'' if prompts == 1 else 's'} a generation"
+
+
+# TRL pads what is generated together to its longest prompt and its longest completion, in every pass. With the
+# completions of one prompt alone (`steps_per_generation`) there is no padding of prompts; advantages compare the
+# completions of one prompt, and weights change after the whole step, so gradients are the same.
+SETTINGS: dict[str, dict[str, Any]] = {
+    _setting(size, prompts=prompts): {
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": STEP // size,
+        "steps_per_generation": prompts * K // size,
+        "gradient_checkpointing": False,
+    }
+    for prompts in (1, STEP_PROMPTS)
+    for size in (1, 2, K, STEP)
+    if size <= prompts * K and not (prompts > 1 and 1 < size < STEP)
 }
+ROWS: dict[str, dict[str, Any]] = {
+    DEFAULT: {**_WHOLE_STEP, "gradient_checkpointing": True},
+    **SETTINGS,
+    OURS: {**_WHOLE_STEP, "gradient_checkpointing": False},
+}
+Lengths = list[tuple[int, list[int]]]
 Task = tuple[str, list[str]]
+# Pairs whose texts are cut into prompts and completions: of letters, and of rows, which are short.
+_TEXT_PAIRS = {True: 50, False: 1500}
 
 
-def prepare(folder: Path, *, data: Path | None, count: int) -> list[tuple[int, list[int]]]:
-    """Write models, prompts and completions to disk; return the tokens of each prompt and completion."""
-    pairs = real_pairs(data, 2000) if data else random_pairs(50)
-    save_reward_model(folder / "reward", pairs, data=data)
+def prepare(folder: Path, *, data: Path | None, count: int, seeds: Sequence[int]) -> dict[int, Lengths]:
+    """Write models, and for each seed prompts and completions; return the tokens of each prompt and completion."""
+    save_reward_model(folder / "reward", data=data)
     tokenizer = AutoTokenizer.from_pretrained(folder / "reward")
     torch.manual_seed(1)
     Qwen3ForCausalLM(AutoConfig.from_pretrained(folder / "reward")).save_pretrained(folder / "policy")
     tokenizer.save_pretrained(folder / "policy")
-    text = "\n".join(message["content"] for pair in pairs for side in pair for message in side)
-    tasks = _tasks(tokenizer, text, count=count)
-    (folder / "tasks.json").write_text(json.dumps(tasks))
-    return [
-        (_length(tokenizer, prompt), [_length(tokenizer, answer) for answer in answers]) for prompt, answers in tasks
-    ]
+    found: dict[int, Lengths] = {}
+    for seed in seeds:
+        pairs = pairs_of(data, _TEXT_PAIRS[data is None], seed=seed)
+        text = "\n".join(message["content"] for pair in pairs for side in pair for message in side)
+        tasks = _tasks(tokenizer, text, count=count, seed=seed)
+        draw_folder(folder, seed).mkdir()
+        (draw_folder(folder, seed) / "tasks.json").write_text(json.dumps(tasks))
+        found[seed] = [
+            (_length(tokenizer, prompt), [_length(tokenizer, answer) for answer in answers])
+            for prompt, answers in tasks
+        ]
+    return found
+
+
+def draw_folder(folder: Path, draw: int) -> Path:
+    """Return where the prompts of that batch are, beside the models that all draws share."""
+    return folder / f"draw-{draw}"
 
 
 def load(folder: Path) -> tuple[list[Task], PreTrainedTokenizerBase, Any, Any]:
-    """Read what `prepare` wrote: prompts with completions, tokenizer, policy, and reward model."""
+    """Read what `prepare` wrote for a draw: prompts with completions, tokenizer, policy, and reward model."""
     tasks: list[Task] = json.loads((folder / "tasks.json").read_text())
-    tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
-    policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
-    judge = AutoModelForSequenceClassification.from_pretrained(folder / "reward").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder.parent / "policy")
+    policy = AutoModelForCausalLM.from_pretrained(folder.parent / "policy")
+    judge = AutoModelForSequenceClassification.from_pretrained(folder.parent / "reward").eval()
     policy(input_ids=torch.tensor([[5] * 64]))  # warm up threads and allocator
     return tasks, tokenizer, policy, judge
 
 
-def _tasks(tokenizer: PreTrainedTokenizerBase, text: str, *, count: int) -> list[Task]:
+def _tasks(tokenizer: PreTrainedTokenizerBase, text: str, *, count: int, seed: int) -> list[Task]:
     """Cut prompts of 200 to 2,000 tokens with four completions of 100 to 600 from a text, one after the other."""
-    rng = random.Random(0)  # noqa: S311 - lengths, not secrets
     needed = count * (_PROMPT_TOKENS[1] + K * _ANSWER_TOKENS[1])
     ids = iter(tokenizer(text[: 8 * needed], add_special_tokens=False).input_ids)
 
-    def cut(lengths: tuple[int, int], ids: Iterator[int]) -> str:
-        return str(tokenizer.decode([next(ids) for _ in range(rng.randint(*lengths))]))
+    def cut(length: int) -> str:
+        return str(tokenizer.decode([next(ids) for _ in range(length)]))
 
-    return [(cut(_PROMPT_TOKENS, ids), [cut(_ANSWER_TOKENS, ids) for _ in range(K)]) for _ in range(count)]
+    return [(cut(prompt), [cut(answer) for answer in answers]) for prompt, answers in drawn_lengths(count, seed=seed)]
+
+
+def drawn_lengths(count: int, *, seed: int) -> Lengths:
+    """Return the tokens of so many prompts and their completions."""
+    rng = random.Random(seed)  # noqa: S311 - lengths, not secrets
+    return [(rng.randint(*_PROMPT_TOKENS), [rng.randint(*_ANSWER_TOKENS) for _ in range(K)]) for _ in range(count)]
+
+
+def padding(lengths: Lengths, way: str) -> float:
+    """Return the tokens of a way's pass over prompts and completions, over those with each prompt once.
+
+    Example: prompts of 10 and 20 tokens, all completions of 5: both together are 8 rows of 25, so 200 of 70; one prompt
+    a generation 4 of 15 and 4 of 25, so 160 of 70.
+    """
+    at_once = ROWS[way].get("steps_per_generation", 1) * ROWS[way]["per_device_train_batch_size"] // K
+    together = [lengths[start : start + at_once] for start in range(0, len(lengths), at_once)]
+    padded = sum(
+        K * len(group) * (max(prompt for prompt, _ in group) + max(max(answers) for _, answers in group))
+        for group in together
+    )
+    return padded / sum(prompt + sum(answers) for prompt, answers in lengths)
 
 
 def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:

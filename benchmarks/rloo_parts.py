@@ -1,14 +1,14 @@
 """Time the parts of an RLOO step, generation included: stock TRL beside ours. Figures: rloo_parts.md.
 
-    python -m benchmarks.rloo_parts [--new-tokens 256] [--prompts 4] [--rounds 3] [--write]
+    python -m benchmarks.rloo_parts [--new-tokens 128] [--prompts 2] [--seeds 1 2 3] [--rounds 2] [--write]
 
-Models, prompts and ways are those of rloo_speed. Here each way samples completions, four of a prompt, each of exactly
-that many tokens, so that every way computes as many. Their texts differ, since engines use random numbers differently.
+Models, prompts and settings of TRL are those of rloo_speed. Here each way samples completions, four of a prompt, each
+of exactly that many tokens, so that every way computes as many. Their texts differ, since engines use random numbers
+differently.
 """
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -21,8 +21,30 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.rloo_inputs import DEFAULT, OURS, STEP_PROMPTS, TUNED, K, load, make_trainer, prepare
-from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, write_part
+from benchmarks.provenance import commit
+from benchmarks.rloo_inputs import (
+    DEFAULT,
+    OURS,
+    ROWS,
+    SETTINGS,
+    STEP_PROMPTS,
+    K,
+    draw_folder,
+    load,
+    make_trainer,
+    prepare,
+)
+from benchmarks.speed_ratios import (
+    CALIBRATION_SEED,
+    Runs,
+    Tried,
+    alternate,
+    in_its_own_process,
+    peak_bytes,
+    ratio,
+    tried,
+)
+from benchmarks.speed_table import add_options, check_seeds, circumstances, median, spread_line, write_part
 
 _MODULE = "benchmarks.rloo_parts"
 _FIGURES = Path(__file__).with_suffix(".md")
@@ -70,29 +92,36 @@ class _Clock:
 def main() -> int:
     """Print a table."""
     transformers.utils.logging.disable_progress_bar()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--new-tokens", type=int, default=256, help="tokens of every completion")
-    parser.add_argument("--prompts", type=int, default=2 * STEP_PROMPTS, help=f"in all, {STEP_PROMPTS} a step")
-    parser.add_argument("--rounds", type=int, default=3, help="alternations")
-    parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
-    parser.add_argument("--measure", choices=(DEFAULT, TUNED, OURS), help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given, measured = _arguments(), commit()
     if given.measure:
         print(json.dumps(_measure(given.measure, Path(given.folder), new_tokens=given.new_tokens)))
         return 0
     with tempfile.TemporaryDirectory(prefix="rloo-parts-") as name:
-        prompts = [length for length, _ in prepare(Path(name), data=None, count=given.prompts)]
-        options = ["--new-tokens", str(given.new_tokens)]
-        found = alternate(
-            (DEFAULT, TUNED, OURS), module=_MODULE, folder=Path(name), rounds=given.rounds, options=options
-        )
-    text = _table(found, prompts=prompts, new_tokens=given.new_tokens, rounds=given.rounds)
+        folder = Path(name)
+        lengths = prepare(folder, data=None, count=given.prompts, seeds=[CALIBRATION_SEED, *given.seeds])
+        prompts = [length for seed in given.seeds for length, _ in lengths[seed]]
+        measure = in_its_own_process(_MODULE, ["--new-tokens", str(given.new_tokens)])
+        peer = tried(list(SETTINGS), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
+        folders = {seed: draw_folder(folder, seed) for seed in given.seeds}
+        found = alternate([DEFAULT, peer.best, OURS], folders=folders, rounds=given.rounds, measure=measure)
+    text = _table(found, peer, prompts=prompts, given=given)
     print(text)
     if given.write:
         title = "Where the time of an RLOO step goes"
-        write_part(_FIGURES, text, module=_MODULE, title=title, heading="Letters")
+        write_part(_FIGURES, text, module=_MODULE, title=title, heading="Letters", measured=measured)
     return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--new-tokens", type=int, default=128, help="tokens of every completion")
+    parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each draw, {STEP_PROMPTS} a step")
+    add_options(parser, page=_FIGURES)
+    parser.set_defaults(seeds=[1, 2, 3])
+    parser.add_argument("--measure", choices=list(ROWS), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    check_seeds(parser, given.seeds)
+    return given
 
 
 def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
@@ -129,14 +158,17 @@ def _pass_name(model: Any, *_: Any, **__: Any) -> str:
     return _REFERENCE if is_reference else _OLD
 
 
-def _table(found: Runs, *, prompts: list[int], new_tokens: int, rounds: int) -> str:
-    ways = list(found)
-    faster = {way: ratios(found, way, ours=OURS) for way in ways if way != OURS}
+def _table(found: Runs, peer: Tried, *, prompts: list[int], given: argparse.Namespace) -> str:
+    ways, seeds = list(found), given.seeds
     lines = [
-        f"{len(prompts)} prompts (random letters) of {min(prompts):,} to {max(prompts):,} tokens, with {K} completions "
-        f"of {new_tokens} tokens each, {K * STEP_PROMPTS} completions a step, adapters of rank 16; "
-        f"{circumstances(rounds)}",
-        "Seconds of all steps, medians, and their share of the way's whole.",
+        f"{given.prompts} prompts a draw (random letters), of {min(prompts):,} to {max(prompts):,} tokens, with {K} "
+        f"completions of {given.new_tokens} tokens each, {K * STEP_PROMPTS} completions a step, adapters of rank 16, "
+        f"seeds {' '.join(map(str, seeds))}; {circumstances(given.rounds, draws=len(seeds))}",
+        "",
+        peer.line("TRL without checkpointing"),
+        "",
+        "Seconds of a draw, medians over draws and rounds, and their share of the way's whole. "
+        f"{spread_line(len(seeds))}",
         "",
         f"| part | {' | '.join(ways)} |",
         f"| --- |{' ---: |' * len(ways)}",
@@ -149,8 +181,9 @@ def _table(found: Runs, *, prompts: list[int], new_tokens: int, rounds: int) -> 
         lines.append(f"| {part} | {' | '.join(cells)} |")
     wholes = [f"{median(found[way], 'seconds'):.1f}" for way in ways]
     lines.append(f"| **whole** | {' | '.join(wholes)} |")
-    shown = [f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})" for times in faster.values()]
-    lines.append(f"| ours is faster | {' | '.join([*shown, ''])} |")
+    faster = [ratio(found, way, ours=OURS) for way in ways if way != OURS]
+    lines.append(f"| ours is faster | {' | '.join([*map(str, faster), ''])} |")
+    lines.append(f"| … by the clock | {' | '.join([*(f'{found.clock:.0%}' for found in faster), ''])} |")
     return "\n".join(lines)
 
 

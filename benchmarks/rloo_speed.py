@@ -1,15 +1,17 @@
 """Time an RLOO step without generation: stock TRL beside packed completions: python -m benchmarks.rloo_speed
 
 The same prompts, four completions each that are given instead of sampled, the same policy with adapters and the same
-reward model (random weights, Qwen3 of about 25M parameters beside its embeddings, float32). Three ways alternate in one
-run, each time in its own process, whose peak memory is measured as well. A step is scoring by the reward model,
-log-probabilities of policy and reference, loss, backward, and AdamW:
+reward model (random weights, Qwen3 of about 25M parameters beside its embeddings, float32). Three ways take turns on
+several draws of prompts, each time in its own process, whose peak memory is measured as well. A step is scoring by
+the reward model, log-probabilities of policy and reference, loss, backward, and AdamW:
 
 - TRL's RLOOTrainer at its defaults: 8 completions a batch, gradient checkpointing
-- the same at its best on a CPU: 1 completion a batch, 8 accumulated, no checkpointing
+- the same at its best on this machine, without checkpointing: 1 to 8 completions a batch, and the completions of one
+  prompt or of both generated and padded together, whichever is the fastest on a draw that is not compared
 - ours: packed completions and packed scoring
 
     --data FOLDER    the real vocabulary of the shared data and its texts in the same lengths, instead of random letters
+    --made           rows made with a seed, for a vocabulary as wide (`made_data`), in the same lengths
     --whole          train all weights, against a separate reference model, instead of adapters
     --write          write the output into its part of benchmarks/rloo_speed.md
 """
@@ -21,66 +23,104 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from benchmarks.made_data import folder_of
+from benchmarks.provenance import commit
 from benchmarks.rloo_inputs import (
     ADAPTERS,
     DEFAULT,
     LENGTHS,
     OURS,
     ROWS,
+    SETTINGS,
     STEP,
     STEP_PROMPTS,
     K,
+    Lengths,
     deal,
+    draw_folder,
+    drawn_lengths,
     load,
     make_trainer,
+    padding,
     prepare,
 )
 from benchmarks.speed_inputs import matmul_gflops
-from benchmarks.speed_table import Runs, alternate, circumstances, median, peak_bytes, ratios, table, write_part
+from benchmarks.speed_ratios import (
+    CALIBRATION_SEED,
+    Runs,
+    Tried,
+    alternate,
+    in_its_own_process,
+    peak_bytes,
+    places_of,
+    ratio,
+    results_by_draw,
+    tried,
+)
+from benchmarks.speed_table import (
+    add_options,
+    add_rows_options,
+    check_seeds,
+    chosen_rows,
+    circumstances,
+    spread_line,
+    table,
+    whole,
+    write_part,
+)
 
 _WANTED, _WANTED_WITH_DATA = 5.0, 10.0
 _SAME = 1e-3
 _FIGURES = Path(__file__).with_suffix(".md")
 _MODULE = "benchmarks.rloo_speed"
+_ONCE = (DEFAULT,)
 
 
 def main() -> int:
     """Print a table; return 1 if gradients or rewards differ or a wanted ratio is missed."""
     transformers.utils.logging.disable_progress_bar()
-    arguments = _arguments()
+    arguments, measured = _arguments(), commit()
     if arguments.measure:
         print(json.dumps(_measure(arguments.measure, Path(arguments.folder), whole=arguments.whole)))
         return 0
-    with tempfile.TemporaryDirectory(prefix="rloo-speed-") as name:
-        lengths = prepare(Path(name), data=arguments.data, count=arguments.prompts)
-        options = ["--whole"] if arguments.whole else []
-        found = alternate(list(ROWS), module=_MODULE, folder=Path(name), rounds=arguments.rounds, options=options)
-    text = _table(arguments, lengths, found)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rloo-speed-")))
+        data = stack.enter_context(folder_of(arguments.data)) if arguments.data or arguments.made else None
+        seeds = [CALIBRATION_SEED, *arguments.seeds]
+        lengths = prepare(folder, data=data, count=arguments.prompts, seeds=seeds)
+        measure = in_its_own_process(_MODULE, ["--whole"] if arguments.whole else [])
+        peer = tried(list(SETTINGS), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
+        folders = {seed: draw_folder(folder, seed) for seed in arguments.seeds}
+        ways = [DEFAULT, peer.best, OURS]
+        found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=_ONCE)
+    text = _table(arguments, {seed: lengths[seed] for seed in arguments.seeds}, found, peer)
     print(text)
     if arguments.write:
-        vocabulary = "Real vocabulary" if arguments.data else "Letters"
-        heading = vocabulary + (", whole model" if arguments.whole else "")
-        write_part(_FIGURES, text, module=_MODULE, title="RLOO step", heading=heading)
-    wanted = _WANTED_WITH_DATA if arguments.data else _WANTED
-    return 0 if _apart(found) <= _SAME and statistics.median(ratios(found, DEFAULT, ours=OURS)) >= wanted else 1
+        heading = chosen_rows(arguments, letters="")[0] + (", whole model" if arguments.whole else "")
+        write_part(_FIGURES, text, module=_MODULE, title="RLOO step", heading=heading, measured=measured)
+    wanted = _WANTED_WITH_DATA if data is not None else _WANTED
+    return 0 if _apart(found, peer) <= _SAME and ratio(found, DEFAULT, ours=OURS).median >= wanted else 1
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder with the real vocabulary and real rows")
+    add_rows_options(parser)
     parser.add_argument("--whole", action="store_true", help="train all weights instead of adapters")
-    parser.add_argument("--prompts", type=int, default=2 * STEP_PROMPTS, help=f"in all, {STEP_PROMPTS} a step")
-    parser.add_argument("--rounds", type=int, default=3, help="alternations")
-    parser.add_argument("--write", action="store_true", help=f"write the table into {_FIGURES.name}")
+    parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each draw, {STEP_PROMPTS} a step")
+    add_options(parser, page=_FIGURES)
     parser.add_argument("--measure", choices=list(ROWS), help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.prompts % STEP_PROMPTS:
+        parser.error(f"--prompts {given.prompts}: a step has {STEP_PROMPTS} prompts; give a multiple of it.")
+    check_seeds(parser, given.seeds)
+    return given
 
 
 def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
@@ -148,38 +188,54 @@ def _operations(run: dict[str, Any], *, whole: bool) -> float:
     return float(run["parameters"] * through_blocks + run["head"] * through_head)
 
 
-def _apart(found: Runs) -> float:
+def _apart(found: Runs, peer: Tried) -> float:
     """Return the largest relative difference of a step's gradient norm or mean reward between two ways."""
     largest = 0.0
-    for figure in ("gradients", "rewards"):
-        for values in zip(*(run[figure] for runs in found.values() for run in runs), strict=True):
-            largest = max(largest, (max(values) - min(values)) / max(abs(value) for value in values))
+    for of_draw in results_by_draw(found, peer):
+        for figure in ("gradients", "rewards"):
+            for values in zip(*(run[figure] for run in of_draw), strict=True):
+                largest = max(largest, (max(values) - min(values)) / max(abs(value) for value in values))
     return largest
 
 
-def _table(arguments: argparse.Namespace, lengths: list[tuple[int, list[int]]], found: Runs) -> str:
-    data = "texts of real rows, Qwen's vocabulary" if arguments.data else "random letters"
-    apart = sum(len(answers) * prompt + sum(answers) for prompt, answers in lengths)
-    shared = sum(prompt + sum(answers) for prompt, answers in lengths)
-    trained = "all weights" if arguments.whole else f"adapters of rank {ADAPTERS.r}"
+def _total(found: Runs, name: str, kind: str) -> int:
+    """Return a way's tokens of that kind, in all draws."""
+    return sum(run["tokens"].get(kind, 0) for run in found[name] if run["round"] == 1)
 
+
+def _table(arguments: argparse.Namespace, draws: dict[int, Lengths], found: Runs, peer: Tried) -> str:
+    _, data = chosen_rows(arguments, letters="random letters")
+    every = [task for lengths in draws.values() for task in lengths]
+    apart = sum(len(answers) * prompt + sum(answers) for prompt, answers in every)
+    shared = sum(prompt + sum(answers) for prompt, answers in every)
+    trained = "all weights" if arguments.whole else f"adapters of rank {ADAPTERS.r}"
     gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
+    counted = [drawn_lengths(arguments.prompts, seed=seed) for seed in range(1, arguments.counted + 1)]
 
     def cells(name: str) -> tuple[list[str], list[str]]:
-        tokens = found[name][0]["tokens"]
-        rate = _operations(found[name][0], whole=arguments.whole) / median(found[name], "seconds") / 1e9 / gflops
-        through = tokens["policy"] + tokens["policy, trained"]
-        return [f"{through:,}", f"{tokens['reward model']:,}"], [f"{rate:.0%}"]
+        done = sum(_operations(run, whole=arguments.whole) for run in found[name] if run["round"] == 1)
+        rate = done / whole(found[name], "seconds") / 1e9 / gflops
+        through = _total(found, name, "policy") + _total(found, name, "policy, trained")
+        return [f"{through:,}", f"{_total(found, name, 'reward model'):,}"], [f"{rate:.0%}"]
 
     lines = [
-        f"{len(lengths)} prompts with {K} completions each, {STEP} completions a step ({data}; {LENGTHS}), "
-        f"{trained}; {circumstances(arguments.rounds)}",
+        f"{arguments.prompts} prompts a draw with {K} completions each, {STEP} completions a step ({data}; "
+        f"{LENGTHS}), {trained}, seeds {' '.join(map(str, draws))}; "
+        f"{circumstances(arguments.rounds, draws=len(draws))}",
         f"Rows without padding have {apart:,} tokens, with each prompt once {shared:,}: {apart / shared:.2f} times. "
-        f"Gradient norms and rewards differ by {_apart(found):.1e} of themselves at most.",
+        f"Gradient norms and rewards differ by {_apart(found, peer):.1e} of themselves at most.",
+        "",
+        peer.line("TRL without checkpointing"),
+        *(
+            f"Tokens of a pass, of those with each prompt once, by {name}: "
+            f"{places_of([padding(one, name) for one in draws.values()], [padding(one, name) for one in counted])}."
+            for name in (DEFAULT, peer.best)
+        ),
         "",
         f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
         f"operations per weight and token forward and {'4' if arguments.whole else '2'} backward, and as many per word "
         "of the vocabulary and place that the head looks at, without attention and what is computed again.",
+        spread_line(len(draws), once=_ONCE if arguments.rounds > 1 else ()),
         "",
         *table(
             found,
