@@ -20,7 +20,7 @@ def suites_table(suites: Sequence[SuiteEvaluation]) -> Table:
     columns = heads(
         ("Suite", "suite"), "Score", ("Interval", "interval"), "Minimum", "Prompts", ("Pairs", "pair"),
         ("Pair accuracy", "accuracy"), "Ties", "Left out", ("Mean margin", "margin"), ("Log loss", "log loss"),
-        ("Calibration error", "calibration error"), ("A perfect model's", "plug-in calibration error"), numbers=12,
+        ("Calibration error", "calibration error"), numbers=11,
     )  # fmt: skip
     return Table(columns, tuple(map(_row, suites)), name="suites")
 
@@ -89,16 +89,17 @@ def _row(suite: SuiteEvaluation) -> tuple[Value, ...]:
         suite.mean_margin and Quantity(suite.mean_margin.value, ""),
         suite.log_loss and Quantity(suite.log_loss.value, ""),
         bare(suite.expected_calibration_error),
-        _by_chance(suite.calibration_by_chance),
     )
 
 
-def _by_chance(found: CalibrationByChance | None) -> Value:
-    """The plug-in error of a perfect model, beside this one's."""
+def _by_chance(found: CalibrationByChance | None) -> str:
+    """The calibration error with what chance adds, beside a perfect model's on the same pairs."""
     if found is None:
-        return None
-    value = f"{percent(found.perfect_mean)}, up to {percent(found.perfect_high)}"
-    return Text(value, sub=f"found, chance included: {percent(found.plug_in)}")
+        return ""
+    return (
+        f"{percent(found.plug_in)} with what chance adds; a perfect model shows {percent(found.perfect_mean)}, up to "
+        f"{percent(found.perfect_high)}"
+    )
 
 
 def _facts(suite: SuiteEvaluation) -> Facts:
@@ -116,6 +117,7 @@ def _facts(suite: SuiteEvaluation) -> Facts:
             ("Rows used", used),
             ("Over-long", suite.num_over_long or ""),
             ("Left out", reasons),
+            ("Calibration error", _by_chance(suite.calibration_by_chance)),
             ("Wanted", f"at least {percent(suite.minimum_accuracy)}" if suite.minimum_accuracy is not None else ""),
         )
     )

@@ -44,7 +44,7 @@ def test_the_page_names_model_suites_length_bias_and_every_path() -> None:
 def test_the_calibration_error_stands_with_its_interval_beside_what_a_perfect_model_shows() -> None:
     text = _text(certificate_html(reward_model_certificate()))
     assert "3.4 % 2.4 to 4.4 %" in text
-    assert "2.9 %, up to 4.3 % found, chance included: 4.1 %" in text
+    assert "4.1 % with what chance adds; a perfect model shows 2.9 %, up to 4.3 %" in text
     assert "bins of at least 20 prompts" in text
 
 
