@@ -103,7 +103,7 @@ def _table(lengths: Sequence[Length], *, answer_tokens: int, rounds: int) -> lis
     for length in lengths:
         faster = ratio(length.runs, length.peer, ours=OURS)
         compared = {
-            length.peer: f"{length.limit:.2f} | {faster.median:.2f} ({faster.clock:.0%})",
+            length.peer: f"{length.limit:.2f} | {faster.median:.2f} ({faster.clock_shown})",
             OURS: "|",
         }
         for way, runs in length.runs.items():

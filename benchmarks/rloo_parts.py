@@ -183,7 +183,7 @@ def _table(found: Runs, peer: Tried, *, prompts: list[int], given: argparse.Name
     lines.append(f"| **whole** | {' | '.join(wholes)} |")
     faster = [ratio(found, way, ours=OURS) for way in ways if way != OURS]
     lines.append(f"| ours is faster | {' | '.join([*map(str, faster), ''])} |")
-    lines.append(f"| … by the clock | {' | '.join([*(f'{found.clock:.0%}' for found in faster), ''])} |")
+    lines.append(f"| … by the clock | {' | '.join([*(found.clock_shown for found in faster), ''])} |")
     return "\n".join(lines)
 
 

@@ -51,6 +51,11 @@ class Ratio:
         """The median over the draws."""
         return float(statistics.median(self.of_draws))
 
+    @property
+    def clock_shown(self) -> str:
+        """The spread over rounds as a table has it: a dash if every draw was measured once."""
+        return f"{self.clock:.0%}" if self.clock else "–"
+
     def __str__(self) -> str:
         return f"{self.median:.2f} ({min(self.of_draws):.2f} to {max(self.of_draws):.2f})"
 

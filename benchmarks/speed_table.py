@@ -100,7 +100,7 @@ def table(
         if name != ours:
             faster = ratio(runs, name, ours=ours)
             share = f"{own_memory / memory:.2f}" if memory else ""
-            compared = [str(faster), f"{faster.clock:.0%}" if faster.clock else "–", share]
+            compared = [str(faster), faster.clock_shown, share]
         first, second = cells(name)
         seconds = f"{whole(measured, 'seconds'):.1f}"
         lines.append(_line([name, *first, seconds, *second, f"{memory / _MIB:,.0f}", *compared]))
