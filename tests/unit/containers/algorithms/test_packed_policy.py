@@ -252,3 +252,16 @@ def test_ranks_exchange_gradients_once_a_batch_with_its_last_pack(
     *packs, trainers_own = exchanged  # on the figure of the whole batch, which has no gradient
     assert len(packs) > 2 and trainers_own
     assert packs == [False] * (len(packs) - 1) + [True]
+
+
+def test_each_step_between_two_lines_of_the_log_has_its_own_figures(start: Path, tmp_path: Path) -> None:
+    figures = []
+    for pack_tokens in (None, LARGE):
+        found = trainer(start, tmp_path, pack_tokens=pack_tokens, lora=True, reward=nothing)
+        step(found)
+        step(found)
+        figures.append({name: found._metrics["train"][name] for name in ("kl", "frac_reward_zero_std")})
+    theirs, ours = figures
+    assert [len(values) for values in ours.values()] == [2, 2]
+    for name, values in theirs.items():
+        assert ours[name] == pytest.approx(values, rel=1e-4, abs=1e-6), name

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts import digests
 from containers.contracts.digests import (
     DamagedArtifactError,
     UnsafeFileError,
@@ -122,3 +123,10 @@ def test_an_artifact_without_a_whole_manifest_was_never_finished(artifact: Path)
     (artifact / MANIFEST_FILE).unlink()
     with pytest.raises(DamagedArtifactError, match="never finished"):
         verify_artifact(artifact)
+
+
+def test_every_file_from_a_size_on_has_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "SAMPLED_FROM_BYTES", 10)
+    for size in (9, 10, 11):
+        (tmp_path / f"{size:02}.bin").write_bytes(b"x" * size)
+    assert [bool(entry.sample_sha256) for entry in file_entries(tmp_path)] == [False, True, True]

@@ -152,3 +152,4 @@ def test_filler_that_lowers_the_better_side_flips_no_pair_that_was_right() -> No
     right, wrong = _pair(2, 1, 0, 1.5), _pair(1, 2, 2, 0)
     assert (right.flips, wrong.flips) == (False, True)
     assert not _pair(1, 2, 1.9, 9).flips
+    assert _pair(2, 1, 0, 5).flips and _pair(1, 2, 5, 0).flips, "higher is flipped as well as equal"

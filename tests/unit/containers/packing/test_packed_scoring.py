@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from containers.packing import scoring as packed_scoring
+from containers.packing.attention import packed
 from containers.packing.scoring import computed_tokens, packed_rows, score_rows, shared_groups, why_padded
+from containers.packing.trees import lay_out
 from containers.packing_traits import PLAIN
 from containers.scoring.scorer import RewardScorer
 from tests.unit.containers.algorithms.test_packing import model
@@ -178,3 +180,10 @@ def test_a_window_as_long_as_every_conversation_hinders_nothing() -> None:
     asked = model("mistral", {"sliding_window": 200})
     assert why_padded(asked, max_length=200) == ""
     assert "window" in why_padded(asked, max_length=201)
+
+
+def test_a_packed_row_keeps_no_keys_and_values_for_a_next_token() -> None:
+    asked = model("qwen3", {})
+    row = lay_out([[[5, 6, 7], [5, 6, 8]]])
+    with packed(asked), torch.no_grad():
+        assert asked(**row.given(asked.device)).past_key_values is None
