@@ -12,6 +12,7 @@ import pytest
 
 from containers.contracts.champions import Comparison, Contest
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.names import FROZEN_PAIRS_FILE, TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE, StageName
 from containers.contracts.records import GateDecision, GateRule, GateVerdict
 from containers.data.rows import prompt_identity
@@ -69,7 +70,7 @@ def decide(
         prefect_url="",
         history=SimpleNamespace(last=lambda stage: None),
         record_of=records.get,
-        config=SimpleNamespace(run=SimpleNamespace(name="demo")),
+        config=SimpleNamespace(run=SimpleNamespace(name="demo"), filter_dataset=FilterDatasetConfig()),
     )
     monkeypatch.setattr(decide_champion, "compare_reward_models", compare)
     # What a person sees: the terminal and the MLflow run; Prefect and the report have tests of their own.

@@ -99,8 +99,8 @@ def test_a_rule_says_pairs_and_the_prompts_that_count(num_pairs: int, num_prompt
 
 def test_a_suite_without_a_minimum_or_without_a_pair_needs_no_note() -> None:
     assert accuracy_rule(suite("labelled", 0.7, num_pairs=24), None, "figure") is None
-    assert minimum_note(0.5, 0, "figure") == ""
-    assert minimum_note(0.5, 1, "figure").startswith("guessing passes this in 50.0 %")
+    assert minimum_note(0.5, 0, "figure", is_single=True) == ""
+    assert minimum_note(0.5, 1, "figure", is_single=True).startswith("guessing passes this in 50.0 %")
     rule = accuracy_rule(suite("labelled", None, num_pairs=24), 0.5, "figure")
     assert rule is not None
     assert (rule.passed, rule.found) == (False, "no pair was left to judge by")
