@@ -126,23 +126,6 @@ def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:
         yield _floor(floors, source.train or "the mixture", data.pairs)
 
 
-def gate_mistakes(context: PlanContext) -> Iterator[Mistake]:
-    """A minimum that the test pairs cannot show, however good the model: known before anything is trained."""
-    gate, pairs = context.config.gates.reward_model, context.data.test_pairs
-    if gate.held_by == "figure" or gate.waive is not None or is_debug(context.config):
-        return
-    if pairs is None or pairs.origin not in ("exact", "at most") or not pairs.value:
-        return
-    best = best_lower_end(pairs.value)
-    if best < gate.minimum_accuracy:
-        yield Mistake(
-            "gates.reward_model.minimum_accuracy",
-            f"{gate.minimum_accuracy:g} cannot be shown: with {pairs.value:,} test pairs the interval of a model "
-            f"without an error begins at {percent(best)}. Hold out more (filter_dataset.validation_fraction, "
-            "validation_parts), lower it, or set gates.reward_model.held_by to `figure`.",
-        )
-
-
 def _floor(floors: Mapping[str, int], source: str, found: Count | None) -> Mistake:
     wanted = ", ".join(f"{name} ({count:,})" for name, count in floors.items())
     number = found.value if found is not None else 0
@@ -220,6 +203,7 @@ def likely_troubles(context: PlanContext, stages: Sequence[StagePlan]) -> Iterat
         yield from _overrun(context, stage)
     yield from _few_prompts(context)
     yield from _long_bootstraps(context)
+    yield from _minimum_out_of_reach(context)
 
 
 def _many_epochs(context: PlanContext, stage: StagePlan) -> Iterator[str]:
@@ -267,6 +251,23 @@ def is_on_gpu(context: PlanContext, stage: StageName) -> bool:
 def memory_bytes(stage: StagePlan) -> float:
     """Estimated bytes on one device."""
     return sum(figure.value or 0 for figure in stage.memory)
+
+
+def _minimum_out_of_reach(context: PlanContext) -> Iterator[str]:
+    """A minimum that the test pairs cannot show, however good the model: known before anything is trained."""
+    gate, pairs = context.config.gates.reward_model, context.data.test_pairs
+    if gate.held_by == "figure" or gate.waive is not None or is_debug(context.config):
+        return
+    if pairs is None or pairs.origin not in ("exact", "at most") or not pairs.value:
+        return
+    best = best_lower_end(pairs.value)
+    if best < gate.minimum_accuracy:
+        yield (
+            f"gates.reward_model.minimum_accuracy: {gate.minimum_accuracy:g} cannot be shown: with {pairs.value:,} "
+            f"test pairs the interval of a model without an error begins at {percent(best)}. Hold out more "
+            "(filter_dataset.validation_fraction, validation_parts), lower it, or set gates.reward_model.held_by to "
+            "`figure`."
+        )
 
 
 def _long_bootstraps(context: PlanContext) -> Iterator[str]:

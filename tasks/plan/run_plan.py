@@ -20,7 +20,7 @@ from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read
 from tasks.plan.inputs.data import FoundShape, data_size, find_model_shape, find_scorer_shape
 from tasks.plan.inputs.lengths import read_lengths
 from tasks.plan.inputs.model_shape import total_parameters
-from tasks.plan.limits import floor_mistakes, gate_mistakes, likely_troubles, sample_mistakes
+from tasks.plan.limits import floor_mistakes, likely_troubles, sample_mistakes
 from tasks.plan.scoring import plan_evaluate_policy, plan_evaluate_reward_model, plan_filter_dataset, reference_troubles
 from tasks.plan.training import plan_train_policy, plan_train_reward_model, plan_train_sft
 from tasks.sources.resolve import absent_data
@@ -149,7 +149,6 @@ def draft_plan(
         mistakes=mistakes,
     )
     context.mistakes.extend(floor_mistakes(context))
-    context.mistakes.extend(gate_mistakes(context))
     context.mistakes.extend(sample_mistakes(context))
     stages = tuple(_planned(context, stage) for stage in config.stages)
     context.mistakes.extend(unfit_mistakes(context, stages, planners=_PLANNERS))

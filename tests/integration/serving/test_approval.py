@@ -269,7 +269,7 @@ def test_people_are_told_once_with_figures_and_trouble_with_that_stops_no_run(pl
         assert place.rlhf("run", "told", rules=rules).returncode == EXIT_WAITS
     (told,) = receiver.received
     assert "the reward model waits for a decision" in json.loads(told)["title"]
-    assert "on 384 pairs, wanted at least" in json.loads(told)["text"]
+    assert "pairs of 48 prompts" in json.loads(told)["text"] and "wanted interval from" in json.loads(told)["text"]
     assert "flow-run/" in json.loads(told)["text"]
 
     events = place.client.request(

@@ -99,16 +99,18 @@ def test_floors_that_no_filter_and_no_split_can_reach_are_refused(
     assert expected in said
 
 
-def test_a_minimum_that_so_few_test_pairs_cannot_show_is_refused(tmp_path: Path) -> None:
+def test_a_minimum_that_so_few_test_pairs_cannot_show_is_a_warning(tmp_path: Path) -> None:
     gates = {"reward_model": {"minimum_accuracy": 0.95}}
-    (said,) = refusals(small_run(tmp_path, num_train=125, gates=gates))
-    assert said.startswith(
+    said = plan_run(small_run(tmp_path, num_train=125, gates=gates)).warnings
+    wanted = (
         "gates.reward_model.minimum_accuracy: 0.95 cannot be shown: with 20 test pairs the interval of a model without "
         "an error begins at 8"
     )
+    assert any(text.startswith(wanted) for text in said), said
     for change in ({"held_by": "figure"}, {"waive": {"by": "ada", "reason": "a trial"}}):
         changed = {"reward_model": {**gates["reward_model"], **change}}
-        assert plan_run(small_run(tmp_path, num_train=125, gates=changed)).mistakes == ()
+        warnings = plan_run(small_run(tmp_path, num_train=125, gates=changed)).warnings
+        assert not any("cannot be shown" in text for text in warnings)
 
 
 def test_as_many_rows_as_the_floors_ask_for_are_enough(tmp_path: Path) -> None:
