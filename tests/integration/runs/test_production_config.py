@@ -55,6 +55,7 @@ OVERRIDES = {
     "train_policy.schedule.save_steps=2": "a run of two steps would never save every twenty",
     "train_policy.max_completion_length=16": "random weights never end a turn, so all completions have full length",
     "evaluate_policy.max_completion_length=16": "the same",
+    "gates.reward_model.maximum_length_effect=null": "random weights that learnt forty pairs have every bias",
     "gates.policy.waive={by: the test, reason: two steps on random weights prove nothing about a policy}": "its gate "
     "asks for a gain beyond chance",
     "tracking.prefect_port=0": "another run of this machine may hold the usual port",
