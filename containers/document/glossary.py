@@ -43,8 +43,9 @@ GLOSSARY = {
     "its bounds the policy would be trained against other scores than those judged here.",
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "
     "It excludes the centring penalty and the demanded margin, which the loss of training includes.",
-    "interval": "Confidence interval: Wilson's for shares, bootstrap over prompts or pairs for means; at the level "
-    "that the configuration calls confidence (95 % unless set there).",
+    "interval": "Confidence interval over prompts: exact binomial for shares, for as many independent observations as "
+    "the prompts are worth; Student's t for means; bootstrap for the length slope. At the level that the configuration "
+    "calls confidence (95 % unless set there).",
     "measured, estimated": "Measured: counted or timed in this run. Estimated: computed from a model of what happens; "
     "such figures are marked.",
     "gate": "Rules that a model must meet before the run goes on. A waiver overrules them; this report shows it.",

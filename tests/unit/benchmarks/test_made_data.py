@@ -1,4 +1,4 @@
-"""Without rows that everybody can make, a figure of the shared data is a figure that nobody else can reproduce."""
+"""Rows that everybody can make: without them no reader could reproduce the figures of the shared data."""
 
 from pathlib import Path
 

@@ -189,7 +189,7 @@ def test_a_version_of_torch_names_its_build_and_no_other_version_does(
 
 
 def test_the_libraries_of_the_sources_are_those_that_pip_installs() -> None:
-    """An image is asked for the version of each; `json` or `containers` would be absent there forever."""
+    """The launcher reads the version of each in an image; `json` or `containers` would be absent there forever."""
     found = Sources().libraries
     assert {"accelerate", "numpy", "torch", "transformers", "trl"} <= found
     assert not found & {"containers", "json", "os", "typing"}

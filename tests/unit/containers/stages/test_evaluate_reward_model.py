@@ -20,7 +20,6 @@ from containers.contracts.configs.training import LoraSettings, OptimizerSetting
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import BENCHMARKS
-from containers.evals.length_bias import length_group
 from containers.evals.scored_suite import ScoredSuite
 from containers.evals.suite_evaluation import evaluate_suite
 from containers.evals.suites.base import Comparison, Intervals, ScoredItem, SuiteItem, SuiteRows
@@ -228,24 +227,6 @@ def test_ties_count_half_and_are_named() -> None:
     evaluation = evaluate_suite(suite, Intervals(confidence=0.95, num_bootstrap=100, seed=0))
     assert evaluation.accuracy is not None
     assert (evaluation.accuracy.value, evaluation.num_ties) == (0.625, 1)
-
-
-@pytest.mark.parametrize(
-    ("difference", "label"),
-    [
-        (-301, "shorter by more than 300"),
-        (-300, "shorter by 51 to 300"),
-        (-51, "shorter by 51 to 300"),
-        (-50, "within 50"),
-        (0, "within 50"),
-        (50, "within 50"),
-        (51, "longer by 51 to 300"),
-        (300, "longer by 51 to 300"),
-        (301, "longer by more than 300"),
-    ],
-)
-def test_length_groups_begin_and_end_where_their_labels_say(difference: int, label: str) -> None:
-    assert length_group(difference) == label
 
 
 def _item(item_id: str) -> SuiteItem:
